@@ -106,7 +106,7 @@ format: .venv/check  ## Format the sources, and mend what the linter can.
 	$(BIN)/ruff format $(SOURCES)
 
 bench: peers demo  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
-	for suite in attention regression scale translation; do $(BIN)/python -m benchmarks $$suite $(BENCH) || exit 1; done
+	for suite in attention regression translation; do $(BIN)/python -m benchmarks $$suite $(BENCH) || exit 1; done
 	PYTHONPATH=src $(BIN)/python -m benchmarks.tables
 
 clean:  ## Remove the environments and everything made.

@@ -53,8 +53,6 @@ BENCHES = (
     Bench("attention.looking", "weights on request: time beside the forward, memory"),
     Bench("regression.speed", "kernel regression beside its peers", (), PEERS),
     Bench("regression.judgement", "which criterion, and which method, predicts best", (), PEERS),
-    Bench("scale.ranks", "memory of a rank of attention over four", ("memory", "--write")),
-    Bench("scale.ranks", "two ranks of a thread beside one process of two", ("time", "--write")),
     Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
     Bench("translation.training", "training beside the textbook's loop", _DATA),
     Bench("translation.translating", "sentences beside the textbook's loop, int8", ("--model", "{model}", *_DATA)),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from dikkat.cli.pictures import draw
+from dikkat.show import heatmaps, save, save_page
 from dikkat.translation import Search, Settings, evaluate, hold_out, train
 from dikkat.translation.phrasebook import split
 
@@ -44,9 +44,17 @@ def main() -> None:
     for example in examples:
         print(f"{example.source} => {example.target}")
     translator.save(folder / "model")
-    picture, page = draw([*examples, *translations[:20]], folder)
-    print(f"picture: {picture}")
-    print(f"page: {page}")
+    figure = heatmaps(
+        [each.weights for each in examples],
+        queries=[each.target_tokens for each in examples],
+        keys=[each.source_tokens for each in examples],
+        xlabel="source",
+        ylabel="translation",
+    )
+    save(figure, folder / "heatmap.png")
+    save_page(folder / "translations.html", [*examples, *translations[:20]])
+    print(f"picture: {folder / 'heatmap.png'}")
+    print(f"page: {folder / 'translations.html'}")
     print(f"model: {folder / 'model'}")
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import dikkat
 import kit
@@ -295,18 +294,6 @@ def test_a_compact_kernel_with_nothing_in_reach_is_a_row_without_a_key() -> None
             assert state.mean[1].item() == 0
             assert state.lse[1].item() == -math.inf
             assert 3 < state.mean[0].item() < 5
-
-
-def test_a_score_of_ones_own_runs_everywhere() -> None:
-    class Projected(scores.Score):
-        pair = "additive"
-
-        def pair_weight(self) -> Tensor:
-            return torch.ones(4)
-
-    own = Projected()
-    expected = dikkat.attend(Q + 1, K + 0.5, torch.randn(2, 5, 6), score=own, impl="reference")
-    assert expected.shape == (2, 3, 6)
 
 
 PEAK = """

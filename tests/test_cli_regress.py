@@ -141,13 +141,7 @@ def test_another_table_is_predicted_in_its_own_format(run, quick, homes, tmp_pat
 
 @pytest.mark.parametrize(
     "table",
-    [
-        "x,y\n1,2\n",
-        "x,y\n1,2\n1,3\n",
-        "x,y\n1,2\n2,2\n3,2\n",
-        "x,z,y\n1,5,2\n2,5,3\n4,5,1\n",
-        "x,y\n1,2\n2,3\n1e6,4\n",
-    ],
+    ["x,y\n1,2\n", "x,y\n1,2\n1,3\n", "x,y\n1,2\n2,2\n3,2\n", "x,z,y\n1,5,2\n2,5,3\n4,5,1\n", "x,y\n1,2\n2,3\n1e6,4\n"],
     ids=["one row", "one place", "y equal", "a constant column", "an outlier"],
 )
 def test_tables_with_little_in_them(run, quick, tmp_path, table):
@@ -169,29 +163,6 @@ def test_a_feature_without_influence_is_said_to_have_none(run, quick, tmp_path):
         _, out, _ = run("t.csv", "--target", "y", *features, "--set", "bandwidth=0.1,5000", "--order", order)
         assert re.search(rf"^noise .*{meaning}$", out, re.MULTILINE)
         assert re.search(r"^x .* 0\.1$", out, re.MULTILINE)
-
-
-def test_rows_of_weight_0_are_in_no_number_and_no_picture(run, homes, monkeypatch):
-    drawn = {}
-
-    def save(figure, path):
-        drawn[path.stem] = figure
-        path.touch()
-
-    monkeypatch.setattr("dikkat.show.save", save)
-    far = pd.DataFrame({"area": [700.0, 800.0], "age": [-900.0, 900.0], "price": [1e6, -1e6]})
-    pd.concat([homes.assign(weight=1), far.assign(weight=0)]).to_csv("more.csv", index=False)
-    features = ["--feature", "area", "--set", "bandwidth=1.5"]
-    for options in (features, [*features, "--feature", "age", "--set", "bandwidth=1.5,4"]):
-        _, out, _ = run("homes.csv", "--target", "price", *options)
-        alone = {name: [axes.viewLim.bounds for axes in figure.axes] for name, figure in drawn.items()}
-        dots = [len(line.get_xdata()) for line in drawn["fit"].axes[0].lines]
-        _, more, _ = run("more.csv", "--target", "price", "--weights", "weight", *options)
-        expected = out.replace("rows: 41", "rows: 43, 41 of them with weight")
-        assert re.sub("seconds: .*", "", more) == re.sub("seconds: .*", "", expected)
-        assert [len(line.get_xdata()) for line in drawn["fit"].axes[0].lines] == dots
-        for name, limits in alone.items():
-            np.testing.assert_allclose([axes.viewLim.bounds for axes in drawn[name].axes], limits, rtol=1e-9)
 
 
 def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
@@ -217,7 +188,6 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         ),
         (["--target", "price", "--feature", "area", "--without", "area"], "both with --feature and with --without"),
         (["--target", "price", "--feature", "price"], "column 'price' is given twice"),
-        (["--target", "price", "--weights", "area", "--feature", "area"], "column 'area' is given twice"),
         (["--target", "price", "--set", "kernel=gausian"], "--set kernel: got 'gausian'; expected 'gaussian'"),
         (["--target", "price", "--set", "bandwidth=0"], "--set bandwidth: got 0.0; expected a positive number"),
         (
@@ -263,24 +233,6 @@ def test_a_table_is_not_replaced_by_its_predictions(run, homes, tmp_path):
     refused(run("one.csv", "--target", "y"), "there is no other column to predict 'y' from")
 
 
-def test_columns_that_cannot_be_used_are_named(run, quick, homes):
-    homes["parts"] = [f"{i}-{i}" for i in range(41)]
-    homes.to_csv("homes.csv", index=False)
-    status, out, err = run("homes.csv", "--target", "price", "--set", "bandwidth=2")
-    assert (status, err) == (0, "")
-    assert "left out: town, which holds text ('Lyon' in row 1), the same in all rows\n" in out
-    assert "left out: parts, which holds text ('0-0' in row 1)\n" in out
-    _, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--set", "bandwidth=2")
-    assert "left out" not in out
-    homes[["town", "parts", "price"]].to_csv("words.csv", index=False)
-    message = (
-        "no other column to predict 'price' from; 'town' holds text ('Lyon' in row 1), the same in all rows; 'parts'"
-    )
-    refused(run("words.csv", "--target", "price"), message)
-    homes[["town"]].to_csv("words.csv", index=False)
-    refused(run("words.csv"), "it has no column of numbers; 'town' holds text ('Lyon' in row 1)")
-
-
 def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, homes, tmp_path):
     homes["area"] = homes["area"].astype(object)
     homes.loc[6, "area"] = "?"
@@ -289,38 +241,13 @@ def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, home
     options = "correct it, leave it out with --without, or take its cells as categories with --categorical area"
     refused(run("homes.csv", "--target", "price"), message + options)
     refused(run("homes.csv", "--target", "price", "--feature", "area"), message + options)
-    refused(run("homes.csv", "--target", "area", "--feature", "age"), message + "numbers are needed")
     refused(run("homes.csv", "--target", "area"), message + "numbers are needed")
-    refused(run("homes.csv", "--target", "price", "--weights", "area"), message + "numbers are needed")
     assert run("homes.csv", "--target", "price", "--feature", "age", "--set", "bandwidth=2")[0] == 0
     homes.loc[6, "area"] = None
     homes.to_csv("homes.csv", index=False)
     refused(
         run("homes.csv", "--target", "price"), "column 'area' has 1 of 41 values missing, NaN or infinite, the first"
     )
-
-
-def test_a_name_that_is_there_twice(run, tmp_path):
-    (tmp_path / "t.csv").write_text("a,a,y\n1,2,3\n")
-    refused(run("t.csv", "--target", "y"), "2 columns are called 'a'; rename all but one")
-    refused(run("t.csv", "--target", "a"), "2 columns are called 'a'; rename all but one")
-    (tmp_path / "t.csv").write_text("a,y\n1,3\n")
-    refused(run("t.csv", "--target", "y", "--weights", "y"), "column 'y' is given twice")
-
-
-@pytest.mark.parametrize("decimal", [".", ","])
-def test_what_a_spreadsheet_in_western_europe_saves(run, quick, homes, tmp_path, decimal):
-    homes = homes.rename(columns={"area": "Fläche"}).assign(town="Zürich")
-    options = {"sep": ";", "decimal": decimal, "encoding": "cp1252"}
-    homes.to_csv("homes.csv", index=False, **options)
-    status, out, err = run("homes.csv", "--target", "price", "--set", "bandwidth=2")
-    assert (status, err) == (0, "")
-    said = ", decimal commas" if decimal == "," else ""
-    assert f"homes.csv: read as Windows-1252 (a guess) with semicolons between the columns{said}\n" in out
-    written = pd.read_csv("regression/predictions.csv", **options)
-    expected = NadarayaWatson(bandwidth=2.0, order="constant").fit(homes[["Fläche", "age", "count"]], homes["price"])
-    np.testing.assert_allclose(written["price_predicted"], expected.predict(homes[["Fläche", "age", "count"]]))
-    pd.testing.assert_frame_equal(written[homes.columns], homes)
 
 
 def test_what_cannot_be_written_is_said_before_the_work(run, homes, tmp_path, monkeypatch):
@@ -470,12 +397,6 @@ def test_it_needs_nothing_of_translation(homes, tmp_path):
     done = blocked(OTHERS, "regress", tmp_path / "homes.csv", "--target", "price", *output)
     assert (done.returncode, done.stderr) == (0, "")
     assert pictures(tmp_path / "made") == both("attention", "fit")
-
-
-def test_the_list_of_commands_needs_no_library_of_any():
-    done = blocked(OTHERS | {"sklearn", "scipy", "pyarrow", "safetensors", "matplotlib"}, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "regress" in done.stdout
 
 
 @pytest.mark.parametrize("module", ["sklearn", "typer", "matplotlib"])

@@ -1,12 +1,10 @@
 """`dikkat regress` on tables of more than numbers, and with a model that was saved."""
 
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from dikkat.cli import main
+from command import command_line
 from dikkat.regression import NadarayaWatson
 
 SETTINGS = ["--target", "price", "--set", "bandwidth=0.2,60,0.4,90", "--folds", "0"]
@@ -16,15 +14,7 @@ SETTINGS = ["--target", "price", "--set", "bandwidth=0.2,60,0.4,90", "--folds", 
 def run(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dikkat.show.save", lambda figure, path: (figure.draw_without_rendering(), path.touch()))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dikkat", "regress", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return stopped.value.code or 0, captured.out, captured.err
-
-    return call
+    return command_line(monkeypatch, capsys, "regress")
 
 
 @pytest.fixture

@@ -15,8 +15,3 @@ def test_docstrings_hold_no_sphinx_markup():
         if re.search(r":func:|:meth:|:class:|\.\. math::|``", line)
     ]
     assert found == []
-
-
-def test_a_file_is_one_idea_and_no_longer_than_600_lines():
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FOLDER.rglob("*.py")}
-    assert {str(path.relative_to(FOLDER)): lines for path, lines in lengths.items() if lines > 600} == {}

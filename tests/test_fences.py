@@ -22,9 +22,8 @@ from dikkat.cpu.engine.vectors import pointer
 from dikkat.cpu.loss.launch import CrossEntropy
 from dikkat.cpu.loss.record import CALL as LOSS
 from dikkat.cpu.moments import launch as moments_launch
-from dikkat.cpu.moments import sweep_launch
 from dikkat.cpu.moments.record import CALL as MOMENTS
-from dikkat.cpu.moments.record import SWEEP
+from dikkat.cpu.moments.record import SORTED
 from dikkat.cpu.recurrence.record import CALL as RECURRENCE
 from dikkat.cpu.search.record import SEARCH
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
@@ -97,7 +96,7 @@ def averages() -> None:
     points = moments_launch.tiles(key, torch.randn(331, 2), torch.rand(331))
     width = torch.full((3,), 0.7)
     for degree in (0, 1):
-        for window in ("gaussian", "triangular", "average"):
+        for window in ("gaussian", "epanechnikov"):
             _, lse = moments_launch.moments(
                 query, points, window, width, squared=False, tolerance=1e-6, degree=degree,
                 exclude=torch.randint(-1, 331, (67,)),
@@ -106,15 +105,15 @@ def averages() -> None:
         moments_launch.sensitivity(query, points, width, lse, row, fit, tolerance=1e-6, exclude=None)
 
 
-def sweeps() -> None:
+def sums_along_a_feature() -> None:
     torch.manual_seed(0)
     key, width = torch.rand(331, dtype=torch.float64).sort().values, torch.tensor([0.3], dtype=torch.float64)
     weight, value = torch.rand(331, dtype=torch.float64), torch.randn(2, 331, dtype=torch.float64)
-    points = sweep_launch.Line(key, value, weight, float(weight.sum()))
-    for window in ("gaussian", "boxcar", "triangular", "epanechnikov"):
+    points = moments_launch.Line(key, value, weight, float(weight.sum()))
+    for window in ("gaussian", "epanechnikov"):
         for mass, values in ((0, 0), (2, 1), (2, 2), (4, 3)):
             for exclude in (None, torch.arange(331)):
-                sweep_launch.powers(
+                moments_launch.powers(
                     key[:, None], points, window, width, mass, values, squared=True, tolerance=0.0, exclude=exclude
                 )
 
@@ -137,7 +136,7 @@ OPERATIONS = {
     "attention": attends,
     "recurrence": recurs,
     "moments": averages,
-    "sweep": sweeps,
+    "sorted sums": sums_along_a_feature,
     "search": searches,
     "loss": loses,
 }
@@ -145,7 +144,7 @@ RECORDS = {
     "attention": ATTENTION,
     "recurrence": RECURRENCE,
     "moments": MOMENTS,
-    "sweep": SWEEP,
+    "sorted sums": SORTED,
     "search": SEARCH,
     "loss": LOSS,
 }
@@ -154,7 +153,7 @@ OUTPUTS = {
     "attention": {"mean", "packed_key", "packed_value", "query_grad", "key_grad"},
     "recurrence": {"last_state", "last_cell", "gates_grad"},
     "moments": {"moments"},
-    "sweep": {"powers"},
+    "sorted sums": {"powers"},
     "search": {"gains", "tokens", "step_totals", "weights", "quantized_scales"},
     "loss": {"bias_sums", "losses"},
 }

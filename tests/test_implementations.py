@@ -147,8 +147,9 @@ def test_gradients_through_log_sum_exp_and_weights(way: str, case: str, restrict
     for expected, came in pairs:
         exact, grads = (kit.gradients(made, loss, torch.ones(())) for loss in (expected, came))
         for name in exact:
+            size = max(1.0, float(exact[name].abs().max()))  # near the edge of a kernel's support gradients are large
             torch.testing.assert_close(
-                grads[name], exact[name], rtol=1e-11, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
+                grads[name], exact[name], rtol=1e-11, atol=1e-11 * size, msg=lambda m, n=name: f"{n}: {m}"
             )
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import dikkat
-from dikkat import scores, watching
+from dikkat import observers, scores
 from dikkat.cpu.attention import launch
 from dikkat.recurrent import AttentionalGRU
 
@@ -295,7 +295,7 @@ def nothing_is_left(model: nn.Module, fused: Callable[..., Tensor]) -> bool:
         not any(hooks)
         and stance == "default"
         and not modes
-        and not watching.watchers()
+        and not observers.current()
         and (F.scaled_dot_product_attention is fused)
     )
 
@@ -345,7 +345,7 @@ def test_tensors_that_stand_for_many_values_are_refused() -> None:
     [
         ("model", {"sums": True}, TypeError, "model: got str; expected a torch.nn.Module"),
         (nn.Linear(3, 3), {}, ValueError, "record: got nothing to record; expected rows, top_k"),
-        (nn.Linear(3, 3), {"overview": 0}, ValueError, "overview: got 0; expected at least 1"),
+        (nn.Linear(3, 3), {"overview": 0}, ValueError, "overview: got 0; expected a whole number of at least 1"),
     ],
 )
 def test_bad_input(model: Any, asked: dict[str, Any], error: type[Exception], message: str) -> None:

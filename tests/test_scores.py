@@ -22,25 +22,17 @@ def test_projections_and_the_pair_function_make_the_dense_score(case: str) -> No
 
 
 def test_parameters_have_the_names_that_are_on_disk() -> None:
-    names = {kind.__name__: sorted(made.state_dict()) for kind, made in _made()}
-    assert names == {
+    made = [
+        scores.Additive(2, 3, 5), scores.Bilinear(2, 3), scores.VectorSum(3), scores.Gaussian(2.0, learnable=True),
+        scores.Boxcar(2.0),
+    ]  # fmt: skip
+    assert {type(score).__name__: sorted(score.state_dict()) for score in made} == {
         "Additive": ["W_k.weight", "W_q.weight", "w_v.weight"],
         "Bilinear": ["W_q.weight"],
         "VectorSum": ["w_v.weight"],
         "Gaussian": ["log_bandwidth"],
         "Boxcar": ["fixed_bandwidth"],
     }
-
-
-def _made() -> list[tuple[type, scores.Score]]:
-    made = [
-        scores.Additive(2, 3, 5),
-        scores.Bilinear(2, 3),
-        scores.VectorSum(3),
-        scores.Gaussian(2.0, learnable=True),
-        scores.Boxcar(2.0),
-    ]
-    return [(type(score), score) for score in made]
 
 
 def test_a_constant_that_a_module_in_the_place_of_w_v_adds_is_in_no_weight() -> None:
@@ -66,15 +58,8 @@ def test_a_fixed_bandwidth_is_exact_and_a_learned_one_positive() -> None:
     assert learned.bandwidth.item() > 0
 
 
-def test_vector_sum_cannot_attend() -> None:
-    score = scores.VectorSum(4).double()
-    q, k = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
-    weights = dikkat.attention_weights(q, k, score=score)
-    torch.testing.assert_close(weights, weights[:1].expand(3, 5))
-
-
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=3, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_cosine_of_any_vector(entries: list[float]) -> None:
     vector = torch.tensor([entries], dtype=torch.float32, requires_grad=True)
     unit = scores.Cosine().project_query(vector)

@@ -15,7 +15,7 @@ from kit import GENERAL, KINDS, TRACED, over, pairwise, runs
 # --- under torch's transforms
 
 
-@over(cases=KINDS, restriction=["none", "lengths", "all"])
+@over(ways=TRACED, cases=KINDS, restriction=["none", "lengths", "all"])
 def test_compile_fullgraph(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     torch.compiler.reset()

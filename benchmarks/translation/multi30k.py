@@ -49,7 +49,7 @@ def main() -> None:
 
 def training(place: Path) -> dict[str, Any]:
     (newest,) = (place / "checkpoints").iterdir()
-    course = checkpoints.load(newest)["course"]
+    course = checkpoints.load(newest).course
     return {
         "steps": course["step"],
         "epochs": len(course["epochs"]),

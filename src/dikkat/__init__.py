@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dikkat import distributed, scores
     from dikkat.adapters import as_torch_attention
+    from dikkat.addresses import check_values
     from dikkat.attention import (
         Implementation,
         Memory,
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
         prepare,
     )
     from dikkat.huggingface import register_transformers
-    from dikkat.inspection import Inspection, Trace, inspect, record
+    from dikkat.inspection import Inspection, Requesting, Trace, inspect, record
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         SelfAttention,
         self_attention,
     )
-    from dikkat.masking import check_values, masked_softmax
+    from dikkat.masking import Restricting, masked_softmax
     from dikkat.state import State, merge
 
 __version__ = "0.1.0"
@@ -41,6 +42,8 @@ __all__ = [
     "KernelAttention",
     "Memory",
     "MultiHeadAttention",
+    "Requesting",
+    "Restricting",
     "SelfAttention",
     "State",
     "Trace",
@@ -72,7 +75,7 @@ def __getattr__(name: str) -> Any:
     if name in ("distributed", "scores"):
         return import_module(f"dikkat.{name}")
     if name in __all__:
-        for home in ("attention", "state", "layers", "masking", "adapters", "inspection", "huggingface"):
+        for home in ("attention", "state", "layers", "masking", "addresses", "adapters", "inspection", "huggingface"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dikkat.addresses import check_dense
 from dikkat.layers import AdditiveAttention, BilinearAttention, DotProductAttention, KernelAttention, MultiHeadAttention
-from dikkat.masking import check_dense
 
 __all__ = ["as_torch_attention"]
 
@@ -62,7 +62,7 @@ def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module
 
 
 class _Elsewhere:
-    """Stands where PyTorch looks for parameters before it takes a shortcut around the module, to prevent that."""
+    """A stand-in for the parameters that PyTorch looks at, which keeps it from a shortcut around the module."""
 
     weight = bias = None
 
@@ -107,9 +107,9 @@ class _TorchAttention(nn.Module):
             key_padding_mask = key_padding_mask[None] if key_padding_mask is not None else None
         elif turned:
             query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
-        limits = self._limits(query, key, key_padding_mask, attn_mask)
-        found = self.layer(query, key, value, return_weights=need_weights, **limits)
-        output, weights = found if need_weights else (found, None)
+        restrictions = self._restrictions(query, key, key_padding_mask, attn_mask)
+        result = self.layer(query, key, value, return_weights=need_weights, **restrictions)
+        output, weights = result if need_weights else (result, None)
         if weights is not None:
             weights = weights if weights.ndim == 4 else weights[:, None]
             weights = weights.mean(1) if average_attn_weights else weights
@@ -117,7 +117,7 @@ class _TorchAttention(nn.Module):
             return output[0], None if weights is None else weights[0]
         return output.transpose(0, 1) if turned else output, weights
 
-    def _limits(
+    def _restrictions(
         self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> dict[str, Tensor | None]:
         """Translate PyTorch's two masks into the `mask` and the `key_bias` of `attend`."""
@@ -136,13 +136,13 @@ class _TorchAttention(nn.Module):
                 visible = seen if visible is None else visible & seen
             else:
                 bias = key_padding_mask[:, None] if bias is None else bias + key_padding_mask[:, None]
-        limits = {"mask": visible, "key_bias": bias}
+        restrictions = {"mask": visible, "key_bias": bias}
         if isinstance(self.layer, MultiHeadAttention):
-            return limits
-        return {name: None if limit is None else limit.squeeze(1) for name, limit in limits.items()}
+            return restrictions
+        return {name: None if each is None else each.squeeze(1) for name, each in restrictions.items()}
 
     def extra_repr(self) -> str:
-        """What `print(module)` adds."""
+        """The part of `print(module)` in brackets."""
         return f"batch_first={self.batch_first}"
 
 

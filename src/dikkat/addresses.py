@@ -1,4 +1,4 @@
-"""The one place where a tensor's address is taken for compiled code, and the checks that come before.
+"""Tensors as memory: whether their numbers may be read here and now, and where they lie, for compiled code.
 
 Compiled code believes what it is told: an address that is none, or fewer numbers behind it than a shape says, is a
 crash or somebody else's memory. So no other module calls `data_ptr`.
@@ -8,18 +8,138 @@ import importlib
 import warnings
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dikkat.masking import PLAIN, have_tangents, transformed, watched
+
+class check_values:  # noqa: N801 - reads as the function it is used as
+    """Switch on checks of values (the range of `valid_lens` and `exclude`) for tensors on every device.
+
+    Values of CPU tensors are always checked. On an accelerator a check waits for the device, so kernels clamp instead;
+    call this while you look for a mistake. Inside `torch.compile` and `torch.func.vmap` values cannot be read at all.
+
+    Works as a call, which lasts, and as a context, which ends.
+
+    Args:
+        enabled: Whether values are checked from here on.
+
+    Example:
+        >>> import dikkat
+        >>> with dikkat.check_values():
+        ...     pass
+    """
+
+    everywhere: bool = False
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._before = check_values.everywhere
+        check_values.everywhere = enabled
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        check_values.everywhere = self._before
+
+
+# Types of plain tensors; a subclass may be anything.
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+
+def can_read_values(*tensors: Tensor) -> bool:
+    """True where Python may look at the values of these tensors, here and now, at no great cost."""
+    if torch.compiler.is_compiling() or transformed() or _recorded():
+        return False
+    if not all(type(t) in PLAIN for t in tensors):
+        return False
+    return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
+
+
+# No public function counts the modes that see each operation, or says what torch.func transforms.
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+
+
+def is_eager() -> bool:
+    """True where operations run as they are called: nothing compiles, transforms, casts or differentiates them.
+
+    Small calls ask at every turn: all of it together takes less than a microsecond.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or _transforms() is not None
+        or _modes()
+        or torch._C._len_torch_function_stack()
+        or forward_ad._current_level >= 0
+        or torch.is_autocast_enabled("cpu")
+    )
+
+
+def watched() -> bool:
+    """True where a mode sees each operation of PyTorch's: it would see none of compiled code's."""
+    return bool(_modes())
+
+
+def _recorded() -> bool:
+    """True where `make_fx` records operations, for other values too."""
+    return watched() and get_proxy_mode() is not None
+
+
+def _capturing(tensors: tuple[Tensor, ...]) -> bool:
+    return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
+
+
+def autocasts(device: str) -> bool:
+    """True where autocast is on for this type of device; some devices have none."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def have_tangents(*tensors: Tensor) -> bool:
+    """True where forward-mode differentiation goes through any of these."""
+    if torch.compiler.is_compiling():
+        return False
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def transformed() -> bool:
+    """True under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
+    if torch.compiler.is_compiling():
+        return False
+    return _transforms() is not None
+
+
+def check_dense(name: str, tensor: object) -> None:
+    """A tensor whose numbers lie in memory as strides say: neither sparse nor nested, nor in a library's own layout.
+
+    Raises:
+        TypeError: It is another one, or no tensor.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: got {type(tensor).__name__}; expected a torch.Tensor")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        nested, padded = ("nested ", ", padded to one length") if tensor.is_nested else ("", "")
+        raise TypeError(f"{name}: got a {nested}tensor with layout {tensor.layout}; expected a dense tensor{padded}")
+
+
+def extremes(numbers: Tensor) -> tuple[int, int]:
+    """The least and the largest of some integers."""
+    if numbers.ndim == 1 and numbers.shape[0] <= 64:
+        few = numbers.tolist()
+        return min(few), max(few)
+    least, largest = numbers.aminmax()
+    return int(least), int(largest)
 
 
 def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """Where a tensor's numbers begin; whoever asks keeps the tensor until the call is over.
+    """The address of a tensor's numbers; the caller keeps the tensor until the call is over.
 
     Args:
         name: Of the tensor, for the error.
@@ -30,14 +150,14 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         TypeError: Another dtype.
         ValueError: No numbers to read, or not so many in a row as the shape says.
     """
-    found = _start(name, tensor)
+    start = _start(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if not tensor.is_contiguous():
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a contiguous tensor")
     if tensor.untyped_storage().nbytes() < tensor.storage_offset() * dtype.itemsize + tensor.nbytes:
         check_room(name, tensor)
-    return found
+    return start
 
 
 def of_plain(tensor: Tensor) -> int | None:
@@ -47,23 +167,23 @@ def of_plain(tensor: Tensor) -> int | None:
     """
     if tensor.is_neg() or not tensor.is_contiguous():
         return None
-    needs, found = tensor.storage_offset() * tensor.itemsize + tensor.nbytes, tensor.data_ptr()
-    return found if tensor.untyped_storage().nbytes() >= needs and (found or not needs) else None
+    needs, start = tensor.storage_offset() * tensor.itemsize + tensor.nbytes, tensor.data_ptr()
+    return start if tensor.untyped_storage().nbytes() >= needs and (start or not needs) else None
 
 
 def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """`address` of a matrix whose rows are contiguous, and may lie apart."""
-    found = _start(name, tensor)
+    start = _start(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a matrix of contiguous rows")
     check_room(name, tensor)
-    return found
+    return start
 
 
 def of_array(array: np.ndarray[Any, Any]) -> int:
-    """Where the records of a NumPy array begin; whoever asks keeps the array until the call is over.
+    """The address of the records of a NumPy array; the caller keeps the array until the call is over.
 
     Raises:
         ValueError: They do not lie one behind the other.
@@ -108,7 +228,7 @@ _CPU = torch.device("cpu")  # a name would be looked up at each call
 
 
 def starts(tensors: Iterable[Tensor]) -> list[int]:
-    """Where tensors' numbers begin, to be compared and never read; nothing where one has no memory."""
+    """The addresses of tensors, to be compared and never read; none where one has no memory."""
     try:
         return list(map(Tensor.data_ptr, tensors))
     except RuntimeError:
@@ -116,7 +236,7 @@ def starts(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
-    """Why compiled code cannot be called outside an operator, as PyTorch is now and with these tensors."""
+    """The reasons for which compiled code cannot be called outside an operator, now and with these tensors."""
     reasons, present = [], [tensor for tensor in tensors if tensor is not None]
     if any(tensor.device.type != device for tensor in present):
         reasons.append(f"it runs on {'the CPU' if device == 'cpu' else device}")
@@ -132,7 +252,7 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
 
 
 def without_numba() -> list[str]:
-    """Why nothing can be compiled for the CPU, if Numba cannot be imported; warns of it, once."""
+    """The reason for which nothing can be compiled, if Numba cannot be imported; warns of it, once."""
     return list(_without_numba())
 
 
@@ -155,19 +275,19 @@ _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functiona
 
 
 def _start(name: str, tensor: Tensor) -> int:
-    """Where the numbers of a tensor on the CPU begin."""
+    """The address of the numbers of a tensor on the CPU."""
     # The dispatcher's keys are asked for only where cheaper checks fail: it shows in small calls.
     if type(tensor) not in PLAIN or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
         _check(name, tensor, "cpu")
     try:
-        found = tensor.data_ptr()
+        start = tensor.data_ptr()
     except RuntimeError:  # what PyTorch says of functional, functorch's and sparse tensors
         raise _no_numbers(name, tensor, "cpu") from None
-    if not found and tensor.numel():
+    if not start and tensor.numel():
         _check(name, tensor, "cpu")
         check_room(name, tensor)
         raise _no_numbers(name, tensor, "cpu")
-    return found
+    return start
 
 
 def _check(name: str, tensor: Tensor, device: str) -> None:
@@ -198,7 +318,7 @@ def check_room(name: str, tensor: Tensor) -> None:
 
 
 def _reach(tensor: Tensor) -> int:
-    """How many numbers lie from a tensor's first to its last."""
+    """The number of numbers from a tensor's first to its last."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))

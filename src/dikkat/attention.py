@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from dikkat import call, program
 from dikkat.backends import BACKENDS, choose, pack
-from dikkat.masking import Hiding, Restricting, restrict
+from dikkat.masking import Hiding, Restricting, check_names, restrict
+from dikkat.problem import Result
 from dikkat.scores import Score
 from dikkat.snapshot import Writes, frozen, learns, traced
 from dikkat.state import State, merge
@@ -245,9 +246,24 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    wanted = call.Wanted(dropout, wants_weights=return_weights)
+    wanted = call.Wanted(dropout, False, return_weights)
     result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
-    return call.output(result, value, return_weights)
+    return output_of(result, value, return_weights)
+
+
+def output_of(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """The return value of `attend`, in the dtype of `value`."""
+    mean = result.mean
+    if mean.dtype is not value.dtype:
+        mean = mean.to(value.dtype)
+    return (mean, weights_of(result).to(value.dtype)) if return_weights else mean
+
+
+def weights_of(result: Result) -> Tensor:
+    """The weights of a result, of a call that requested them."""
+    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
+        raise RuntimeError("the implementation returned no weights")
+    return result.weights
 
 
 def attention_state(
@@ -256,13 +272,9 @@ def attention_state(
     value: Tensor,
     *,
     score: Score,
-    valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
     dropout: float = 0.0,
     impl: str = "auto",
+    **restrictions: Unpack[Restricting],
 ) -> State:
     r"""The pooled result as a state, which `merge` joins with the state over other keys.
 
@@ -275,13 +287,9 @@ def attention_state(
         key: (..., m, d_k), of the same dtype.
         value: (..., m, d_v), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), added to the scores; −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         impl: "auto", or the name of one implementation, which then runs or raises.
+        **restrictions: Which keys a query may see (`Restricting`).
 
     Returns:
         `State(mean (..., n, d_v), lse (..., n), tail (..., n))`, float32 or float64; a row with no key has mean 0 and
@@ -297,8 +305,8 @@ def attention_state(
         >>> dikkat.attention_state(x, x, x, score=dikkat.scores.Dot()).lse  # log 3
         tensor([1.0986, 1.0986, 1.0986])
     """
-    wanted = call.Wanted(dropout, wants_state=True)
-    result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
+    check_names(restrictions, Restricting)
+    result = program.run(query, key, value, score, call.Wanted(dropout, wants_state=True), impl, **restrictions)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -309,12 +317,8 @@ def attention_weights(
     key: Tensor,
     *,
     score: Score,
-    valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
     impl: str = "auto",
+    **restrictions: Unpack[Restricting],
 ) -> Tensor:
     r"""The weights alone.
 
@@ -324,12 +328,8 @@ def attention_weights(
         query: (..., n, d_q), floating point.
         key: (..., m, d_k), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), added to the scores; −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
         impl: "auto", or the name of one implementation, which then runs or raises.
+        **restrictions: Which keys a query may see (`Restricting`).
 
     Returns:
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
@@ -343,12 +343,11 @@ def attention_weights(
         >>> dikkat.attention_weights(torch.zeros(1, 2), torch.zeros(4, 2), score=dikkat.scores.Dot(), valid_lens=2)
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
+    check_names(restrictions, Restricting)
     call.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
-    result = program.run(
-        query, key, nothing, score, call.Wanted(wants_weights=True), impl, valid_lens, mask, causal, key_bias, exclude
-    )
-    return call.weights(result).to(query.dtype)
+    result = program.run(query, key, nothing, score, call.Wanted(wants_weights=True), impl, **restrictions)
+    return weights_of(result).to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -380,14 +379,10 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         torch.Size([2, 1, 13])
     """
     memory = project_keys(key, value, score=score, valid_lens=valid_lens)
-    seen = frozen(score) if _keeps(score, memory) else None
-    return replace(memory, packed=pack(score.pair, memory.key), seen=seen)
-
-
-def _keeps(score: Score, memory: Memory) -> bool:
-    """Whether a memory needs its own copy of the score: the score has tensors that may change, and is not trained."""
     changes = next(score.parameters(), next(score.buffers(), None)) is not None
-    return changes and not traced() and not learns(score, memory.key, memory.value)
+    trained = traced() or learns(score, memory.key, memory.value)
+    seen = frozen(score) if changes and not trained else None
+    return replace(memory, packed=pack(score.pair, memory.key), seen=seen)
 
 
 def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -399,20 +394,20 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
             f"valid_lens: got shape {tuple(valid_lens.shape)}; expected {tuple(lead[:1])}, one length a batch "
             "element (for a length a query, give attend_memory a mask)"
         )
-    limits = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
+    restrictions = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
     same = key is value
     key = call.rank(key, len(lead))
     # Copies, so that writing to the caller's tensors later does not change the memory.
-    key = call.hide(key, limits.seen()) if limits.hide() else key.clone()
+    key = call.hide(key, restrictions.seen()) if restrictions.hide() else key.clone()
     if same:  # as in a decoder: one copy serves both
         value = key
     else:
         value = call.rank(value, len(lead))
-        value = call.hide(value, limits.seen()) if limits.hide() else value.clone()
+        value = call.hide(value, restrictions.seen()) if restrictions.hide() else value.clone()
     projected = score.project_key(key)
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
-    lens = None if limits.lens is None else limits.lens.reshape(lead[:1]).clone()
+    lens = None if restrictions.lens is None else restrictions.lens.reshape(lead[:1]).clone()
     return Memory(score, projected, value, lens, writes=None if traced() else Writes(score.parameters()))
 
 
@@ -432,13 +427,10 @@ def attend_memory(
     query: Tensor,
     memory: Memory,
     *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
     impl: str = "auto",
+    **restrictions: Unpack[Hiding],
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attend` over a memory: what a decoder calls at each step.
 
@@ -448,13 +440,10 @@ def attend_memory(
     Args:
         query: (..., n, d_q), floating point, of the memory's dtype.
         memory: Made by `prepare`, with its lengths.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), added to the scores; −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         return_weights: Whether to return the weights too.
         impl: "auto", or the name of one implementation, which then runs or raises.
+        **restrictions: Which keys a query may see beside the lengths (`Restricting`).
 
     Returns:
         (..., n, d_v), or the pair (output, weights (..., n, m)).
@@ -469,6 +458,7 @@ def attend_memory(
         >>> dikkat.attend_memory(torch.zeros(1, 1, 5), memory.select(torch.tensor([1]))).item()
         1.0
     """
+    check_names(restrictions, Hiding)
     if not isinstance(memory, Memory):
         raise TypeError(f"memory: got {type(memory).__name__}; expected a Memory, as dikkat.prepare makes")
     call.check_features("query", query)
@@ -477,10 +467,9 @@ def attend_memory(
     memory.check_recorded(score, query)
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
     problem = call.problem_of_projected(
-        query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed,
-        mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
-    )  # fmt: skip
-    return call.output(program.dispatch(problem, impl), memory.value, return_weights)
+        query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed, **restrictions
+    )
+    return output_of(program.dispatch(problem, impl), memory.value, return_weights)
 
 
 def implementations(
@@ -489,14 +478,10 @@ def implementations(
     value: Tensor,
     *,
     score: Score,
-    valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
     return_state: bool = False,
+    **restrictions: Unpack[Restricting],
 ) -> list[Implementation]:
     """Which implementations could run a call, the one that `impl="auto"` picks first, and why the others could not.
 
@@ -505,14 +490,10 @@ def implementations(
         key: (..., m, d_k), of the same dtype.
         value: (..., m, d_v), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), added to the scores; −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         return_weights: Whether the call is to return weights.
         return_state: Whether the call is `attention_state`.
+        **restrictions: Which keys a query may see (`Restricting`).
 
     Returns:
         One `Implementation(name, runs, reasons)` each.
@@ -525,16 +506,13 @@ def implementations(
         >>> import torch, dikkat
         >>> x = torch.zeros(1, 2, 8)
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
-        ['reference', 'sdpa', 'chunked', 'numba']
+        ['reference', 'sdpa', 'chunked', 'numba-few', 'numba']
     """
+    check_names(restrictions, Restricting)
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
-    problem = call.problem(
-        query, key, value, score, wanted,
-        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
-    )  # fmt: skip
-    first, problem, examined = choose(problem)
-    found = []
+    first, problem, examined = choose(call.problem(query, key, value, score, wanted, **restrictions))
+    listed = []
     for name in sorted(BACKENDS, key=lambda name: name != first):
         reasons = tuple((examined.get(name) or BACKENDS[name].examine(problem)).reasons)
-        found.append(Implementation(name, not reasons, reasons))
-    return found
+        listed.append(Implementation(name, not reasons, reasons))
+    return listed

@@ -10,22 +10,9 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from dikkat.addresses import check_room
-from dikkat.masking import (
-    PLAIN,
-    Hiding,
-    Restricting,
-    Restrictions,
-    align,
-    are_harmless,
-    autocasts,
-    broadcast,
-    can_read_values,
-    check_dense,
-    restrict,
-    transformed,
-)
-from dikkat.problem import Problem, Result
+from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, transformed
+from dikkat.masking import Hiding, Restricting, Restrictions, align, are_harmless, broadcast, restrict
+from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
 
@@ -35,7 +22,7 @@ _PLAIN = (Dot, ScaledDot)
 
 
 class Wanted(NamedTuple):
-    """What a call asks for beside the output, and its dropout."""
+    """Results requested beside the output, and the dropout."""
 
     dropout: float = 0.0
     wants_state: bool = False
@@ -160,21 +147,6 @@ def compared(
         wants_state=wanted.wants_state,
         wants_weights=wanted.wants_weights,
     )
-
-
-def output(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """The return value of `attend`, in the dtype of `value`."""
-    mean = result.mean
-    if mean.dtype is not value.dtype:
-        mean = mean.to(value.dtype)
-    return (mean, weights(result).to(value.dtype)) if return_weights else mean
-
-
-def weights(result: Result) -> Tensor:
-    """The weights of a result, for a call that asked for them."""
-    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
-        raise RuntimeError("the implementation returned no weights")
-    return result.weights
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:

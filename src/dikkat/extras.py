@@ -6,14 +6,7 @@ from contextlib import contextmanager
 # The packages that each extra installs.
 _EXTRAS = {
     "translation": {
-        "typer",
-        "rich",
-        "tokenizers",
-        "safetensors",
-        "sacrebleu",
-        "pyarrow",
-        "httpx",
-        "platformdirs",
+        "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "pyarrow", "httpx", "platformdirs",
         "huggingface_hub",
     },
     "textbook": {"tokenizers", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
@@ -25,7 +18,7 @@ _EXTRAS = {
     "notebook": {"anywidget"},
     "dask": {"dask"},
     "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
-}
+}  # fmt: skip
 
 
 def extra_of(package: str, *, first: str) -> str | None:

@@ -17,8 +17,8 @@ __all__ = ["register_transformers"]
 
 _NAME = "dikkat"
 
-# What a model hands on beside switches; none of it changes a weight that the masks have not changed already.
-_HARMLESS = {
+# Further arguments that models hand on; none of them changes a weight that the masks have not changed already.
+_IGNORED = {
     "cu_seq_lens_k", "cu_seq_lens_q", "logits_to_keep", "max_length_k", "max_length_q", "num_items_in_batch",
     "position_ids", "seq_idx", "sliding_window", "token_type_ids",
 }  # fmt: skip
@@ -80,18 +80,18 @@ def _refuse_models() -> None:
     PreTrainedModel.get_correct_attn_implementation = checked
 
 
-def _mask(**asked: Any) -> Tensor | None:
-    """Who sees whom, (B, 1, n, m); None where every query sees all keys."""
+def _mask(**request: Any) -> Tensor | None:
+    """The mask of pairs, (B, 1, n, m); None where every query sees all keys."""
     from transformers.masking_utils import sdpa_mask
 
-    mask: Tensor | None = sdpa_mask(**asked)
+    mask: Tensor | None = sdpa_mask(**request)
     if mask is None:
         # Left out, maybe, since PyTorch's function is causal by itself. Its causality is not ours where a static cache
         # has places to come, and is not that of each layer: eager attention, which needs the mask, is the measure.
-        mask = sdpa_mask(**asked | {"allow_is_causal_skip": False})
-        first, keys = asked.get("q_offset", 0), asked["kv_length"] + asked.get("kv_offset", 0)
+        mask = sdpa_mask(**request | {"allow_is_causal_skip": False})
+        first, keys = request.get("q_offset", 0), request["kv_length"] + request.get("kv_offset", 0)
         if mask is not None and isinstance(first, int) and not torch.compiler.is_compiling():
-            mask.is_causal = first + asked["q_length"] == keys  # type: ignore[union-attr]
+            mask.is_causal = first + request["q_length"] == keys  # type: ignore[union-attr]
     return mask
 
 
@@ -109,7 +109,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor | None]:
     """One layer's attention, as transformers calls it: (B, H, n, d), (B, H', m, d) -> (B, n, H, d)."""
     for name, given in more.items():
-        if given is not None and not isinstance(given, bool) and name not in _HARMLESS:
+        if given is not None and not isinstance(given, bool) and name not in _IGNORED:
             raise ValueError(
                 f"{name}: got {type(given).__name__} from {type(module).__name__}; expected None: "
                 "attn_implementation='dikkat' does not have it, 'eager' does"
@@ -132,10 +132,10 @@ def _forward(
     if position_bias is not None:
         output, weights = _biased(query, key, value, position_bias, attention_mask, dropout, weighed)
     else:
-        found = attend(
+        result = attend(
             query, key, value, score=Dot(), mask=attention_mask, causal=causal, dropout=dropout, return_weights=weighed
         )
-        output, weights = found if isinstance(found, tuple) else (found, None)
+        output, weights = result if isinstance(result, tuple) else (result, None)
     return output.transpose(1, 2).contiguous(), weights
 
 

@@ -7,16 +7,17 @@ Each is called `layer(query, key, value, valid_lens=None, ...)` with the restric
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from dikkat import call, program
-from dikkat.attention import Restricted, attend
-from dikkat.distributed.front import Options, attend_parts, whole_gradients
+from dikkat.addresses import autocasts
+from dikkat.attention import Restricted, attend, output_of
+from dikkat.distributed.front import attend_heads_together
 from dikkat.distributed.ranks import Ranks
-from dikkat.masking import OWN_DIMENSIONS, autocasts
+from dikkat.masking import OWN_DIMENSIONS, Restricting, check_names
 from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
 
 if TYPE_CHECKING:
@@ -50,12 +51,12 @@ class _Attention(nn.Module):
         **restricted: Unpack[Restricted],
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend: (..., n, d_q), (..., m, d_k), (..., m, d_v) -> (..., n, d_v); arguments as in `dikkat.attend`."""
-        _check_names(restricted)
+        check_names(restricted, Restricted)
         dropout = self.dropout if self.training else 0.0
         return attend(query, key, value, score=self.score, valid_lens=valid_lens, dropout=dropout, **restricted)
 
     def extra_repr(self) -> str:
-        """What `print(layer)` adds."""
+        """The part of `print(layer)` in brackets."""
         return f"dropout={self.dropout}"
 
 
@@ -231,7 +232,6 @@ class MultiHeadAttention(nn.Module):
         bias: Whether the projections have biases.
         group: The process group on whose ranks keys and values lie, as `dikkat.distributed.attend` has it; None where
             this process has all of them.
-        method: With a group, whether queries lie on its ranks too ("ring"), or all of them on each ("reduce").
 
     Raises:
         ValueError: Sizes that the heads do not divide.
@@ -259,7 +259,6 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         group: "ProcessGroup | None" = None,
-        method: Literal["ring", "reduce"] = "ring",
     ) -> None:
         super().__init__()
         whole("embed_dim", embed_dim)
@@ -270,9 +269,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = call.probability(dropout)
         self.score = ScaledDot() if score is None else score
         call.check_score(self.score)
-        if method not in ("ring", "reduce"):
-            raise ValueError(f"method: got {method!r}; expected 'ring' or 'reduce'")
-        self.group, self.method = group, method
+        self.group = group
         self._sizes = (key_dim, key_dim, value_dim)
         self.in_proj_weight: nn.Parameter | None
         self.in_proj_bias: nn.Parameter | None
@@ -324,8 +321,9 @@ class MultiHeadAttention(nn.Module):
         three = [f"{each}_proj_weight" for each in "qkv"]
         own: list[Any] = [getattr(self, name) for name in three] if whole_weight is None else [whole_weight]
         own += [] if bias is None else [bias]
-        if self.group is not None and self.method == "reduce":  # every rank is to have their whole gradient
-            own = whole_gradients(Ranks(self.group), *own)
+        ranks = None if self.group is None else Ranks(self.group)
+        if ranks is not None:  # every rank is to have their whole gradient
+            own = ranks.with_whole_gradients(*own)
         *weights, bias = own if bias is not None else [*own, None]
         biases = (None,) * 3 if bias is None else bias.split(self._sizes)
         if whole_weight is not None:
@@ -338,18 +336,24 @@ class MultiHeadAttention(nn.Module):
         else:
             at_once = None
         dropout = self.dropout if self.training else 0.0
-        attends = None if self.group is None else partial(_attend_together, self.group, self.method)
         output = attend_heads(
-            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted, attends,
+            (query, key, value),
+            projections,
+            self.num_heads,
+            self.score,
+            dropout,
+            valid_lens,
+            restricted,
+            ranks,
             at_once,
-        )  # fmt: skip
+        )
         if isinstance(output, tuple):
             return self.out_proj(output[0]), output[1]
         projected: Tensor = self.out_proj(output)
         return projected
 
     def extra_repr(self) -> str:
-        """What `print(layer)` adds."""
+        """The part of `print(layer)` in brackets."""
         return f"num_heads={self.num_heads}, dropout={self.dropout}"
 
 
@@ -364,7 +368,6 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(-2, -3).flatten(-2)
 
 
-_NAMES = tuple(Restricted.__annotations__)
 # What holds for a batch element holds for its heads: these have one leading dimension fewer than queries with heads.
 _BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in ("mask", "key_bias", "exclude")}
 
@@ -377,84 +380,69 @@ def attend_heads(
     dropout: float,
     valid_lens: Tensor | int | None,
     restricted: Restricted,
-    attends: Callable[..., Tensor] | None = None,
+    ranks: Ranks | None = None,
     at_once: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Project query, key and value, attend with every head (by `attends`, where it is given), and join the heads.
+    """Project query, key and value, attend with every head, over the keys of all ranks if there are any, and join.
 
     Where the three are one tensor, `at_once` makes all projections of it, side by side, each as wide as the others.
     """
-    _check_names(restricted)
+    check_names(restricted, Restricted)
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
         call.check_features(name, tensor)
     query, key, value = tensors
     if not query.ndim == key.ndim == value.ndim:
         came = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(f"query, key, value: got shapes {came}; expected all with a batch dimension, or none")
-    limits: dict[str, Any] = {"valid_lens": valid_lens, **restricted}
-    wanted = call.Wanted(dropout=dropout, wants_weights=limits.pop("return_weights", False))
-    impl = limits.pop("impl", "auto")
+    restrictions: dict[str, Any] = {"valid_lens": valid_lens, **restricted}
+    return_weights, impl = restrictions.pop("return_weights", False), restrictions.pop("impl", "auto")
+    wanted = call.Wanted(dropout, wants_state=ranks is not None, wants_weights=return_weights)
     alone = query.ndim == 2  # no batch: the heads must not be taken for one
     if alone:
         query, key, value = query[None], key[None], value[None]
-        limits = {name: _batched(limit, query.device) for name, limit in limits.items()}
+        restrictions = {name: _batched(given, query.device) for name, given in restrictions.items()}
     for name, own in _BY_ELEMENT.items():
-        limit = limits.get(name)
-        if isinstance(limit, Tensor) and limit.ndim == query.ndim - 2 + own:
-            limits[name] = limit.unsqueeze(-1 - own)
+        given = restrictions.get(name)
+        if isinstance(given, Tensor) and given.ndim == query.ndim - 2 + own:
+            restrictions[name] = given.unsqueeze(-1 - own)
 
     def by_head(project: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda tensor: split_heads(project(tensor), num_heads)
 
-    heads = call.Heads(num_heads, tuple(map(by_head, projections)))
-    if attends is None and all(limit is None or limit is False for limit in limits.values()):
+    output: Tensor | tuple[Tensor, Tensor]
+    if ranks is None and all(given is None or given is False for given in restrictions.values()):
         # Where nothing is hidden, projecting may come first, and the rest is a call as any other.
-        found = (
-            [by(t) for by, t in zip(projections, (query, key, value), strict=True)]
+        projected = (
+            [project(t) for project, t in zip(projections, (query, key, value), strict=True)]
             if at_once is None
             else (at_once(query).chunk(3, -1))
         )
-        output = attend(
-            *(split_heads(each, num_heads) for each in found),
-            score=score,
-            dropout=wanted.dropout,
-            return_weights=wanted.wants_weights,
-            impl=impl,
-        )
-    elif attends is None:
-        problem = call.problem(query, key, value, score, wanted, heads, **limits)
-        output = call.output(program.dispatch(problem, impl), problem.value, wanted.wants_weights)
+        sides = (split_heads(each, num_heads) for each in projected)
+        output = attend(*sides, score=score, dropout=dropout, return_weights=return_weights, impl=impl)
     else:
-        output = attends(query, key, value, score, heads, wanted, impl=impl, **limits)
+        heads = call.Heads(num_heads, tuple(map(by_head, projections)))
+        if ranks is None:
+            problem = call.problem(query, key, value, score, wanted, heads, **restrictions)
+            output = output_of(program.dispatch(problem, impl), problem.value, return_weights)
+        elif return_weights:
+            raise ValueError(
+                "return_weights: got True with a group; expected False: no rank has a whole row of weights"
+            )
+        else:
+            given = {name: each for name, each in restrictions.items() if each is not None}
+            output = attend_heads_together(
+                ranks, query, key, value, score, heads, wanted, impl, cast(Restricting, given)
+            )
     parts = output if isinstance(output, tuple) else (output,)
     joined, *weights = (part[0] for part in parts) if alone else parts
     return (join_heads(joined), weights[0]) if weights else join_heads(joined)
 
 
-def _attend_together(
-    group: "ProcessGroup", method: Literal["ring", "reduce"], query: Tensor, key: Tensor, value: Tensor, score: Score,
-    heads: call.Heads, wanted: call.Wanted, **limits: Any,
-) -> Tensor:  # fmt: skip
-    if wanted.wants_weights:
-        raise ValueError("return_weights: got True with a group; expected False: no rank has a whole row of weights")
-    options: Options = {"group": group, "method": method, "dropout": wanted.dropout, **limits}  # type: ignore[typeddict-item]
-    return attend_parts(query, key, value, score, heads, options)
-
-
-def _batched(limit: Any, device: torch.device) -> Any:
-    """Add a batch dimension of 1 to a restriction."""
-    if isinstance(limit, int) and not isinstance(limit, bool):
-        limit = torch.tensor(limit, device=device)
-    return limit[None] if isinstance(limit, Tensor) else limit
-
-
-def _check_names(restricted: Restricted) -> None:
-    unknown = [name for name in restricted if name not in _NAMES]
-    if unknown:
-        raise TypeError(
-            f"{unknown[0]}: got an unknown argument; expected valid_lens, {', '.join(_NAMES)} "
-            "(torch's key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights)"
-        )
+def _batched(given: Any, device: torch.device) -> Any:
+    """A restriction with a batch dimension of 1."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = torch.tensor(given, device=device)
+    return given[None] if isinstance(given, Tensor) else given
 
 
 def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:

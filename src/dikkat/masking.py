@@ -1,98 +1,28 @@
 """Which keys a query may see, and the softmax over them.
 
-Every restriction of a call (lengths, a mask, causality, weights of zero, a key left out) is brought into one form here,
-`Restrictions`, and read in one way everywhere else: `visible(rows, cols)` for a tile of pairs, `seen()` for the keys
-that at least one query sees, `live()` for the queries that see at least one key.
+Every restriction of a call (lengths, a mask, causality, weights of zero, an excluded key) is brought into one form
+here, `Restrictions`, and read in one way everywhere else: `visible(rows, cols)` for a tile of pairs, `seen()` for the
+keys that at least one query sees, `live()` for the queries that see at least one key.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
 from numbers import Integral
-from types import TracebackType
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from dikkat.addresses import can_read_values, check_dense, extremes
 
 _INF = float("inf")
 
 
-class check_values:  # noqa: N801 - reads as the function it is used as
-    """Switch on checks of values (the range of `valid_lens` and `exclude`) for tensors on every device.
-
-    Values of CPU tensors are always checked. On an accelerator a check waits for the device, so kernels clamp instead;
-    call this while you look for a mistake. Inside `torch.compile` and `torch.func.vmap` values cannot be read at all.
-
-    Works as a call, which lasts, and as a context, which ends.
-
-    Args:
-        enabled: Whether values are checked from here on.
-
-    Example:
-        >>> import dikkat
-        >>> with dikkat.check_values():
-        ...     pass
-    """
-
-    everywhere: bool = False
-
-    def __init__(self, enabled: bool = True) -> None:
-        self._before = check_values.everywhere
-        check_values.everywhere = enabled
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        check_values.everywhere = self._before
-
-
-# Types of plain tensors; a subclass may be anything.
-PLAIN = frozenset({Tensor, torch.nn.Parameter})
-
-
-def can_read_values(*tensors: Tensor) -> bool:
-    """Whether Python may look at the values of these tensors, here and now, at no great cost."""
-    if torch.compiler.is_compiling() or transformed() or _recorded():
-        return False
-    if not all(type(t) in PLAIN for t in tensors):
-        return False
-    return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
-
-
-def is_eager() -> bool:
-    """Whether operations run as they are called: nothing compiles, transforms, watches, casts or differentiates them.
-
-    All that is asked here takes less than a microsecond, together.
-    """
-    return not (
-        torch.compiler.is_compiling()
-        or transformed()
-        or watched()
-        or torch._C._len_torch_function_stack()
-        or forward_ad._current_level >= 0
-        or torch.is_autocast_enabled("cpu")
-    )
-
-
-def watched() -> bool:
-    """Whether a mode is on that sees each operation of PyTorch's, and would see none of compiled code's."""
-    return bool(torch._C._len_torch_dispatch_stack())  # no public function counts the modes
-
-
-def _recorded() -> bool:
-    """Whether `make_fx` records operations, for other values too."""
-    return watched() and get_proxy_mode() is not None
-
-
 def are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether all is finite, every inner product too: hidden pairs and values then have no effect as they are.
+    """True where all is finite, every inner product too: hidden pairs and values then have no effect as they are.
 
     A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞. False where values cannot be read.
     """
@@ -109,48 +39,6 @@ def largest(tensor: Tensor) -> float:
     low, high = tensor.detach().aminmax()
     size = max(-float(low), float(high))
     return size if size == size else _INF
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
-    total = tensor.detach().sum().item()
-    return total - total == 0
-
-
-def _capturing(tensors: tuple[Tensor, ...]) -> bool:
-    return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
-
-
-def autocasts(device: str) -> bool:
-    """Whether autocast is on for this type of device; some devices have none."""
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def have_tangents(*tensors: Tensor) -> bool:
-    """Whether forward-mode differentiation is under way through any of these."""
-    if torch.compiler.is_compiling():
-        return False
-    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-
-
-def transformed() -> bool:
-    """Whether the call runs under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None  # torch.func has no public function that says it
-
-
-def check_dense(name: str, tensor: object) -> None:
-    """A tensor whose numbers lie in memory as strides say: neither sparse nor nested, nor in a library's own layout.
-
-    Raises:
-        TypeError: It is another one, or no tensor.
-    """
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: got {type(tensor).__name__}; expected a torch.Tensor")
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        nested, padded = ("nested ", ", padded to one length") if tensor.is_nested else ("", "")
-        raise TypeError(f"{name}: got a {nested}tensor with layout {tensor.layout}; expected a dense tensor{padded}")
 
 
 def broadcast(*shapes: torch.Size) -> torch.Size:
@@ -174,7 +62,7 @@ def broadcast(*shapes: torch.Size) -> torch.Size:
 
 
 class Hiding(TypedDict, total=False):
-    """The restrictions of a call over keys that have their lengths already, as keywords."""
+    """The restrictions of a call over keys that have their lengths already."""
 
     mask: Tensor | None
     causal: bool
@@ -183,9 +71,34 @@ class Hiding(TypedDict, total=False):
 
 
 class Restricting(Hiding, total=False):
-    """The restrictions of a call as keywords, as `dikkat.attend` takes them."""
+    """The keyword arguments that say which keys a query may see; it sees those that all of them leave.
+
+    A row that sees no key has weights 0, output 0 and gradient 0. Keys hidden from a query have no effect on it.
+
+    Attributes:
+        valid_lens: (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension and shared by the heads
+            (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
+        mask: Booleans that broadcast to (..., n, m); True takes part.
+        causal: Query i sees keys j <= i + m − n.
+        key_bias: (..., m), added to the scores: the log of a sample weight. −∞ hides a key.
+        exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
+    """
 
     valid_lens: Tensor | int | None
+
+
+def check_names(given: Mapping[str, object], allowed: type) -> None:
+    """Check the names of keyword arguments against those of a typed dictionary.
+
+    Raises:
+        TypeError: An unknown name.
+    """
+    unknown = given.keys() - allowed.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"{min(unknown)}: got an unknown argument; expected {', '.join(allowed.__annotations__)} (PyTorch's "
+            "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights)"
+        )
 
 
 _ALL = slice(None)
@@ -251,20 +164,20 @@ class Restrictions:
         return reduce(torch.logical_and, parts)
 
     def vary_by_row(self) -> bool:
-        """Whether two queries of one batch element may see different keys."""
+        """True where two queries of one batch element may see different keys."""
         by_lens = self.lens is not None and self.lens.shape[-1] != 1
         by_mask = self.mask is not None and self.mask.shape[-2] != 1
         by_exclude = self.exclude is not None and self.exclude.shape[-1] != 1
         return self.queries > 1 and (self.causal or by_lens or by_mask or by_exclude)
 
     def leaves_some(self) -> bool:
-        """Whether it is known that every query sees a key."""
+        """True where it is known that every query sees a key."""
         others = self.mask is None and self.key_bias is None and self.exclude is None
         by_lens = self.lens is None or (self.extremes is not None and self.extremes[0] > 0)
         return others and by_lens and self.keys >= (self.queries if self.causal else 1)
 
     def hide(self) -> bool:
-        """Whether any pair may be hidden; without queries every key is hidden, and without keys every query."""
+        """True where any pair may be hidden; without queries every key is hidden, and without keys every query."""
         return self._restricts() or not (self.queries and self.keys)
 
     def _restricts(self) -> bool:
@@ -298,8 +211,8 @@ class Restrictions:
         before = torch.nn.functional.pad(allowed.to(torch.int64).cumsum(-1), (1, 0))
         count = _take(before, limit)
         if self.exclude is not None:
-            left_out = (self.exclude >= 0) & (self.exclude < limit)
-            count = count - torch.where(left_out, _take(allowed.to(torch.int64), self.exclude.clamp(min=0)), 0)
+            excluded = (self.exclude >= 0) & (self.exclude < limit)
+            count = count - torch.where(excluded, _take(allowed.to(torch.int64), self.exclude.clamp(min=0)), 0)
         return count > 0
 
     def _limit(self) -> Tensor:
@@ -346,14 +259,14 @@ def _take(table: Tensor, index: Tensor) -> Tensor:
 
 
 def _rows_over(limit: Tensor, keys: int) -> Tensor:
-    """(..., m): how many rows have a limit above each key."""
+    """(..., m): the number of rows with a limit above each key."""
     histogram = torch.zeros((*limit.shape[:-1], keys + 1), dtype=torch.int64, device=limit.device)
     histogram = histogram.scatter_add(-1, limit, torch.ones_like(limit))
     return histogram.flip(-1).cumsum(-1).flip(-1)[..., 1:]
 
 
 def _rows_at(exclude: Tensor, limit: Tensor, keys: int) -> Tensor:
-    """(..., m): how many rows would see each key, were it not the one they leave out."""
+    """(..., m): the number of rows that would see each key, were it not the one they exclude."""
     exclude, limit = torch.broadcast_tensors(exclude, limit)
     counted = ((exclude >= 0) & (exclude < limit)).to(torch.int64)
     index = exclude.clamp(0, max(0, keys - 1))
@@ -373,18 +286,7 @@ def restrict(
     key_bias: Tensor | None = None,
     exclude: Tensor | None = None,
 ) -> Restrictions:
-    """Check the restrictions of a call and bring them into one form.
-
-    Args:
-        lead: The leading dimensions of the call, broadcast over query, key and value.
-        queries: n.
-        keys: m.
-        device: The call's device.
-        valid_lens: (B,) or (B, n) integers in 0 ... m.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Whether query i sees keys j <= i + m − n only.
-        key_bias: (..., m), floating point.
-        exclude: (..., n) integers in −1 ... m − 1.
+    """Check the restrictions of a call, as of `Restricting`, and bring them into one form.
 
     Raises:
         TypeError: A tensor of the wrong kind.
@@ -393,7 +295,7 @@ def restrict(
     if not isinstance(causal, bool):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     lens, known = (None, None) if valid_lens is None else _lens(valid_lens, lead, queries, keys, device)
-    found = Restrictions(
+    restrictions = Restrictions(
         queries,
         keys,
         lens=lens,
@@ -403,7 +305,7 @@ def restrict(
         exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),
         device=device,
     )
-    return found if known is None else found.again(extremes=known)
+    return restrictions if known is None else restrictions.again(extremes=known)
 
 
 def _lens(
@@ -500,15 +402,6 @@ def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -
     return smallest, largest
 
 
-def extremes(numbers: Tensor) -> tuple[int, int]:
-    """The least and the largest of some integers."""
-    if numbers.ndim == 1 and len(numbers) <= 64:
-        few = numbers.tolist()
-        return min(few), max(few)
-    least, largest = numbers.aminmax()
-    return int(least), int(largest)
-
-
 def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Weights over the visible keys, the largest score and Σ e^(score − it); 0, -inf and 0 for a row that sees none.
 
@@ -550,7 +443,7 @@ def shares(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Te
     """
     if visible is None:
         return torch.softmax(scores, -1)
-    scores = scores.masked_fill(~visible, -_INF)
+    scores = torch.where(visible, scores, -_INF)
     if plain:
         return torch.softmax(scores, -1)
     gone = scores == -_INF
@@ -595,7 +488,7 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
     if scores.ndim < 2:
         raise ValueError(f"scores: got shape {tuple(scores.shape)}; expected (..., queries, keys)")
     queries, keys = scores.shape[-2:]
-    limits = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
+    restrictions = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    visible = limits.visible()
+    visible = restrictions.visible()
     return shares(wide, wide != -_INF if visible is None else visible).to(scores.dtype)

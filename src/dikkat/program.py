@@ -7,21 +7,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat import call, watching
-from dikkat.addresses import check_room
+from dikkat import call, observers
+from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager
 from dikkat.backends import BACKENDS, choose
-from dikkat.masking import PLAIN, autocasts, extremes, is_eager, is_finite
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 
 # Scores whose projections depend on shapes and parameters alone: another one may look at numbers.
 _SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
+_STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
-# Implementations whose calls may be so small that a first call's checks take longer.
+# Implementations that run calls so small that the checks of a first call would take longer.
 _KEPT = frozenset({"reference", "sdpa", "numba-few", "numba"})
-# Programs that are kept, and the most numbers of an operand of one: texts of any length have many signatures.
+# Limits on the programs that are kept: their number, since lengths vary, and the numbers in an operand.
 _MOST, _LARGEST = 1024, 2**20
 
 
@@ -31,7 +31,7 @@ class Program(NamedTuple):
     Attributes:
         name: The implementation's.
         problem: The call; in a program that is kept, without its tensors.
-        found: What the implementation found out about the call when it was asked.
+        found: The value of `Examined` that the implementation's run can use.
         records: Whether gradients are recorded.
         lens_shape: Of the lengths, with the leading dimensions of a call; None without lengths.
         ready: The implementation's `Backend.ready`.
@@ -67,18 +67,18 @@ class Program(NamedTuple):
     def run(self) -> Result:
         """The result of the call."""
         backend, problem = BACKENDS[self.name], self.problem
-        if problem.dropout and backend.wants_seeds:
+        if problem.dropout and problem.seeds is None and backend.wants_seeds:
             problem = replace(problem, seeds=call.draw_seeds(problem.lead, problem.query.device))
-        watchers = watching.watchers()
-        if not watchers:
+        told = observers.current()
+        if not told:
             return self._run(problem)
-        with watching.watched_by():  # what an implementation calls is part of this call
-            *others, last = watchers
+        with observers.only():  # what an implementation calls is part of this call
+            *others, last = told
             result = last.runs(self.name, problem)
             if result is None:
-                others, result = [*watchers], self._run(problem)
-            for watcher in others:
-                watcher.saw(problem)
+                others, result = [*told], self._run(problem)
+            for observer in others:
+                observer.saw(problem)
         return result
 
     def _run(self, problem: Problem) -> Result:
@@ -122,27 +122,30 @@ class Program(NamedTuple):
                 lens = None
             elif lens.dtype is not torch.int64:
                 lens = lens.to(torch.int64)
-        if self.ready is not None:
-            found = self.ready(query, key, weight, value, lens)
-            if found is not None:
-                return Result(found[0], None, found[1] if template.wants_weights else None)
-        if lens is not None and self.lens_shape is not None:
-            limits = limits.again(lens=lens.view(self.lens_shape), extremes=known)
-        hides = limits.causal or limits.lens is not None
+        hides = lens is not None or limits.causal
         # A distance that overflows is clipped only where hidden rows are set to 0.
         clips = self.name == "reference" and template.pair == "distance"
         reads = clips or (hides and not backend.skips_hidden)
-        harmless = True if reads else None
-        problem = template.again(query=query, key=key, weight=weight, value=value, limits=limits, harmless=harmless)
         if hides and self.records:
-            if (reads or projects_keys) and not is_finite(key):
+            if (reads or projects_keys) and not _is_finite(key):
                 return None
-            if self.name == "numba" and not is_finite(value):  # its backward reads values that its forward skips
+            if limits.causal and limits.queries > limits.keys and not _is_finite(query):  # the first see no key
+                return None
+            if self.name == "numba" and not _is_finite(value):  # its backward reads values that its forward skips
                 return None
         if clips and not _reach(query) + _reach(key) <= farthest(query.shape[-1], query.dtype):
             return None
-        result = backend.run(problem, None)
-        return None if reads and not is_finite(result.mean) else result
+        outputs = None if self.ready is None else self.ready(query, key, weight, value, lens)
+        if outputs is not None:
+            result = Result(outputs[0], None, outputs[1] if template.wants_weights else None)
+        else:
+            if lens is not None and self.lens_shape is not None:
+                limits = limits.again(lens=lens.view(self.lens_shape), extremes=known)
+            problem = template.again(
+                query=query, key=key, weight=weight, value=value, limits=limits, harmless=True if reads else None
+            )
+            result = backend.run(problem, None)
+        return None if reads and not _is_finite(result.mean) else result
 
 
 def _reach(tensor: Tensor) -> float:
@@ -150,14 +153,20 @@ def _reach(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor.detach()))
 
 
-# By what can be seen of a call before its projections, and then of them.
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
+    total = tensor.detach().sum().item()
+    return total - total == 0
+
+
+# By the signature of a call before its projections, and then by that of the projected operands.
 _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 
 def run(
     query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, impl: str,
-    valid_lens: Tensor | int | None, mask: Tensor | None, causal: bool, key_bias: Tensor | None,
-    exclude: Tensor | None,
+    valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
+    key_bias: Tensor | None = None, exclude: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes."""
     signature = None
@@ -165,8 +174,9 @@ def run(
         signature = _signature(query, key, value, score, wanted, valid_lens, causal)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
-        for name, tensor in (("query", query), ("key", key), ("value", value)):
-            check_room(name, tensor)
+        check_room("query", query)
+        check_room("key", key)
+        check_room("value", value)
         (to_compare, keys), weight = score.project(query, key), score.pair_weight()
         program = programs.get(_projected_signature(to_compare, keys, weight, value))
         if program is not None:
@@ -198,7 +208,7 @@ def _signature(
     query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted,
     lens: Tensor | int | None, causal: bool,
 ) -> Hashable:  # fmt: skip
-    """What the checks of a call depend on; None for a call whose program is made anew."""
+    """Everything that the checks of a call depend on; None for a call whose program is not kept."""
     if type(score) not in _SCORES or wanted.dropout or type(wanted.dropout) not in (float, int) or not is_eager():
         return None
     if "pair" in (own := vars(score)) or "profile" in own:
@@ -222,11 +232,11 @@ def _signature(
 
 
 def _is_plain(tensor: Any) -> bool:
-    return type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+    return type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is _STRIDED and not tensor.is_nested
 
 
 def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor) -> Hashable:
-    """What a program depends on beside: a score's own sizes, and whether gradients are recorded."""
+    """The rest that a program depends on: a score's own sizes, and whether gradients are recorded."""
     own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
     learns = query.requires_grad or key.requires_grad or value.requires_grad
     records = torch.is_grad_enabled() and (learns or (weight is not None and weight.requires_grad))

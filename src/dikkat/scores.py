@@ -20,14 +20,14 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from dikkat.masking import autocasts, can_read_values
+from dikkat.addresses import autocasts, can_read_values
 
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]
 
 
 class Score(nn.Module):
-    """What every scoring function supplies; parameters live here.
+    """A scoring function, with its parameters: the base of all.
 
     Attributes:
         pair: Which pair function compares the projected query and key.
@@ -248,7 +248,7 @@ class Additive(Score):
 
 
 class _Distance(Score):
-    """g(‖q − k‖² / σ²): what the four kernels share."""
+    """g(‖q − k‖² / σ²): the base of the four kernels."""
 
     pair = "distance"
     log_bandwidth: Tensor
@@ -284,7 +284,7 @@ class _Distance(Score):
         return self._scale(query, "query")
 
     def project_key(self, key: Tensor) -> Tensor:
-        """k / σ, likewise."""
+        """k / σ, in float32 or wider."""
         return self._scale(key, "key")
 
     def _scale(self, features: Tensor, name: str) -> Tensor:
@@ -393,8 +393,8 @@ def check_declared(score: Score) -> None:
         raise TypeError(f"score: got {name}.profile = {score.profile!r}; expected {allowed}")
     weight = score.pair_weight()
     if (weight is None) == (pair == "additive"):
-        found = "no pair_weight" if weight is None else "a pair_weight"
-        raise TypeError(f"score: got {name} of pair {pair!r} and {found}; expected one, (h,), for 'additive' alone")
+        came = "no pair_weight" if weight is None else "a pair_weight"
+        raise TypeError(f"score: got {name} of pair {pair!r} and {came}; expected one, (h,), for 'additive' alone")
 
 
 def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
@@ -417,7 +417,7 @@ def whole(name: str, size: int) -> int:
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether a layer does what its weight and bias say and no more: a linear one, and nothing hooked to it."""
+    """True for a linear layer that nothing is hooked to: it does what its weight and bias say, and no more."""
     if type(layer) is not nn.Linear or "forward" in vars(layer):
         return False
     everywhere = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks

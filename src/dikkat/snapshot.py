@@ -1,4 +1,4 @@
-"""Copies of modules, and counts of the writes to their parameters, for what must not change with them."""
+"""Copies of modules, and counts of the writes to their parameters."""
 
 from collections.abc import Iterable
 from operator import is_
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from dikkat.masking import transformed, watched
+from dikkat.addresses import transformed, watched
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -36,14 +36,14 @@ def _own(value: Any) -> Any:
 
 
 def learns(module: nn.Module, *tensors: Tensor) -> bool:
-    """Whether gradients flow to a module's parameters, or to tensors that it is called with."""
+    """True where gradients flow to a module's parameters, or to tensors that it is called with."""
     if not torch.is_grad_enabled():
         return False
     return any(tensor.requires_grad for tensor in tensors) or any(p.requires_grad for p in module.parameters())
 
 
 def traced() -> bool:
-    """Whether PyTorch records operations and not values: a memory then lives no longer than the record."""
+    """True where PyTorch records operations and not values: a memory then lives no longer than the record."""
     return torch.compiler.is_compiling() or transformed() or watched()
 
 
@@ -71,7 +71,7 @@ class Writes:
         _observers[id(self)] = self
 
     def none(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether these are the same tensors as ever, and none has been written to."""
+        """True where these are the same tensors as ever, and none has been written to."""
         if self.stepped or [tensor._version for tensor in self.counted] != self.versions:
             return False
         now = list(tensors)

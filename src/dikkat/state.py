@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.masking import check_dense
+from dikkat.addresses import check_dense
 
 _INF = float("inf")
 
@@ -52,7 +52,7 @@ def merge(a: State, b: State) -> State:
 
     Args:
         a: State with mean (..., n, d_v) and lse (..., n), and perhaps a tail (..., n).
-        b: Likewise, over other keys.
+        b: The state over other keys.
 
     Returns:
         The state over both.

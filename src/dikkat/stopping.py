@@ -1,22 +1,22 @@
-"""Work that nobody waits for any more: long computations ask between their parts whether to go on."""
+"""The end of work that nobody waits for any more: long computations ask between their parts whether to go on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_asked: ContextVar[Callable[[], bool] | None] = ContextVar("stopping", default=None)
+_unwanted: ContextVar[Callable[[], bool] | None] = ContextVar("stopping", default=None)
 
 
 class StoppedError(Exception):
-    """What was being computed is not wanted any more."""
+    """The computation was stopped, since nobody waits for its result."""
 
 
 @contextmanager
 def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """Within, on this thread, a search and other long computations end early once nobody wants them.
+    """A context in which, on this thread, long computations end early once nobody waits for them.
 
     Args:
-        unwanted: Asked several times a second, between two parts of the work; it must be quick.
+        unwanted: Called several times a second, between two parts of the work; it must be quick.
 
     Raises:
         StoppedError: From within the work, once `unwanted` has said yes.
@@ -28,15 +28,15 @@ def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
             ...
         dikkat.stopping.StoppedError
     """
-    before = _asked.set(unwanted)
+    before = _unwanted.set(unwanted)
     try:
         yield
     finally:
-        _asked.reset(before)
+        _unwanted.reset(before)
 
 
 def look() -> None:
-    """End the work if it is not wanted any more: called between its parts."""
-    unwanted = _asked.get()
+    """End the work if nobody waits for it any more: called between its parts."""
+    unwanted = _unwanted.get()
     if unwanted is not None and unwanted():
         raise StoppedError

@@ -35,15 +35,12 @@ class Case:
         name: of the case.
         layer: the class's name in `dikkat.frameworks.*`, or "masked_softmax"; or "attend" with `settings["score"]`,
             the name of a class of scores.
-        settings: the constructor's keyword arguments (for a recurrent decoder `score` is a class's name, too; `hiddens`
-            are those of `Additive`).
+        settings: the constructor's keyword arguments.
         tensors: the parameters under PyTorch's names.
-        inputs: the floating-point arguments of the call, by name. `masked_softmax`: scores. Attention: query, key,
-            value; `SelfAttention`: x. Encoders: inputs. Decoders: inputs, encoded, state and, of an LSTM, cell.
-        given: the other arguments: valid_lens, mask, causal, key_bias, exclude; lengths of a recurrent layer.
-        reference: tensors, inputs, given -> outputs by name: "output" and "weights" (attention); "outputs" and "state"
-            and "cell" (encoders), with "contexts" and "weights" (decoders). "weights" of several
-            heads: (B, heads, n, m).
+        inputs: the floating-point arguments of the call, by name. `masked_softmax`: scores. `SelfAttention`: x. The
+            others: query, key, value.
+        given: the other arguments: valid_lens, mask, causal, key_bias, exclude.
+        reference: tensors, inputs, given -> outputs by name: "output" and "weights", of several heads (B, heads, n, m).
         dtype: in which the framework computes.
         differentiated: whether gradients are compared, which take the reference once for each number that comes in.
     """
@@ -251,91 +248,6 @@ def _self(heads: int) -> Callable[[Arrays, Arrays, Mapping[str, Any]], dict[str,
     return reference
 
 
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
-def _cell(tensors: Arrays, name: str, x: Array, state: Array, cell: Array | None) -> tuple[Array, Array | None]:
-    """One step for one sequence; PyTorch's gates: r, z, n with the reset after the product; i, f, g, o."""
-    into = tensors[name.replace("*", "weight_ih")] @ x + tensors[name.replace("*", "bias_ih")]
-    back = tensors[name.replace("*", "weight_hh")] @ state + tensors[name.replace("*", "bias_hh")]
-    if cell is None:
-        (ir, iz, i_n), (hr, hz, hn) = np.split(into, 3), np.split(back, 3)
-        update = _sigmoid(iz + hz)
-        return (1 - update) * np.tanh(i_n + _sigmoid(ir + hr) * hn) + update * state, None
-    i, f, g, o = np.split(into + back, 4)
-    cell = _sigmoid(f) * cell + _sigmoid(i) * np.tanh(g)
-    return _sigmoid(o) * np.tanh(cell), cell
-
-
-def _encoder(part: str, layers: int, directions: int, hidden: int) -> Callable[..., dict[str, Array]]:
-    def reference(tensors: Arrays, inputs: Arrays, given: Mapping[str, Any]) -> dict[str, Array]:
-        below = inputs["inputs"]
-        states, cells = [], []
-        for layer in range(layers):
-            above = np.zeros((*below.shape[:2], directions * hidden), complex)
-            last = np.zeros((2, len(below), directions * hidden), complex)
-            for b, direction in np.ndindex(len(below), directions):
-                share = slice(direction * hidden, (direction + 1) * hidden)
-                state = np.zeros(hidden, complex)
-                cell = np.zeros(hidden, complex) if part == "lstm" else None
-                places = range(int(given["lengths"][b]))
-                for place in reversed(places) if direction else places:
-                    name = f"{part}.*_l{layer}{'_reverse' if direction else ''}"
-                    state, cell = _cell(tensors, name, below[b, place], state, cell)
-                    above[b, place, share] = state
-                last[0, b, share], last[1, b, share] = state, 0 if cell is None else cell
-            below = above
-            states.append(last[0])
-            cells.append(last[1])
-        found = {"outputs": below, "state": np.stack(states)}
-        return found | ({"cell": np.stack(cells)} if part == "lstm" else {})
-
-    return reference
-
-
-def _decoder(score: str, layers: int, coverage: bool) -> Callable[..., dict[str, Array]]:
-    def reference(tensors: Arrays, inputs: Arrays, given: Mapping[str, Any]) -> dict[str, Array]:
-        x, encoded = inputs["inputs"], inputs["encoded"]
-        state, cell = inputs["state"].copy(), inputs["cell"].copy() if "cell" in inputs else None
-        (batch, steps), hidden = x.shape[:2], state.shape[-1]
-        outputs = np.zeros((batch, steps, hidden), complex)
-        contexts = np.zeros((batch, steps, encoded.shape[-1]), complex)
-        weights = np.zeros((batch, steps, encoded.shape[1]), complex)
-        for b in range(batch):
-            covered = np.zeros(encoded.shape[1], complex)
-            for step in range(int(given["lengths"][b]) if "lengths" in given else steps):
-                top = state[-1, b]
-                seen = list(range(int(given["valid_lens"][b])))
-                if coverage:
-                    found = [
-                        tensors["score.w_v.weight"][0]
-                        @ np.tanh(
-                            tensors["score.W_q.weight"] @ top
-                            + tensors["score.W_k.weight"] @ encoded[b, j]
-                            + covered[j] * tensors["coverage_weight"]
-                        )
-                        for j in seen
-                    ]
-                else:
-                    found = [SCORES[score](tensors, top, encoded[b, j]) for j in seen]
-                weights[b, step, seen] = _softmax(np.array(found))
-                covered += weights[b, step]
-                contexts[b, step] = weights[b, step, seen] @ encoded[b, seen]
-                below = np.concatenate([x[b, step], contexts[b, step]])
-                for layer in range(layers):
-                    before = None if cell is None else cell[layer, b]
-                    state[layer, b], after = _cell(tensors, f"*_l{layer}", below, state[layer, b], before)
-                    if cell is not None:
-                        cell[layer, b] = after
-                    below = state[layer, b]
-                outputs[b, step] = below
-        found = {"outputs": outputs, "contexts": contexts, "weights": weights, "state": state}
-        return found | ({} if cell is None else {"cell": cell})
-
-    return reference
-
-
 # --- the table
 
 _seeds = count(1)
@@ -417,7 +329,6 @@ def _cases() -> Iterator[Case]:
     yield from _score_cases()
     yield from _edge_cases()
     yield from _half_cases()
-    yield from _recurrent_cases()
     yield from _square_cases()
 
 
@@ -583,79 +494,6 @@ def _rounded(array: Array, dtype: str) -> Array:
         return array.astype(np.float16)
     bits = array.astype(np.float32).view(np.uint32)
     return ((bits + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
-
-
-def _recurrent_cases() -> Iterator[Case]:
-    hidden, inputs_size, steps = 3, D, M
-    for cell, gates in (("GRU", 3), ("LSTM", 4)):
-        part = cell.lower()
-        for layers, directions in ((1, 1), (2, 2)):
-            shapes: dict[str, tuple[int, ...]] = {}
-            for layer in range(layers):
-                for end in ("", "_reverse")[:directions]:
-                    into = inputs_size if layer == 0 else directions * hidden
-                    shapes |= {
-                        f"{part}.weight_ih_l{layer}{end}": (gates * hidden, into),
-                        f"{part}.weight_hh_l{layer}{end}": (gates * hidden, hidden),
-                        f"{part}.bias_ih_l{layer}{end}": (gates * hidden,),
-                        f"{part}.bias_hh_l{layer}{end}": (gates * hidden,),
-                    }
-            yield Case(
-                f"{cell}Encoder, {layers} layers, {directions} directions",
-                f"{cell}Encoder",
-                {"hidden_size": hidden, "num_layers": layers, "bidirectional": directions == 2},
-                _of(shapes),
-                {"inputs": _numbers(B, steps, inputs_size)},
-                {"lengths": np.array([2, 5])},
-                _encoder(part, layers, directions, hidden),
-            )
-        for score in ("Additive", "Dot", "Bilinear", "Gaussian", "Cosine", "coverage"):
-            yield _decoder_case(cell, gates, score)
-
-
-def _decoder_case(cell: str, gates: int, score: str) -> Case:
-    hidden, inputs_size, layers = 6, D, 2
-    coverage = score == "coverage"
-    of_score: dict[str, dict[str, tuple[int, ...]]] = {
-        "Additive": {"score.W_k.weight": (H, hidden), "score.W_q.weight": (H, hidden), "score.w_v.weight": (1, H)},
-        "Bilinear": {"score.W_q.weight": (hidden, hidden)},
-    }
-    of_score["coverage"] = of_score["Additive"] | {"coverage_weight": (H,)}
-    shapes = dict(of_score.get(score, {}))
-    for layer in range(layers):
-        into = inputs_size + hidden if layer == 0 else hidden
-        shapes |= {
-            f"weight_ih_l{layer}": (gates * hidden, into),
-            f"weight_hh_l{layer}": (gates * hidden, hidden),
-            f"bias_ih_l{layer}": (gates * hidden,),
-            f"bias_hh_l{layer}": (gates * hidden,),
-        }
-    tensors = _of(shapes, 0.4)
-    settings: dict[str, Any] = {"hidden_size": hidden, "num_layers": layers}
-    settings["score"] = "Additive" if coverage else score
-    if score in ("Additive", "coverage"):
-        settings["hiddens"] = H
-    if score == "Gaussian":
-        tensors["score.log_bandwidth"] = np.array(np.log(1.5), np.float32)
-        settings |= {"bandwidth": 1.0, "learnable": True}
-    if coverage:
-        settings["coverage"] = True
-    inputs = {
-        "inputs": _numbers(B, N, inputs_size),
-        "encoded": _numbers(B, M, hidden),
-        "state": _numbers(layers, B, hidden, scale=0.5),
-    }
-    if cell == "LSTM":
-        inputs["cell"] = _numbers(layers, B, hidden, scale=0.5)
-    return Case(
-        f"Attentional{cell}, {score}",
-        f"Attentional{cell}",
-        settings,
-        tensors,
-        inputs,
-        {"valid_lens": np.array([2, 5]), "lengths": np.array([3, 2])},
-        _decoder(settings["score"], layers, coverage),
-    )
 
 
 CASES = list(_cases())

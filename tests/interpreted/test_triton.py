@@ -155,6 +155,14 @@ def attended(query: Tensor, key: Tensor, weight: Tensor, value: Tensor) -> Dense
     return Dense(*(t.detach().cpu() for t in (out, *grads)))
 
 
+def assert_within_budget(*operands: Tensor) -> None:
+    exact, plain = dense(*operands, torch.float64), dense(*operands, torch.float32)
+    for name, came, true, near, scale in zip(
+        Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
+    ):
+        assert_as_good(name, came, true, near, scale)
+
+
 def spike(tensor: Tensor, row: int, feature: int, value: float) -> Tensor:
     tensor = tensor.clone()
     tensor[row, feature] = value
@@ -186,11 +194,7 @@ def test_every_range_is_within_the_error_budget(how: str) -> None:
     query, key = change(torch.randn(19, 7), torch.randn(29, 7))
     assert low < float(query.abs().max() + key.abs().max()) <= high or how == "subnormal"
     operands = query, key, torch.randn(7), torch.randn(29, 5)
-    exact, plain = dense(*operands, torch.float64), dense(*operands, torch.float32)
-    for name, came, true, near, scale in zip(
-        Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
-    ):
-        assert_as_good(name, came, true, near, scale)
+    assert_within_budget(*operands)
 
 
 def test_folded_reciprocals_do_not_overflow_where_a_small_one_matters() -> None:
@@ -209,11 +213,7 @@ def test_folded_reciprocals_do_not_overflow_where_a_small_one_matters() -> None:
 def test_any_number_of_features(features: int) -> None:
     torch.manual_seed(features)
     operands = torch.randn(2, features), torch.randn(3, features), torch.randn(features) / features, torch.randn(3, 37)
-    exact, plain = dense(*operands, torch.float64), dense(*operands, torch.float32)
-    for name, came, true, near, scale in zip(
-        Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
-    ):
-        assert_as_good(name, came, true, near, scale)
+    assert_within_budget(*operands)
 
 
 def test_a_triangular_kernel_has_no_slope_at_its_tip() -> None:
@@ -414,25 +414,7 @@ def test_parts_of_the_backward_add_up_and_are_the_same_each_time(case: str, monk
             torch.testing.assert_close(came, whole[name], rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
-# --- as an operator
-
-
-def test_opcheck() -> None:
-    made = single("additive", "lengths a query")
-    caught: list[Any] = []
-    operator = torch.ops.dikkat.triton.default
-
-    class Catch(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is operator:
-                caught.append(args)
-            return func(*args, **(kwargs or {}))
-
-    with Catch():
-        made.run("triton", return_weights=True)
-    (args,) = caught
-    detached = tuple(a.detach().requires_grad_(a.is_floating_point()) if isinstance(a, Tensor) else a for a in args)
-    torch.library.opcheck(operator, detached)
+# --- under transforms; the operator's own code is that of all, which `test_transforms` checks
 
 
 def test_compile_and_vmap() -> None:
@@ -459,62 +441,4 @@ def test_tiles_of_their_own_size(
         torch.randn(queries, features), torch.randn(keys, features), torch.randn(features) / 8,
         torch.randn(keys, values),
     )  # fmt: skip
-    exact, plain = dense(*operands, torch.float64), dense(*operands, torch.float32)
-    for name, came, true, near, scale in zip(
-        Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
-    ):
-        assert_as_good(name, came, true, near, scale)
-
-
-# --- what is told of the weights
-
-
-@pytest.mark.parametrize(
-    ("case", "restriction"),
-    [("additive", r) for r in ("none", "all", "causal", "mask a head", "lengths a query")]
-    + [(c, "all") for c in DISTANCES],
-    ids=str,
-)
-def test_summaries_are_within_the_error_budget(case: str, restriction: str) -> None:
-    made = single(case, restriction)
-    budget, plain = (
-        kit.expected(case, restriction, torch.float32),
-        kit.twin(kit.call(case, restriction).to(torch.float32))[2],
-    )
-    given = {"score": made.score, "impl": "triton", **made.restricted}
-    with kit.record() as ran:
-        seen = dikkat.inspect(made.query, made.key, **given, sums=True, entropy=True, argmax=True, top_k=1)
-        pooled = dikkat.inspect(made.query, made.key, value=made.value, **given, sums=True)
-    assert ran == ["triton"]  # of the output alone
-    kit.assert_within_budget("lse", seen.lse.cpu(), budget)
-    kit.assert_within_budget("output", pooled.output.detach().cpu(), budget)
-    exact, plain = budget.exact["weights"], plain.detach().double()
-    for found, of in (
-        (seen.sums, lambda w: w.sum(-2)),
-        (pooled.sums, lambda w: w.sum(-2)),
-        (seen.entropy, lambda w: torch.special.entr(w).sum(-1)),
-        (seen.top_weights[..., 0], lambda w: w.amax(-1)),
-    ):
-        assert_as_good(case, found.cpu(), of(exact), of(plain), budget.scale["weights"] * kit.QUERIES)
-    live = (exact > 0).any(-1)
-    assert torch.equal(seen.argmax.cpu() >= 0, live)
-    best = exact.gather(-1, seen.argmax.cpu().clamp(min=0)[..., None])[..., 0]
-    torch.testing.assert_close(best, exact.amax(-1), rtol=1e-5, atol=1e-6)
-
-
-def test_of_equal_weights_the_first_key_is_told() -> None:
-    query, key = torch.zeros(5, 3, device=DEVICE), torch.zeros(37, 3, device=DEVICE)
-    seen = dikkat.inspect(query, key, score=scores.Gaussian(1.0).to(DEVICE), argmax=True, entropy=True, impl="triton")
-    assert seen.argmax.tolist() == [0] * 5
-    torch.testing.assert_close(seen.entropy.cpu(), torch.full((5,), math.log(37)))
-
-
-def test_in_halves_and_with_more_than_there_are_kernels_for() -> None:
-    made = moved(kit.call("additive", "none", round_to=torch.float16).to(torch.float16))
-    asked: dict[str, Any] = {"sums": True, "entropy": True, "argmax": True}
-    one, more = (
-        dikkat.inspect(made.query, made.key, score=made.score, impl="triton", **asked, **extra)
-        for extra in ({}, {"overview": 2})
-    )
-    for name, tensor in one.tensors().items():
-        torch.testing.assert_close(tensor, more.tensors()[name], rtol=1e-4, atol=1e-5)
+    assert_within_budget(*operands)

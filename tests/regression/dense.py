@@ -4,10 +4,7 @@ import math
 
 import numpy as np
 
-KERNELS = {
-    "gaussian": lambda r: np.exp(-(r**2) / 2),
-    "epanechnikov": lambda r: np.maximum(0, 1 - r**2),
-}
+KERNELS = {"gaussian": lambda r: np.exp(-(r**2) / 2), "epanechnikov": lambda r: np.maximum(0, 1 - r**2)}
 COMPACT = ["epanechnikov"]
 ORDERS = ["constant", "linear"]
 
@@ -40,19 +37,6 @@ def smoother_row(kernel, order, query, x, sigma, weight):
     k = kernel_weights(kernel, query, x, sigma, weight)
     z = design(query, x, order)
     return np.linalg.solve(z.T @ (k[:, None] * z), (k[:, None] * z).T)[0]
-
-
-def spread(kernel, order, query, x, y, sigma, weight=None):
-    """The estimate and the standard deviation about it, (v,) each, in long double; for a line of one feature."""
-    x, y, query = (np.asarray(array, np.longdouble) for array in (x, y, query))
-    w = kernel_weights(kernel, query, x, np.longdouble(sigma), np.longdouble(1) if weight is None else weight)
-    w, delta = w / w.sum(), (x - query) / sigma
-    mean, offset = w @ y, w @ delta
-    slope = np.zeros((1, y.shape[1]), np.longdouble)
-    if order == "linear":
-        slope = (w[:, None] * (delta - offset)).T @ (y - mean) / (w @ (delta - offset) ** 2)
-    left = y - mean - (delta - offset) @ slope
-    return mean - offset @ slope, np.sqrt(w @ left**2)
 
 
 def leave_one_out_error(kernel, order, x, y, sigma, weight=None):

@@ -6,14 +6,12 @@ import pytest
 from mixed import estimate, leave_one_out, weights
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
-from sklearn.base import clone
-from sklearn.model_selection import cross_val_score
 
 from dikkat.regression import NadarayaWatson
-from dikkat.regression.coding import Coding
 from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
-from dikkat.regression.diagnostics import hold_out, leave_out
+from dikkat.regression.diagnostics import leave_out
+from dikkat.regression.joined import Coding
 
 ROWS = 61
 KINDS, LEVELS = ["category", "number", "ordered", "category"], [3, None, 5, 2]
@@ -72,8 +70,8 @@ def test_the_error_and_its_gradient(order):
     x = _places(frame)
     expected = leave_one_out(x, y, KINDS, LEVELS, BANDWIDTH, order)
     np.testing.assert_allclose(leave_out(model).error, expected, rtol=1e-7)
-    criterion = Criterion(model._joined(), "gaussian", int(order == "linear"), "cpu")
-    coding = model._coding()
+    criterion = Criterion(model._rows.joined(), "gaussian", int(order == "linear"), "cpu")
+    coding = model._rows.coding
     t = np.log(coding.widths(BANDWIDTH))
     slope, _ = criterion.gradient(criterion(t))
     for c in range(4):
@@ -417,14 +415,6 @@ def test_rows_that_come_later_are_checked():
     with pytest.raises(TypeError, match="X: got a sparse matrix beside categories"):
         model.partial_fit(csr_array(np.ones((2, 2))), [1.0, 2.0])
     np.testing.assert_allclose(model.partial_fit(x, y).predict(x), whole.predict(x), rtol=1e-12)
-
-
-def test_folds_and_clones():
-    frame, y = _table()
-    model = NadarayaWatson(bandwidth="silverman", **MIXED)
-    assert np.isfinite(cross_val_score(clone(model), frame, y, error_score="raise")).all()
-    held = hold_out(model.fit(frame, y))
-    assert 0 < held.r2 < 1
 
 
 def test_coding_there_and_back():

@@ -1,6 +1,5 @@
 import warnings
 
-import dense
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,44 +8,19 @@ from dikkat.regression import NadarayaWatson
 from dikkat.regression.diagnostics import along, among, hold_out, leave_out
 
 
-@pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("kernel", dense.KERNELS)
-def test_each_row_is_predicted_from_all_others(kernel, order):
-    random = np.random.default_rng(0)
-    x = random.normal(size=(31, 2)).round(1)
-    x[5:9] = x[2]
-    y = random.normal(size=31) + x[:, 0]
-    weight = random.uniform(0.5, 2, 31)
-    weight[[4, 6]] = 0
-    sigma = np.array([1.9, 2.3])
-    model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0).fit(x, y, weight)
-    found = leave_out(model)
-    expected = []
-    for i, row in enumerate(x):
-        others = np.arange(31) != i
-        expected.append(dense.fit(kernel, order, row, x[others], y[others], sigma, weight[others])[0])
-    kept = weight > 0
-    assert np.isnan(found.predicted[~kept]).all()
-    np.testing.assert_allclose(found.predicted[kept], np.array(expected)[kept], rtol=1e-7)
-    error = np.average((y - expected)[kept] ** 2, weights=weight[kept])
-    assert found.error == pytest.approx(error, rel=1e-7)
-    variance = np.average((y - np.average(y, weights=weight)) ** 2, weights=weight)
-    assert found.r2 == pytest.approx(1 - error / variance, rel=1e-7)
-
-
 def test_the_error_is_the_one_that_was_minimised():
     random = np.random.default_rng(3)
     x = random.uniform(0, 5, (53, 1))
-    model = NadarayaWatson(bandwidth="loo", order="constant").fit(x, np.sin(x[:, 0]) + random.normal(0, 0.3, 53))
+    model = NadarayaWatson(bandwidth="loo").fit(x, np.sin(x[:, 0]) + random.normal(0, 0.3, 53))
     assert leave_out(model).error == pytest.approx(model.history_[-1]["error"], rel=1e-9)
 
 
 def test_nothing_is_left_of_one_row_and_nothing_to_explain_without_variance():
-    one = leave_out(NadarayaWatson(bandwidth=1.0, order="constant").fit([[2.0], [2.0]], [3.0, 3.0]))
+    one = leave_out(NadarayaWatson(bandwidth=1.0).fit([[2.0], [2.0]], [3.0, 3.0]))
     assert np.isnan([*one.predicted, one.error, one.r2]).all()
-    two = leave_out(NadarayaWatson(bandwidth=1.0, order="constant").fit([[2.0], [2.0]], [1.0, 3.0]))
+    two = leave_out(NadarayaWatson(bandwidth=1.0).fit([[2.0], [2.0]], [1.0, 3.0]))
     assert (two.predicted.tolist(), two.error) == ([3.0, 1.0], 4.0)
-    flat = leave_out(NadarayaWatson(bandwidth=1.0, order="constant").fit([[1.0], [2.0], [4.0]], [3.0, 3.0, 3.0]))
+    flat = leave_out(NadarayaWatson(bandwidth=1.0).fit([[1.0], [2.0], [4.0]], [3.0, 3.0, 3.0]))
     assert flat.error == pytest.approx(0, abs=1e-20)
     assert np.isnan(flat.r2)
 
@@ -54,7 +28,7 @@ def test_nothing_is_left_of_one_row_and_nothing_to_explain_without_variance():
 def test_along_a_feature_the_others_are_at_their_medians():
     random = np.random.default_rng(1)
     x = random.normal(size=(37, 3))
-    model = NadarayaWatson(bandwidth=0.8, order="constant").fit(x, random.normal(size=37))
+    model = NadarayaWatson(bandwidth=0.8).fit(x, random.normal(size=37))
     curve = along(model, 1, "b")
     places = np.column_stack([np.full(201, np.median(x[:, 0])), curve.at, np.full(201, np.median(x[:, 2]))])
     assert (curve.name, curve.at[0], curve.at[-1]) == ("b", x[:, 1].min(), x[:, 1].max())
@@ -64,7 +38,7 @@ def test_along_a_feature_the_others_are_at_their_medians():
 
 
 def test_where_a_kernel_reaches_nobody_the_curve_has_no_band():
-    model = NadarayaWatson("epanechnikov", bandwidth=1.0, order="constant").fit([[0.0], [0.5], [9.0]], [1.0, 2.0, 3.0])
+    model = NadarayaWatson("epanechnikov", bandwidth=1.0).fit([[0.0], [0.5], [9.0]], [1.0, 2.0, 3.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         curve = along(model, 0, "x")
@@ -84,7 +58,7 @@ def test_attention_among_points_is_sorted_and_summed_over_groups(rows, shown, at
     random = np.random.default_rng(2)
     x = random.uniform(0, 9, (rows, 1))
     weight = random.uniform(0.5, 2, rows)
-    model = NadarayaWatson(bandwidth=0.3, order="constant").fit(pd.DataFrame(x, columns=["x"]), x[:, 0], weight)
+    model = NadarayaWatson(bandwidth=0.3).fit(pd.DataFrame(x, columns=["x"]), x[:, 0], weight)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         weights, total = among(model, x[:, 0])
@@ -104,26 +78,17 @@ def test_rows_without_weight_are_not_in_the_range_the_medians_and_the_data():
     weight = np.ones(19)
     weight[:6] = 0
     x[:6] += 50
-    among_all = along(NadarayaWatson(bandwidth=0.8, order="constant").fit(x, y, weight), 0, "a")
-    alone = along(NadarayaWatson(bandwidth=0.8, order="constant").fit(x[6:], y[6:]), 0, "a")
+    among_all = along(NadarayaWatson(bandwidth=0.8).fit(x, y, weight), 0, "a")
+    alone = along(NadarayaWatson(bandwidth=0.8).fit(x[6:], y[6:]), 0, "a")
     np.testing.assert_array_equal(among_all.at, np.linspace(x[6:, 0].min(), x[6:, 0].max(), 201))
     np.testing.assert_array_equal(among_all.data, x[6:, 0])
     np.testing.assert_allclose(among_all.estimate, alone.estimate, rtol=1e-12)
 
 
 def test_rows_without_weight_are_not_among_the_points():
-    model = NadarayaWatson(bandwidth=1.0, order="constant").fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 3.0], [1.0, 0.0, 1.0])
+    model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 3.0], [1.0, 0.0, 1.0])
     weights, total = among(model, np.array([0.0, np.nan, 2.0]))
     assert (weights.shape, total) == ((2, 2), 2)
-
-
-def test_of_two_outputs_both_are_predicted():
-    random = np.random.default_rng(0)
-    x, y = random.normal(size=(23, 1)), random.normal(size=(23, 2))
-    found = leave_out(NadarayaWatson(bandwidth=0.7).fit(x, y))
-    for c in range(2):
-        one = leave_out(NadarayaWatson(bandwidth=0.7).fit(x, y[:, c]))
-        np.testing.assert_allclose(found.predicted[:, c], one.predicted, rtol=1e-12)
 
 
 def test_noise_says_nothing_of_new_rows():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dikkat.errors import InputError
-from dikkat.regression.dialects import Asked
+from dikkat.regression.dialects import FormOptions
 from dikkat.regression.tables import Table
 
 AREA, PRICE = [1250.5, 80.25, 12.0, 999.75], [3100.0, 1240.5, 95.0, 2000.25]
@@ -41,8 +41,6 @@ RIGHT = {
     "quoted names": _text(";", ",", quote='"'),
     "UTF-8 with a mark": _text(";", ",").encode("utf-8-sig"),
     "UTF-16 with a mark": _text("\t").encode("utf-16"),
-    "UTF-16 without a mark": _text(";", ",").encode("utf-16-le"),
-    "big-endian UTF-16 without a mark": _text(";", ",").encode("utf-16-be"),
     "Windows-1252": _text(";", ",").encode("cp1252"),
     "compressed": gzip.compress(_text().encode()),
     "a line break in a cell": _text(quote='"').replace("Nîmes", "Nîmes\nGard"),
@@ -69,33 +67,19 @@ WRONG = {
     "1.234 between tabs": ("x\ty\n1.234\t2\n5.678\t3\n", "got numbers such as 1.234, which may be 1.234 or 1234"),
     "1.234 between bars": ("x|y\n1.234|2\n5.678|3\n", "--text decimal=. or --text thousands=."),
     "1,234 in quotes between commas": ('x,y\n"1,234",2\n"5,678",3\n', "which may be 1.234 or 1234"),
-    "a question mark among numbers": ("x,y\n1,2\n?,3\n4,5\n", r"column 'x' holds text in 1 of 3 cells ('?' in row 2)"),
-    "rows of different lengths": ("x,y\n1,2\n3\n4,5,6\n", "cannot be read as UTF-8 with commas between the columns"),
     "days and months that may be exchanged": ("x,y\n01/02/2020,2\n03/04/2020,3\n", "in two ways ('01/02/2020')"),
-    "nothing at all": ("", "cannot be read as"),
-    "names alone": ("x,y\n", "there are no rows in it"),
-    "bytes that are no letters": (b"x,y\n\x81\x8d,2\n", "letters in an encoding that is not known here"),
+    "UTF-16 without a mark": ("x,y\n1,2\n".encode("utf-16-le"), "say with --text encoding=NAME"),
     "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\x81\x8d", "letters in an encoding that is not known here"),
-    "a column twice": ("y,y\n1,2\n3,4\n", "2 columns are called 'y'"),
-    "a missing cell": ("x,y\n1,2\n,3\n4,5\n", "column 'x' has 1 of 3 values missing"),
-    "infinite cells": ("x,y\n1,2\ninf,3\n4,5\n", "column 'x' has 1 of 3 values missing, NaN or infinite"),
-    "not compressed": (b"x,y\n1,2\n", "damaged, or not compressed by gzip"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_one_clear_line(tmp_path, kind):
     content, message = WRONG[kind]
-    path = tmp_path / ("t.csv.gz" if kind == "not compressed" else "t.csv")
+    path = tmp_path / "t.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-    def use():
-        table = Table(path)
-        table.usable()
-        return table.numbers(*table.names)
-
     with pytest.raises(InputError) as caught:
-        use()
+        Table(path).usable()
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -104,12 +88,12 @@ def test_one_clear_line(tmp_path, kind):
 @pytest.mark.parametrize(
     ("content", "asked", "expected"),
     [
-        ("x\ty\n1,234\t2\n", Asked(decimal=","), [1.234, 2]),
-        ("x\ty\n1,234\t2\n", Asked(thousands=","), [1234, 2]),
-        ("x;y\n1.234;2\n", Asked(thousands="."), [1234, 2]),
-        ("x;y\n1.234;2\n", Asked(decimal="."), [1.234, 2]),
-        ("x:y\n1:2\n", Asked(delimiter=":"), [1, 2]),
-        ("x;y\nč;2\n".encode("cp1250"), Asked(encoding="cp1250"), [None, 2]),
+        ("x\ty\n1,234\t2\n", FormOptions(decimal=","), [1.234, 2]),
+        ("x\ty\n1,234\t2\n", FormOptions(thousands=","), [1234, 2]),
+        ("x;y\n1.234;2\n", FormOptions(thousands="."), [1234, 2]),
+        ("x;y\n1.234;2\n", FormOptions(decimal="."), [1.234, 2]),
+        ("x:y\n1:2\n", FormOptions(delimiter=":"), [1, 2]),
+        ("x;y\nč;2\n".encode("cp1250"), FormOptions(encoding="cp1250"), [None, 2]),
     ],
 )
 def test_what_a_person_says_counts(tmp_path, content, asked, expected):
@@ -161,7 +145,7 @@ def test_dates(tmp_path, cells, first):
     (tmp_path / "t.csv").write_text("day,y\n" + "".join(f"{cell},1\n" for cell in cells))
     table = Table(tmp_path / "t.csv")
     assert table.kind("day") == "date"
-    found = table.frame({"day": "date"}).column("day").to_numpy()[0]
+    found = table.frame({"day": "date"}, False, {}, ()).column("day").to_numpy()[0]
     assert found == np.datetime64(first)
     assert str(table.columns.column("day")[0]).startswith(cells[0][:4])
 

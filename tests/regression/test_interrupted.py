@@ -12,8 +12,6 @@ from sklearn.exceptions import NotFittedError
 
 import dikkat
 from dikkat.regression import NadarayaWatson, estimator
-from dikkat.regression.moments import Points
-from dikkat.regression.smoother import Smoother
 
 SIZE = 2
 METHODS = ["predict", "confidence_band", "attention_weights", "effective_neighbors", "log_density"]
@@ -81,8 +79,8 @@ def interrupted(make, call):
 
 def test_the_first_fit_leaves_it_unfitted(tmp_path):
     x, y = rows()
-    expected = answers(NadarayaWatson(bandwidth=1.0, order="constant").fit(x, y), tmp_path)
-    for model in interrupted(lambda: NadarayaWatson(bandwidth=1.0, order="constant"), lambda model: model.fit(x, y)):
+    expected = answers(NadarayaWatson(bandwidth=1.0).fit(x, y), tmp_path)
+    for model in interrupted(lambda: NadarayaWatson(bandwidth=1.0), lambda model: model.fit(x, y)):
         if vars(model).keys() == model.get_params().keys():
             with pytest.raises(NotFittedError):
                 model.predict(x)
@@ -97,9 +95,7 @@ def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path, how):
     old, new = rows(), rows(11, seed=0 if how == "partial_fit" else 1)
 
     def fitted():
-        return (
-            NadarayaWatson(bandwidth=1.0, order="constant").fit(*old).set_params(kernel="epanechnikov", bandwidth=2.0)
-        )
+        return NadarayaWatson(bandwidth=1.0).fit(*old).set_params(kernel="epanechnikov", bandwidth=2.0)
 
     before, after = answers(fitted(), tmp_path), answers(getattr(fitted(), how)(*new), tmp_path)
     for model in interrupted(fitted, lambda model: getattr(model, how)(*new)):
@@ -114,11 +110,11 @@ def test_a_hundred_points_anywhere_in_a_refit_leave_the_old_model_whole(tmp_path
     """At lines of the search, of the moments and of the launchers as well."""
     package, never = str(Path(dikkat.__file__).parent), 10**9
     (x, y), (other_x, other_y) = rows(7, size=SIZE), rows(9, seed=1, size=1)
-    model = NadarayaWatson(order="constant").fit(x, y)
+    model = NadarayaWatson().fit(x, y)
     before, state = answers(model, tmp_path), dict(vars(model))
     for _ in range(2):  # what is made once and kept is made the first time
         with Interrupting(never, under=package) as counting:
-            NadarayaWatson(order="constant").fit(other_x, other_y)
+            NadarayaWatson().fit(other_x, other_y)
     lines = never - counting.left
     assert lines > 10_000
     for number, at in enumerate(np.random.default_rng(0).integers(1, lines, 100).tolist()):
@@ -130,34 +126,8 @@ def test_a_hundred_points_anywhere_in_a_refit_leave_the_old_model_whole(tmp_path
     same(answers(model, tmp_path), before)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [(estimator, "join"), (estimator, "choose"), (Smoother, "__init__"), (Points, "__post_init__")],
-)
-def test_whatever_breaks_within(tmp_path, monkeypatch, place, name, error):
-    def broken(*_, **__):
-        raise error
-
-    model, (x, y) = NadarayaWatson(bandwidth="loo", order="constant").fit(*rows()), rows(seed=1, size=3)
-    before = answers(model, tmp_path)
-    fresh = NadarayaWatson(bandwidth="loo", order="constant")
-    with monkeypatch.context() as patched:
-        patched.setattr(place, name, broken)
-        for each in (model, fresh):
-            with pytest.raises(error):
-                each.fit(x, y)
-        with pytest.raises(error):
-            model.partial_fit(*rows())
-    same(answers(model, tmp_path), before)
-    with pytest.raises(NotFittedError):
-        fresh.predict(x)
-    model.partial_fit(*rows())
-    assert len(model.X_train_) == 46
-
-
 def test_data_that_are_refused_change_nothing(tmp_path):
-    model, (x, y) = NadarayaWatson(bandwidth=1.0, order="constant").fit(*rows()), rows(seed=1, size=3)
+    model, (x, y) = NadarayaWatson(bandwidth=1.0).fit(*rows()), rows(seed=1, size=3)
     before = answers(model, tmp_path)
     for weight in (np.zeros(23), -np.ones(23), np.ones(5)):
         with pytest.raises(ValueError, match="sample_weight: got"):

@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 
 import dense
 import numpy as np
@@ -10,11 +7,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 
 from dikkat.errors import InputError
 from dikkat.regression import NadarayaWatson, estimator
-from dikkat.storage import files as whole
 
 
 def data(rows=23, size=3, outputs=None, dtype=np.float64, seed=0):
@@ -25,7 +20,7 @@ def data(rows=23, size=3, outputs=None, dtype=np.float64, seed=0):
 
 def model_file(path, change=None, tensors=None, metadata=None):
     """A file like a saved one, with the content and the tensors changed."""
-    NadarayaWatson(bandwidth=[1.0, 2.0, 0.5], order="constant").fit(*data()).save(path)
+    NadarayaWatson(bandwidth=[1.0, 2.0, 0.5]).fit(*data()).save(path)
     with safe_open(path, framework="numpy") as file:
         content = json.loads(file.metadata()["dikkat"])
         held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -69,7 +64,7 @@ def test_a_loaded_model_is_the_saved_one(tmp_path, settings, outputs, dtype):
 def test_names_of_features_come_along(tmp_path):
     x, y = data(size=2)
     frame = pd.DataFrame(x, columns=["área", "age"])
-    NadarayaWatson(bandwidth=1.0, order="constant").fit(frame, y).save(tmp_path / "model")
+    NadarayaWatson(bandwidth=1.0).fit(frame, y).save(tmp_path / "model")
     loaded = NadarayaWatson.load(tmp_path / "model")
     assert list(loaded.feature_names_in_) == ["área", "age"]
     assert loaded.predict(frame).shape == (23,)
@@ -79,79 +74,33 @@ def test_names_of_features_come_along(tmp_path):
 
 def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch):
     x, y = data()
-    NadarayaWatson(bandwidth="loo", order="constant").fit(x, y).save(tmp_path / "one")
+    NadarayaWatson(bandwidth="loo").fit(x, y).save(tmp_path / "one")
     monkeypatch.setattr(estimator, "choose", lambda *_: pytest.fail("the bandwidth is searched again"))
     NadarayaWatson.load(tmp_path / "one").save(tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_files_of_the_third_version_answer_as_they_did(tmp_path):
-    """Whose bandwidths are everywhere the same."""
+@pytest.mark.parametrize(("version", "order"), [(1, "constant"), (1, "linear"), (2, "constant"), (3, "constant")])
+def test_files_of_older_versions_answer_as_they_did(tmp_path, version, order):
+    """The first knew no ridge, the second numbers alone, the third no neighbours; all had settings that are gone."""
 
     def older(content):
-        content.update(version=3)
-        content["settings"] |= {"tolerance": 0.0, "out_of_reach": "nan", "missing": "refuse"}
-        del content["neighbors"], content["settings"]["neighbors"]
-
-    loaded, query = NadarayaWatson.load(model_file(tmp_path / "older", older)), data(17, seed=2)[0] / 2
-    expected = NadarayaWatson.load(model_file(tmp_path / "newer")).predict(query)
-    np.testing.assert_array_equal(loaded.predict(query), expected)
-    assert (loaded.neighbors, loaded.neighbors_) == (None, None)
-
-
-def test_files_of_the_second_version_answer_as_they_did(tmp_path):
-    """Which knew numbers alone."""
-
-    def older(content):
-        content.update(version=2)
-        del content["columns"], content["target"], content["neighbors"]
-        for name in ("categorical_features", "ordered_features", "neighbors"):
+        content.update(version=version)
+        content["settings"] |= {"order": order, "tolerance": 0.0, "out_of_reach": "nan", "missing": "refuse"}
+        lacking = ["neighbors"] + ["columns", "target"] * (version < 3) + ["ridge"] * (version < 2)
+        for name in lacking:
+            del content[name]
+        for name in ["neighbors", *["categorical_features", "ordered_features"] * (version < 3), *lacking[3:]]:
             del content["settings"][name]
 
-    path = tmp_path / "model"
-    loaded, query = NadarayaWatson.load(model_file(path, older)), data(17, seed=2)[0] / 2
-    np.testing.assert_array_equal(loaded.predict(query), NadarayaWatson.load(model_file(path)).predict(query))
-    assert loaded.columns_ == ()
-
-
-@pytest.mark.parametrize("order", dense.ORDERS)
-def test_files_of_the_first_version_answer_as_they_did(tmp_path, order):
-    """Which knew no ridge."""
-
-    def older(content):
-        content.update(version=1)
-        content["settings"]["order"] = order
-        del content["ridge"], content["neighbors"], content["settings"]["ridge"], content["settings"]["neighbors"]
-
-    loaded = NadarayaWatson.load(model_file(tmp_path / "model", older))
-    query, (x, y) = data(17, seed=2)[0] / 2, data()
-    expected = dense.predict("gaussian", order, query, x, y, np.array([1.0, 2.0, 0.5]))
+    loaded, query = NadarayaWatson.load(model_file(tmp_path / "older", older)), data(17, seed=2)[0] / 2
+    expected = dense.predict("gaussian", order, query, *data(), np.array([1.0, 2.0, 0.5]))
     np.testing.assert_allclose(loaded.predict(query), expected, rtol=1e-6)
-    assert (loaded.ridge, loaded.ridge_) == (0, 0)
-
-
-def test_a_model_that_is_not_fitted_is_not_saved(tmp_path):
-    with pytest.raises(NotFittedError):
-        NadarayaWatson(bandwidth="loo", order="constant").save(tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failure_leaves_the_older_file(tmp_path, monkeypatch):
-    path = model_file(tmp_path / "model")
-    before = path.read_bytes()
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(whole.os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
-        NadarayaWatson(bandwidth="loo", order="constant").fit(*data(29)).save(path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    assert (loaded.neighbors, loaded.neighbors_, loaded.columns_, loaded.ridge_) == (None, None, (), 0)
 
 
 def test_the_device_is_the_machines_and_not_the_files(tmp_path):
-    model = NadarayaWatson(bandwidth=1.0, order="constant").fit(*data())
+    model = NadarayaWatson(bandwidth=1.0).fit(*data())
     model.device = "cuda"  # as fitted elsewhere
     model.save(tmp_path / "model")
     assert NadarayaWatson.load(tmp_path / "model").device == "cpu"
@@ -183,24 +132,16 @@ def set_to(name, value):
             put(columns=[{"kind": "number"}]),
             "columns: got [{'kind': 'number'}]; expected what each column of X_train_ is",
         ),
-        (put(columns=3), "columns: got 3; expected what each"),
-        (
-            put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3),
-            "expected positive and finite",
-        ),
+        (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
         (put(target=3), "target: got 3; expected a name, or none"),
         (put(version=6), "version: got 6; expected 1 or 2 or 3 or 4 or 5. Use the dikkat that wrote it, or fit again"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
-        (put(history=[{"bandwidth": 1.0, "error": 0.5}]), "its history is not one"),
-        (put(history=["x"]), "its history is not one"),
-        (
-            put(settings={}),
-            "got the settings ; expected bandwidth, categorical_features, kernel, neighbors, order",
-        ),
+        (put(settings={}), "got the settings ; expected bandwidth, categorical_features, kernel, neighbors, order"),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
-        (set_to("bandwidth", {"a": 1}), "bandwidth: got {'a': 1}"),
+        (put(neighbors=1), "neighbors: got 1; expected a number of at least 2, or null"),
+        (put(neighbors=150), "neighbors: got 150 of n_samples = 23"),
         (former(tolerance=1e-6), "tolerance: got 1e-06, a setting that is no more; fit again without it"),
         (former(missing="drop"), "missing: got 'drop', a setting that is no more"),
         (former(kernel="boxcar"), "kernel: got 'boxcar'; expected 'gaussian', 'epanechnikov'"),
@@ -209,7 +150,6 @@ def set_to(name, value):
         (put(ridge=-1.0), "ridge: got -1.0; expected a number of at least 0"),
         (put(ridge="auto"), "ridge: got 'auto'; expected a number"),
         (set_to("ridge", -1.0), "ridge: got -1.0; expected a number of rows"),
-        (put(feature_names=["a", "b"]), "; expected 3 texts"),
         (put(feature_names=["a", "b", 3]), "; expected 3 texts"),
     ],
 )
@@ -232,26 +172,18 @@ def test_content_that_lacks_a_part(tmp_path, name):
         ({"y_train_": None}, "y_train_: got nothing; expected a tensor"),
         ({"extra": np.ones(2)}, "extra: got a tensor; expected nothing"),
         ({"X_train_": np.ones(23)}, "X_train_: got float64 (23,); expected float32 or float64 (rows, features)"),
-        ({"X_train_": np.ones((0, 3))}, "X_train_: got float64 (0, 3)"),
         ({"X_train_": np.ones((23, 3), np.int64)}, "X_train_: got int64"),
         ({"y_train_": np.ones(19)}, "y_train_: got float64 (19,); expected float64 (23,) or (23, outputs)"),
-        ({"y_train_": np.ones((23, 2, 1))}, "y_train_: got float64 (23, 2, 1)"),
         ({"y_train_": np.ones(23, np.float32)}, "y_train_: got float32 (23,)"),
         ({"sample_weight_": np.ones(19)}, "sample_weight_: got float64 (19,); expected float64 (23,)"),
         ({"bandwidth_": np.ones(2)}, "bandwidth_: got float64 (2,); expected float64 (3,)"),
         ({"X_train_": np.full((23, 3), np.nan)}, "X_train_ is not finite"),
-        ({"y_train_": np.full(23, np.inf)}, "y_train_ is not finite"),
         ({"sample_weight_": -np.ones(23)}, "sample_weight_: got negative numbers, or zeros alone; expected at least 0"),
-        (
-            {"sample_weight_": np.zeros(23)},
-            "sample_weight_: got negative numbers, or zeros alone; expected at least 0, and positive somewhere",
-        ),
         ({"bandwidth_": np.array([1.0, 0.0, 1.0])}, "expected positive and finite"),
         (
             {"bandwidth_": np.array([1.0, 1e-310, 1.0])},
             "bandwidth_: got [1.0, 1e-310, 1.0]; expected positive and finite in float64",
         ),
-        ({"bandwidth_": np.array([1.0, np.inf, 1.0])}, "expected positive and finite"),
         ({"bandwidth_": np.array([1.0, np.nan, 1.0])}, "expected positive and finite"),
     ],
 )
@@ -261,17 +193,13 @@ def test_tensors_that_do_not_fit(tmp_path, tensors, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("metadata", [{}, {"format": "pt"}, {"dikkat": "[]"}])
+@pytest.mark.parametrize("metadata", [{}, {"format": "pt"}, {"dikkat": "[]"}, {"dikkat": "{"}])
 def test_a_safetensors_file_of_something_else(tmp_path, metadata):
-    path = model_file(tmp_path / "model", metadata=metadata)
-    with pytest.raises(InputError, match="format: got None; expected 'dikkat kernel regression'"):
-        NadarayaWatson.load(path)
-
-
-def test_metadata_that_are_no_json(tmp_path):
-    path = model_file(tmp_path / "model", metadata={"dikkat": "{"})
-    with pytest.raises(InputError, match="its metadata are not JSON"):
-        NadarayaWatson.load(path)
+    message = (
+        "its metadata are not JSON" if metadata.get("dikkat") == "{" else "format: got None; expected 'dikkat kern"
+    )
+    with pytest.raises(InputError, match=message):
+        NadarayaWatson.load(model_file(tmp_path / "model", metadata=metadata))
 
 
 def test_damaged_and_missing_files(tmp_path):
@@ -283,19 +211,6 @@ def test_damaged_and_missing_files(tmp_path):
             NadarayaWatson.load(path)
     with pytest.raises(FileNotFoundError):
         NadarayaWatson.load(tmp_path / "none")
-
-
-def test_another_process_loads_it(tmp_path):
-    x, y = data()
-    NadarayaWatson(bandwidth=1.0, order="constant").fit(x, y).save(tmp_path / "model")
-    code = (
-        "import sys, numpy as np; from dikkat.regression import NadarayaWatson; "
-        "print(*NadarayaWatson.load(sys.argv[1]).predict(np.zeros((1, 3))))"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "model")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
-    kernel = np.exp(-(x**2).sum(1) / 2)
-    assert float(done.stdout) == pytest.approx(kernel @ y / kernel.sum(), rel=1e-12)
 
 
 class Smooth(NadarayaWatson):
@@ -319,7 +234,7 @@ def test_a_derived_class_loads_itself(tmp_path):
 
 
 def test_what_load_would_refuse_is_not_saved(tmp_path):
-    model = NadarayaWatson(bandwidth=0.5, order="constant").fit(*data()).set_params(bandwidth="wide")
+    model = NadarayaWatson(bandwidth=0.5).fit(*data()).set_params(bandwidth="wide")
     with pytest.raises(ValueError, match="bandwidth: got 'wide'; expected"):
         model.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()

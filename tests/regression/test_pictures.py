@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -148,12 +146,3 @@ def test_the_three_ways_are_what_they_say():
     assert learned.model.history_[-1]["error"] < learned.model.history_[0]["error"]
     for pooling in done.poolings:
         assert pooling.error == pytest.approx(np.mean((pooling.predicted - done.truth) ** 2))
-
-
-def test_pictures_need_no_display_and_no_pyplot():
-    code = (
-        "import sys, numpy as np; from dikkat.regression import pictures, experiment; "
-        "assert 'matplotlib' not in sys.modules; pictures.draw_experiment(experiment.run(0)); "
-        "assert 'matplotlib.pyplot' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

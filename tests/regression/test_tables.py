@@ -51,16 +51,6 @@ def test_parquet_tables_of_every_type_of_number(tmp_path):
     assert found[:, -1].tolist() == [1, 0, 1]
 
 
-def test_a_frame_has_the_names(table):
-    frame = table(HOMES).frame({"price": "number", "area": "number"})
-    assert frame.column_names == ["price", "area"]
-    assert frame.to_pydict() == {"price": [310.5, 240.0], "area": [30.0, 50.0]}
-
-
-def test_integers_past_what_a_float_holds_are_rounded(table):
-    assert table("a\n9007199254740993\n1\n").numbers("a")[0, 0] == 9007199254740992.0
-
-
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
@@ -143,13 +133,6 @@ def test_what_is_missing_is_an_empty_cell(tmp_path):
     assert (tmp_path / "t.csv").read_text().split("\n") == ['"x"', "1.5", "", "2", ""]
     write_columns(tmp_path / "t.parquet", {"x": np.array([1.5, np.nan, 2.0])})
     assert pq.read_table(tmp_path / "t.parquet")["x"].to_pylist() == [1.5, None, 2.0]
-
-
-def test_no_column_is_replaced(table, tmp_path):
-    read = table(HOMES)
-    with pytest.raises(InputError, match="there is a column 'area' already; rename it, or leave it out"):
-        read.write(tmp_path / "out.csv", {"area": np.zeros(2)})
-    assert not (tmp_path / "out.csv").exists()
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))

@@ -258,31 +258,25 @@ def test_refusals_say_what_came(weights, options, error, message):
         heatmaps(weights, **options)
 
 
-def run_afresh(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_importing_needs_no_matplotlib_and_its_lack_names_the_extra():
-    code = """
+def test_matplotlib_is_for_pictures_alone_and_pyplot_for_none(tmp_path):
+    code = f"""
 import sys
+import torch, dikkat
 import dikkat.show
+layer = dikkat.MultiHeadAttention(6, 3)
+with dikkat.record(layer, entropy=True, overview=4) as trace:
+    layer(*[torch.randn(2, 13, 6)] * 3)
+trace.to_html({str(tmp_path / "page.html")!r})
+dikkat.show.page([])
 assert not [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]
-sys.modules["matplotlib"] = None
-try:
-    dikkat.show.heatmaps([[1.0]])
-except ModuleNotFoundError as error:
-    print(error)
-"""
-    result = run_afresh(code)
-    assert result.returncode == 0, result.stderr
-    assert "pip install '.[show]'" in result.stdout
-
-
-def test_drawing_never_imports_pyplot(tmp_path):
-    result = run_afresh(f"""
-import sys
-from dikkat.show import heatmaps, save
-save(heatmaps([[1.0]]), {str(tmp_path / "figure.png")!r})
+dikkat.show.save(dikkat.show.heatmaps([[1.0]]), {str(tmp_path / "figure.png")!r})
 assert "matplotlib.pyplot" not in sys.modules
-""")
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[show\]'"):
+        heatmaps([[1.0]])

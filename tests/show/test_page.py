@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -266,14 +264,3 @@ def test_a_failed_save_leaves_the_old_page(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         save_page(tmp_path / "page.html", [sentence()])
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("page.html", "old")]
-
-
-def test_the_page_needs_no_matplotlib():
-    code = """
-import sys
-sys.modules["matplotlib"] = None
-from dikkat.show import page
-print(len(page([])))
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr

@@ -229,7 +229,7 @@ def threads_of(training: Path) -> int:
     newest = RunFolder(training).newest()
     if newest is None:
         raise RuntimeError(f"{training} came to its end without a checkpoint")
-    return int(checkpoints.load(newest)["threads"])
+    return checkpoints.load(newest).threads
 
 
 def digest(model: Path) -> str:

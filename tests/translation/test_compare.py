@@ -37,7 +37,7 @@ def test_every_combination_has_its_settings():
         ({"scor": ["dot"]}, "scor: no such setting; did you mean score?"),
         ({"corpus": ["phrasebook"]}, "corpus: no such setting"),
         ({"score": ["dot", "dto"]}, "score: got 'dto'; expected one of"),
-        ({"seed": [1, 1]}, "seed=1 is asked for twice"),
+        ({"seed": [1, 1]}, "seed=1 is given twice"),
         ({"coverage": [True], "score": ["none"]}, "coverage is true and score is 'none'.*coverage=True,score=none"),
     ],
 )

@@ -3,14 +3,10 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
 from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator, greedy
-from dikkat.translation.decoding.options import length_limit
 from dikkat.translation.network.model import Batch, collate, expected
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
@@ -275,49 +271,6 @@ def test_every_kind_of_model_learns(changes):
     assert [found.ids for found in greedy(model, [source for source, _ in PAIRS])] == [target for _, target in PAIRS]
 
 
-def by_hand(model, source):
-    """Greedy search as the textbook has it: one sentence, whole vocabulary, no batch."""
-    memory, state = model.encode(torch.tensor([source]), torch.tensor([len(source)]))
-    previous, ids, score, weights = BEGIN, [], 0.0, []
-    while len(ids) < length_limit(len(source)):
-        scores, looked_at, state = model.step(torch.tensor([previous]), memory, state)
-        log_probabilities = scores[0].log_softmax(0)
-        allowed = [token for token in range(13) if token not in (PAD, BEGIN)]
-        if UNKNOWN not in source:
-            allowed.remove(UNKNOWN)
-        if not ids:
-            allowed.remove(END)
-        previous = max(allowed, key=lambda token: log_probabilities[token].item())
-        score += log_probabilities[previous].item()
-        if previous == END:
-            break
-        ids.append(previous)
-        weights.append(looked_at[0])
-    return ids, score, torch.stack(weights)
-
-
-@hypothesis_settings(max_examples=20, deadline=None)
-@given(st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=1, max_size=6), min_size=1, max_size=5))
-@example([[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4]])
-def test_a_batch_is_searched_as_its_sentences_are_one_by_one(sources):
-    model = make()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2.5)  # an untrained model looks everywhere alike
-        model.output_bias[UNKNOWN] += 0.5
-        lengths = set()
-        for source, found in zip(sources, greedy(model, sources), strict=True):
-            ids, score, weights = by_hand(model, source)
-            lengths.add(len(ids))
-            assert found.ids == ids
-            assert found.score == pytest.approx(score, rel=1e-6)
-            torch.testing.assert_close(found.weights, weights.float())
-            torch.testing.assert_close(found.weights.sum(1), torch.ones(len(ids)))
-            assert found.finished == (len(ids) < length_limit(len(source)))
-    if len(sources) == 6:
-        assert len(lengths) >= 4  # in the example sentences leave the batch at different times
-
-
 @pytest.mark.parametrize("favourite", [PAD, BEGIN, END, UNKNOWN])
 def test_tokens_that_are_no_words_are_not_output(favourite):
     model = make()
@@ -341,9 +294,3 @@ def test_a_model_that_never_stops_is_stopped():
     assert (len(short.ids), len(long.ids)) == (14, 150)
     assert not short.finished
     assert not long.finished
-
-
-def test_a_source_without_tokens_is_refused():
-    assert greedy(make(), []) == []
-    with pytest.raises(ValueError, match="no tokens"):
-        greedy(make(), [[4], []])

@@ -9,27 +9,28 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from dikkat.translation import CorpusError
 from dikkat.translation.network.model import collate
-from dikkat.translation.training import distributed, loop
+from dikkat.translation.training import loop
 from dikkat.translation.training.distributed import Processes, processes
+from dikkat.translation.training.loop import steps as steps_of
 from dikkat.translation.training.state import TrainingState
-from dikkat.translation.training.steps import steps as steps_of
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
 # Seven pairs, three a batch, in two processes: a row over in each batch, and in the last one a process without any.
 SETTINGS = dataclasses.replace(TINY, epochs=3, batch_size=3, accumulate=2, average=2, criterion="bleu")
+RANDOM = dataclasses.replace(SETTINGS, epochs=2, dropout=0.2, attention_dropout=0.1, criterion="loss")
 PROGRAM = """
-import json, sys
+import json, signal, sys
 import torch
 torch.set_num_threads(1)
+from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.distributed import processes
 from dikkat.translation import CorpusError
 from dikkat.translation.training.train import train
-from translation.test_processes import PAIRS, SETTINGS
+from translation.test_processes import PAIRS, RANDOM, SETTINGS
 try:  # other vocabularies, so that the models have other shapes
     train(SETTINGS, PAIRS[:3 + 4 * processes().rank], PAIRS, progress=False)
 except CorpusError as error:
@@ -41,6 +42,19 @@ found = {"losses": [epoch.training_loss for epoch in result.epochs], "weights": 
          "validations": [[each.step, each.loss, each.bleu] for each in result.validations]}
 with open(f"{sys.argv[1]}-{processes().rank}.json", "w") as file:
     json.dump(found, file)
+
+# Stopped in one of the processes and gone on with, a training comes to the same bits.
+peace, step = train(RANDOM, PAIRS[:7], PAIRS, progress=False), Loop._take_step
+def stopping(self, *more):
+    if self.state.step == 2 and processes().rank == 1:
+        signal.raise_signal(signal.SIGTERM)
+    return step(self, *more)
+Loop._take_step, again = stopping, dict(folder=sys.argv[1] + "-stopped", progress=False)
+assert train(RANDOM, PAIRS[:7], PAIRS, **again).interrupted
+Loop._take_step = step
+resumed = train(RANDOM, PAIRS[:7], PAIRS, resume=True, **again)
+wanted = peace.translator.model.state_dict()
+assert all(torch.equal(tensor, wanted[name]) for name, tensor in resumed.translator.model.state_dict().items())
 """
 
 
@@ -115,20 +129,5 @@ def test_of_two_processes_one_without_rows_weighs_nothing():
 def test_processes_that_have_different_corpora_are_told_so():
     values = [{"training corpus": 3}, TINY.to_dict()]
     with pytest.raises(CorpusError, match="process 2 has other corpora, or other settings, than process 0"):
-        loop._check_agreement(SimpleNamespace(gather=lambda own: torch.stack([own, own, own + 1])), values)
-    loop._check_agreement(SimpleNamespace(gather=lambda own: torch.stack([own, own])), values)
-
-
-@pytest.mark.parametrize(
-    ("error", "of_connection"),
-    [
-        (RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"), True),
-        (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.h:133] Timed out"), True),
-        (dist.DistNetworkError("The client socket has failed to connect"), True),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 5x7)"), False),
-        (RuntimeError("the corpus on gloomy days"), False),
-    ],
-)
-def test_errors_of_the_connection_are_known_by_their_form(error, of_connection):
-    """A network's own mistake must not be told as a process that is gone."""
-    assert distributed._is_of_connection(error) == of_connection
+        loop._check_same_everywhere(SimpleNamespace(gather=lambda own: torch.stack([own, own, own + 1])), values)
+    loop._check_same_everywhere(SimpleNamespace(gather=lambda own: torch.stack([own, own])), values)

@@ -122,16 +122,6 @@ def test_any_rows_can_be_read(pairs, data):
         assert sentences.numbers.dtype == sentences.lengths.dtype == np.int32
 
 
-@settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 60), max_size=30), max_size=12))
-def test_numbers_are_new_once(chunks):
-    met, seen = store_module._Met(), []
-    for chunk in chunks:
-        wanted = [place for place, number in enumerate(chunk) if number not in seen + chunk[:place]]
-        assert met.new(np.array(chunk, np.uint64)).tolist() == wanted
-        seen += chunk
-
-
 def test_the_second_time_the_corpus_is_not_read(cache, tokenizers):
     corpus = Told([("a bb", "e"), ("dd", "a")])
     first = build(corpus, tokenizers)
@@ -201,39 +191,6 @@ def test_a_file_cut_short_is_made_anew(monkeypatch, cache, tokenizers):
         path.write_bytes(whole[:size])
         assert damaged(path, tokenizers, corpus) == (wanted, True)
         assert path.read_bytes() == whole
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
-@given(data=st.data())
-def test_a_file_that_rotted_is_made_anew_where_it_matters(cache, tokenizers, data):
-    corpus = Told(PAIR_LIST)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module, "_CHUNK", 7)
-        store = build(corpus, tokenizers)
-        wanted = contents(store)
-        (path,) = files(cache)
-        whole = path.read_bytes()
-        content = bytearray(whole)
-        content[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
-        path.unlink()  # what is open goes on in the old file
-        path.write_bytes(content)
-        found, told = damaged(path, tokenizers, corpus)
-        assert found == wanted
-        if not told:  # a byte that nothing depends on
-            assert build(corpus, tokenizers).counts == store.counts
-        path.unlink()
-        path.write_bytes(whole)
-
-
-def test_a_changed_number_is_noticed(cache, tokenizers):
-    corpus = Told(PAIR_LIST)
-    wanted = contents(build(corpus, tokenizers))
-    (path,) = files(cache)
-    numbers = np.array([number for source, _ in wanted for number in source], np.int32).tobytes()
-    content = path.read_bytes()
-    assert numbers in content
-    path.write_bytes(content.replace(numbers, numbers[:-4] + b"\x05\0\0\0"))
-    assert damaged(path, tokenizers, corpus) == (wanted, True)
 
 
 def test_no_space_leaves_nothing_and_says_where_and_what_helps(cache, tokenizers):

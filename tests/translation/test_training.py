@@ -407,15 +407,6 @@ def test_the_bleu_that_decides_is_shown(capsys, monkeypatch):
     assert re.search(rf"100% 0:00:00 loss: \d\.\d{{3}} BLEU: {scores[-1]} tokens/s: [\d,]+$", lines[-1])
 
 
-def test_the_learning_rate_asks_for_past_validations_on_a_plateau_alone(monkeypatch):
-    asked, halvings = [], TrainingState.halvings
-    monkeypatch.setattr(TrainingState, "halvings", lambda self, criterion: asked.append(1) or halvings(self, criterion))
-    train(shorter(), PAIRS, PAIRS, progress=False)
-    assert asked == []
-    train(shorter(schedule="plateau"), PAIRS, PAIRS, progress=False)
-    assert len(asked) == 6
-
-
 def test_a_halving_is_a_validation_no_better_than_the_best_before_it():
     losses = [5.0, 4.0, 4.0, 6.0, 3.0, 3.5, 2.0]
     state = TrainingState(validations=[Validation(step, loss) for step, loss in enumerate(losses)])

@@ -234,11 +234,6 @@ def test_samples_are_translations_too(translator):
     assert len({each.target for each in found[2]}) > 1
 
 
-def test_a_translation_cannot_be_changed(translator):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        translator.translate(["Go."])[0].target = "x"
-
-
 def test_translating_imports_nothing_that_scores_or_draws(translator, tmp_path):
     translator.save(tmp_path / "model")
     code = (
@@ -246,7 +241,7 @@ def test_translating_imports_nothing_that_scores_or_draws(translator, tmp_path):
         "try: main()\n"
         "except SystemExit as stop: assert not stop.code\n"
         "loaded = {name.partition('.')[0] for name in sys.modules}\n"
-        "print(sorted(loaded & {'sacrebleu', 'matplotlib'}))"
+        "print(sorted(loaded & {'sacrebleu', 'matplotlib', 'sympy', 'pyarrow', 'httpx'}))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "model")]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat.addresses import can_read_values
 from dikkat.backends import chunked, reference, sdpa
 from dikkat.backends.crossovers import CROSSOVERS, pairs_of
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
-from dikkat.masking import are_harmless, can_read_values
+from dikkat.masking import are_harmless
 from dikkat.problem import Examined, Problem, Result
 from dikkat.problem.operator import Kernel, Operator
 from dikkat.scores import Pair
@@ -23,10 +24,10 @@ class Backend:
     """One way to compute attention.
 
     Attributes:
-        examine: Why it cannot run a problem, and what it found out.
-        run: Runs a problem, with what `examine` found out, or None.
-        wants_seeds: Whether dropout is ours, and needs seeds from torch's generator.
-        kernel: Its forward and backward, where they are ours: what works on keys that come in parts.
+        examine: The reasons why it cannot run a problem, and a value that `run` can use.
+        run: Runs a problem, given that value or None.
+        wants_seeds: Whether its dropout needs seeds from torch's generator.
+        kernel: Its forward and backward; None where they are PyTorch's.
         skips_hidden: Whether it reads no key or value that is hidden, forward or backward.
         ready: For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at
             once; None where it needs a problem.
@@ -41,14 +42,14 @@ class Backend:
 
 
 def _plain(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], Result]) -> Backend:
-    """An implementation that finds out nothing which its run could use."""
+    """An implementation whose `examine` gives reasons alone."""
     kernel = run if isinstance(run, Operator) else None
     return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem), kernel=kernel)
 
 
 BACKENDS = {
     "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False),
-    "reference": _plain(reference.obstacles, reference.run),
+    "reference": replace(_plain(reference.obstacles, reference.run), ready=reference.ready),
     "chunked": _plain(chunked.obstacles, chunked.run),
     "numba-few": replace(_plain(few.obstacles, few.run), skips_hidden=True, ready=few.ready),
     "numba": _plain(attention_launch.obstacles, attention_launch.run),
@@ -64,12 +65,12 @@ _exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda:
 
 
 class Choice(NamedTuple):
-    """What `impl="auto"` runs, and what was found out on the way.
+    """The implementation that `impl="auto"` runs, with the answers of those that were asked.
 
     Attributes:
         name: The implementation's name.
-        problem: The call, with whether it is harmless, if anybody looked.
-        examined: What the implementations that were asked said.
+        problem: The call; `harmless` is set if it was looked at.
+        examined: The answers, by implementation.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Choice(NamedTuple):
 
 
 def choose(problem: Problem) -> Choice:
-    """What `impl="auto"` runs."""
+    """The implementation that `impl="auto"` runs."""
     if problem.pair == "inner" and problem.limits.vary_by_row() and problem.harmless is None:
         operands = (problem.query, problem.key, problem.value)
         if can_read_values(*operands):

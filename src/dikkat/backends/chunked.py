@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dikkat.masking import can_read_values, have_tangents, softmax
+from dikkat.addresses import can_read_values, have_tangents
+from dikkat.masking import softmax
 from dikkat.problem import Problem, narrow
 from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
 from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream

@@ -4,13 +4,14 @@ It builds every (..., n, m) tensor, and (..., n, m, h) for additive and distance
 lines is that a pair which is hidden has no part in any sum, in the forward or the backward pass.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dikkat.masking import shares, softmax
+from dikkat.masking import positions, shares, softmax
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, pool, weigh
 from dikkat.state import log_sum_exp
@@ -55,13 +56,36 @@ def pair_scores(
     query, key = problem.query, problem.key
     if problem.pair == "inner":
         return product(query, key.mT) if visible is None else _inner(query, key, visible)
-    query, key = clip(problem, query).unsqueeze(-2), clip(problem, key).unsqueeze(-3)
+    return _pairwise(problem, clip(problem, query), clip(problem, key), problem.weight, visible)
+
+
+def _pairwise(problem: Problem, query: Tensor, key: Tensor, weight: Tensor | None, visible: Tensor | None) -> Tensor:
+    query, key = query.unsqueeze(-2), key.unsqueeze(-3)
     pairs = query + key if problem.pair == "additive" else query - key
     if visible is not None:
         pairs = torch.where(visible[..., None], pairs, 0.0)
-    if problem.pair == "additive" and problem.weight is not None:
-        return weigh(pairs.tanh_(), problem.weight)
+    if problem.pair == "additive" and weight is not None:
+        return weigh(pairs.tanh_(), weight)
     return log_profile(problem.profile, pairs.square().sum(-1))
+
+
+def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
+    """`run` for finite operands in the shapes of a problem, which hides at most what lies behind lengths, above 0."""
+    limits = template.limits
+    if limits.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
+        return None
+    product = torch.bmm if len(template.lead) == 1 else torch.matmul
+    keys, lens_shape = positions(limits.keys), None if limits.lens is None else (*limits.lens.shape, 1)
+
+    def run(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None) -> list[Tensor]:
+        inner = template.pair == "inner"
+        scores = product(query, key.mT) if inner else _pairwise(template, query, key, weight, None)
+        if lens is not None and lens_shape is not None:
+            scores = torch.where(keys < lens.view(lens_shape), scores, -math.inf)
+        weights = torch.softmax(scores, -1)
+        return [product(weights, value), weights]
+
+    return run
 
 
 def _inner(query: Tensor, key: Tensor, visible: Tensor) -> Tensor:

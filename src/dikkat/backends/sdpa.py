@@ -12,7 +12,8 @@ from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from dikkat.masking import are_harmless, can_read_values, have_tangents, transformed
+from dikkat.addresses import can_read_values, have_tangents, transformed
+from dikkat.masking import are_harmless
 from dikkat.problem import Examined, Problem, Result
 
 _INF = float("inf")

@@ -1,4 +1,4 @@
-"""The application: its commands by name, each imported when it is asked for, and what they have in common."""
+"""The application: its commands by name, each imported when it is called, and options of all of them."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -12,17 +12,17 @@ from typer.main import get_command
 FLAG = " "  # as the name of a value: there is none
 
 
-# What each command is for, in the order in which one needs them; the module of its name makes it.
+# The purpose of each command, in the order in which one needs them; the module of its name makes it.
 _COMMANDS = {
     "train": "Train a translator on sentence pairs.",
     "translate": "Translate sentences, a file or standard input.",
     "evaluate": "Score a translator, or files of translations: BLEU and chrF.",
-    "show": "Show what a translator looked at, as a picture and as a page.",
-    "info": "Say what a translator is, and where it comes from.",
+    "show": "Show the attention of translations, as a picture and as a page.",
+    "info": "Print the origin, size, scores and settings of a translator.",
     "quantize": "Write a translator with weights in int8, a quarter of the size.",
     "export": "Write a translator as a page for browsers, or as ONNX graphs.",
     "serve": "Serve translators over HTTP: a page, and a JSON API.",
-    "compare": "Train a recipe in several ways, and see what they are worth.",
+    "compare": "Train a recipe with different settings, and compare the results.",
     "recipes": "List the recipes that come with dikkat.",
     "regress": "Predict a column of a table from others by kernel regression.",
     "report": "Print versions, threads, implementations and caches, for an issue.",
@@ -30,21 +30,21 @@ _COMMANDS = {
 
 
 class InterruptedCommand(Exception):  # noqa: N818  (nothing is wrong)
-    """Ctrl-C, where the command itself has nothing to say about it."""
+    """Ctrl-C, in a command that has no message of its own for it."""
 
 
 class Command(TyperCommand):
     """A command whose help shows no types of Python."""
 
     def get_params(self, ctx: Any) -> Any:
-        """The arguments and options; what has no word for its value is called as it is named."""
-        found: Any = super().get_params(ctx)
-        for each in found:
+        """The arguments and options; a value without a word of its own has the option's name."""
+        parameters: Any = super().get_params(ctx)
+        for each in parameters:
             if each.param_type_name == "argument":
                 each.display_type_rich = lambda ctx: None
             elif each.metavar is None:
                 each.metavar = FLAG if each.is_flag else each.name.upper()
-        return found
+        return parameters
 
     def get_help_option(self, ctx: Any) -> Any:  # the types of typer's own copy of click
         """The option --help."""
@@ -52,10 +52,10 @@ class Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """The commands together, likewise.
+    """The commands together, by names and purposes alone.
 
-    What it lists are names and purposes alone. The module of a command is imported when that is called, so that no
-    command needs, or waits for, the libraries of another.
+    The module of a command is imported when that is called, so that no command needs, or waits for, the libraries of
+    another.
     """
 
     def __init__(self, *, commands: Mapping[str, Any], **more: Any) -> None:
@@ -65,7 +65,11 @@ class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the arguments call, with its options."""
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, listed and _imported(str(name)), rest
+        if listed is not None:
+            import_module(f"dikkat.cli.{name}")  # whose commands join the application
+            group: Any = get_command(app)
+            listed = group.imported[name]
+        return name, listed, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Import the module of the command, and run it."""
@@ -81,12 +85,6 @@ class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         """The options, among them those of the shell completion."""
         return [_without_value(option) for option in super().get_params(ctx)]
-
-
-def _imported(name: str) -> Any:
-    import_module(f"dikkat.cli.{name}")  # whose commands join the application
-    group: Any = get_command(app)
-    return group.imported[name]
 
 
 def _without_value(option: Any) -> Any:
@@ -124,8 +122,8 @@ app = typer.Typer(
     cls=_Group,
     help=_PURPOSE,
     epilog="Start with: dikkat train phrasebook --output my-model, or: dikkat regress\n\n"
-    "Exit status: 0, done; 2, something that was given cannot be used, which one line says; 130, interrupted with "
-    "Ctrl-C; 1, anything else.",
+    "Exit status: 0: done; 2: an argument or a file cannot be used, and one line says why; 130: interrupted with "
+    "Ctrl-C; 1: any other error.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -133,8 +131,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"dikkat {version('dikkat')}")
         raise typer.Exit
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dikkat.regression import NadarayaWatson
-    from dikkat.regression.dialects import Asked
+    from dikkat.regression.dialects import FormOptions
     from dikkat.regression.joined import Array
     from dikkat.regression.tables import Table
 
 _NAMES = {"tab": "\t", "space": " ", "none": ""}  # letters that are hard to type
 
 
-def asked(text: Mapping[str, str]) -> "Asked":
-    """The form of text that --text asks for."""
-    from dikkat.regression.dialects import Asked
+def form_options(text: Mapping[str, str]) -> "FormOptions":
+    """The form of text by the values of --text."""
+    from dikkat.regression.dialects import FormOptions
 
     letters = {name: _NAMES.get(given, given) for name, given in text.items()}
     for name in ("delimiter", "decimal", "thousands"):
@@ -35,7 +35,7 @@ def asked(text: Mapping[str, str]) -> "Asked":
         raise InputError(f"--text decimal: got {text['decimal']!r}; expected . or ,")
     if letters.get("decimal") and letters.get("decimal") == letters.get("thousands"):
         raise InputError(f"--text decimal and thousands: got {letters['decimal']!r} for both; expected different ones")
-    return Asked(**letters)
+    return FormOptions(**letters)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Data:
 
     Attributes:
         rows: The table to learn from.
-        asked: The table to predict.
+        queries: The table to predict.
         target: The column to predict.
         kinds: The columns to predict from, and what they are taken as: "number", "date", "category" or "ordered".
         weights: The column of weights.
@@ -53,7 +53,7 @@ class Data:
     """
 
     rows: "Table"
-    asked: "Table"
+    queries: "Table"
     target: str
     kinds: dict[str, str]
     weights: str | None
@@ -66,7 +66,7 @@ class Data:
         return list(self.kinds)
 
     @classmethod
-    def read(cls, table: Path, given: Mapping[str, Any], form: "Asked", settings: Mapping[str, Any]) -> "Data":
+    def read(cls, table: Path, given: Mapping[str, Any], form: "FormOptions", settings: Mapping[str, Any]) -> "Data":
         """Read the tables that the options name, and find out which columns are meant."""
         from dikkat.regression.tables import Table
 

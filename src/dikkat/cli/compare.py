@@ -61,9 +61,9 @@ def compare(
     test: TestOption = None,
     **options: Any,
 ) -> None:
-    """Train a recipe in several ways, and print and plot their quality against time and tokens a second.
+    """Train a recipe with different settings, and print and plot quality against time and tokens a second.
 
-    Options that are given count instead of the recipe's own values, in all of them.
+    Options replace the recipe's values in all trainings.
     """
     from dikkat.translation.formats.recipe import Recipe
     from dikkat.translation.training.comparison import combinations

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli import lines
-from dikkat.cli.app import FLAG, Command, app, option
+from dikkat.cli.app import Command, app, option
 from dikkat.cli.options import (
     BatchSizeOption,
     CorpusOption,
     EnsembleOption,
+    JsonOption,
     given,
     naming_options,
     search_given,
@@ -25,6 +26,7 @@ from dikkat.cli.translate import load
 from dikkat.errors import InputError
 from dikkat.translation import Search, Translator, evaluate
 from dikkat.translation.data.corpus import Pair, read_lines
+from dikkat.translation.data.source import Source
 from dikkat.translation.decoding.translator import Translates
 
 _COMPARED = "Comparison"
@@ -58,23 +60,23 @@ def evaluate_model(
     ] = None,
     ensemble: EnsembleOption = None,
     versus: Annotated[
-        Path | None, option("Another model: whether the two really differ is tested.", "FOLDER", panel=_COMPARED)
+        Path | None, option("Another model, to compare with by a test of significance.", "FOLDER", panel=_COMPARED)
     ] = None,
     versus_file: Annotated[
-        Path | None, option("Translations of another model, one a line, likewise.", "FILE", panel=_COMPARED)
+        Path | None, option("Translations of another model, one a line, to compare with.", "FILE", panel=_COMPARED)
     ] = None,
     links: Annotated[
         Path | None,
         option(
-            "Which word translates which in the corpus, a line a pair: 0-0 1-2 for links that are sure, 2p3 for "
-            "possible ones; words are what white space separates, counted from 0. The model's own links, to the word "
-            "most looked at, are compared to them.",
+            "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
+            "ones; words are separated by white space and counted from 0. The model's links, to the source word with "
+            "the most attention, are compared to them.",
             "FILE",
             panel=_COMPARED,
         ),
     ] = None,
     batch_size: BatchSizeOption = 64,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)] = False,
+    as_json: JsonOption = False,
     **options: Any,
 ) -> None:
     """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
@@ -82,7 +84,7 @@ def evaluate_model(
     They say how much of a human translation comes back word for word (BLEU) and letter for letter (chrF): a BLEU below
     10 is of little use, from 30 on a text can mostly be understood, and 100 is the human translation itself.
 
-    Of a corpus with parts, such as the phrasebook, the test part is taken.
+    If the corpus has parts, as the phrasebook has, its test part is used.
     """
     for wrong, message in (
         ((model is None) == (hypotheses is None), "give either a model folder or --hypotheses FILE, and not both"),
@@ -98,7 +100,10 @@ def evaluate_model(
             raise InputError(message)
     search = search_given(options)
     translator = load(model, ensemble) if model else None
-    pairs = _pairs(corpus, references)
+    if references:  # of which there are no sources
+        pairs: list[Pair] = [("", line) for line in read_lines(references)]
+    else:
+        pairs = list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
     systems = [
         _translations(each, pairs, search, batch_size)
         for each in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
@@ -106,29 +111,26 @@ def evaluate_model(
     ]
     report = _report(systems, pairs, by_length=references is None)
     if links and isinstance(translator, Translator):
-        report["alignment_error_rate"] = _alignment_error_rate(translator, pairs, links, batch_size)
+        from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
+
+        aligned = align(translator, pairs, batch_size=batch_size)
+        report["alignment_error_rate"] = alignment_error_rate(aligned, read_links(links))
     print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
-
-
-def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
-    """The test pairs; from references alone, pairs without sources."""
-    if references:
-        return [("", line) for line in read_lines(references)]
-    from dikkat.translation.data.source import Source
-
-    return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
 
 
 def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
     if isinstance(system, Path):
-        found = list(read_lines(system))
-        if len(found) != len(pairs):
-            raise InputError(f"{system}: got {len(found)} lines; expected {len(pairs)}, one for each pair")
-        return found
+        targets = list(read_lines(system))
+        if len(targets) != len(pairs):
+            raise InputError(f"{system}: got {len(targets)} lines; expected {len(pairs)}, one for each pair")
+        return targets
+    targets = []
     with naming_options(), lines.progress(lambda: len(pairs)) as advance:
         sources = (source for source, _ in pairs)
-        translations = system.translate_n_best(sources, batch_size=batch_size, search=search)
-        return [best.target for best, *_ in lines.counted(translations, advance)]
+        for best, *_ in system.translate_n_best(sources, batch_size=batch_size, search=search):
+            targets.append(best.target)
+            advance()
+    return targets
 
 
 def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
@@ -142,12 +144,6 @@ def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> 
     if len(systems) > 1:
         report["versus"] = [asdict(each) for each in significance(systems[0], systems[1], references)]
     return report
-
-
-def _alignment_error_rate(translator: Translator, pairs: list[Pair], links: Path, batch_size: int) -> float:
-    from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
-
-    return alignment_error_rate(align(translator, pairs, batch_size=batch_size), read_links(links))
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from dikkat.translation.formats import model_folder
 def export(
     model: ModelArgument,
     html: Annotated[
-        Path | None, option("The page to write: one file, which opens from a disk.", "FILE", "--html")
+        Path | None, option("The page to write: one file, which a browser opens from the disk.", "FILE", "--html")
     ] = None,
     title: Annotated[str | None, option("The page's heading. \\[default: the model's name]", "TEXT")] = None,
     example: Annotated[
@@ -30,28 +30,24 @@ def export(
         Path | None, option("The folder of graphs to make. Graphs there are replaced.", "FOLDER", "--onnx")
     ] = None,
 ) -> None:
-    """Write a translator for where there is no Python: as one page for a browser, or as two ONNX graphs.
+    """Write a translator for use without Python: as one page for a browser, or as two ONNX graphs.
 
-    The page translates by itself, and shows what it looks at. Of the graphs, an encoder and a step of a decoder, ONNX
-    Runtime has to compute what PyTorch does before anything is written.
+    The page translates by itself, and shows its attention. The graphs are an encoder and a step of a decoder; they are
+    written only if ONNX Runtime computes the same with them as PyTorch.
     """
     if (html is None) == (onnx is None):
         raise InputError("give --html FILE or --onnx FOLDER, and not both")
     if html is None and (title or example):
         raise InputError("--title and --example are of a page: give them with --html FILE")
     if onnx is not None:
-        _write_graphs(model, onnx)
+        from dikkat.translation.formats.onnx_folder import DECODER, ENCODER, FILES
+
+        model_folder.check_writable(onnx, FILES)
+        Translator.load(model).export_onnx(onnx)
+        encoder, decoder = ((onnx / name).stat().st_size / 1e6 for name in (ENCODER, DECODER))
+        print(f"{onnx}: an encoder of {encoder:.1f} MB, a step of a decoder of {decoder:.1f} MB, as PyTorch computes")
     if html is not None:
         check_replaceable(html)
         translator = Translator.load(model)
         translator.export_html(html, title=title or model.resolve().name, examples=example or [])
         print(f"{html}: a page of {html.stat().st_size / 1e6:.1f} MB, with the model inside")
-
-
-def _write_graphs(model: Path, folder: Path) -> None:
-    from dikkat.translation.formats import onnx_folder
-
-    model_folder.check_writable(folder, onnx_folder.FILES)
-    Translator.load(model).export_onnx(folder)
-    sizes = [(folder / name).stat().st_size / 1e6 for name in (onnx_folder.ENCODER, onnx_folder.DECODER)]
-    print(f"{folder}: an encoder of {sizes[0]:.1f} MB, a step of a decoder of {sizes[1]:.1f} MB, as PyTorch computes")

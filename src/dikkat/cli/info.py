@@ -1,12 +1,10 @@
 """`dikkat info`."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.app import Command, app
 from dikkat.cli.lines import json_text
-from dikkat.cli.options import ModelArgument
+from dikkat.cli.options import JsonOption, ModelArgument
 from dikkat.cli.tables import show_table
 from dikkat.translation import Translator
 
@@ -14,11 +12,16 @@ from dikkat.translation import Translator
 @app.command(cls=Command, epilog="Examples:\n\ndikkat info my-model\n\ndikkat info my-model --json")
 def info(
     model: ModelArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Say what a translator is: where it comes from, how large it is, its scores, and all of its settings."""
+    """Print the origin, the size, the scores and all settings of a translator."""
     translator = Translator.load(model)
-    facts = _facts(translator)
+    facts = {
+        **(translator.origin.to_dict() if translator.origin else {}),  # a model made in Python may have none
+        "parameters": sum(each.numel() for each in translator.model.parameters()),
+        "source_tokens": len(translator.source_tokenizer),
+        "target_tokens": len(translator.target_tokenizer),
+    }
     settings = translator.settings.to_dict()
     if as_json:
         print(json_text({**facts, "settings": settings}, indent=2))
@@ -26,16 +29,6 @@ def info(
     show_table(["", ""], [[name.replace("_", " "), _written(value)] for name, value in facts.items()], words=2)
     print()
     show_table(["setting", "value"], [[name, _written(value)] for name, value in settings.items()], words=2)
-
-
-def _facts(translator: Translator) -> dict[str, Any]:
-    """What is known of a model beside its settings; of one that no training of the command line made, less."""
-    return {
-        **(translator.origin.to_dict() if translator.origin else {}),
-        "parameters": sum(each.numel() for each in translator.model.parameters()),
-        "source_tokens": len(translator.source_tokenizer),
-        "target_tokens": len(translator.target_tokenizer),
-    }
 
 
 def _written(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Sentences in, as they come; translations out, a line each; and how far it is, where someone looks on."""
+"""Sentences in, as they come; translations out, a line each; and a progress bar on a terminal."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from dikkat.cli.messages import printable
 from dikkat.translation import Translation
@@ -16,8 +16,6 @@ from dikkat.translation.data.corpus import MAX_CHARACTERS, decode_line, read_lin
 
 _ARRIVING = 1 << 16  # bytes: most that are taken from standard input, or counted, at once
 _ONE_LINE = str.maketrans("\t\n\r", "   ")  # which a byte-pair model could write
-
-Item = TypeVar("Item")
 
 
 def groups(sentences: list[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
@@ -50,7 +48,7 @@ def arriving(stream: BufferedReader, name: str) -> Iterator[Iterator[str]]:
 def json_text(values: object, **layout: Any) -> str:
     """JSON in its own letters, except those that a terminal would obey."""
     text = json.dumps(values, ensure_ascii=False, **layout)  # which escapes the other control characters
-    return re.sub(r"[\x7f-\x9f\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(r"[\x7f-\x9f\u2028\u2029]", lambda letter: f"\\u{ord(letter[0]):04x}", text)
 
 
 def line(number: int, translation: Translation, *, as_json: bool, numbered: bool) -> str:
@@ -89,8 +87,8 @@ def progress(count: Callable[[], int | None]) -> Iterator[Any]:
     lines themselves show how far it is.
 
     Args:
-        count: Says how many sentences there are, or None, and then nothing is drawn. It is asked only where a bar can
-            be drawn: counting may take long.
+        count: The number of sentences, or None, and then nothing is drawn. It is called only where a bar can be drawn,
+            since counting may take long.
     """
     total = count() if sys.stderr.isatty() and not sys.stdout.isatty() else None
     if total is None:
@@ -103,10 +101,3 @@ def progress(count: Callable[[], int | None]) -> Iterator[Any]:
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
         task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)
-
-
-def counted(items: Iterable[Item], advance: Any) -> Iterator[Item]:
-    """The items, each one told of when the next is asked for."""
-    for item in items:
-        yield item
-        advance()

@@ -1,4 +1,4 @@
-"""What the command line says on standard error: errors and warnings in its own words, each as one line."""
+"""Errors and warnings on standard error, in the command line's own words, each as one line."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ _wording: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
 
 @contextmanager
 def worded(words: Callable[[str], str]) -> Iterator[None]:
-    """Within, warnings are shown in a command's own words: options in place of arguments, for instance."""
+    """Within the context, warnings are shown in a command's words: options in place of arguments, for instance."""
     before = _wording.set(words)
     try:
         yield
@@ -21,14 +21,14 @@ def worded(words: Callable[[str], str]) -> Iterator[None]:
 
 def printable(text: str) -> str:
     """A text with its control characters, which a terminal would obey, as their numbers: ⟨1B⟩."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: f"⟨{ord(found[0]):X}⟩", text)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda letter: f"⟨{ord(letter[0]):X}⟩", text)
 
 
 def complain(message: str) -> None:
-    """One line, whatever is in the message."""
+    """Print a message as one line."""
     print("dikkat: " + printable(" ".join(message.split())), file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning without its place in the code, which is no use to a user: what `warnings` calls."""
+    """Print a warning without its line of code: the function that `warnings` calls."""
     complain(_wording.get()(str(message)))

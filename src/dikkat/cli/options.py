@@ -17,7 +17,7 @@ from dikkat.translation.options import Allowed, allowed
 from dikkat.translation.settings import Settings
 
 _SPELLINGS = (
-    "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "
+    "A name, such as phrasebook or multi30k-en-fr; a file with a sentence, a tab and its translation in each line; "
     '\'{source = "FILE", target = "FILE"}\', whose lines belong together; or \'{dataset = "NAME", '
     'source = "COLUMN", target = "COLUMN"}\''
 )
@@ -31,17 +31,18 @@ BatchSizeOption = Annotated[
 EnsembleOption = Annotated[
     list[Path] | None,
     option(
-        "A further model, which has its say in each translation; of the same tokenizers. May be given several times. "
+        "A further model with the same tokenizers, which takes part in every translation. May be given several times. "
         "Slower, and mostly better.",
         "FOLDER",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)]
 CorpusOption = Annotated[str | None, option(f"{_SPELLINGS}.", "CORPUS", panel="Corpus")]
 ValidationOption = Annotated[
     str | None,
     option(
-        "Pairs to judge the model by while it learns: a corpus, '{share = 0.05}' of the pairs, which is then not "
-        "learnt from, or none. \\[default: the corpus's own, or else '{share = 0.05}']",
+        "Pairs to validate the model on while it learns: a corpus; '{share = 0.05}' of the pairs, which are then not "
+        "learnt from; or none. \\[default: the corpus's own, or else '{share = 0.05}']",
         "CORPUS",
         panel="Corpus",
     ),
@@ -56,23 +57,23 @@ TestOption = Annotated[
 ]
 
 _SEARCH_HELP = {
-    "beam": "Ways to go on with a translation that are followed at once, before one is chosen. 1: fastest. Larger: "
+    "beam": "Partial translations that are followed at the same time, before the best is chosen. 1: fastest. Larger: "
     "slower, and mostly better, up to 5 or so.",
     "n_best": "Translations of each sentence, the best first, at most as many as --beam; with --sample, as many as are "
     "drawn. With 2 or more, a line holds "
     "the sentence's number, the translation's score (its log-probability) and the translation, with tabs between.",
-    "length_penalty": "How much longer translations are preferred. 0: not at all, so that short ones win. No effect "
-    "with a --beam of 1.",
-    "min_ratio": "Fewest words, or parts of words, of a translation for each of the source.",
-    "max_ratio": "Most words, or parts of words, of a translation for each of the source.",
-    "max_length": "Most words, or parts of words, of a translation.",
+    "length_penalty": "How strongly longer translations are preferred. 0: not at all, so that short ones win. No "
+    "effect with a --beam of 1.",
+    "min_ratio": "Shortest translation, as a multiple of the source's length in words, or parts of words.",
+    "max_ratio": "Longest translation, as a multiple of the source's length in words, or parts of words.",
+    "max_length": "Longest translation, in words, or parts of words.",
     "sample": "Draw translations at random, the likelier the more often, instead of looking for the best.",
     "temperature": "With --sample: below 1, likely translations are drawn even more often; above 1, less often.",
-    "top_k": "With --sample: draw each word, or part of one, from so many of the likeliest alone.",
-    "seed": "With --sample: where the random numbers begin. The same seed gives the same translations.",
-    "precision": "Of the weights: float32; int8, several times as fast and a little coarser, on a CPU, without "
-    "--sample and --ensemble; or bfloat16 for the largest products, for many sentences at once where the processor has "
-    "it.",
+    "top_k": "With --sample: draw each word, or part of one, from the N likeliest only.",
+    "seed": "With --sample: the seed of the random numbers. The same seed gives the same translations.",
+    "precision": "Number type of the weights: float32; int8, several times as fast and a little coarser, on a CPU, "
+    "without --sample and --ensemble; or bfloat16 for the largest products, for many sentences at once where the "
+    "processor has it.",
 }
 _METAVARS = {bool: FLAG, int: "N", float: "NUMBER", str: "NAME"}
 
@@ -87,22 +88,18 @@ def setting_options() -> dict[str, Any]:
 
 
 def described(setting: str) -> str:
-    """What a setting does, and the values it may have if they are few."""
+    """The help of a setting, with the values it may have if they are few."""
     text, choices = Settings.options()[setting].help, Settings.options()[setting].allowed.choices
     named = all(re.search(rf"\b{value}\b", text) for value in choices)
     return text if named else f"{text} One of {', '.join(choices)}."
 
 
-def search_options(*left_out: str) -> dict[str, Any]:
-    """An option for each field of `Search`, likewise.
-
-    Args:
-        left_out: fields that would have no meaning for the command.
-    """
+def search_options(*excluded: str) -> dict[str, Any]:
+    """An option for each field of `Search`, but those of the names `excluded`."""
     return {
         name: _option(name, each, _SEARCH_HELP[name], getattr(Search, name), "Search")
         for name, each in allowed(Search).items()
-        if name not in left_out
+        if name not in excluded
     }
 
 
@@ -124,11 +121,7 @@ def with_options(options: Mapping[str, Any]) -> Callable[[Callable[..., None]], 
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the options that were given, as a recipe would have them.
-
-    Raises:
-        InputError: the text of one is no value.
-    """
+    """The values of the options that were given, as a recipe would have them."""
     from dikkat.translation.formats.recipe import read_value
 
     return {
@@ -139,24 +132,13 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def search_given(options: Mapping[str, Any]) -> Search:
-    """The search that the options ask for.
-
-    Raises:
-        SettingsError: one that there cannot be.
-    """
+    """The search that the options describe."""
     with naming_options():
         return Search(**given(options))
 
 
 def check_together(options: Mapping[str, Any]) -> None:
-    """Whether options that were given contradict each other; of a recipe's values, those that are given count.
-
-    Args:
-        options: what `given` returns.
-
-    Raises:
-        InputError: two that do; the message has both.
-    """
+    """A check that options do not contradict each other, of those that `given` returns."""
     if "batch_size" in options and options.get("batch_tokens", "none") != "none":
         raise InputError("--batch-size and --batch-tokens are both given: leave one of them out")
     if options.get("validation") == "none":
@@ -186,14 +168,11 @@ def _with_option_names(message: str) -> str:
     """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
     names = ["corpus", "validation", "test", *allowed(Settings), *allowed(Search)]
     certain = "|".join(name for name in names if "_" in name)
-    return re.sub(rf"^({'|'.join(names)})(?= is |: got )|\b({certain})\b", lambda found: option_name(found[0]), message)
+    return re.sub(rf"^({'|'.join(names)})(?= is |: got )|\b({certain})\b", lambda name: option_name(name[0]), message)
 
 
 def _option(name: str, allowed: Allowed, text: str, default: object, panel: str, *, negative: bool = False) -> Any:
-    """A flag, or an option that takes a value in the words of a recipe; what it means is read later, in one place.
-
-    A recipe's value is undone with the negative of a flag; where there is no recipe, there is none.
-    """
+    """A flag, or an option whose value is read later, as that of a recipe; `negative` adds a --no-… to a flag."""
     flag = allowed.kind is bool
     opposite = f"/--no-{name.replace('_', '-')}" if flag and negative else ""
     return Annotated[

@@ -1,4 +1,4 @@
-"""Pictures: what a translator looked at, and how trainings compare."""
+"""Pictures of a translator's attention, and of trainings beside each other."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,26 +14,22 @@ if TYPE_CHECKING:
 
 _PANELS = 4  # more would be too small to read; the page shows every sentence
 _MARKERS = "os^Dv*PX<>"
-_LONGEST = 60  # tokens of a sentence, likewise
+_LONGEST = 60  # tokens of a sentence that can be read in it
 
 
 def draw(
     translations: Sequence[Translation], folder: str | Path, *, translator: Translator | None = None
 ) -> tuple[Path, Path]:
-    """Write what a translator looked at as a picture, `heatmap.png`, and as a page, `translations.html`.
+    """Write the attention of translations as a picture, `heatmap.png`, and as a page, `translations.html`.
 
-    Args:
-        translations: Sentences and their weights; empty ones are left out. The picture shows the first four of at
-            most 60 tokens; what it leaves to the page is said on standard error.
-        folder: Where; made if need be.
-        translator: What the page has inside, if anything.
+    The picture shows the first four of at most 60 tokens; standard error says which are on the page alone. Empty
+    translations are on neither.
 
     Returns:
         The paths of the picture and of the page.
 
     Raises:
         InputError: No translation has a word to show, or the page cannot compute what the translator does.
-        OSError: The system could not write.
     """
     shown = [translation for translation in translations if translation.target_tokens]
     if not shown:
@@ -42,11 +38,6 @@ def draw(
     folder.mkdir(parents=True, exist_ok=True)
     picture, page = folder / "heatmap.png", folder / "translations.html"
     save_page(page, shown, translator=translator)
-    _save_heatmaps(_in_picture(shown), picture)
-    return picture, page
-
-
-def _in_picture(shown: Sequence[Translation]) -> list[Translation]:
     short = [translation for translation in shown if max(translation.weights.shape) <= _LONGEST]
     chosen = (short or list(shown[:1]))[:_PANELS]  # one long sentence is better than no picture
     if long := len(shown) - len(short) - (0 if short else 1):
@@ -54,33 +45,19 @@ def _in_picture(shown: Sequence[Translation]) -> list[Translation]:
         print(f"{sentences} of more than {_LONGEST} tokens: on the page, not in the picture", file=sys.stderr)
     if len(short) > _PANELS:
         print(f"the picture shows {_PANELS} of {len(shown)} sentences; the page shows all", file=sys.stderr)
-    return chosen
-
-
-def _save_heatmaps(shown: Sequence[Translation], path: Path) -> None:
     figure = heatmaps(
-        [translation.weights for translation in shown],
-        queries=[translation.target_tokens for translation in shown],
-        keys=[translation.source_tokens for translation in shown],
+        [translation.weights for translation in chosen],
+        queries=[translation.target_tokens for translation in chosen],
+        keys=[translation.source_tokens for translation in chosen],
         xlabel="source",
         ylabel="translation",
     )
-    save(figure, path)
+    save(figure, picture)
+    return picture, page
 
 
 def draw_comparison(trials: Sequence["Trial"], folder: Path) -> tuple[Path, Path]:
-    """Write quality against time and against speed as a picture, `comparison.png` and `comparison.svg`.
-
-    Args:
-        trials: Those that have a BLEU.
-        folder: Where.
-
-    Returns:
-        The paths of both.
-
-    Raises:
-        OSError: The system could not write.
-    """
+    """Write the BLEU of trials against time and against speed, as `comparison.png` and `comparison.svg`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, max(4, 1 + 0.25 * len(trials))), layout="constrained")

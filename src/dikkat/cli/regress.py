@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from dikkat.cli.app import Command, app, option
-from dikkat.cli.columns import Data, added, asked, predicted, say_form
+from dikkat.cli.columns import Data, added, form_options, predicted, say_form
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from dikkat.regression import NadarayaWatson
     from dikkat.regression.columns import Column
     from dikkat.regression.diagnostics import LeftOut
+    from dikkat.regression.dialects import FormOptions
+    from dikkat.regression.tables import Table
 
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
+_FOR_APPLY = {"apply", "band", "missing", "text"}
 _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
 _LEVELS = 5  # most categories that are named
@@ -35,8 +38,8 @@ _CHOSEN = ", by which the bandwidth was chosen"
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_SET = ("kernel", "bandwidth", "ridge", "neighbors", "device")  # the estimator's settings that --set takes
-_TEXT = ("delimiter", "decimal", "thousands", "encoding")  # what --text takes
+_SET = ("kernel", "bandwidth", "ridge", "neighbors", "device")  # the estimator's settings for --set
+_TEXT = ("delimiter", "decimal", "thousands", "encoding")  # the names for --text
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
@@ -156,24 +159,16 @@ BandOption = Annotated[
 ]
 FoldsOption = Annotated[
     int | None,
-    typer.Option(
-        help="In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how "
-        "good predictions of new rows are. Each takes as long as a fit. 0: not measured. \\[default: 5]",
-        metavar="N",
-        rich_help_panel=_RESULT,
-        show_default=False,
-        min=0,
+    option(
+        "In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how good "
+        "predictions of new rows are. Each takes as long as a fit. 0: not measured. \\[default: 5]",
+        "N",
+        panel=_RESULT,
     ),
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option(
-        help="Without a table: where the random numbers begin. \\[default: 0]",
-        metavar="N",
-        rich_help_panel=_DATA,
-        show_default=False,
-        min=0,
-    ),
+    option("Without a table: where the random numbers begin, at least 0. \\[default: 0]", "N", panel=_DATA),
 ]
 OutputOption = Annotated[
     Path,
@@ -197,6 +192,7 @@ OutputOption = Annotated[
     "dikkat regress new-homes.csv --apply homes/model.safetensors --band 0.95",
 )
 def regress(
+    context: typer.Context,
     table: TableArgument = None,
     target: TargetOption = None,
     feature: FeatureOption = None,
@@ -219,48 +215,33 @@ def regress(
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    chosen = {
-        "target": target,
-        "feature": feature,
-        "without": without,
-        "categorical": categorical,
-        "ordered": ordered,
-        "missing": missing,
-        "weights": weights,
-        "predict": predict,
-        "apply": apply,
-        "text": text,
-        "order": order,
-        "set": settings,
-        "band": band,
-        "folds": folds,
-    }
-    given = [name for name, value in chosen.items() if value is not None]
+    given = [name for name, value in context.params.items() if value not in (None, (), [])]
+    named = ["set" if name == "settings" else name for name in given if name not in ("table", "seed", "output")]
     if table is not None and seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
-    if table is None and given:
-        raise InputError(f"--{given[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
+    if table is None and named:
+        raise InputError(f"--{named[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
+        if seed is not None and seed < 0:
+            raise InputError(f"--seed: got {seed}; expected at least 0")
         return _experiment(seed or 0, _made(output))
     _check(missing, band, folds)
-    form = asked(_pairs("text", text, _TEXT))
+    form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
     if apply is not None:
-        from dikkat.cli.applying import apply as apply_model
-
-        if wrong := [name for name in given if name not in ("apply", "band", "missing", "text")]:
+        if wrong := [name for name in named if name not in _FOR_APPLY]:
             raise InputError(f"--{wrong[0]} is for a fit, and --apply takes a model as it is: leave out one of them")
-        return apply_model(apply, table, form, band, missing == "drop", _made(output))
+        return _apply(apply, table, form, band, drops, _made(output))
     model = {name: _value(name, each) for name, each in _pairs("set", settings, _SET).items()}
     if order is not None:
         model["order"] = order
-    data = Data.read(table, chosen, form, model)
-    return _regression(model, data, band, _FOLDS if folds is None else folds, missing == "drop", _made(output))
+    data = Data.read(table, context.params, form, model)
+    return _regression(model, data, band, _FOLDS if folds is None else folds, drops, _made(output))
 
 
 def _check(missing: str | None, band: float | None, folds: int | None) -> None:
     """Refuse values that these options do not take."""
-    if folds == 1:
-        raise InputError("--folds: got 1; expected at least 2, or 0 for none")
+    if folds is not None and (folds < 0 or folds == 1):
+        raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
     if band is not None and not 0 < band < 1:
         raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
     if missing not in (None, "refuse", "drop"):
@@ -298,23 +279,19 @@ def _regression(
     from dikkat.regression.diagnostics import hold_out, leave_out
     from dikkat.regression.progress import Working
 
-    written = output / f"{PREDICTIONS}{data.asked.suffix}"
-    if written.resolve() in (data.rows.path.resolve(), data.asked.path.resolve()):
-        raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
-    names = added(data.target, band=level is not None)
-    data.asked.check_writable(written, names)
-    _check_free(output / MODEL, written, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
+    written, names = _written(output, data.queries, data.target, level, data.rows.path)
+    _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
     x, y, weight = data.learned(drops)
-    asked_x = data.frame(data.asked, drops)
-    own, other = len(y) ** 2, len(data.asked) * len(y)
+    queries = data.frame(data.queries, drops)
+    own, other = len(y) ** 2, len(data.queries) * len(y)
     with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
         with Working("finding the bandwidth", None, own).shown():
             model = NadarayaWatson(**settings, **data.categories()).fit(x, y, weight)
         model.target_name_ = data.target
         # An estimate and its deviation are a sum over the rows each; so are a row's error and its degree of freedom.
         with Working("predicting", 2 * other + 2 * own, own).shown():
-            predictions = dict(zip(names, predicted(model, asked_x, level), strict=True))
+            predictions = dict(zip(names, predicted(model, queries, level), strict=True))
             left_out = leave_out(model)
             freedom = model.effective_degrees_of_freedom()
         with Working(f"holding out {folds} folds", None, own).shown():
@@ -324,34 +301,94 @@ def _regression(
     print(f"seconds: {time.perf_counter() - begin:.1f}")
     model.save(output / MODEL)
     print(f"model: {output / MODEL}")
-    data.asked.write(written, predictions)
+    data.queries.write(written, predictions)
     print(f"predictions: {written}")
     _draw(model, data, left_out, output)
+
+
+def _apply(path: Path, table: Path, form: "FormOptions", level: float | None, drops: bool, output: Path) -> None:
+    """Predict the rows of a table, and write it with the predictions, whole or not at all.
+
+    Rows that lack cells are an error, or get no prediction if they are dropped.
+    """
+    from dikkat.regression import NadarayaWatson
+    from dikkat.regression.progress import Working
+    from dikkat.regression.tables import Table
+
+    model, rows = NadarayaWatson.load(path), Table(table, form)
+    kinds = _kinds(path, model, rows)
+    written, names = _written(output, rows, model.target_name_, level)
+    levels = {
+        name: list(map(str, column.levels))
+        for name, column in zip(kinds, model.columns_, strict=False)
+        if column.coded and all(isinstance(level, str) for level in column.levels)
+    }
+    orders = {name: levels[name] for name in levels if kinds[name] == "ordered"}
+    texts = [name for name in levels if kinds[name] == "category"]
+    x = rows.frame(kinds, drops, orders, texts)
+    try:
+        with Working("predicting", None, len(rows) * len(model.X_train_)).shown():
+            found = predicted(model, x, level)
+    except ValueError as error:
+        raise InputError(f"{rows.path}: {error}") from error
+    other = [name for name in rows.names if name not in kinds]
+    print(f"features: {', '.join(kinds)}")
+    if other:
+        print(f"not used: {', '.join(other)}")
+    say_form(rows)
+    lost = int(np.isnan(found[0]).sum())
+    print(f"rows: {len(rows):,}" + (f", {lost:,} without a prediction" if lost else ""))
+    rows.write(written, dict(zip(names, found, strict=True)))
+    print(f"predictions: {written}")
+
+
+def _kinds(path: Path, model: "NadarayaWatson", rows: "Table") -> dict[str, str]:
+    """The model's features and what they are."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        raise InputError(f"{path}: fitted to columns without names; expected a model of a table, or of a frame")
+    if model.n_outputs_ > 1:
+        raise InputError(f"{path}: predicts {model.n_outputs_} columns; expected a model of one")
+    if lost := [name for name in names if name not in rows.names]:
+        there = ", ".join(rows.names)
+        raise InputError(f"{rows.path}: lacks the model's {', '.join(map(repr, lost))}. There are: {there}")
+    kinds = [column.kind for column in model.columns_] or ["number"] * len(names)
+    return dict(zip(map(str, names), map(str, kinds), strict=True))
+
+
+def _written(
+    output: Path, table: "Table", target: str | None, level: float | None, *inputs: Path
+) -> tuple[Path, list[str]]:
+    """The file of the predictions, and the names of their columns, checked before the work."""
+    written, names = output / f"{PREDICTIONS}{table.suffix}", added(target, band=level is not None)
+    if written.resolve() in [path.resolve() for path in (table.path, *inputs)]:
+        raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
+    table.check_writable(written, names)
+    _check_free(written)
+    return written, names
 
 
 def _describe_columns(model: "NadarayaWatson", data: Data) -> None:
     """Print the kernel's width along each column, and the column's kind."""
     x = model.X_train_[model.sample_weight_ > 0]
     low, high = x.min(0), x.max(0)
-    columns = list(zip(data.features, _columns(model), strict=True))
-    show_table(
-        ["feature", "from", "to", "bandwidth"],
-        [
-            (name, *_ends(column, low[j], high[j]), _reach(model, column, model.bandwidth_[j], high[j] - low[j]))
-            for j, (name, column) in enumerate(columns)
-        ],
-    )
+    columns, rows = list(zip(data.features, _columns(model), strict=True)), []
+    for j, (name, column) in enumerate(columns):
+        ends = ("", "") if column.kind == "category" else (column.shown(low[j]), column.shown(high[j]))
+        rows.append((name, *ends, _reach(model, column, model.bandwidth_[j], high[j] - low[j])))
+    show_table(["feature", "from", "to", "bandwidth"], rows)
     if model.neighbors_ is not None:
         print(f"bandwidths of a typical row: they are wider as the {model.neighbors_} nearest rows lie farther off")
     for name, column in columns:
         if column.kind == "date":
             print(f"{name}: dates, which count as days since {column.shown(0)}")
         elif column.coded:
-            order = " in this order" if column.kind == "ordered" else ""
-            print(f"{name}: {len(column.levels)} categories{order}, {_some_of(column.levels)}")
+            order, more = " in this order" * (column.kind == "ordered"), ", …" * (len(column.levels) > _LEVELS)
+            some = ", ".join(map(str, column.levels[:_LEVELS]))
+            print(f"{name}: {len(column.levels)} categories{order}, {some}{more}")
     for name, held in data.left_out.items():
         print(f"left out: {name}, which {held}" if name else f"left out: a column that {held}")
-    say_form(data.rows, data.asked)
+    say_form(data.rows, data.queries)
 
 
 def _describe_rows(
@@ -379,17 +416,9 @@ def _columns(model: "NadarayaWatson") -> "Sequence[Column]":
     return model.columns_ or [Column()] * len(model.bandwidth_)
 
 
-def _ends(column: "Column", low: float, high: float) -> tuple[str, str]:
-    return ("", "") if column.kind == "category" else (column.shown(low), column.shown(high))
-
-
-def _some_of(levels: Sequence[object]) -> str:
-    return ", ".join(map(str, levels[:_LEVELS])) + (", …" if len(levels) > _LEVELS else "")
-
-
 def _reach(model: "NadarayaWatson", column: "Column", sigma: float, spread: float) -> str:
     """A bandwidth, or what it means if it is so wide that the kernel makes no difference between the rows."""
-    from dikkat.regression.coding import largest
+    from dikkat.regression.joined import largest
 
     if column.coded:
         return "no influence" if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
@@ -421,7 +450,7 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
 
 def _units(model: "NadarayaWatson", ranges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The units in which bandwidths are drawn: the range, of a category the largest λ."""
-    from dikkat.regression.coding import largest
+    from dikkat.regression.joined import largest
 
     return np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
 
@@ -431,11 +460,10 @@ def _experiment(seed: int, output: Path) -> None:
     from dikkat.regression.diagnostics import leave_out
     from dikkat.regression.tables import write_columns
 
-    done = experiment.run(seed)
-    rows = [
-        [each.name, _sigma(each.model), f"{leave_out(each.model).error:.4f}", f"{each.error:.4f}"]
-        for each in done.poolings
-    ]
+    done, rows = experiment.run(seed), []
+    for each in done.poolings:
+        sigma = "" if each.model.bandwidth == experiment.EVERYWHERE else f"{each.model.bandwidth_[0]:.4g}"
+        rows.append([each.name, sigma, f"{leave_out(each.model).error:.4f}", f"{each.error:.4f}"])
     print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 training points; mean squared errors")
     show_table(["", "bandwidth", "leaving each point out", "from the truth"], rows)
     learned = done.poolings[-1].model
@@ -453,12 +481,6 @@ def _experiment(seed: int, output: Path) -> None:
     print(f"predictions: {written}")
     _save(pictures.draw_experiment(done), output / "experiment")
     _save(pictures.draw_history(learned.history_, ["x"], np.ptp(learned.X_train_, axis=0)), output / "history")
-
-
-def _sigma(model: "NadarayaWatson") -> str:
-    from dikkat.regression.experiment import EVERYWHERE
-
-    return "" if model.bandwidth == EVERYWHERE else f"{model.bandwidth_[0]:.4g}"
 
 
 def _save(figure: "Figure", path: Path) -> None:
@@ -489,16 +511,12 @@ def _check_free(*paths: Path) -> None:
 
 def _widest(data: Data) -> str:
     """The feature with the largest range."""
-    with np.errstate(over="ignore"):
-        plain = [name for name in data.features if data.kinds[name] == "number"]
-        if not plain:
-            return data.features[0]
-        return max(plain, key=lambda name: _range(data.rows.numbers(name, missing=True)))
-
-
-def _range(values: np.ndarray[Any, Any]) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.ptp(known)) if len(known) else 0.0
+    ranges = {data.features[0]: -1.0}
+    for name in (name for name in data.features if data.kinds[name] == "number"):
+        with np.errstate(over="ignore"):
+            known = data.rows.numbers(name, missing=True)
+            ranges[name] = float(np.ptp(known[~np.isnan(known)])) if not np.isnan(known).all() else 0.0
+    return max(ranges, key=lambda name: ranges[name])
 
 
 @contextmanager

@@ -14,19 +14,14 @@ _PACKAGES = (
     "scikit-learn", "scipy", "sacrebleu", "matplotlib", "keras", "tensorflow", "jax", "mxnet",
 )  # fmt: skip
 _VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OMP_WAIT_POLICY",
-    "MKL_NUM_THREADS",
-    "NUMBA_CACHE_DIR",
-    "DIKKAT_CACHE",
-    "KERAS_BACKEND",
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "NUMBA_CACHE_DIR", "DIKKAT_CACHE", "KERAS_BACKEND",
     "TRITON_INTERPRET",
-)
+)  # fmt: skip
 
 
 @app.command(cls=Command, epilog="Example:\n\ndikkat report > report.txt")
 def report() -> None:
-    """Print versions, threads, implementations and caches: what an issue should say of the machine it was seen on."""
+    """Print versions, threads, implementations and caches of this machine, to be added to an issue."""
     for title, lines in (
         ("system", _system()),
         ("versions", _versions()),
@@ -64,8 +59,8 @@ def _implementations() -> Iterator[str]:
     score = dikkat.scores.Additive(key_size=3, query_size=5, num_hiddens=7)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     query, key, value = (torch.zeros(2, 11, size, device=device) for size in (5, 3, 13))
-    for found in dikkat.implementations(query, key, value, score=score.to(device)):
-        yield f"{found.name}: runs" if found.runs else f"{found.name}: {'; '.join(found.reasons)}"
+    for each in dikkat.implementations(query, key, value, score=score.to(device)):
+        yield f"{each.name}: runs" if each.runs else f"{each.name}: {'; '.join(each.reasons)}"
 
 
 def _caches() -> Iterator[str]:

@@ -3,7 +3,7 @@
 import difflib
 import sys
 from io import TextIOWrapper
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
@@ -16,8 +16,8 @@ _UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy o
 
 def run() -> None:
     """Run the application; errors that a user can mend become one line on standard error and exit status 2."""
-    if not sys.stdout.isatty():
-        _write_utf8(sys.stdout)
+    if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # which has letters that a narrow locale has not
     try:
         raise SystemExit(app(prog_name=app.info.name, standalone_mode=False) or 0)
     except _UsageError as error:
@@ -38,7 +38,7 @@ def run() -> None:
 
 
 def _misuse(error: Any) -> str:
-    """What is wrong with the command as it was written, and where it says how to write it."""
+    """The fault of a command as it was written, and the command whose help says how to write it."""
     command = error.ctx.command_path if error.ctx else app.info.name
     if type(error).__name__ == "NoSuchOption":
         problem = f"no such option: {error.option_name}{_meant(error)}"
@@ -49,7 +49,7 @@ def _misuse(error: Any) -> str:
 
 
 def _meant(error: Any) -> str:
-    """The option that is nearly called so. The dashes, which all have, would make any two of them look alike."""
+    """A question with the option of nearly this name. Their dashes would make any two look alike."""
     command = error.ctx.command
     known = {
         name.lstrip("-"): name
@@ -58,12 +58,6 @@ def _meant(error: Any) -> str:
     }
     near = difflib.get_close_matches(error.option_name.lstrip("-"), known, n=1, cutoff=0.7)
     return f"; did you mean {known[near[0]]}?" if near else ""
-
-
-def _write_utf8(stream: TextIO) -> None:
-    """Translations have letters that a narrow locale has not; files and pipes get them as they are."""
-    if isinstance(stream, TextIOWrapper):
-        stream.reconfigure(encoding="utf-8")
 
 
 def _fail(message: str) -> None:

@@ -26,26 +26,28 @@ _SETTINGS = "DIKKAT_SERVE"
 )
 def serve(
     models: Annotated[list[Path], typer.Argument(help="Model folders that `dikkat train` made.", show_default=False)],
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine's.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0: all addresses of this machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535, metavar="N")] = 8000,
     name: Annotated[
         list[str] | None,
-        option("A name by which others address this machine, with --host. May be given several times.", "HOST"),
+        option("A name by which others reach this machine; for use with --host. May be given several times.", "HOST"),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        option("A page that may use the server from a browser, https://example.org. \\[default: none]", "ORIGIN"),
+        option("A site whose pages may use the server, such as https://example.org. \\[default: none]", "ORIGIN"),
     ] = None,
     rate: Annotated[
         str | None,
-        option("Requests of one address, such as 20/second. \\[default: any number]", "RATE", panel=_LIMITS),
+        option("Most requests of one address, such as 20/second. \\[default: any number]", "RATE", panel=_LIMITS),
     ] = None,
     queue: Annotated[
-        int, typer.Option(help="Sentences that may wait.", min=1, metavar="N", rich_help_panel=_LIMITS)
+        int, typer.Option(help="Most sentences that may wait.", min=1, metavar="N", rich_help_panel=_LIMITS)
     ] = 1024,
     seconds: Annotated[
         float,
-        typer.Option(help="After which work on a request is stopped.", metavar="NUMBER", rich_help_panel=_LIMITS),
+        typer.Option(help="Longest time for a request, in seconds.", metavar="NUMBER", rich_help_panel=_LIMITS),
     ] = 30.0,
     workers: Annotated[
         int, typer.Option(help="Processes, each with the models and a queue of its own.", min=1, metavar="N")
@@ -61,30 +63,20 @@ def serve(
 
     limits = {"rate": rate, "queue": queue, "seconds": seconds}
     try:
-        Limits(**limits)  # type: ignore[arg-type]  # what is wrong with them is said here, and not by a worker
+        Limits(**limits)  # type: ignore[arg-type]  # a fault is said here, and not by a worker
     except InputError as error:
         raise InputError(f"--{error}") from None
     for each in allow_origin or []:
         if each != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+", each):  # as browsers write them
             raise InputError(f"--allow-origin: got {each!r}; expected scheme and host in small letters")
-    any_name = host in ("0.0.0.0", "::") and not name
-    names = [f"[{each}]" if ":" in each and each[0] != "[" else each for each in (host, *(name or []))]
-    if odd := [each for each in names if "*" in each]:
-        raise InputError(f"--name: got {odd[0]}; expected the name of a host")
-    hosts = ["*"] if any_name else list(dict.fromkeys(["localhost", "127.0.0.1", "[::1]", *names]))
-    named: dict[str, str] = {}
-    for folder in models:
-        called = folder.resolve().name
-        if called in named:
-            raise InputError(f"models: got two of the name {called}; expected names that differ: rename a folder")
-        named[called] = str(folder)
+    hosts, folders = _hosts(host, name or []), _by_name(models)
     _check_free(host, port)
-    settings = {"models": named, "limits": limits, "hosts": hosts, "origins": allow_origin or []}
+    settings = {"models": folders, "limits": limits, "hosts": hosts, "origins": allow_origin or []}
     target: Any = "dikkat.cli.serve:application"
     if workers == 1:
         target = _made(settings)
     else:
-        for folder in models:  # what is wrong with one is said here, and not by every worker
+        for folder in models:  # a fault of one is said here, and not by every worker
             Translator.load(folder)
         os.environ[_SETTINGS] = json.dumps(settings)
     uvicorn.run(
@@ -94,8 +86,29 @@ def serve(
     )  # fmt: skip
 
 
+def _hosts(host: str, names: list[str]) -> list[str]:
+    """The names by which the server may be addressed; where it listens everywhere without names, any."""
+    if host in ("0.0.0.0", "::") and not names:
+        return ["*"]
+    own = [f"[{each}]" if ":" in each and each[0] != "[" else each for each in (host, *names)]
+    if odd := [each for each in own if "*" in each]:
+        raise InputError(f"--name: got {odd[0]}; expected the name of a host")
+    return list(dict.fromkeys(["localhost", "127.0.0.1", "[::1]", *own]))
+
+
+def _by_name(models: list[Path]) -> dict[str, str]:
+    """The folders of models by the names that requests call them."""
+    folders: dict[str, str] = {}
+    for folder in models:
+        name = folder.resolve().name
+        if name in folders:
+            raise InputError(f"models: got two of the name {name}; expected names that differ: rename a folder")
+        folders[name] = str(folder)
+    return folders
+
+
 def _check_free(host: str, port: int) -> None:
-    """Whether the port is free, before models are loaded."""
+    """A check that the port is free, before models are loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

@@ -39,14 +39,14 @@ def show(
         bool,
         typer.Option(
             "--model-inside",
-            help="Put the model into the page too, in int8: it then translates whatever is typed, like that of "
+            help="Put the model into the page too, in int8: the page then translates whatever is typed, like that of "
             "`dikkat export --html`.",
             metavar=FLAG,
         ),
     ] = False,
     **options: Any,
 ) -> None:
-    """Translate sentences and show what the model looked at for each word, as a picture and as a page for a browser."""
+    """Translate sentences and show the attention of each word, as a picture and as a page for a browser."""
     from dikkat.cli.pictures import draw
 
     if (not sentences) == (file is None):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
+_TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
 @app.command(
@@ -59,8 +60,7 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A recipe: a file, or the name of one that `dikkat recipes` lists. Options that are given count "
-            "instead of its own.",
+            help="A recipe: a file, or the name of one that `dikkat recipes` lists. Options replace its values.",
             show_default=False,
         ),
     ] = None,
@@ -87,7 +87,7 @@ def train(
 
 @contextmanager
 def _interruptible(output: Path, folder: Path) -> Iterator[None]:
-    """Say what Ctrl-C has left, wherever the training was: reading, training or saving."""
+    """Within, Ctrl-C ends the command with a line that says what is saved and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -95,7 +95,7 @@ def _interruptible(output: Path, folder: Path) -> Iterator[None]:
 
         if RunFolder(folder).newest() is not None:
             _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
-            _say_how_to_go_on(output)
+            _say(_TO_GO_ON + shlex.quote(str(output)))
         else:
             _say("dikkat: interrupted before there was a checkpoint; nothing is saved")
         raise typer.Exit(130) from None
@@ -140,7 +140,13 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
 def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
-    translator = replace(result.translator, origin=_origin(result, plan))
+    origin = Origin.now(
+        corpus=plan.corpus and plan.corpus.title(),
+        pairs=result.pairs,
+        epochs=len(result.epochs),
+        validation_loss=min((each.loss for each in result.validations), default=None),
+    )
+    translator = replace(result.translator, origin=origin)
     if usable and _leads():  # hardly begun, it must not replace an older model
         if stopped := _stopped_early(result, plan.settings):
             _say(stopped)
@@ -149,22 +155,11 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
     if result.interrupted:
         _say("dikkat: interrupted; " + ("the best model so far is saved" if usable else "no model is saved yet"))
         if result.resumable:
-            _say_how_to_go_on(output)
+            _say(_TO_GO_ON + shlex.quote(str(output)))
         raise typer.Exit(130)
     if plan.test is not None and _leads():
         scores = _score(translator, list(plan.test.open("test")))
-        replace(translator, origin=translator.origin and translator.origin.scored(plan.test.title(), scores)).save(
-            output
-        )
-
-
-def _origin(result: "Training", plan: "Recipe") -> Origin:
-    return Origin.now(
-        corpus=plan.corpus and plan.corpus.title(),
-        pairs=result.pairs,
-        epochs=len(result.epochs),
-        validation_loss=min((each.loss for each in result.validations), default=None),
-    )
+        replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
 
 
 def _stopped_early(result: "Training", settings: Settings) -> str | None:
@@ -200,10 +195,6 @@ def _summary(result: "Training", settings: Settings) -> str:
     return f"{which} of {len(result.validations)} validations, the best one's loss {best.loss:.3f}{bleu}; {course}"
 
 
-def _say_how_to_go_on(output: Path) -> None:
-    _say(f"To go on: dikkat train --resume --output {shlex.quote(str(output))}")
-
-
 def _score(translator: Translator, pairs: list[tuple[str, str]]) -> Evaluation:
     translations = translator.translate([source for source, _ in pairs])
     scores = evaluate([each.target for each in translations], [target for _, target in pairs])
@@ -214,7 +205,7 @@ def _score(translator: Translator, pairs: list[tuple[str, str]]) -> Evaluation:
 
 
 def _leads() -> bool:
-    """Whether this process is the one of several, under torchrun, that writes and speaks."""
+    """True of the one process, of several under torchrun, that writes and speaks."""
     return processes().rank == 0
 
 

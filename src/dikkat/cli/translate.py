@@ -43,8 +43,8 @@ def translate(
         bool,
         typer.Option(
             "--json",
-            help="Print each translation as a line of JSON: source, target, the tokens of both, score, for each token "
-            "of the target how much it looked at each of the source (weights), and at which most (alignment).",
+            help="Print each translation as a line of JSON: source, target, the tokens of both, score, the attention "
+            "of each target token to the source tokens (weights), and the one with the most (alignment).",
             metavar=FLAG,
         ),
     ] = False,

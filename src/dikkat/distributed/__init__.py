@@ -4,7 +4,6 @@ On `torch.distributed`, as `torchrun` starts it: gloo on CPUs, NCCL on GPUs.
 """
 
 from dikkat.distributed.front import attend
-from dikkat.distributed.order import positions
 from dikkat.distributed.ranks import RankError
 
-__all__ = ["RankError", "attend", "positions"]
+__all__ = ["RankError", "attend"]

@@ -31,7 +31,7 @@ def in_blocks(weights: Callable[[Tensor], Tensor], rows: Tensor, each: int) -> T
 
 
 def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked, device: torch.device) -> Summary:
-    """What is asked for of the weights.
+    """The requested summaries of the weights.
 
     Args:
         rows_of: Computes some rows.
@@ -48,8 +48,8 @@ def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked,
         of_rows, weights = rows_of(index[block])
         kept["lse"].append(of_rows)
         if asked.top:
-            for name, found in zip(("weights", "keys"), _largest(weights, asked.top), strict=True):
-                kept[name].append(found)
+            for name, largest in zip(("weights", "keys"), _largest(weights, asked.top), strict=True):
+                kept[name].append(largest)
         if asked.entropy:
             kept["entropy"].append(torch.special.entr(weights).sum(-1))
         if asked.sums:
@@ -76,10 +76,10 @@ def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked,
 def _largest(weights: Tensor, top: int) -> tuple[Tensor, Tensor]:
     """The largest weights of each row with their keys, the first of equal ones first."""
     order = weights.argsort(dim=-1, descending=True, stable=True)[..., :top]
-    found = weights.gather(-1, order)
+    largest = weights.gather(-1, order)
     missing = top - order.shape[-1]  # where there are no keys at all
-    order, found = (torch.nn.functional.pad(t, (0, missing)) for t in (order, found))
-    return found, order
+    order, largest = (torch.nn.functional.pad(t, (0, missing)) for t in (order, largest))
+    return largest, order
 
 
 def _pooled(weights: Tensor, cells: int, by_largest: bool) -> Tensor:
@@ -94,41 +94,24 @@ def _pooled(weights: Tensor, cells: int, by_largest: bool) -> Tensor:
 
 
 def numbers_of_a_row(problem: Problem) -> int:
-    """How many numbers a row of a call takes where every pair is built."""
+    """The numbers that a row of a call takes where every pair is built."""
     features = 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
     return math.prod(problem.lead) * problem.limits.keys * features
 
 
 def of_rows(problem: Problem, rows: Tensor) -> Problem:
     """The call of some of its queries: each row sees what it saw."""
-    limits, lens = problem.limits, problem.limits.lens
-    count, ones = limits.keys - limits.queries, (1,) * len(problem.lead)
+    whole, lens = problem.limits, problem.limits.lens
+    count, ones = whole.keys - whole.queries, (1,) * len(problem.lead)
     if lens is not None and lens.shape[-1] != 1:
         lens = lens[..., rows]
-    if limits.causal:
-        reach = (rows + 1 + count).clamp(0, limits.keys).reshape(*ones, -1)
+    if whole.causal:
+        reach = (rows + 1 + count).clamp(0, whole.keys).reshape(*ones, -1)
         lens = reach if lens is None else torch.minimum(lens, reach)
-    mask, exclude = limits.mask, limits.exclude
+    mask, exclude = whole.mask, whole.exclude
     if mask is not None and mask.shape[-2] != 1:
         mask = mask[..., rows, :]
     if exclude is not None and exclude.shape[-1] != 1:
         exclude = exclude[..., rows]
-    cut = replace(limits, queries=len(rows), causal=False, lens=lens, mask=mask, exclude=exclude)
+    cut = replace(whole, queries=len(rows), causal=False, lens=lens, mask=mask, exclude=exclude)
     return replace(problem, query=problem.query[..., rows, :], limits=cut)
-
-
-def of_keys(problem: Problem, cols: slice) -> Problem:
-    """The call of some of its keys, without causality: each row sees of them what it saw."""
-    limits = problem.limits
-    lens, mask, bias, exclude = limits.lens, limits.mask, limits.key_bias, limits.exclude
-    count = cols.stop - cols.start
-    if lens is not None:
-        lens = (lens - cols.start).clamp(0, count)
-    if mask is not None and mask.shape[-1] != 1:
-        mask = mask[..., cols]
-    if exclude is not None:
-        exclude = torch.where((exclude >= cols.start) & (exclude < cols.stop), exclude - cols.start, -1)
-    bias = None if bias is None else bias[..., cols]
-    cut = replace(limits, keys=count, lens=lens, mask=mask, key_bias=bias, exclude=exclude)
-    key, value = problem.key[..., cols, :], problem.value[..., cols, :]
-    return replace(problem, key=key, value=value, limits=cut, packed=None)

@@ -2,62 +2,50 @@
 
 import inspect
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import call
-from dikkat.inspection.blocks import in_blocks, summarise
+from dikkat.inspection.blocks import RowsOf, in_blocks, summarise
 from dikkat.inspection.front import answer, inspected
 from dikkat.inspection.request import Inspection, Request
 from dikkat.masking import softmax
 from dikkat.scores import Dot
 
 
-class Dense(NamedTuple):
-    """Weights that can be computed a few rows at a time: rows_of(rows) is (lse (..., r), weights (..., r, m))."""
-
-    queries: int
-    keys: int
-    each: int
-    device: torch.device
-    rows_of: Callable[[Tensor], tuple[Tensor, Tensor]]
-
-    def inspected(self, request: Request) -> Inspection:
-        """What is asked for of them."""
-        asked, chosen = request.asked(self.queries, self.keys), request.chosen(self.queries, self.device)
-        summary = summarise(self.rows_of, self.queries, self.keys, self.each, asked, self.device)
-        rows = None if chosen is None else in_blocks(lambda block: self.rows_of(block)[1], chosen, self.each)
-        return answer(summary, request, rows, None)
+def _in_rows(rows_of: RowsOf, queries: int, keys: int, each: int, device: torch.device, request: Request) -> Inspection:
+    """The requested summaries of weights that can be computed a few rows at a time."""
+    asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
+    summary = summarise(rows_of, queries, keys, each, asked, device)
+    return answer(summary, request, None if chosen is None else in_blocks(lambda b: rows_of(b)[1], chosen, each))
 
 
 def of_weights(weights: Tensor, request: Request) -> Inspection:
-    """What is asked for of weights (..., n, m) that are all there; their log-sum-exp is not known."""
+    """The requested summaries of weights (..., n, m) that are all there; their log-sum-exp is not known."""
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
     queries, keys = wide.shape[-2:]
 
     def rows_of(rows: Tensor) -> tuple[Tensor, Tensor]:
         own = wide[..., rows, :]
-        return own[..., 0:0].sum(-1), own  # in the place of what is not known
+        return own[..., 0:0].sum(-1), own  # in the place of the log-sum-exp
 
-    dense = Dense(queries, keys, wide.numel() // max(1, queries), wide.device, rows_of)
-    return replace(dense.inspected(request), lse=None)
+    each = wide.numel() // max(1, queries)
+    return replace(_in_rows(rows_of, queries, keys, each, wide.device, request), lse=None)
 
 
 def of_dot_product(
     query: Tensor, key: Tensor, mask: Tensor | None, request: Request, *, causal: bool = False
 ) -> Inspection:
-    """What softmax(Q Kᵀ + mask) looks at: query (..., n, d) with its scale, key (..., m, d).
+    """The requested summaries of softmax(Q Kᵀ + mask): query (..., n, d) with its scale, key (..., m, d).
 
     Args:
         query: Any floating point; computed with in float32 or wider.
-        key: Likewise.
+        key: In the same dtype or another.
         mask: Booleans, True takes part, or numbers that are added; it broadcasts to (..., n, m).
-        request: What is asked for.
+        request: The summaries.
         causal: Whether query i sees keys j <= i, aligned top-left as PyTorch has it.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
@@ -80,15 +68,10 @@ def of_dot_product(
         weights, peak, total = softmax(query[..., rows, :] @ key.mT + added, None)
         return peak + total.log(), weights
 
-    return Dense(queries, keys, math.prod(lead) * keys, query.device, rows_of).inspected(request)
+    return _in_rows(rows_of, queries, keys, math.prod(lead) * keys, query.device, request)
 
 
-def of_fused_function(request: Request, *arguments: object, **named: object) -> Inspection:
-    """What a call of `torch.nn.functional.scaled_dot_product_attention` looks at."""
-    return _of_fused_function(request, *arguments, **named)  # type: ignore[arg-type]
-
-
-def _of_fused_function(
+def of_fused_function(
     request: Request,
     query: Tensor,
     key: Tensor,
@@ -99,6 +82,7 @@ def _of_fused_function(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Inspection:
+    """The requested summaries of a call of `torch.nn.functional.scaled_dot_product_attention`."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -110,7 +94,7 @@ _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
 def of_multi_head_function(request: Request, *arguments: object, **named: object) -> Inspection:
-    """What a call of `torch.nn.functional.multi_head_attention_forward` looks at, each head."""
+    """The requested summaries of each head of a call of `torch.nn.functional.multi_head_attention_forward`."""
     bound = _SIGNATURE.bind(*arguments, **named)
     bound.apply_defaults()
     given = bound.arguments

@@ -2,75 +2,58 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import FrameType
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
-from dikkat import watching
+from dikkat import observers
+from dikkat.addresses import transformed
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
 from dikkat.inspection.front import inspected, is_by_product
-from dikkat.inspection.request import Inspection, Overview, Pool, Request
+from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
-from dikkat.masking import transformed
+from dikkat.masking import check_names
 from dikkat.problem import Problem, Result
 
 _CAPTURED: dict[Any, Callable[..., Inspection]] = {
     F.scaled_dot_product_attention: of_fused_function,
     F.multi_head_attention_forward: of_multi_head_function,
 }
-# In Hugging Face's models, the functions whose softmax makes the weights with `attn_implementation="eager"`.
-_MODES = frozenset({"__torch_function__", "handle_torch_function"})
-_EAGER = frozenset({"eager_attention_forward", "_upcast_and_reordered_attn"})
 
 
 @contextmanager
-def record(
-    model: nn.Module,
-    *,
-    rows: Sequence[int] | Tensor | None = None,
-    top_k: int | None = None,
-    sums: bool = False,
-    entropy: bool = False,
-    argmax: bool = False,
-    overview: Overview | None = None,
-    pool: Pool = "mean",
-) -> Iterator[Trace]:
+def record(model: nn.Module, **request: Unpack[Requesting]) -> Iterator[Trace]:
     """Record what a model's attention looks at, layer by layer, while it runs as it does.
 
     What is seen: every call of `dikkat.attend` and its sisters, dikkat's layers and recurrences,
     `torch.nn.MultiheadAttention`, and `torch.nn.functional.scaled_dot_product_attention` inside any module; so too
     Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`, but not with flash or flexible
     attention. Weights are those before dropout; they are summarised at once, moved to the CPU, and have no gradient.
-    Neither the model's results nor its gradients change, but for the rounding where PyTorch would have
-    taken a shortcut in evaluation.
+    Neither the model's results nor its gradients change, but for rounding where a shortcut would have gone by a module
+    without calling it: PyTorch's for encoders in evaluation, a recurrence's for a step, a compiled search.
 
-    Nothing is patched or hooked: this thread is watched, and the module that called is found on its stack. So other
-    threads are as they were, and may record too; recordings may be nested. What `torch.compile` made runs uncompiled
-    meanwhile, in all threads. What is computed once more for a backward (checkpoints) is not recorded again.
+    A call belongs to the innermost module of the model that is being called (`module(...)`), which hooks on the modules
+    tell meanwhile; a module's other methods count as part of what called them. Other threads are not seen, and may
+    record for themselves; recordings may be nested. What `torch.compile` made runs uncompiled meanwhile, in all
+    threads. What is computed once more for a backward (checkpoints) is not recorded again.
 
     Args:
         model: The calls within its modules are recorded, by the modules' names in it.
-        rows: As of `dikkat.inspect`, as are all that follow: which queries' weights.
-        top_k: How many of each query's largest weights.
-        sums: Whether to record the sums by key.
-        entropy: Whether to record each query's entropy.
-        argmax: Whether to record the key of each query's largest weight.
-        overview: How many cells the map is pooled to.
-        pool: "mean" or "max".
+        **request: What to record of each call (`Requesting`).
 
     Yields:
         The `Trace`, which fills while the model runs.
 
     Raises:
         TypeError: `model` is no module, or an argument is of the wrong kind.
-        ValueError: Nothing is asked for; an argument that does not fit a call, with the name of its module; or, at the
+        ValueError: Nothing is requested; an argument that does not fit a call, with the name of its module; or, at the
             end, no call was seen.
 
     Example:
@@ -83,13 +66,15 @@ def record(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
-    request = Request(rows, None, top_k, sums, entropy, argmax, overview, pool)
-    if request == Request(pool=pool):
+    check_names(request, Requesting)
+    checked = Request(**request)
+    if checked == Request(pool=checked.pool):
         raise ValueError("record: got nothing to record; expected rows, top_k, sums, entropy, argmax or overview")
-    recorder = _Recorder(model, request)
+    recorder = _Recorder(checked)
     with ExitStack() as stack:
         stack.enter_context(_uncompiled())
-        stack.enter_context(watching.watched_by(*watching.watchers(), recorder))
+        stack.enter_context(recorder.hooked(model))
+        stack.enter_context(observers.only(*observers.current(), recorder))
         stack.enter_context(_Mode(recorder))
         yield recorder.trace
     if not recorder.trace.names:
@@ -106,66 +91,98 @@ def record(
 class _Recorder:
     """Adds to a trace what this thread's calls within a model look at."""
 
-    def __init__(self, model: nn.Module, request: Request) -> None:
+    def __init__(self, request: Request) -> None:
         self.trace, self._request = Trace(), request
-        # By identity, and kept alive meanwhile; a compiled module stands for its original.
-        self._names = {id(module): (name, module) for name, module in _named(model)}
+        self._thread, self._calls = threading.get_ident(), list[tuple[str, nn.Module]]()
+
+    @contextmanager
+    def hooked(self, model: nn.Module) -> Iterator[None]:
+        """Within, know which modules of the model are being called, from the outermost to the innermost."""
+        with ExitStack() as stack:
+            for path, module in model.named_modules():
+                if _is_leaf(module):
+                    continue
+                name = ".".join(part for part in path.split(".") if part != "_orig_mod")  # which compilation adds
+                for handle in self._hooks(name, module):
+                    stack.callback(handle.remove)
+            yield
+
+    def _hooks(self, name: str, module: nn.Module) -> Iterator[RemovableHandle]:
+        call = name, module
+
+        def enter(*_: Any) -> None:
+            if threading.get_ident() == self._thread:
+                self._calls.append(call)
+
+        def leave(*_: Any) -> None:
+            if threading.get_ident() == self._thread:
+                while self._calls.pop() is not call:  # what an interrupt has left open
+                    pass
+
+        yield module.register_forward_pre_hook(enter)
+        yield module.register_forward_hook(leave, always_call=True)
 
     def runs(self, name: str, problem: Problem) -> Result | None:
-        """A call of dikkat's of whose output what is asked for is a by-product."""
+        """The result of a call of dikkat's, if what is requested is a by-product of it."""
         if not is_by_product(name, problem):
             return None
-        found = self.add(lambda: inspected(problem, self._request, impl=name, pools=True))
-        return None if found is None or found.output is None else Result(found.output, None, None)
+        seen = self.add(lambda: inspected(problem, self._request, impl=name, pools=True))
+        return None if seen is None or seen.output is None else Result(seen.output, None, None)
 
     def saw(self, problem: Problem) -> None:
-        """A call of dikkat's."""
+        """Look at a call of dikkat's."""
         plain = replace(problem, dropout=0.0, seeds=None)
         self.add(lambda: inspected(plain, self._request))
 
     def saw_weights(self, weights: Tensor) -> None:
-        """Weights that a recurrence, or a model's own operations, made."""
+        """Look at weights that a recurrence, or a model's own operations, made."""
         self.add(lambda: of_weights(weights, self._request))
 
     def saw_function(self, function: Any, *arguments: Any, **named: Any) -> None:
-        """A call of one of PyTorch's functions."""
+        """Look at a call of one of PyTorch's functions."""
         self.add(lambda: _CAPTURED[function](self._request, *arguments, **named))
+
+    def saw_softmax(self, weights: Tensor) -> None:
+        """Take note of a softmax, if Hugging Face's own ("eager") attention makes its weights by it."""
+        if self._calls and _is_eager(module := self._calls[-1][1]):
+            keys = weights.shape[-1] - hasattr(module, "sinks")  # a sink stands after the keys
+            self.saw_weights(weights[..., :keys])
 
     def add(self, look: Callable[[], Inspection]) -> Inspection | None:
         """Look at a call, if it is of a module of the model."""
-        name = self._caller()
         # In a backward, what a checkpoint computes has been seen before.
-        if name is None or torch._C._current_graph_task_id() != -1:
+        if not self._calls or torch._C._current_graph_task_id() != -1:
             return None
+        name, _ = self._calls[-1]
         if transformed():
             raise ValueError(
                 f"record: got a call of {name!r} under torch.func (vmap, grad ...), where tensors stand for many "
                 "values; expected plain ones"
             )
-        with torch.no_grad(), watching.watched_by(), _without_autocast():
+        # Without autocast: weights are not to be rounded to halves.
+        cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
+        with torch.no_grad(), observers.only(), cpu, cuda:
             try:
-                found = look()
+                seen = look()
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{error} (recording {name!r})") from error
-        self.trace.add(name, replace(found, output=None))
-        return found
-
-    def _caller(self) -> str | None:
-        """The innermost module of the model on the stack; None where there is none."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            own = frame.f_locals.get("self")
-            if id(own) in self._names:
-                return self._names[id(own)][0]
-            frame = frame.f_back  # type: ignore[assignment]
-        return None
+        self.trace.add(name, replace(seen, output=None))
+        return seen
 
 
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """A model's modules by name, without what compilation adds to names."""
-    for name, module in model.named_modules():
-        original = ".".join(part for part in name.split(".") if part != "_orig_mod")
-        yield original, module
+def _is_leaf(module: nn.Module) -> bool:
+    """True for a layer of PyTorch's without parts, which attends to nothing; hooks would keep kernels from it."""
+    return type(module).__module__.startswith("torch.nn.modules.") and not module._modules
+
+
+def _is_eager(module: nn.Module) -> bool:
+    """True for an attention of Hugging Face's that computes its weights itself."""
+    kind, config = type(module), getattr(module, "config", None)
+    return (
+        "Attention" in kind.__name__
+        and hasattr(sys.modules[kind.__module__], "eager_attention_forward")
+        and getattr(config, "_attn_implementation", None) == "eager"
+    )
 
 
 class _Mode(TorchFunctionMode):
@@ -177,45 +194,19 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if self._recorder not in watching.watchers():
-            return func(*args, **named)
-        if func is F.softmax:
-            result = func(*args, **named)
-            keys = _keys_of_eager_attention()
-            if keys is not None:  # beyond which there may be sinks
-                self._recorder.saw_weights(result[..., :keys])
-            return result
-        if func not in _CAPTURED:
+        if self._recorder not in observers.current():
             return func(*args, **named)
         # Where one of these functions calls the other, it is one call: the mode is off within.
         result = func(*args, **named)
-        self._recorder.saw_function(func, *args, **named)
+        if func is F.softmax:
+            self._recorder.saw_softmax(result)
+        elif func in _CAPTURED:
+            self._recorder.saw_function(func, *args, **named)
         return result
 
 
-def _keys_of_eager_attention() -> int | None:
-    """How many keys one of Hugging Face's own attentions has, if it is what has called `F.softmax`."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (frame.f_code is F.softmax.__code__ or frame.f_code.co_name in _MODES):
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_name not in _EAGER:
-        return None
-    key = frame.f_locals.get("key")
-    return key.shape[-2] if isinstance(key, Tensor) else None
-
-
-@contextmanager
-def _without_autocast() -> Iterator[None]:
-    """What is looked at is not to be halved."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
-
-
 class _Stance:
-    """How many recordings there are, and how to compile again after the last one."""
+    """The number of recordings at work, and the means to compile again after the last one."""
 
     lock, count = threading.Lock(), 0
     forced: Any = None

@@ -2,26 +2,49 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from dikkat.problem.summary import Asked
+from dikkat.scores import whole
 
 Overview = int | tuple[int, int]
 Pool = Literal["mean", "max"]
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """What was asked for of the weights of one call, in float32 or float64; None for what was not.
+class Requesting(TypedDict, total=False):
+    """The keyword arguments that say what to return of the weights of a call.
 
     Attributes:
-        lse: (..., n), the log-sum-exp of each query's scores; −∞ where it sees no key. Another `inspect` of the same
-            call that is given it has less to do. None in the record of a recurrence, which has its weights alone.
+        rows: Which queries' weights, counted from 0, or from the end below 0.
+        top_k: How many of each query's largest weights, from 1 to m.
+        sums: Whether to sum the weights of each key over the queries.
+        entropy: Whether to return the entropy of each query's weights.
+        argmax: Whether to return the key with the largest weight of each query.
+        overview: Rows and columns, or one number for both, that the map is pooled to; at most as many as there are
+            queries and keys.
+        pool: How the weights of a cell are pooled: "mean" or "max".
+    """
+
+    rows: Sequence[int] | Tensor | None
+    top_k: int | None
+    sums: bool
+    entropy: bool
+    argmax: bool
+    overview: Overview | None
+    pool: Pool
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The requested summaries of the weights of one call, in float32 or float64; None for what was not requested.
+
+    Attributes:
+        lse: (..., n), the log-sum-exp of each query's scores; −∞ where it sees no key. None in the record of a
+            recurrence, which has its weights alone.
         rows: (..., r, m), the weights of the chosen queries.
-        tile: (..., r, c), the weights of the rectangle.
         top_weights: (..., n, k), the largest weights of each query, from the largest on.
         top_keys: (..., n, k) int64, the keys that have them; −1 where fewer keys have a weight above 0.
         sums: (..., m), for each key the sum of its weights over the queries: how much it was looked at in all.
@@ -33,7 +56,6 @@ class Inspection:
 
     lse: Tensor | None = None
     rows: Tensor | None = None
-    tile: Tensor | None = None
     top_weights: Tensor | None = None
     top_keys: Tensor | None = None
     sums: Tensor | None = None
@@ -47,17 +69,16 @@ class Inspection:
         return Inspection(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is there, by name."""
+        """The tensors that there are, by name."""
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: tensor for name, tensor in named if tensor is not None}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to tell of the weights of a call: the keywords of `inspect` and `record`."""
+    """The keywords of `inspect` and `record` that say what to return, checked."""
 
     rows: Sequence[int] | Tensor | None = None
-    tile: tuple[slice, slice] | None = None
     top_k: int | None = None
     sums: bool = False
     entropy: bool = False
@@ -71,45 +92,35 @@ class Request:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}: got {type(getattr(self, name)).__name__}; expected True or False")
         if self.top_k is not None:
-            _check_whole("top_k", self.top_k, "the number of keys")
-        for size in self._resolution() or ():
-            _check_whole("overview", size, "as many cells as are wanted")
+            whole("top_k", self.top_k)
+        for size in self._cells() or ():
+            whole("overview", size)
         if self.pool not in ("mean", "max"):
             raise ValueError(f"pool: got {self.pool!r}; expected 'mean' or 'max'")
-        self.indices()
-        if self.tile is not None and not (
-            isinstance(self.tile, tuple) and len(self.tile) == 2 and all(isinstance(part, slice) for part in self.tile)
-        ):
-            raise TypeError(f"tile: got {self.tile!r}; expected two slices, of queries and of keys")
+        self._indices()
 
-    def _resolution(self) -> tuple[int, int] | None:
+    def _cells(self) -> tuple[int, int] | None:
         if self.overview is None or isinstance(self.overview, int):
             return None if self.overview is None else (self.overview, self.overview)
         if not isinstance(self.overview, tuple) or len(self.overview) != 2:
             raise TypeError(f"overview: got {self.overview!r}; expected a whole number of cells, or (rows, columns)")
         return self.overview
 
-    def indices(self) -> list[int] | None:
-        """The chosen rows, as they were given."""
-        if self.rows is None:
-            return None
-        given = self.rows.tolist() if isinstance(self.rows, Tensor) and self.rows.ndim == 1 else self.rows
-        if isinstance(given, str | Tensor) or not isinstance(given, Sequence):
-            raise TypeError(f"rows: got {type(self.rows).__name__}; expected a list of whole numbers, or such a tensor")
-        for row in given:
-            if isinstance(row, bool) or not isinstance(row, int):
-                raise TypeError(f"rows: got {row!r} ({type(row).__name__}); expected whole numbers")
+    def _indices(self) -> list[int]:
+        given = self.rows.tolist() if isinstance(self.rows, Tensor) else self.rows or ()
+        if not isinstance(given, Sequence) or not all(type(row) is int for row in given):
+            raise TypeError(f"rows: got {self.rows!r}; expected a list of whole numbers, or such a tensor")
         return list(given)
 
     def asked(self, queries: int, keys: int) -> Asked:
-        """The summaries that are wanted of a call of so many queries and keys.
+        """The summaries that are requested of a call of so many queries and keys.
 
         Raises:
             ValueError: There are fewer keys than `top_k`.
         """
         if self.top_k is not None and self.top_k > keys:
             raise ValueError(f"top_k: got {self.top_k}; expected 1 to {keys}, the number of keys")
-        top, cells = max(self.top_k or 0, int(self.argmax)), self._resolution()
+        top, cells = max(self.top_k or 0, int(self.argmax)), self._cells()
         cells = None if cells is None else (min(cells[0], queries), min(cells[1], keys))
         return Asked(top, self.sums, self.entropy, cells, self.pool == "max" and cells is not None)
 
@@ -119,31 +130,8 @@ class Request:
         Raises:
             ValueError: A row past the end.
         """
-        rows = self.indices()
-        for row in rows or ():
+        rows = self._indices()
+        for row in rows:
             if not -queries <= row < queries:
                 raise ValueError(f"rows: got {row}; expected {-queries} to {queries - 1}, as there are {queries}")
-        return None if rows is None else torch.tensor([row % queries for row in rows], dtype=torch.int64, device=device)
-
-    def corner(self, queries: int, keys: int) -> tuple[slice, slice] | None:
-        """The rectangle within a call of so many queries and keys.
-
-        Raises:
-            ValueError: It has a step, or reaches past the end.
-        """
-        if self.tile is None:
-            return None
-        bounds = []
-        for name, part, length in zip(("queries", "keys"), self.tile, (queries, keys), strict=True):
-            start, stop = 0 if part.start is None else part.start, length if part.stop is None else part.stop
-            if part.step not in (None, 1) or not 0 <= start < stop <= length:
-                raise ValueError(f"tile: got {part} of {name}; expected a slice within 0 to {length}, without a step")
-            bounds.append(slice(start, stop))
-        return bounds[0], bounds[1]
-
-
-def _check_whole(name: str, size: object, most: str) -> None:
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{name}: got {size!r} ({type(size).__name__}); expected a whole number")
-    if size < 1:
-        raise ValueError(f"{name}: got {size}; expected at least 1, and at most {most}")
+        return None if self.rows is None else torch.tensor(rows, dtype=torch.int64, device=device) % queries

@@ -1,4 +1,4 @@
-"""What was recorded: by module and call, in memory, in a file, and as a page."""
+"""Records of a model's calls, by module and call: in memory, in a file, and as a page."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _FIELDS = {field.name for field in fields(Inspection)}
 
 
 class Trace:
-    """What the calls of a model's attention looked at, in the order in which they came. Made by `dikkat.record`.
+    """Records of the calls of a model's attention, in the order in which they came. Made by `dikkat.record`.
 
     `trace[name]` is the `Inspection` of the one call of a module; of a module that was called several times,
     `trace[name, 0]` is that of the first one, and `trace[name, -1]` that of the last.
@@ -39,7 +39,7 @@ class Trace:
         return list(self._calls)
 
     def count(self, name: str) -> int:
-        """How often a module was called."""
+        """The number of calls of a module."""
         return len(self._of(name))
 
     def __len__(self) -> int:
@@ -144,16 +144,16 @@ class Trace:
             raise ValueError("modules: got something else; expected each module's number of calls. Record again")
         if sum(modules.values()) > len(tensors):
             raise ValueError(f"modules: got more calls than the {len(tensors)} tensors; expected no more. Record again")
-        found: dict[tuple[str, int], dict[str, torch.Tensor]] = {
+        calls: dict[tuple[str, int], dict[str, torch.Tensor]] = {
             (name, index): {} for name, count in modules.items() for index in range(count)
         }
         for key, tensor in tensors.items():
             name, number, what = [*key.rsplit(":", 2), "", ""][:3]
             call = (name, int(number) if number.isdecimal() else -1)
-            if call not in found or what not in _FIELDS:
+            if call not in calls or what not in _FIELDS:
                 raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")
-            found[call][what] = tensor
-        for (name, index), named in found.items():
+            calls[call][what] = tensor
+        for (name, index), named in calls.items():
             if not named:
                 raise ValueError(f"{name}:{index}: got no tensor; expected what was recorded. Record again")
             made._calls.setdefault(name, []).append(Inspection(**named))

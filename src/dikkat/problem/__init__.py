@@ -20,7 +20,7 @@ _NUMBERS = ("query", "key", "weight", "value", "key_bias")
 
 
 class Result(NamedTuple):
-    """What an implementation returns; `lse`, `tail` and `weights` (before dropout) where they were asked for."""
+    """The answer of an implementation; `lse`, `tail` and `weights` (before dropout) where they were asked for."""
 
     mean: Tensor
     lse: Tensor | None
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What an implementation says of a problem: why it cannot run it, and what its run need not find out again."""
+    """The answer of `examine`: why an implementation cannot run a problem, and what its run need not find out again."""
 
     reasons: list[str]
     found: Any = None
@@ -85,7 +85,7 @@ class Problem:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What is computed in: at least float32."""
+        """The dtype of the arithmetic: at least float32."""
         return torch.promote_types(self.narrow_dtype, torch.float32)
 
     @property
@@ -110,7 +110,7 @@ class Problem:
         return self.replaced({name: change(name, tensor) for name, tensor in self.tensors().items()}, **rest)
 
     def wide(self) -> "Problem":
-        """The same call in the dtype that is computed in."""
+        """The call in the dtype of the arithmetic."""
         query, bias = self.query.dtype, self.limits.key_bias
         if query in _WIDE and query is self.key.dtype is self.value.dtype and bias is None and self._weight_is(query):
             return self
@@ -125,12 +125,12 @@ class Problem:
         return made
 
     def without_tensors(self) -> "Problem":
-        """What is left of the call without what it is computed from."""
+        """The call's shape and options alone."""
         own, restricting = (dict.fromkeys(names) for names in (_OWN_TENSORS, _OF_RESTRICTIONS))
         return self.again(**own, limits=self.limits.again(**restricting))
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Problem":
-        """The reverse, with the tensors of a call of the same shapes and types."""
+        """The call with tensors again, of the shapes and types it had."""
         own = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
         limits = self.limits
         if len(own) < len(tensors):

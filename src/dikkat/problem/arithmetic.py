@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from dikkat.masking import can_read_values
+from dikkat.addresses import can_read_values
 from dikkat.problem import Problem
 from dikkat.scores import Profile
 
@@ -109,7 +109,7 @@ def derive_seeds(seeds: Tensor, index: Tensor) -> Tensor:
 
 
 def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
-    """What dropout multiplies the weights of a tile by: 0 or 1/(1 − p), (..., rows, cols). None without dropout.
+    """Factors of the weights of a tile under dropout: 0 or 1/(1 − p), (..., rows, cols). None without dropout.
 
     A pair's fate depends on the seed, the batch element, the row and the key alone: not on tiles or implementations.
     """

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.masking import PLAIN, Restrictions, broadcast, is_eager, transformed
+from dikkat.addresses import PLAIN, is_eager, transformed
+from dikkat.masking import Restrictions, broadcast
 from dikkat.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat.scores import Pair, Profile
 from dikkat.state import log_sum_exp
 
 
 class Output(NamedTuple):
-    """What a kernel's forward returns: a `Pooled`, and weights, which are empty, (0,), where they are not wanted.
+    """The outputs of a kernel's forward: a `Pooled`, and weights, which are empty, (0,), where they are not wanted.
 
     The peak and the total are apart, since their sum as a log-sum-exp would be rounded as a number of the scores' size
     is: weights made from it again would not add up to 1.
@@ -46,7 +47,7 @@ class Upstream(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What a kernel's backward returns, each in its operand's shape; empty, (0,), where there is no such operand."""
+    """The gradients of a kernel's backward, each in its operand's shape; empty, (0,), without such an operand."""
 
     query: Tensor
     key: Tensor

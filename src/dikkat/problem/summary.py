@@ -1,4 +1,4 @@
-"""What can be said of the weights without keeping them: the request, and the answer."""
+"""Summaries of the weights that need no matrix of them: the request, and the answer."""
 
 from typing import NamedTuple
 

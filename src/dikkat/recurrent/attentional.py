@@ -7,13 +7,13 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from dikkat import call, scores, watching
+from dikkat import call, observers
+from dikkat.addresses import check_dense
 from dikkat.attention import Memory, project_keys
 from dikkat.backends import pack
-from dikkat.masking import check_dense
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
-from dikkat.recurrent.sequence import Masks, State, Task
+from dikkat.recurrent.sequence import CellState, Masks, SequenceTask
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
 from dikkat.scores import Score
 from dikkat.snapshot import frozen, learns, traced
@@ -61,7 +61,6 @@ class _Attentional(StackedCells):
             like = next(score.parameters(), torch.empty(0))
             features = score.project_key(like.new_zeros(1, context_size)).shape[-1]
             self.coverage_weight = nn.Parameter(torch.zeros(features))
-        _check_queries(score, hidden_size)
         self.score = score
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
@@ -127,7 +126,7 @@ class _Attentional(StackedCells):
 
         Returns:
             The top layer's states (B, T, h); the contexts (B, T, c); the attention weights (B, T, m) before dropout, or
-            None unless they were asked for; all 0 where a sequence is over. The state after each sequence's last step.
+            None unless requested; all 0 where a sequence is over. The state after each sequence's last step.
 
         Raises:
             TypeError: Inputs that are no dense tensor, or lengths that are not integers.
@@ -145,14 +144,16 @@ class _Attentional(StackedCells):
             masks = Masks.drawn(inputs, memory.key.shape[-2], self, self.dropout, self.weight_dropout)
         memory = self._as_seen(memory)
         memory.check_recorded(self, inputs, before.hidden)
-        watchers = watching.watchers()
-        wanted = return_weights or bool(watchers)
-        task = Task(inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, wanted)
+        told = observers.current()
+        weights_needed = return_weights or bool(told)
+        task = SequenceTask(
+            inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, weights_needed
+        )
         fused = choose(impl, self._obstacles(inputs, memory, memory.score, before)) == "numba"
-        with watching.watched_by() if watchers else nullcontext():  # all steps are one call
+        with observers.only() if told else nullcontext():  # all steps are one call
             outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(self, task)
-            for watcher in watchers:
-                watcher.saw_weights(cast(Tensor, weights))
+            for observer in told:
+                observer.saw_weights(cast(Tensor, weights))
         return outputs, contexts, weights if return_weights else None, cast(StateT, self._joined(last))
 
     def step(
@@ -167,8 +168,8 @@ class _Attentional(StackedCells):
             return_weights: Whether to return what the step looked at.
 
         Returns:
-            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless they were
-            asked for; the state after the step.
+            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless
+            requested; the state after the step.
 
         Raises:
             TypeError: Inputs that are no dense tensor.
@@ -216,11 +217,11 @@ class _Attentional(StackedCells):
             score = memory.scoring()
         return Memory(score, memory.key, memory.value, memory.valid_lens, memory.packed)
 
-    def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: State | None = None) -> list[str]:
+    def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: CellState | None = None) -> list[str]:
         reasons = sequence.obstacles(self, inputs, memory, score, before)
         return [*reasons, "with coverage the keys change from step to step"] if self.coverage else reasons
 
-    def _check(self, inputs: Tensor, memory: Memory, state: Any) -> State:
+    def _check(self, inputs: Tensor, memory: Memory, state: Any) -> CellState:
         if inputs.ndim != 3 or inputs.shape[1] < 1 or inputs.shape[2] != self.input_size:
             raise ValueError(
                 f"inputs: got shape {tuple(inputs.shape)}; expected (batch, steps, {self.input_size}), "
@@ -243,7 +244,7 @@ class _Attentional(StackedCells):
                 raise ValueError(f"state: got shape {tuple(each.shape)}; expected (layers, batch, hidden) = {expected}")
         # Under autocast a state may come narrower than the inputs are.
         cell, coverage = (None if each is None else each.to(inputs.dtype) for each in (cell, coverage))
-        return State(hidden.to(inputs.dtype), cell, coverage)
+        return CellState(hidden.to(inputs.dtype), cell, coverage)
 
     def _check_memory(self, inputs: Tensor, memory: Memory) -> None:
         if not isinstance(memory, Memory):
@@ -259,9 +260,18 @@ class _Attentional(StackedCells):
             raise _other_batch(values.shape[0], batch)
 
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        raise NotImplementedError
+        """The hidden state, and the cell of an LSTM."""
+        lstm = self.gates == 4
+        if lstm and isinstance(state, tuple) and len(state) == 2:
+            return state
+        if not lstm and isinstance(state, Tensor):
+            return state, None
+        allowed = "a pair of tensors (layers, batch, hidden): states and cells"
+        if not lstm:
+            allowed = "one tensor (layers, batch, hidden)"
+        raise ValueError(f"state: got {type(state).__name__}; expected {allowed}")
 
-    def _joined(self, state: State) -> Tensor | tuple[Tensor, Tensor] | Covered:
+    def _joined(self, state: CellState) -> Tensor | tuple[Tensor, Tensor] | Covered:
         own = state.hidden if state.cell is None else (state.hidden, state.cell)
         return own if state.coverage is None else Covered(own, state.coverage)
 
@@ -312,11 +322,6 @@ class AttentionalGRU(_Attentional):
 
     gates = 3
 
-    def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        if not isinstance(state, Tensor):
-            raise ValueError(f"state: got {type(state).__name__}; expected one tensor (layers, batch, hidden)")
-        return state, None
-
 
 class AttentionalLSTM(_Attentional):
     r"""A stack of LSTM cells that, before every step, looks at a memory with what it knew after the step before.
@@ -333,19 +338,7 @@ class AttentionalLSTM(_Attentional):
     `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's; the
     score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
 
-    Args:
-        input_size: Features of an input, e.
-        hidden_size: Features of a state, h; the score's queries have as many.
-        context_size: Features of the memory's values, c.
-        score: The scoring function that compares a state with the memory's keys.
-        num_layers: LSTM cells on top of each other.
-        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: Probability with which an attention weight is dropped, in training only.
-        coverage: Whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
-            operations, slower than the one operation. The state before the first step is then what `begin` makes.
-
-    Raises:
-        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+    Arguments and errors are those of `AttentionalGRU`.
 
     Example:
         >>> import torch, dikkat
@@ -359,30 +352,6 @@ class AttentionalLSTM(_Attentional):
     """
 
     gates = 4
-
-    def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        if not isinstance(state, tuple) or len(state) != 2:
-            raise ValueError(
-                f"state: got {type(state).__name__}; expected a pair of tensors (layers, batch, hidden): "
-                "states and cells"
-            )
-        return state
-
-
-def _check_queries(score: Score, hidden_size: int) -> None:
-    """Check that the score takes states as queries, if it is one that says which queries it takes."""
-    if type(score) not in (scores.Additive, scores.Bilinear, *sequence.AFFINE):
-        return
-    like = next(score.parameters(), next(score.buffers(), torch.empty(0)))
-    if like.is_meta:  # where a product loads PyTorch's compiler, and a run says the same
-        return
-    try:
-        with torch.no_grad():
-            score.project_query(like.new_zeros(1, hidden_size))
-    except ValueError as error:
-        raise ValueError(
-            f"score: got one that does not take states, of hidden_size={hidden_size} features: {error}"
-        ) from None
 
 
 def _other_batch(of_memory: int, of_inputs: int) -> ValueError:

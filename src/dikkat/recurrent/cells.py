@@ -66,8 +66,8 @@ class StackedCells(nn.Module):
     def layer_weights(self) -> list[Layer]:
         """The weights as the compiled recurrence takes them; the first layer's input side is not among them."""
         names = ("weight_hh", "bias_hh", "weight_ih", "bias_ih")
-        found = ([self.part(name, layer) for name in names] for layer in range(self.num_layers))
-        return [Layer(*(weights[:2] if layer == 0 else weights)) for layer, weights in enumerate(found)]
+        layers = ([self.part(name, layer) for name in names] for layer in range(self.num_layers))
+        return [Layer(*(weights[:2] if layer == 0 else weights)) for layer, weights in enumerate(layers)]
 
     def advance(
         self, first_gates: Tensor, hidden: Sequence[Tensor], cell: Sequence[Tensor] | None, dropped: Tensor | None

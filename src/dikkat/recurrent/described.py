@@ -24,7 +24,7 @@ _PLAIN = (
 
 
 def undescribed(model: nn.Module) -> list[str]:
-    """Why the weights alone do not say what a model of encoder, decoder and linear layers computes.
+    """The reasons why the weights alone do not say what a model of encoder, decoder and linear layers computes.
 
     Args:
         model: What has them; its own class is not looked at.
@@ -45,7 +45,7 @@ def undescribed(model: nn.Module) -> list[str]:
 
 
 def obstacles(model: nn.Module) -> list[str]:
-    """Why a compiled search cannot run on the weights alone of such a model."""
+    """The reasons why a compiled search cannot run on the weights alone of such a model."""
     modules = list(model.modules())
     parameters = [each for part in modules for each in part._parameters.values() if each is not None]
     buffers = [each for part in modules for each in part._buffers.values()]
@@ -78,7 +78,7 @@ def decoder_cells(decoder: AttentionalGRU | AttentionalLSTM) -> list[Cells]:
 
 
 def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
-    """How a decoder attends: both sides of its score as affine maps."""
+    """The attention of a decoder: both sides of its score as affine maps."""
     score, like = decoder.score, decoder.part("weight_hh", 0)
     weight, bias = sequence.query_map(decoder, score)
     query = Affine(_unit(decoder.hidden_size, like) if weight is None else weight, bias)

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from dikkat.addresses import check_dense
 from dikkat.cpu.recurrence import launch as fused
-from dikkat.masking import check_dense
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_stack, choose, has_values
 
@@ -97,7 +97,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         return reasons
 
     def _padded(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Run over all positions, holding states past each length: for lengths without values, as in torch.compile."""
+        """Outputs and last states over all positions, states held past each length: for lengths without values."""
         network, lstm = self._network, isinstance(self._network, nn.LSTM)
         positions = torch.arange(inputs.shape[1], device=inputs.device)
         real = (positions < lengths.to(inputs.device)[:, None])[..., None]
@@ -105,13 +105,13 @@ class _Encoder(nn.Module, Generic[StateT]):
         for layer in range(network.num_layers):
             if layer:
                 below = F.dropout(below, network.dropout, self.training)
-            found = []
+            sides = []
             for direction in range(self.directions):
                 outputs, state, cell = self._over_all(below, real, layer, direction, lstm)
-                found.append(torch.where(real, outputs, 0.0))
+                sides.append(torch.where(real, outputs, 0.0))
                 last.append(state)
                 last_cells.append(cell)
-            below = torch.cat(found, -1)
+            below = torch.cat(sides, -1)
         return below, [self._by_layer(torch.stack(each)) for each in ((last, last_cells) if lstm else (last,))]
 
     def _over_all(
@@ -146,9 +146,9 @@ class _Encoder(nn.Module, Generic[StateT]):
         for stack in stacks:
             if stack[0]:
                 below = F.dropout(below, network.dropout, self.training)
-            found = [self._run(below, rows, stack, direction) for direction in range(self.directions)]
-            below = found[0].states if len(found) == 1 else torch.cat([each.states for each in found], dim=-1)
-            ends += [(each.state, each.cell) if isinstance(network, nn.LSTM) else (each.state,) for each in found]
+            results = [self._run(below, rows, stack, direction) for direction in range(self.directions)]
+            below = results[0].states if len(results) == 1 else torch.cat([each.states for each in results], dim=-1)
+            ends += [(each.state, each.cell) if isinstance(network, nn.LSTM) else (each.state,) for each in results]
         final = [torch.cat(cast(tuple[Tensor, ...], each)) for each in zip(*ends, strict=True)]
         return fused.put(below, rows), [self._by_layer(each) for each in final]
 
@@ -215,21 +215,9 @@ class GRUEncoder(_Encoder[Tensor]):
 class LSTMEncoder(_Encoder[tuple[Tensor, Tensor]]):
     """An LSTM over batches of sequences of different lengths, in one or both directions, that never reads padding.
 
-    As `GRUEncoder`; its final state is the pair of states and cells, each (layers, B, c). The parameters are those of
-    `torch.nn.LSTM`, under `lstm.`. Hochreiter, Schmidhuber, "Long short-term memory" (1997), with forget gates.
-
-    Args:
-        input_size: Features of an input, e.
-        hidden_size: Features of a direction's state.
-        num_layers: LSTM layers on top of each other.
-        bidirectional: Whether a second LSTM reads backwards; its features follow those of the first.
-        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
-
-    Attributes:
-        output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
-
-    Raises:
-        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+    Arguments, attributes and errors are those of `GRUEncoder`; the final state is the pair of states and cells, each
+    (layers, B, c). The parameters are those of `torch.nn.LSTM`, under `lstm.`.
+    Hochreiter, Schmidhuber, "Long short-term memory" (1997), with forget gates.
 
     Example:
         >>> import torch

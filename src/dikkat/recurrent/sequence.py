@@ -20,7 +20,7 @@ AFFINE = (
 )  # fmt: skip
 
 
-class State(NamedTuple):
+class CellState(NamedTuple):
     """A state's parts: hidden and cell (layers, B, h), the cell of an LSTM alone, and the coverage (B, m), if any."""
 
     hidden: Tensor
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """What is kept of the features between layers, (layers − 1, B, T, h), and of the weights, (B, T, m), scaled."""
+    """Masks of dropout, scaled: of features between layers (layers − 1, B, T, h), and of weights (B, T, m)."""
 
     features: Tensor | None = None
     weights: Tensor | None = None
@@ -48,7 +48,7 @@ class Masks(NamedTuple):
         return cls(features, kept(weight_dropout, batch, steps, positions))
 
 
-class Task(NamedTuple):
+class SequenceTask(NamedTuple):
     """Sequences to run over.
 
     Attributes:
@@ -58,32 +58,32 @@ class Task(NamedTuple):
         lengths: (B,) integers, the steps that each sequence has; None where all have T.
         masks: Of dropout.
         coverage_weight: The features that a unit of coverage adds to a key, where there is a coverage.
-        return_weights: Whether the weights are asked for.
+        return_weights: Whether the weights are requested.
     """
 
     inputs: Tensor
     memory: Memory
-    before: State
+    before: CellState
     lengths: Tensor | None
     masks: Masks
     coverage_weight: Tensor | None
     return_weights: bool
 
 
-class Found(NamedTuple):
-    """The top layer's states (B, T, h), the contexts (B, T, c), the weights (B, T, m) if asked for, the last state."""
+class SequenceResult(NamedTuple):
+    """The top layer's states (B, T, h), the contexts (B, T, c), the weights (B, T, m) if requested, the last state."""
 
     outputs: Tensor
     contexts: Tensor
     weights: Tensor | None
-    last: State
+    last: CellState
 
 
 # --- as one operation
 
 
-def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: State | None) -> list[str]:
-    """Why the compiled recurrence cannot run, but for a coverage."""
+def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: CellState | None) -> list[str]:
+    """The reasons why the compiled recurrence cannot run, but for a coverage."""
     states = () if before is None else (before.hidden, before.cell)
     reasons = fused.obstacles((inputs, memory.key, memory.value, memory.valid_lens, *states, *cells.parameters()))
     reasons += score_obstacles(score)
@@ -97,7 +97,7 @@ def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score,
 
 
 def score_obstacles(score: Score) -> list[str]:
-    """Why a score's queries cannot be made by a matrix of its own."""
+    """The reasons why a score's queries cannot be made by a matrix of its own."""
     reasons = []
     if type(score) not in (scores.Additive, scores.Bilinear, scores.Dot, *AFFINE):
         reasons.append(f"the queries of {type(score).__name__} are not known to be affine in the state")
@@ -108,7 +108,7 @@ def score_obstacles(score: Score) -> list[str]:
 
 
 def attention_of(cells: StackedCells, memory: Memory, kept: Tensor | None = None) -> fused.Attention:
-    """How the compiled recurrence attends to a memory, with `kept` of the weights."""
+    """The attention of the compiled recurrence to a memory, with `kept` of the weights."""
     score = memory.score
     query_weight, query_bias = query_map(cells, score)
     size, keys = cells.hidden_size if query_weight is None else query_weight.shape[0], memory.key.shape[-1]
@@ -142,12 +142,12 @@ def query_map(cells: StackedCells, score: Score) -> tuple[Tensor | None, Tensor 
     return (score.project_query(unit) - bias).t(), bias[0]
 
 
-def as_operation(cells: StackedCells, task: Task) -> Found:
+def as_operation(cells: StackedCells, task: SequenceTask) -> SequenceResult:
     """All steps as one operation of compiled code, with a backward of its own."""
     rows, masks = fused.Rows.of(task.lengths, *task.inputs.shape[:2]), task.masks
     kept = None if masks.weights is None else fused.take(masks.weights, rows)
     dropped = None if masks.features is None else torch.stack([fused.take(m, rows) for m in masks.features])
-    found = fused.run(
+    results = fused.run(
         cells.first_gates(fused.take(task.inputs, rows)),
         task.before.hidden,
         task.before.cell,
@@ -156,15 +156,15 @@ def as_operation(cells: StackedCells, task: Task) -> Found:
         attention=attention_of(cells, task.memory, kept),
         dropped=dropped,
     )
-    outputs, contexts = fused.put(found.states, rows), fused.put(cast(Tensor, found.contexts), rows)
-    weights = fused.put(cast(Tensor, found.weights), rows) if task.return_weights else None
-    return Found(outputs, contexts, weights, State(found.state, found.cell, None))
+    outputs, contexts = fused.put(results.states, rows), fused.put(cast(Tensor, results.contexts), rows)
+    weights = fused.put(cast(Tensor, results.weights), rows) if task.return_weights else None
+    return SequenceResult(outputs, contexts, weights, CellState(results.state, results.cell, None))
 
 
 # --- as a loop of PyTorch's operations
 
 
-def as_loop(cells: StackedCells, task: Task) -> Found:
+def as_loop(cells: StackedCells, task: SequenceTask) -> SequenceResult:
     """One step after the other, in PyTorch's operations."""
     inputs, lengths, masks, before = task.inputs, task.lengths, task.masks, task.before
     goes_on = None
@@ -193,15 +193,17 @@ def as_loop(cells: StackedCells, task: Task) -> Found:
             added = looked_at if goes_on is None else torch.where(goes_on[:, step], looked_at, 0.0)
             coverage = coverage + added
         states, cell_states = new, new_cells
-    found = [outputs, contexts, weights] if task.return_weights else [outputs, contexts]
-    stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in found]
+    columns = [outputs, contexts, weights] if task.return_weights else [outputs, contexts]
+    stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in columns]
     if goes_on is not None:
         stacked = [torch.where(goes_on, each, 0.0) for each in stacked]
-    last = State(torch.stack(states), None if cell_states is None else torch.stack(cell_states), coverage)
-    return Found(stacked[0], stacked[1], stacked[2] if task.return_weights else None, last)
+    last = CellState(torch.stack(states), None if cell_states is None else torch.stack(cell_states), coverage)
+    return SequenceResult(stacked[0], stacked[1], stacked[2] if task.return_weights else None, last)
 
 
-def _attend(query: Tensor, task: Task, coverage: Tensor | None, kept: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _attend(
+    query: Tensor, task: SequenceTask, coverage: Tensor | None, kept: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m) before dropout."""
     memory = task.memory
     if coverage is not None:
@@ -210,8 +212,8 @@ def _attend(query: Tensor, task: Task, coverage: Tensor | None, kept: Tensor | N
         covered = coverage.unsqueeze(-1) * cast(Tensor, task.coverage_weight)
         keys = memory.key + covered.to(memory.key.dtype)
         memory = Memory(memory.score, keys, memory.value.expand(len(keys), -1, -1), lens)
-    wanted = task.return_weights or kept is not None or coverage is not None
-    attended = attend_memory(query.unsqueeze(1), memory, return_weights=wanted)
+    needed = task.return_weights or kept is not None or coverage is not None
+    attended = attend_memory(query.unsqueeze(1), memory, return_weights=needed)
     if not isinstance(attended, tuple):
         return attended.squeeze(1), None
     context, weights = attended

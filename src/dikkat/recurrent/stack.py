@@ -1,16 +1,12 @@
-"""What encoders and decoders both check: sizes, probabilities, lengths, and which implementation runs."""
+"""Checks of encoders and decoders: sizes, probabilities, lengths, and the implementation that runs."""
 
 from torch import Tensor
 
-from dikkat.masking import can_read_values, check_dense
+from dikkat.addresses import can_read_values, check_dense
 
 
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
-    """Validate the sizes and the dropout of an encoder or a decoder.
-
-    Raises:
-        ValueError: A size below 1, a dropout outside 0 ... 1, or a dropout where there is no second layer to act on.
-    """
+    """Check the sizes and the dropout of an encoder or a decoder."""
     for name, size in {**sizes, "num_layers": num_layers}.items():
         if size < 1:
             raise ValueError(f"{name}: got {size}; expected at least 1")
@@ -20,22 +16,13 @@ def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Validate a probability.
-
-    Raises:
-        ValueError: A number outside 0 ... 1.
-    """
+    """Check that a number is from 0 to 1."""
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name}: got {value}; expected a probability, from 0 to 1")
 
 
 def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tensor:
-    """Validate lengths of sequences, from 1 to their positions; returned on the CPU where their values can be read.
-
-    Raises:
-        TypeError: They are not whole numbers.
-        ValueError: Their shape, or a length, does not fit.
-    """
+    """Check lengths of sequences, from 1 to their positions; return them on the CPU where their values can be read."""
     if not isinstance(lengths, Tensor):
         raise TypeError(f"lengths: got {type(lengths).__name__}; expected a torch.Tensor of integers")
     check_dense("lengths", lengths)
@@ -52,16 +39,12 @@ def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tenso
 
 
 def has_values(lengths: Tensor) -> bool:
-    """Whether lengths are numbers that can be read here and now, if need be from another device."""
+    """True for lengths that can be read here and now, if need be from another device."""
     return lengths.device.type != "meta" and can_read_values(lengths.new_empty(0, device="cpu"))
 
 
 def choose(impl: str, obstacles: list[str]) -> str:
-    """The implementation of a recurrence: `"numba"` where it runs, `"reference"` otherwise; a named one runs or raises.
-
-    Raises:
-        ValueError: A name that is none, or one that cannot run; the message says why.
-    """
+    """The implementation of a recurrence: `"numba"` where it runs, `"reference"` otherwise; a named one or an error."""
     if impl not in ("auto", "numba", "reference"):
         raise ValueError(f"impl: got {impl!r}; expected 'auto', 'numba' or 'reference'")
     if impl == "numba" and obstacles:

@@ -1,27 +1,25 @@
-"""Choice of the bandwidths and of a line's ridge: numbers, rules, or the least leave-one-out squared error."""
+"""Choice of the bandwidths and of a line's ridge: numbers, rules of thumb, or the least leave-one-out squared error."""
 
 import math
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from dikkat.regression.coding import NARROWEST, WIDEST
 from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Step, Trial
-from dikkat.regression.factors import factors_of
-from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import RIDGE
-from dikkat.regression.moments import Profile
-from dikkat.regression.rules import Rule, beyond, radius, rule_of_thumb, varying, within_dtype
+from dikkat.regression.factors import Factors
+from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
+from dikkat.regression.local import RIDGE, Profile
 
+Rule = Literal["silverman", "scott"]
 Searched = Literal["loo", "loo-1se", "aic"]
 Steps = list[tuple[Array, float]]
 
-_PLACES = 1000  # size of the sample on which many starts are tried
+_SAMPLE = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
-_ROUGH = 1e-5  # likewise, of a first descent on the sample
+_ROUGH = 1e-5  # that of a first descent on the sample
 _HELD, _FOLDS = 400, 5  # rows that are held out in turn, and in how many parts
 _EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
 _WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
@@ -32,13 +30,13 @@ _RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that le
 
 
 class Chosen(NamedTuple):
-    """The result of a search or a rule.
+    """The result of a search or a rule, for features in the order of `Joined`.
 
     Attributes:
         bandwidth: (d,).
         ridge: ρ; 0 for the constant order, which has no slopes.
         steps: The accepted steps of a search, the start first: the bandwidths with the error. None without a search.
-        neighbors: k, by whose distance bandwidths are wider from place to place; None where they are the same.
+        neighbors: k, by whose distance bandwidths are wider where rows are sparse; None where they are the same.
     """
 
     bandwidth: Array
@@ -47,8 +45,8 @@ class Chosen(NamedTuple):
     neighbors: int | None = None
 
 
-class _Found(NamedTuple):
-    """The result with one number of neighbours: the criterion, the steps of its search, and the last trial."""
+class _Candidate(NamedTuple):
+    """The result of a search with one number of neighbours: the criterion, the steps, and the last trial."""
 
     criterion: Criterion
     steps: list[Step]
@@ -58,32 +56,32 @@ class _Found(NamedTuple):
 
 def choose(
     joined: Joined,
-    asked: str | float | ArrayLike,
+    bandwidth: str | float | ArrayLike,
     ridge: str | float,
     profile: Profile,
     degree: int,
     device: torch.device,
     neighbors: int | str | None = None,
 ) -> Chosen:
-    """The bandwidths that an estimator's settings `bandwidth`, `ridge` and `neighbors` ask for.
+    """The bandwidths by an estimator's settings `bandwidth`, `ridge` and `neighbors`.
 
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
     """
     size, limits = joined.features, np.finfo(joined.x.dtype)
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
-    if isinstance(asked, str) and asked in get_args(Searched):
+    if isinstance(bandwidth, str) and bandwidth in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
-        return search(joined, profile, degree, device, None if free else amount, cast(Searched, asked), neighbors)
+        return search(joined, profile, degree, device, None if free else amount, cast(Searched, bandwidth), neighbors)
     count = cast(int | None, neighbors)  # "auto" is for searches
-    if isinstance(asked, str):
-        return Chosen(rule_of_thumb(joined, cast(Rule, asked), profile), amount, [], count)
-    given = np.asarray(asked, dtype=np.float64)
+    if isinstance(bandwidth, str):
+        return Chosen(rule_of_thumb(joined, cast(Rule, bandwidth), profile), amount, [], count)
+    given = np.asarray(bandwidth, dtype=np.float64)
     if given.ndim and given.shape != (size,):
         raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")
     if not ((given >= limits.tiny) & (given <= limits.max)).all():
         raise ValueError(
-            f"bandwidth: got {asked!r}; expected in {limits.dtype}, the dtype of X: from {limits.tiny} to "
+            f"bandwidth: got {bandwidth!r}; expected in {limits.dtype}, the dtype of X: from {limits.tiny} to "
             f"{limits.max}. Bring X to another unit"
         )
     return Chosen(np.full(size, given), amount, [], count)
@@ -100,7 +98,7 @@ def search(
 ) -> Chosen:
     """The bandwidths with the least criterion that a search from several starts finds.
 
-    Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
+    Many starts are tried on a sample of the rows, the best are carried to all of them (a bandwidth shrinks with
     n^(−1/(4 + d))), and the best of these is followed to the minimum by the gradient with respect to log σ, with an
     estimate of the second derivatives that grows on the way (BFGS). It is computed in float64, and with the Gaussian
     kernel; Epanechnikov's, whose error has kinks, gets the bandwidths with which its standard deviations are those.
@@ -125,8 +123,8 @@ def search(
             a staircase. With "loo-1se" a k has to be better by more than the standard error of the difference.
 
     Returns:
-        The bandwidths, the ridge and the steps over all places; for Epanechnikov's kernel only the last one. No steps
-        where there is nothing to choose by: all rows at one place, or all values equal.
+        The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last one. No steps
+        where there is nothing to choose by: all rows equal in X, or all values equal.
     """
     whole_variance = joined.variance()
     if len(joined.x) == 1 or whole_variance == 0:
@@ -135,13 +133,11 @@ def search(
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
     unit = 2.0 ** round(math.log2(whole_variance) / 2)
     joined = joined.in_unit(unit)
-    counts: list[int | None] = [cast(int | None, neighbors)]
-    if neighbors == "auto":
-        counts = [None]
+    counts: list[int | None] = [None if neighbors == "auto" else cast(int | None, neighbors)]
     if neighbors == "auto" and joined.numbers:
         different = joined.different
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
-        counts = [None, *sorted(count for count in powers if count < different)]
+        counts += sorted(count for count in powers if count < different)
     tried = [_searched(joined, degree, device, ridge, by, count) for count in counts]
     smooth = (each for each in tried[1:] if each.criterion.freedom(each.last) <= _FREEDOM)
     best = min([tried[0], *smooth], key=lambda each: each.last.error)
@@ -159,18 +155,18 @@ def search(
 
 def _searched(
     joined: Joined, degree: int, device: torch.device, ridge: float | None, by: Searched, neighbors: int | None
-) -> _Found:
+) -> _Candidate:
     """The best bandwidths of the Gaussian kernel with one number of neighbours."""
     count, size = len(joined.x), joined.features
     chosen = _sample(joined, degree)
     kind = cast(Kind, by.removesuffix("-1se"))
-    factors = factors_of(joined, neighbors)
+    factors = None if neighbors is None else Factors(joined, neighbors)
     whole = part = Criterion(joined.some(chosen), "gaussian", degree, device, ridge, kind, factors)
     if len(chosen) < count:
         whole = Criterion(joined, "gaussian", degree, device, ridge, kind, factors)
-    rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
+    rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined, ridge is None)
     if ridge is None:
-        rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
+        rule = np.append(rule, math.log(RIDGE))
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
     found = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
     if by == "loo-1se":
@@ -184,16 +180,97 @@ def _searched(
     if whole.kind == "loo":  # the others count the degrees of freedom themselves
         wider = _wide_enough(whole, last, box)
         last, found = wider, found if wider is last else [*found, wider.step()]
-    return _Found(whole, found, last, neighbors)
+    return _Candidate(whole, found, last, neighbors)
+
+
+def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
+    r"""One bandwidth a feature, from its spread and the number of rows alone.
+
+    $$ \sigma_c = k\, a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
+
+    for Silverman's rule and a = 1 for Scott's, with n the sum of the weights and $s_c$ the smaller of the standard
+    deviation and the interquartile range over 1.349 (its ratio for a normal distribution), which an outlier does not
+    move. The rules are the Gaussian kernel's, where k = 1; a kernel that ends gets the radius with which its standard
+    deviation along a feature is the Gaussian's: $k^2$ is d + 4 for Epanechnikov's.
+
+    A category has no spread. Of d numbers its best smoothing falls as $n^{-2/(d + 4)}$: so much less than a row of the
+    same category does one of another weigh.
+
+    Args:
+        joined: The training rows.
+        rule: "silverman" or "scott".
+        profile: A kernel with a bandwidth.
+
+    Returns:
+        One for each feature, positive and finite in the dtype of the rows; for a constant one so wide that it does not
+        count.
+
+    Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, chapter 6; Li and Racine 2007, chapter 4, for
+    categories.
+    """
+    size = joined.numbers
+    factor = radius(profile, size) * ((4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0)
+    count = max(1.0, float(joined.weight.sum()))
+    columns = joined.x.T[:size].astype(np.float64)
+    spread = np.array([_spread(column, joined.weight) for column in columns])
+    found = beyond(joined)
+    found[:size] = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), found[:size])
+    if count > 1:
+        found[size:] = np.where(varying(joined)[size:], math.sqrt((size + 4) / (4 * math.log(count))), found[size:])
+    return within_dtype(found, joined.x.dtype)
+
+
+def radius(profile: Profile, size: int) -> float:
+    """The bandwidth with which a kernel in so many dimensions has the standard deviation 1 along each."""
+    return 1.0 if profile == "gaussian" else math.sqrt(size + 4)
+
+
+def beyond(joined: Joined) -> Array:
+    """A bandwidth for each constant feature, so wide that another number there changes nothing either."""
+    firsts = np.searchsorted(joined.feature, np.arange(joined.features))
+    wide: Array = WIDEST * np.abs(joined.x[0, firsts].astype(np.float64)).clip(1.0, 1e300)
+    return wide
+
+
+def varying(joined: Joined) -> NDArray[np.bool_]:
+    """True for each feature that varies."""
+    found = np.zeros(joined.features, bool)
+    np.logical_or.at(found, joined.feature, (joined.x != joined.x[0]).any(0))
+    return found
+
+
+def _spread(column: Array, weight: Array) -> float:
+    """A standard deviation that one outlier does not move; of a constant exactly 0."""
+    low, high = column.min(), column.max()
+    if low == high:
+        return 0.0
+    unit = (column - low) / (high - low)
+    total = weight.sum()
+    square = np.average((unit - np.average(unit, weights=weight)) ** 2, weights=weight)
+    deviation = np.sqrt(square * total / max(total - 1, total / 2))  # weights below 2 in all are no counts
+    order = np.argsort(unit, kind="stable")
+    reached = np.cumsum(weight[order])
+    at = np.array([0.25, 0.75]) * reached[-1]  # where two values are a quartile it is their mean, as of −x
+    last, first = (unit[order[np.searchsorted(reached, at, side)]] for side in ("left", "right"))
+    lower, upper = (last + first) / 2
+    quartiles = (upper - lower) / 1.349
+    return float((min(deviation, quartiles) if quartiles > 0 else deviation) * (high - low))
+
+
+def within_dtype(bandwidth: Array, dtype: np.dtype[Any]) -> Array:
+    """Neither 0 nor infinite in the dtype of the rows."""
+    limits = np.finfo(dtype)
+    clipped: Array = np.clip(bandwidth, float(limits.tiny), float(limits.max))
+    return clipped
 
 
 def _sample(joined: Joined, degree: int) -> NDArray[np.intp]:
-    """Places spread evenly over one coordinate, or else over the values; at random within each stretch.
+    """A sample of the rows, even over one coordinate, or else over the values; at random within each stretch.
 
     The second half mirrors the first, so that turned columns and values have the same sample.
     """
     size, count = len(joined.feature), len(joined.x)
-    room = max(100, int(_PLACES * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
+    room = max(100, int(_SAMPLE * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
     if count <= room:
         return np.arange(count)
     ends = np.arange(room // 2 + 1) * count // (room // 2 * 2)
@@ -206,7 +283,7 @@ class _Box(NamedTuple):
     """Where t may be, an array of its size each.
 
     Attributes:
-        low: A small part of the least gap between two places.
+        low: A small part of the least gap between two rows.
         far: Here a feature hardly counts: the error goes on as a + b e^(−2t).
         high: Here it counts for nothing that can be seen.
         width: 1 for a bandwidth and 0 for the ridge.
@@ -217,17 +294,12 @@ class _Box(NamedTuple):
     high: Array
     width: Array
 
-    def with_ridge(self) -> "_Box":
-        """With the ridge as the last of t: where it is high, no slope counts."""
-        least, most = np.log(_RIDGES)
-        return _Box(*(np.append(each, end) for each, end in zip(self, (least, most, most, 0.0), strict=True)))
-
     def clip(self, t: Array) -> Array:
         return np.clip(t, self.low, self.high)
 
 
-def _box(joined: Joined) -> _Box:
-    """A constant feature stays where it counts for nothing."""
+def _box(joined: Joined, with_ridge: bool) -> _Box:
+    """The box of t, perhaps with log ρ behind it: where that is high, no slope counts. A constant feature is fixed."""
     limits = np.tile(beyond(joined), (3, 1))
     for c, column in enumerate(joined.x.T[: joined.numbers].astype(np.float64)):
         values = np.unique(column)
@@ -237,7 +309,10 @@ def _box(joined: Joined) -> _Box:
     coded = varying(joined) & (np.arange(joined.features) >= joined.numbers)
     limits[:, coded] = np.array([[NARROWEST], [3], [WIDEST]])  # two categories, or two neighbours in order, are 1 apart
     low, far, high = np.log(within_dtype(limits, joined.x.dtype))
-    return _Box(low, far, high, np.ones_like(low))
+    box, (least, most) = _Box(low, far, high, np.ones_like(low)), np.log(_RIDGES)
+    if not with_ridge:
+        return box
+    return _Box(*(np.append(each, end) for each, end in zip(box, (least, most, most, 0.0), strict=True)))
 
 
 def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
@@ -254,7 +329,7 @@ def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
 
 
 def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box) -> bool:
-    """Whether bandwidths that are alike predict held-out rows as well as those with one for each feature.
+    """True where bandwidths that are alike predict held-out rows as well as those with one for each feature.
 
     On few rows the least of an error over many bandwidths is no measure of theirs. Rows go to the folds in turn, in the
     order of their squared leave-one-out errors: no chance is in that, nor anything that turning or scaling X or y
@@ -266,12 +341,12 @@ def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box
     order, counts = left.square().sum(1).cpu().numpy().argsort(kind="stable"), rows.times.astype(int)
     each = np.repeat(order, counts[order])
     each = each[np.arange(min(_HELD, len(each))) * len(each) // min(_HELD, len(each))]
-    place, y, weight = rows.place[each], rows.y[each], (rows.weight / counts)[each]
+    unique, y, weight = rows.unique[each], rows.y[each], (rows.weight / counts)[each]
     if len(each) < 2 * _FOLDS:
         return True
     errors, fold = np.zeros(2), np.arange(len(each)) % _FOLDS
     for number in range(_FOLDS):
-        held, others = (joined.of(place[of], y[of], weight[of]) for of in (fold == number, fold != number))
+        held, others = (joined.of(unique[of], y[of], weight[of]) for of in (fold == number, fold != number))
         inner = criterion.of(others)
         if inner.variance == 0 or len(others.x) == 1:
             continue
@@ -318,13 +393,13 @@ def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
 
 
 def _is_near(criterion: Criterion, best: Trial, trial: Trial) -> bool:
-    """Whether an error is larger than the best by at most the standard error of the difference."""
+    """True for an error that is larger than the best by at most the standard error of the difference."""
     more, standard_error = criterion.excess(trial, best)
     return more <= standard_error
 
 
 class _Path(NamedTuple):
-    """The accepted steps of a descent, where it is now, and what it learned of the second derivatives, (d, d)."""
+    """The accepted steps of a descent, its last trial, and its estimate of the second derivatives, (d, d)."""
 
     steps: list[Step]
     last: Trial
@@ -332,7 +407,7 @@ class _Path(NamedTuple):
 
 
 def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array, box: _Box) -> list[Step]:
-    """The steps from the best start to the minimum over all places."""
+    """The steps from the best start to the minimum over all rows."""
     rough = _rough(part, starts, box)
     if part is whole:
         fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
@@ -344,7 +419,7 @@ def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array
 
 
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
-    """Where descents from the starts come to, the lowest first."""
+    """The paths down from the starts, those that end elsewhere than others, the lowest first."""
     distinct: list[_Path] = []
     for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=_last_error):
         if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):

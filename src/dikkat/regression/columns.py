@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral
@@ -12,9 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.regression.joined import Array
-
-__all__ = ["Column", "encoded", "extended", "find"]
+Array = NDArray[np.floating]
 
 Kind = Literal["number", "date", "category", "ordered"]
 Level = str | int | float | bool
@@ -61,8 +60,8 @@ class _Cells(NamedTuple):
 
     Attributes:
         values: (n,): numbers, datetime64, or objects with None for a missing cell.
-        levels: What its type says that its levels are.
-        ordered: Whether its type says that they have an order.
+        levels: The levels that its type declares.
+        ordered: Whether its type declares an order of them.
     """
 
     values: NDArray[Any]
@@ -76,7 +75,7 @@ def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | No
         return ()  # sparse: refused where arrays are checked
     X = _indexed(X)
     if len(X.shape) != 2:
-        return ()  # likewise
+        return ()  # refused there too
     size = int(X.shape[1])
     masks = [
         _mask(name, given, size, names)
@@ -109,7 +108,7 @@ def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> 
     X, found = _indexed(X), []
     for j, column in enumerate(columns):
         if column.coded:
-            known = _Places(column.levels)
+            known = _Indices(column.levels)
             new = [level for level in _levels(_cells(X, j).values, _called(j, names)) if known.of(level) is None]
             if column.kind == "category":
                 column = column._replace(levels=(*column.levels, *new))
@@ -131,10 +130,22 @@ def recoded(x: Array, old: Sequence[Column], new: Sequence[Column]) -> Array:
 def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> Array:
     """X (n, d) as float64: NaN for a missing cell, −1 for a category that was not there.
 
-    A number between two ordered levels that are numbers has a place between theirs; beyond the last, the last one's.
+    A number between two ordered levels that are numbers has an index between theirs; beyond the last, the last one's.
     """
     X = _indexed(X)
     return np.column_stack([_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(columns)])
+
+
+def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str] | None) -> None:
+    """Warn of categories in queries that were not there in fit."""
+    for j, column in enumerate(columns):
+        if column.kind == "category" and (new := query[:, j] == -1).any():
+            warnings.warn(
+                f"{new.sum()} of {len(query)} rows of X have a category in {_called(j, names)} that was not there in "
+                "fit; it is equally far from every row",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
@@ -151,8 +162,8 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
             raise ValueError(
                 f"X: got {wrong!r} in {called}; expected numbers, or the column among the categorical_features"
             ) from None
-    places = _Places(column.levels)
-    found = np.array([math.nan if _is_missing(each) else places.of(each, -1) for each in values.tolist()], np.float64)
+    indices = _Indices(column.levels)
+    found = np.array([math.nan if _is_missing(each) else indices.of(each, -1) for each in values.tolist()], np.float64)
     new = np.flatnonzero(found == -1)
     if column.kind == "ordered" and len(new):
         if any(isinstance(level, str) for level in column.levels) or not all(map(_is_number, values[new].tolist())):
@@ -162,7 +173,7 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
     return found
 
 
-class _Places:
+class _Indices:
     """The indices of levels.
 
     A column of numbers is one of text in another file as soon as one cell is no number. So where no level is equal, one
@@ -170,13 +181,13 @@ class _Places:
     """
 
     def __init__(self, levels: Sequence[Level]) -> None:
-        self._exact = {level: place for place, level in enumerate(levels)}
+        self._exact = {level: index for index, level in enumerate(levels)}
         alike = [_alike(level) for level in levels]
         counts = Counter(alike)
-        self._alike = {each: place for place, each in enumerate(alike) if counts[each] == 1}
+        self._alike = {each: index for index, each in enumerate(alike) if counts[each] == 1}
 
     def of(self, level: Level, new: int | None = None) -> int | None:
-        """Its place, or `new`, of one that is not there."""
+        """The index of a level, or `new` of one that is not there."""
         found = self._exact.get(level)
         return found if found is not None else self._alike.get(_alike(level), new)
 
@@ -218,11 +229,11 @@ def _ordered_levels(cells: _Cells, called: str) -> tuple[Level, ...]:
 def _cells(X: Any, j: int) -> _Cells:
     if hasattr(X, "iloc"):
         return _of_pandas(X.iloc[:, j])
-    if hasattr(X, "to_series"):
-        return _of_polars(X.to_series(j))
-    if hasattr(X, "column"):
-        return _of_arrow(X.column(j))
-    return _Cells(X[:, j])
+    if hasattr(X, "to_series"):  # polars
+        import pyarrow  # type: ignore[import-untyped]
+
+        return _of_arrow(pyarrow.chunked_array([X.to_series(j).to_arrow()]))
+    return _of_arrow(X.column(j)) if hasattr(X, "column") else _Cells(X[:, j])
 
 
 def _of_pandas(series: Any) -> _Cells:
@@ -239,24 +250,8 @@ def _of_pandas(series: Any) -> _Cells:
     return _Cells(values) if levels is None else _Cells(values, tuple(levels.tolist()), bool(kind.ordered))
 
 
-def _of_polars(series: Any) -> _Cells:
-    name = series.dtype.__class__.__name__
-    if series.dtype.is_temporal():
-        return _Cells(series.cast(_polars().Datetime("us")).to_numpy().astype("datetime64[us]"))
-    if name in ("Categorical", "Enum"):
-        known = series.dtype.categories if name == "Enum" else series.drop_nulls().unique().cast(_polars().String)
-        return _Cells(np.array(series.to_list(), object), tuple(known.to_list()), name == "Enum")
-    return _Cells(series.to_numpy() if series.dtype.is_numeric() else np.array(series.to_list(), object))
-
-
-def _polars() -> Any:
-    import polars
-
-    return polars
-
-
 def _of_arrow(column: Any) -> _Cells:
-    from pyarrow import timestamp, types  # type: ignore[import-untyped]
+    from pyarrow import timestamp, types
 
     if types.is_timestamp(column.type) or types.is_date(column.type):
         moments = column.cast(timestamp("us", getattr(column.type, "tz", None)), safe=False)
@@ -279,18 +274,20 @@ def _is_frame(X: Any) -> bool:
 
 
 def _mask(name: str, given: object, size: int, names: Sequence[str] | None) -> NDArray[np.bool_]:
-    """(d,): which columns a setting names."""
+    """(d,): the columns that a setting names."""
     mask = np.zeros(size, bool)
     if given is None or _is_dtype(given):
         return mask
-    asked = np.asarray(given, dtype=object)
-    if asked.ndim != 1:
-        raise ValueError(f"{name}: got {given!r}; expected 'from_dtype', None, or a list of names or places, or a mask")
-    if asked.size and all(isinstance(each, bool | np.bool_) for each in asked):
-        if len(asked) != size:
-            raise ValueError(f"{name}: got a mask of {len(asked)}; expected {size}, one for each column of X")
-        return asked.astype(bool)
-    for each in asked:
+    requested = np.asarray(given, dtype=object)
+    if requested.ndim != 1:
+        raise ValueError(
+            f"{name}: got {given!r}; expected 'from_dtype', None, or a list of names or positions, or a mask"
+        )
+    if requested.size and all(isinstance(each, bool | np.bool_) for each in requested):
+        if len(requested) != size:
+            raise ValueError(f"{name}: got a mask of {len(requested)}; expected {size}, one for each column of X")
+        return requested.astype(bool)
+    for each in requested:
         if isinstance(each, str):
             if names is None or each not in names:
                 there = "no names" if names is None else _listed(list(names))
@@ -299,7 +296,7 @@ def _mask(name: str, given: object, size: int, names: Sequence[str] | None) -> N
         elif isinstance(each, Integral) and -size <= int(each) < size:
             mask[int(each)] = True
         else:
-            raise ValueError(f"{name}: got {each!r}; expected a name, or a place below {size}, the columns of X")
+            raise ValueError(f"{name}: got {each!r}; expected a name, or a position below {size}, the columns of X")
     return mask
 
 
@@ -313,7 +310,7 @@ def _is_missing(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     try:
-        float(value)  # type: ignore[arg-type]  # what it is is what is asked
+        float(value)  # type: ignore[arg-type]  # of any type
     except (TypeError, ValueError):
         return value is None
     return True

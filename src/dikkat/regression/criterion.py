@@ -1,19 +1,19 @@
 r"""The criteria for a bandwidth: the leave-one-out squared error, or AIC, which counts degrees of freedom.
 
-With the rows at one place joined (weight $W_g$, mean value $\bar y_g$), the estimate at g is found without them:
-$\hat y_{-g}$, with $a_g$ the square of the length of its row of the smoother matrix in units of one row's weight, so
-that a row of weight w at g would have the leverage $w a_g/(1 + w a_g)$. Each of its rows is then predicted from all
-others, those at its own place as well,
+With equal rows of X joined to a unique row g (weight $W_g$, mean value $\bar y_g$), the estimate at g is found without
+them: $\hat y_{-g}$, with $a_g$ the square of the length of its row of the smoother matrix in units of one row's weight,
+so that a row of weight w at g would have the leverage $w a_g/(1 + w a_g)$. Each of its rows is then predicted from all
+others, those equal in X as well,
 
 $$ y_i - \hat y_{-i} = \frac{(\bar y_g - \hat y_{-g}) + (1 + W_g a_g)(y_i - \bar y_g)}{1 + (W_g - v_i) a_g} , $$
 
 with $v_i$ the weight that is left out. Rows equal in x and y are copies, which are left out together, so that repeated
 rows and integer weights mean the same: $v_i$ is the sum of their weights. Where y is discrete equal rows are no copies:
-of those that share their place with other values, and whose value occurs at other places too, a single row is left out,
-$v_i \le 1$. The error is the weighted mean of the squares, over the outputs as well. A place that no other reaches is
+of those that share their coordinates with other values, and whose value occurs elsewhere too, a single row is left out,
+$v_i \le 1$. The error is the weighted mean of the squares, over the outputs as well. A row that no other reaches is
 answered with the mean of the others, lest a bandwidth win by answering nothing.
 
-With the share $s_g = 1/(1 + W_g a_g)$ that a place has not in its own estimate, the residual of its mean is
+With $s_g = 1/(1 + W_g a_g)$, which is 1 less the share of g in its own estimate, the residual of its mean is
 $s_g (\bar y_g - \hat y_{-g})$, the degrees of freedom are $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the
 residuals and n the sum of the weights
 
@@ -31,10 +31,20 @@ from typing import Literal
 import numpy as np
 import torch
 
-from dikkat.regression.factors import Factors, factors_of, local_bandwidth
+from dikkat.regression.factors import Factors, local_bandwidth
 from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import local_fit, ridge_at, ridge_of
-from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
+from dikkat.regression.local import (
+    Points,
+    Profile,
+    Window,
+    local_fit,
+    moments,
+    parts,
+    points_of,
+    ridge_at,
+    ridge_of,
+    sensitivity,
+)
 
 Kind = Literal["loo", "aic"]
 
@@ -57,15 +67,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Trial(Step):
-    """A step with what the gradient there needs, of n places.
+    """A step with what the gradient there needs, of n unique rows.
 
     Attributes:
-        left: (n, v), the estimates at the places, each without its place, less the mean values there.
+        left: (n, v), the estimates at the unique rows, each without that row, less the mean values there.
         repeated: (k, v), the estimates without each row of `Joined.repeats`, less its value.
         lse: (n,), of the moments.
         row: (n, k), of the local fit.
         theta: (n, k, v), of the local fit.
-        kept: (n,), s: what is left of a place's noise in its residual.
+        kept: (n,), s: the part of a row's noise that is left in its residual.
     """
 
     left: torch.Tensor
@@ -76,12 +86,12 @@ class Trial(Step):
     kept: torch.Tensor
 
     def step(self) -> Step:
-        """This step without that: a path has many steps."""
+        """The step alone: a path has many."""
         return Step(self.t, self.error)
 
 
 class Criterion:
-    """The criterion as a function of t = log σ, and its gradient where K is smooth; over places that see each other.
+    """The criterion as a function of t = log σ, and its gradient where K is smooth.
 
     With `ridge` None the last of t is log ρ.
     """
@@ -102,73 +112,67 @@ class Criterion:
         self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
         self.spread = torch.tensor(joined.spread(), device=device)[: joined.numbers]
         self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined)).to(device)
-        self.points = Points(
-            *(torch.tensor(each, dtype=torch.float64, device=device) for each in (joined.x, joined.y, joined.weight))
-        )
+        self.points = points_of(joined, torch.float64, device)
         value, weight = self.points.value, self.points.weight[:, None]
         self.share = weight / (self.total * value.shape[1])
         rest = self.total - weight
         every = torch.tensor(joined.weight @ joined.y, device=device)
         self.others = torch.where(rest > 0, (every - weight * value) / rest, 0.0)
-        self.place = torch.from_numpy(joined.repeats.place).to(device)
-        self.alone = self.share.index_fill(0, self.place, 0.0)
+        self.unique = torch.from_numpy(joined.repeats.unique).to(device)
+        self.alone = self.share.index_fill(0, self.unique, 0.0)
         y, own, out = (torch.tensor(each, dtype=torch.float64, device=device) for each in joined.repeats[1:])
-        self.about = y - value[self.place]
-        self.repeats_share, self.rest = own[:, None] / (self.total * value.shape[1]), weight[self.place] - out[:, None]
+        self.about = y - value[self.unique]
+        self.repeats_share, self.rest = own[:, None] / (self.total * value.shape[1]), weight[self.unique] - out[:, None]
 
     def __call__(self, t: Array) -> Trial:
         """The error at one t."""
-        window, places = self.window(t), torch.arange(len(self.points.key), device=self.device)
-        pieces = [
-            self._fit(places[part], window.of(part), t) for part in parts(len(places), self.points.columns(self.degree))
-        ]
-        trial = self.fits(t, *(torch.cat(piece) for piece in zip(*pieces, strict=True)))
-        return replace(trial, error=self.error(self.sums(trial)))
-
-    def fits(self, t: Array, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor) -> Trial:
-        """The trial that local fits at the places make; its error is still NaN."""
+        window, rows, pieces = self.window(t), torch.arange(len(self.points.key), device=self.device), []
+        for part in parts(len(rows), self.points.columns(self.degree)):
+            near = window.of(part)
+            found = moments(self.points.key[part], self.points, near, degree=self.degree, exclude=rows[part])
+            fit = local_fit(found, self._ridge(t, near))
+            pieces.append((found.lse, fit.row, fit.theta))  # without the moments, which are much larger
+        lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
         own = self.points.weight * row[:, 0] * (-lse).exp()
         kept = (1 / (1 + own)).nan_to_num(0.0)
-        bare, own = self._bare(lse, row), self.points.weight[self.place, None]
-        repeated = (bare * left[self.place] - (bare + own) * self.about) / (bare + self.rest)
-        return Trial(t, math.nan, left, repeated, lse, row, theta, kept)
+        bare, own = self._bare(lse, row), self.points.weight[self.unique, None]
+        repeated = (bare * left[self.unique] - (bare + own) * self.about) / (bare + self.rest)
+        trial = Trial(t, math.nan, left, repeated, lse, row, theta, kept)
+        return replace(trial, error=self._error(self._sums(trial)))
 
     def _bare(self, lse: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-        """1/a of the places of repeats, (k, 1); 0 where no other place is in reach."""
-        found: torch.Tensor = (lse.exp() / row[:, 0])[self.place, None]
+        """1/a of the unique rows of repeats, (k, 1); 0 where no other row is in reach."""
+        found: torch.Tensor = (lse.exp() / row[:, 0])[self.unique, None]
         return found.nan_to_num(0.0)
 
-    def error(self, sums: Array) -> float:
-        """The criterion from the sums over all places."""
+    def _error(self, sums: Array) -> float:
+        """The criterion from the sums over all rows."""
         squares, residual, freedom = sums.tolist()
         if self.kind == "loo":
             return float(squares)
         residual += self.within
-        count = self.total
-        free = 1 - (freedom + 2) / count
+        free = 1 - (freedom + 2) / self.total
         if free <= 0 or residual <= 0:
             return math.inf
-        found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
+        found = residual * math.exp(min((1 + freedom / self.total) / free - 1, 600.0))
         return float(found) if found < HOPELESS * self.variance else math.inf
 
     def freedom(self, trial: Trial) -> float:
-        """ν over the number of rows, of which there is at least one at each place."""
-        return float(self.sums(trial)[2]) / max(len(self.joined.x), self.total)
+        """ν over the number of rows."""
+        return float(self._sums(trial)[2]) / max(len(self.joined.x), self.total)
 
-    def _differences(self, trial: Trial) -> tuple[Array, Array]:
-        slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
-        return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
-
-    def ridge_at(self, t: Array, window: Window) -> torch.Tensor:
-        """Λ S_0 at t, of the features that are numbers, under a window."""
+    def _ridge(self, t: Array, window: Window) -> torch.Tensor | None:
+        """Λ S_0 at t, of the features that are numbers, under a window; None for the constant order."""
+        if not self.degree:
+            return None
         amount = torch.tensor(math.exp(t[-1]) if self.ridge is None else self.ridge, dtype=torch.float64)
         return ridge_of(amount, self.spread, window.bandwidth[..., : len(self.spread)])
 
-    def sums(self, trial: Trial) -> Array:
-        """(3,): the mean squared errors of rows, those of places' residuals, and ν."""
+    def _sums(self, trial: Trial) -> Array:
+        """(3,): the mean squared errors of rows, those of the residuals of unique rows, and ν."""
         residual = trial.kept[:, None] * trial.left
         squares = [(self.alone * trial.left.square()).sum(), (self.share * residual.square()).sum()]
         squares[0] = squares[0] + (self.repeats_share * trial.repeated.square()).sum()
@@ -176,38 +180,29 @@ class Criterion:
         return found
 
     def loss(self, trial: Trial) -> torch.Tensor:
-        """(m, v): the mean squared error of the rows at each place."""
+        """(m, v): the mean squared error of the rows of each unique row."""
         weighted = self.repeats_share * trial.repeated.square()
-        there = torch.zeros_like(trial.left).index_add_(0, self.place, weighted) / self.share
-        return torch.where(self.alone > 0, trial.left.square(), there)
+        repeated = torch.zeros_like(trial.left).index_add_(0, self.unique, weighted) / self.share
+        return torch.where(self.alone > 0, trial.left.square(), repeated)
 
     def excess(self, trial: Trial, best: Trial) -> tuple[float, float]:
         """By how much the mean of the rows' squared errors is more than in another, and its standard error."""
-        alone, repeats = (
-            [(share * each.square()).sum(1) for each in errors]
-            for share, errors in (
-                (self.alone, (trial.left, best.left)),
-                (self.repeats_share, (trial.repeated, best.repeated)),
-            )
-        )
-        more = torch.cat([alone[0] - alone[1], repeats[0] - repeats[1]]).cpu().numpy()
+        pairs = ((self.alone, trial.left, best.left), (self.repeats_share, trial.repeated, best.repeated))
+        rises = [(share * own.square()).sum(1) - (share * other.square()).sum(1) for share, own, other in pairs]
+        more = torch.cat(rises).cpu().numpy()
         count = np.concatenate([self.alone[:, 0].cpu().numpy() > 0, self.joined.repeats.times])
         number = count.sum()
         mean, each = float(more.sum()), number * np.divide(more, count, out=np.zeros_like(more), where=count > 0)
         return mean, float(np.sqrt(count @ np.square(each - mean)) / number)
 
-    def _fit(self, places: torch.Tensor, window: Window, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The local fits at some places, without their moments, which are much larger."""
-        found = moments(self.points.key[places], self.points, window, degree=self.degree, exclude=places)
-        fit = local_fit(found, self.ridge_at(t, window))
-        return found.lse, fit.row, fit.theta
-
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """The error's slope with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
         if self.kind != "loo":
-            return self._differences(trial)
+            steps = _DIFFERENCE * np.eye(len(trial.t))
+            rises = np.array([self(trial.t + step).error - trial.error for step in steps])
+            return rises / _DIFFERENCE, self.variance * np.eye(len(trial.t))
         key, window, points, theta = self.points.key, self.window(trial.t), self.points, trial.theta
-        if len(self.place):  # log 1/a changes as a further output does whose values are 0 and whose fit is −u
+        if len(self.unique):  # log 1/a changes as a further output does whose values are 0 and whose fit is −u
             points = Points(key, torch.nn.functional.pad(points.value, (0, 1)), points.weight)
             theta = torch.cat([theta, -trial.row[..., None]], -1)
         exclude = torch.arange(len(key), device=self.device)
@@ -220,10 +215,10 @@ class Criterion:
         change = torch.where(torch.isfinite(change), change, 0.0)
         values = trial.left.shape[1]
         pieces = [(change[..., :values], self.alone, trial.left)]
-        if len(self.place):
-            bare, place = self._bare(trial.lse, trial.row)[..., None], self.place
-            barer = (change[..., values:] / trial.row[:, :1, None])[place]
-            own = change[place, :, :values] + barer * (trial.left[place] - self.about - trial.repeated)[:, None]
+        if len(self.unique):
+            bare, unique = self._bare(trial.lse, trial.row)[..., None], self.unique
+            barer = (change[..., values:] / trial.row[:, :1, None])[unique]
+            own = change[unique, :, :values] + barer * (trial.left[unique] - self.about - trial.repeated)[:, None]
             pieces.append((bare * own / (bare + self.rest[..., None]), self.repeats_share, trial.repeated))
         changes, shares, errors = (torch.cat(each) for each in zip(*pieces, strict=True))
         weighted = changes * shares[:, None]
@@ -232,7 +227,7 @@ class Criterion:
         return slope.cpu().numpy(), curve.cpu().numpy()
 
     def window(self, t: Array) -> Window:
-        """The kernel at t, about each place."""
+        """The kernel at t, about each row."""
         window = self._window(t)
         return window if self.factors is None else replace(window, bandwidth=window.bandwidth * self.wider)
 
@@ -243,19 +238,20 @@ class Criterion:
 
     def of(self, joined: Joined) -> "Criterion":
         """A criterion with the same settings over other rows."""
-        factors = factors_of(joined, None if self.factors is None else self.factors.count)
+        factors = None if self.factors is None else Factors(joined, self.factors.count)
         return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind, factors)
 
     def error_at(self, held: Joined, t: Array) -> float:
-        """The squared errors of the values at other places, summed with their weights."""
+        """The squared errors of the values of other rows, summed with their weights."""
         query, value, weight = (
             torch.tensor(each, dtype=torch.float64, device=self.device)
             for each in (held.x, held.y + (held.origin - self.joined.origin), held.weight)
         )
         window = self._window(t)
-        window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
+        if self.factors is not None:
+            window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
         found = moments(query, self.points, window, degree=self.degree)
-        estimate = local_fit(found, self.ridge_at(t, window)).estimate
+        estimate = local_fit(found, self._ridge(t, window)).estimate
         mean = (self.points.weight[:, None] * self.points.value).sum(0) / self.points.weight.sum()
         reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None]
         return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
@@ -265,7 +261,9 @@ class Criterion:
         slopes = len(self.spread)
         held = trial.row[:, 1 : 1 + slopes, None] * theta[:, 1 : 1 + slopes]
         window = self.window(trial.t)
-        held = held * ridge_at(self.ridge_at(trial.t, window), trial.lse)[..., None]
+        ridge = self._ridge(trial.t, window)
+        assert ridge is not None
+        held = held * ridge_at(ridge, trial.lse)[..., None]
         share = 1 / (1 + (window.bandwidth[..., :slopes] / self.spread).square())
         change = torch.cat([change[:, :slopes] - 2 * share[..., None] * held, change[:, slopes:]], 1)
         return change if self.ridge is not None else torch.cat([change, -held.sum(1, keepdim=True)], 1)

@@ -6,22 +6,33 @@ from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.estimator import NadarayaWatson
-from dikkat.regression.factors import factors_of
-from dikkat.regression.held_out import FOLDS, LeftOut, folds_of, judged, nothing
-from dikkat.regression.joined import Array
-from dikkat.regression.rows import Rows
-
-__all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out", "reach"]
+from dikkat.regression.joined import Array, Joined, Rows
 
 _STEPS = 201  # query points along a feature
 _GROUPS = 200  # most groups of points in the picture of attention
 _WEIGHTS = 2**24  # most weights held at once
+
+
+class LeftOut(NamedTuple):
+    """Each training row predicted from others.
+
+    Attributes:
+        predicted: (n,) or (n, outputs), NaN for a row of weight 0.
+        error: The mean squared error, the mean over the outputs; NaN where there is but one row.
+        r2: The share of the variance that these predictions explain, at most 1, the mean over the outputs; NaN where
+            there is no variance.
+    """
+
+    predicted: Array
+    error: float
+    r2: float
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Curve:
         lower: (k,), the lower end of the 95 % band, NaN where it has none.
         upper: (k,), the upper one.
         data: (n,), the feature's values in the training rows that have weight.
-        column: What it is; of a category `at` are its levels' places.
+        column: What it is; of a category `at` are the indices of its levels.
     """
 
     name: str
@@ -68,27 +79,21 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
         model: Fitted.
     """
     check_is_fitted(model)
-    y, weight, joined = model.y_train_, model.sample_weight_, model._joined()
+    rows, fit = model._rows, model._current()
+    joined = fit.joined
     if joined.counts().sum() == 1:
-        return nothing(y)
-    criterion = Criterion(
-        joined,
-        model.kernel_,
-        int(model.order_ == "linear"),
-        torch.device(model.device),
-        model.ridge_,
-        factors=factors_of(joined, model.neighbors_),
-    )
-    trial = criterion(np.log(model._coding().widths(model.bandwidth_)))
-    places, repeats = trial.left.cpu().numpy() + joined.y, trial.repeated.cpu().numpy() + joined.repeats.y
-    predicted = np.full((len(y), joined.y.shape[1]), np.nan)
-    known, shared = joined.place >= 0, joined.repeat >= 0
-    predicted[known] = places[joined.place[known]] + joined.origin
+        return _nothing(rows.y)
+    criterion = Criterion(joined, fit.profile, fit.degree, fit.device, fit.ridge, factors=fit.factors)
+    trial = criterion(np.log(rows.coding.widths(model.bandwidth_)))
+    unique, repeats = trial.left.cpu().numpy() + joined.y, trial.repeated.cpu().numpy() + joined.repeats.y
+    predicted = np.full((len(rows.y), joined.y.shape[1]), np.nan)
+    known, shared = joined.inverse >= 0, joined.repeat >= 0
+    predicted[known] = unique[joined.inverse[known]] + joined.origin
     predicted[shared] = repeats[joined.repeat[shared]] + joined.origin
-    return judged(predicted.reshape(y.shape), y, weight, joined)
+    return _judged(predicted.reshape(rows.y.shape), rows, joined)
 
 
-def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
+def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
     """Predict each training row by a model of the rows in the other folds, for which everything is chosen anew.
 
     That is the accuracy to expect on new rows: the bandwidth has not seen the rows that it is judged by, as it has in
@@ -104,19 +109,48 @@ def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
     check_is_fitted(model)
     if isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2:
         raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2")
-    x, y, weight, joined = model.X_train_, model.y_train_, model.sample_weight_, model._joined()
+    rows, joined = model._rows, model._current().joined
     if joined.counts().sum() == 1:
-        return nothing(y)
-    predicted, fold = np.full(y.shape, np.nan), folds_of(joined, y, weight, folds)
-    settings = {**model.get_params(), "kernel": model.kernel_, "order": model.order_}
+        return _nothing(rows.y)
+    predicted, fold = np.full(rows.y.shape, np.nan), _folds_of(joined, rows, folds)
     # A search does not start from what was found for all rows, which has followed the noise of those held out.
+    other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
     for each in range(fold.max() + 1):
-        out, rest = fold == each, (fold != each) & (fold >= 0)
-        other = NadarayaWatson(**{name: settings[name] for name in NadarayaWatson().get_params()})
-        other._take(Rows(x[rest], y[rest], weight[rest], model.columns_))
-        other._choose()
-        predicted[out] = other._answer(other._at(x[out]))
-    return judged(predicted, y, weight, joined)
+        held, rest = fold == each, (fold != each) & (fold >= 0)
+        fitted = other._fitted(Rows(rows.x[rest], rows.y[rest], rows.weight[rest], rows.columns))
+        predicted[held] = fitted._answer(fitted._rows.coding.coordinates(rows.x[held]))
+    return _judged(predicted, rows, joined)
+
+
+def _nothing(y: Array) -> LeftOut:
+    """The prediction of a single row, from none."""
+    return LeftOut(np.full(y.shape, np.nan), math.nan, math.nan)
+
+
+def _judged(predicted: Array, rows: Rows, joined: Joined) -> LeftOut:
+    """Predictions of the training rows, with their error and R²."""
+    known = joined.inverse >= 0
+    squares = ((rows.y - predicted) ** 2).reshape(len(predicted), -1)[known]
+    error, variance = np.average(squares, axis=0, weights=rows.weight[known]), joined.variances()
+    explained = 1 - error / variance if (variance > 0).all() else np.array(math.nan)
+    return LeftOut(predicted, float(error.mean()), float(explained.mean()))
+
+
+def _folds_of(joined: Joined, rows: Rows, count: int) -> NDArray[np.intp]:
+    """The fold of each row, (n,), at random, and the same whatever the order of the rows; −1 for a row of weight 0.
+
+    Copies of a row, which a search leaves out together, are in one fold. Of fewer rows than folds each is one.
+    """
+    there, y = np.flatnonzero(joined.inverse >= 0), rows.y.reshape(len(rows.y), -1)
+    there = there[np.lexsort([rows.weight[there], joined.inverse[there], *y[there].T[::-1]])]
+    unique, repeat, values = joined.inverse[there], joined.repeat[there], y[there]
+    copies = joined.repeats.out == joined.repeats.weight
+    copy = (unique[1:] == unique[:-1]) & (values[1:] == values[:-1]).all(1) & np.append(copies, True)[repeat[1:]]
+    label = np.cumsum(np.append(True, ~copy)) - 1
+    fold = np.random.default_rng(0).permutation(label[-1] + 1) % min(count, label[-1] + 1)
+    found = np.full(len(y), -1, np.intp)
+    found[there] = fold[label]
+    return found
 
 
 def reach(model: NadarayaWatson) -> Array:
@@ -127,7 +161,7 @@ def reach(model: NadarayaWatson) -> Array:
     Args:
         model: Fitted.
     """
-    coding, rows = model._coding(), model.X_train_[model.sample_weight_ > 0]
+    coding, rows = model._rows.coding, model.X_train_[model.sample_weight_ > 0]
     found = np.empty(rows.shape[1])
     found[coding.order] = coding.widths(model.bandwidth_)
     ranges = np.ptp(rows, axis=0).astype(np.float64)
@@ -145,7 +179,7 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
 
     Args:
         model: Fitted, to one target.
-        feature: The feature's place among the columns.
+        feature: The feature's position among the columns.
         name: What it is called.
     """
     rows = model.X_train_[model.sample_weight_ > 0]
@@ -155,14 +189,14 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
         if each.coded:
             middle[c] = np.bincount(rows[:, c].astype(int)).argmax()
     at = np.arange(len(column.levels)) if column.coded else np.linspace(data.min(), data.max(), _STEPS)
-    places = np.tile(middle, (len(at), 1))
-    places[:, feature] = at
-    query = model._at(places)
+    points = np.tile(middle, (len(at), 1)).astype(rows.dtype)
+    points[:, feature] = at
+    query = model._rows.coding.coordinates(points)
     lower, upper = model._interval(query)
     estimate = np.asarray(model._answer(query))
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the band is infinite
     lower[unknown] = upper[unknown] = math.nan
-    return Curve(name, places[:, feature], estimate, lower, upper, data, column)
+    return Curve(name, points[:, feature], estimate, lower, upper, data, column)
 
 
 def among(model: NadarayaWatson, by: Array) -> Among:
@@ -176,12 +210,10 @@ def among(model: NadarayaWatson, by: Array) -> Among:
     order = rows[np.argsort(by[rows], kind="stable")]
     groups = np.array_split(order, min(len(order), _GROUPS))
     starts = np.cumsum([0, *map(len, groups[:-1])])
-    query = model.X_train_[[group[len(group) // 2] for group in groups]]
+    query = model._rows.coding.coordinates(model.X_train_[[group[len(group) // 2] for group in groups]])
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
     for start in range(0, len(query), at_once):
-        sorted_weights = np.asarray(
-            model._current().attention(model._at(query[start : start + at_once]), model.sample_weight_)
-        )[:, order]
-        weights.append(np.add.reduceat(sorted_weights, starts, axis=1))
+        found = np.asarray(model._current().attention(query[start : start + at_once], model.sample_weight_))
+        weights.append(np.add.reduceat(found[:, order], starts, axis=1))
     return Among(np.concatenate(weights), len(order))

@@ -14,8 +14,6 @@ from dikkat.errors import InputError
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
 
-__all__ = ["Asked", "Form", "read"]
-
 GUESSED = "cp1252"
 """The encoding that nothing in a file confirms."""
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t", ".txt": "\t,;|", ".dat": "\t,;|"}  # those allowed, the usual one first
@@ -32,16 +30,15 @@ _DATE = r"^(\d{1,2})([./-])(\d{1,2})[./-]\d{4}( \d{1,2}:\d{2}(:\d{2})?)?$"
 _NUMBER = r"[+-]?\d*[.,]?\d+([eE][+-]?\d+)?"
 _DOUBTED = {",": ",", ";": "."}  # by what is between the columns, which of both marks may be either
 _LOOKED = 1_000_000  # letters of a text in which numbers are looked at
-_TWICE = "holds dates that can be read in two ways"
 
 
-class Asked(NamedTuple):
+class FormOptions(NamedTuple):
     """The parts of a form that a person gives; None for those that are to be found.
 
     Attributes:
-        delimiter: What stands between columns.
-        decimal: What stands before decimals.
-        thousands: What stands between thousands; "" for nothing.
+        delimiter: The mark between columns.
+        decimal: The mark before decimals.
+        thousands: The mark between thousands; "" for none.
         encoding: As Python calls it.
     """
 
@@ -55,10 +52,10 @@ class Form(NamedTuple):
     """The form of a table of text.
 
     Attributes:
-        delimiter: What stands between columns.
-        decimal: What stands before the decimals.
+        delimiter: The mark between columns.
+        decimal: The mark before decimals.
         encoding: As Python calls it.
-        thousands: What stands between thousands, or "".
+        thousands: The mark between thousands, or "".
         guessed: Whether nothing confirms the encoding.
     """
 
@@ -70,16 +67,19 @@ class Form(NamedTuple):
 
     def __str__(self) -> str:
         encoding = _ENCODINGS.get(self.encoding, self.encoding.upper())
-        said = [f"{_word(self.delimiter)} between the columns"]
+        delimiter, decimal, thousands = (
+            _WORDS.get(mark, repr(mark)) for mark in (self.delimiter, self.decimal, self.thousands)
+        )
+        said = [f"{delimiter} between the columns"]
         if self.decimal != ".":
-            said.append(f"decimal {_word(self.decimal)}")
+            said.append(f"decimal {decimal}")
         if self.thousands:
-            said.append(f"{_word(self.thousands)} between thousands")
+            said.append(f"{thousands} between thousands")
         return f"{encoding}{' (a guess)' if self.guessed else ''} with {', '.join(said)}"
 
 
 class Text(NamedTuple):
-    """A table of text.
+    """The content of a table of text.
 
     Attributes:
         form: How it is written.
@@ -94,44 +94,39 @@ class Text(NamedTuple):
     doubts: dict[int, str]
 
 
-def read(path: Path, suffix: str, asked: Asked) -> Text:
+def read(path: Path, suffix: str, options: FormOptions) -> Text:
     """Read a file of text."""
     import pyarrow
 
-    encoding, guessed, text = _decoded(path, asked.encoding)
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    said = _SEPARATOR.match(text)
-    text = text[said.end() :] if said else text
-    delimiter = asked.delimiter or (said[1] if said else _delimiter(text, DELIMITERS[suffix]))
-    form = Form(delimiter, asked.decimal or ".", encoding, asked.thousands or "", guessed)
+    encoding, guessed, text = _decoded(path, options.encoding)
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    separator = _SEPARATOR.match(text)
+    text = text[separator.end() :] if separator else text
+    delimiter = options.delimiter or (separator[1] if separator else _delimiter(text, DELIMITERS[suffix]))
+    form = Form(delimiter, options.decimal or ".", encoding, options.thousands or "", guessed)
     try:
-        return _best(path, text, form, asked)
+        return _best(path, text, form, options)
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path}: cannot be read as {form} and names in the first line ({_first(error)})") from error
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: cannot be read as {form} and names in the first line ({reason})") from error
 
 
-def _first(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
-
-
-def _best(path: Path, text: str, form: Form, asked: Asked) -> Text:
-    """With the decimals and thousands by which most columns are numbers, of those that were not said."""
+def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
+    """The content with the marks in numbers by which most columns are numbers, of those that were not given."""
     found: list[tuple[int, Form, Any, Any]] = []
-    for decimal in [asked.decimal] if asked.decimal else ".,".replace(asked.thousands or " ", ""):
+    for decimal in [options.decimal] if options.decimal else ".,".replace(options.thousands or " ", ""):
         columns = _parsed(text, form.delimiter, decimal)
         plain = _count_numeric(columns) == columns.num_columns  # and no other reading has more numbers
-        for group in ["", *_GROUPS[decimal]] if asked.thousands is None and not plain else [asked.thousands or ""]:
+        for group in ["", *_GROUPS[decimal]] if options.thousands is None and not plain else [options.thousands or ""]:
             typed = _with_numbers(columns, decimal, group)
             found.append((_count_numeric(typed), form._replace(decimal=decimal, thousands=group), columns, typed))
         if plain:
             break
     # Beside commas between the columns one in a number is between thousands; else it is before decimals.
     found.sort(key=lambda each: (-each[0], bool(each[1].thousands) if form.delimiter != "," else False))
-    _, best, columns, typed = found[0]
-    if asked.decimal is None and asked.thousands is None:
-        best_count = found[0][0]
-        _check_clear(path, text, best, [form for count, form, _, _ in found if count == best_count], typed)
+    best_count, best, columns, typed = found[0]
+    if options.decimal is None and options.thousands is None and any(map(_is_floating, typed.schema.types)):
+        _check_clear(path, text, best, {form.decimal for count, form, _, _ in found if count == best_count})
     names = [" ".join(name.split()) for name in columns.column_names]
     if all(re.fullmatch(_NUMBER, name) for name in names):
         raise InputError(
@@ -142,13 +137,11 @@ def _best(path: Path, text: str, form: Form, asked: Asked) -> Text:
     return Text(best, columns, typed, doubts)
 
 
-def _check_clear(path: Path, text: str, form: Form, as_good: list[Form], typed: pyarrow.Table) -> None:
-    """Refuse numbers whose comma or point may stand before decimals or between thousands."""
-    mark, tried = form.thousands or form.decimal, {each.decimal for each in as_good}
-    if mark not in _DOUBTED.get(form.delimiter, ".,") or not any(_is_floating(field.type) for field in typed.schema):
-        return
-    if form.thousands and mark not in tried:
-        return  # other numbers say what stands before decimals
+def _check_clear(path: Path, text: str, form: Form, decimals: set[str]) -> None:
+    """Refuse numbers whose comma or point may stand before decimals or between thousands; `decimals` are as good."""
+    mark = form.thousands or form.decimal
+    if mark not in _DOUBTED.get(form.delimiter, ".,") or (form.thousands and mark not in decimals):
+        return  # in the latter case other numbers say which mark is before decimals
     _, _, rows = text[:_LOOKED].partition("\n")
     cells = [cell.strip('" ') for cell in re.findall(rf'"[^"\n]*"|[^{re.escape(form.delimiter)}"\n]+', rows)]
     marked = [cell for cell in cells if re.fullmatch(rf"[+-]?\d[\d{re.escape(mark)}]*", cell) and mark in cell]
@@ -160,7 +153,7 @@ def _check_clear(path: Path, text: str, form: Form, as_good: list[Form], typed: 
         )
 
 
-def _decoded(path: Path, asked: str | None) -> tuple[str, bool, str]:
+def _decoded(path: Path, given: str | None) -> tuple[str, bool, str]:
     """A file's encoding, whether it is a guess, and its text."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
@@ -169,36 +162,24 @@ def _decoded(path: Path, asked: str | None) -> tuple[str, bool, str]:
     if data.startswith((b"PK", b"\xd0\xcf\x11\xe0")):
         raise InputError(f"{path}: a workbook of a spreadsheet, or compressed by zip; save the sheet as CSV")
     marked = next((encoding for mark, encoding in _MARKS.items() if data.startswith(mark)), None)
-    if asked is not None:
+    if given is not None:
         try:
-            return asked, False, data.decode(asked if marked != "utf-8-sig" else "utf-8-sig").lstrip("\ufeff")
+            return given, False, data.decode(given if marked != "utf-8-sig" else "utf-8-sig").lstrip("\ufeff")
         except (LookupError, UnicodeError) as error:
             raise InputError(
-                f"{path}: --text encoding: got {asked!r}; expected how the file is encoded ({error})"
+                f"{path}: --text encoding: got {given!r}; expected how the file is encoded ({error})"
             ) from error
-    bare = _bare_utf16(data)
-    for encoding in [marked] if marked else [bare] if bare else ["utf-8", GUESSED]:
+    for encoding in [marked] if marked else ["utf-8", GUESSED]:
         try:
             text = data.decode(encoding)
         except UnicodeDecodeError:
             continue
         if "\0" not in text:
-            return encoding, encoding in (GUESSED, bare), text
+            return encoding, encoding == GUESSED, text
     raise InputError(
         f"{path}: got letters in an encoding that is not known here; expected UTF-8, UTF-16 or Windows-1252. Save it "
         "as UTF-8, or say with --text encoding=NAME how it is written"
     )
-
-
-def _bare_utf16(data: bytes) -> str | None:
-    """UTF-16 without a mark has a zero in every second byte of Latin letters."""
-    some = data[:4096]
-    if len(some) < 4 or len(data) % 2:
-        return None
-    even, odd = some[::2].count(0), some[1::2].count(0)
-    if min(even, odd) == 0 and max(even, odd) > len(some) // 4:
-        return "utf-16-le" if odd else "utf-16-be"
-    return None
 
 
 def _delimiter(text: str, allowed: str) -> str:
@@ -230,14 +211,14 @@ def _with_numbers(columns: pyarrow.Table, decimal: str, group: str) -> pyarrow.T
         return columns
     digits = rf"[1-9]\d{{0,2}}({re.escape(group)}\d{{3}})+|\d+"
     pattern = rf"^[+-]?({digits})({re.escape(decimal)}\d+)?$"
-    for place, field in enumerate(columns.schema):
+    for index, field in enumerate(columns.schema):
         if field.type != string():
             continue
-        cells = known(columns.column(place))
+        cells = known(columns.column(index))
         there = compute.drop_null(cells)
         if len(there) and compute.all(compute.match_substring_regex(there, pattern)).as_py():
             plain = compute.replace_substring(compute.replace_substring(cells, group, ""), decimal, ".")
-            columns = columns.set_column(place, field.name, compute.cast(plain, float64()))
+            columns = columns.set_column(index, field.name, compute.cast(plain, float64()))
     return columns
 
 
@@ -252,52 +233,37 @@ def known(column: Any) -> Any:
 
 
 def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
-    """Columns of days of months, in either order, as dates; and what those hold of which the order is not clear."""
-    from pyarrow import compute, string
+    """Columns of dates with the day or the month first as dates; and the doubts about those that may be either."""
+    from datetime import datetime
+
+    from pyarrow import array, compute, string, timestamp
 
     doubts = {}
-    for place, field in enumerate(columns.schema):
+    for index, field in enumerate(columns.schema):
         if field.type != string():
             continue
-        cells = known(columns.column(place))
+        cells = known(columns.column(index))
         there = compute.drop_null(cells)
         if not len(there) or not compute.all(compute.match_substring_regex(there, _DATE)).as_py():
             continue
-        found = [re.match(_DATE, cell) for cell in there.to_pylist()]
-        first, second = (max(int(each[part]) for each in found if each) for part in (1, 3))
-        marks = {each[2] for each in found if each}
-        if first > 12 >= second or (marks == {"."} and second <= 12):
-            order = "%d{0}%m{0}%Y"
-        elif second > 12 >= first:
-            order = "%m{0}%d{0}%Y"
-        elif first <= 12 and second <= 12:
-            doubts[place] = f"{_TWICE} ({there[0].as_py()!r}); write them as 2020-01-31"
+        found = [cell and re.match(_DATE, cell) for cell in cells.to_pylist()]
+        dates = [match for match in found if match]
+        first, second = (max(int(match[part]) for match in dates) for part in (1, 3))
+        day_first = first > 12 or (second <= 12 and {match[2] for match in dates} == {"."})
+        if max(first, second) <= 12 and not day_first:
+            doubts[index] = f"holds dates that can be read in two ways ({dates[0][0]!r}); write them as 2020-01-31"
             continue
-        else:
-            continue
-        dates = _dates(cells, order)
-        if dates is not None:
-            columns = columns.set_column(place, field.name, dates)
-    return columns, doubts
-
-
-def _dates(cells: Any, order: str) -> Any:
-    """Cells as dates, with or without the time of the day; None where some are none, such as 31 February."""
-    from datetime import datetime
-
-    import pyarrow
-
-    found: list[datetime | None] = []
-    for cell in cells.to_pylist():
-        if cell is None:
-            found.append(None)
-            continue
-        mark, colons = re.sub(r"\d", "", cell)[0], cell.count(":")
+        order = "%d{0}%m{0}%Y" if day_first else "%m{0}%d{0}%Y"
+        times = "", " %H:%M", " %H:%M:%S"
         try:
-            found.append(datetime.strptime(cell, order.format(mark) + ("", " %H:%M", " %H:%M:%S")[colons]))
-        except ValueError:
-            return None
-    return pyarrow.array(found, pyarrow.timestamp("us"))
+            made = [
+                match and datetime.strptime(match[0], order.format(match[2]) + times[match[0].count(":")])
+                for match in found
+            ]
+        except ValueError:  # some are none, such as 31 February
+            continue
+        columns = columns.set_column(index, field.name, array(made, timestamp("us")))
+    return columns, doubts
 
 
 def _count_numeric(columns: pyarrow.Table) -> int:
@@ -310,7 +276,3 @@ def _is_floating(kind: Any) -> bool:
     from pyarrow import types
 
     return bool(types.is_floating(kind))
-
-
-def _word(mark: str) -> str:
-    return _WORDS.get(mark, repr(mark))

@@ -9,29 +9,27 @@ $$ \frac{\partial \hat y}{\partial x_c} = \frac{\theta_c}{\sigma_c} + \sum_j a_{
 l'_{jc} = a_{jc} + w_j z_j^\top M^{-1} \Big( \frac{e_c}{\sigma_c} - \sum_i a_{ic} z_i \Big) , $$
 
 which of the constant order, without slopes, is the change of the weights alone. Where bandwidths are σ f(x)
-(`dikkat.regression.factors`), what comes of a wider window is added: ∂ log f/∂x_c times
+(`dikkat.regression.factors`), the effect of a wider window is added: ∂ log f/∂x_c times
 
 $$ \frac{\partial \hat y}{\partial \log f} = \sum_j b_j (y_j - z_j^\top\theta) - 2 \sum_c
 \frac{s_c^2}{s_c^2 + f^2\sigma_c^2} \Lambda_c u_c \theta_c , \qquad
 b_j = u^\top z_j \frac{\partial w_j}{\partial \log f} . $$
 
 The derivative is linear in y: with s² the variance
-of the noise there (`dikkat.regression.uncertainty`) its standard error is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. That is
-about the derivative's own mean, as a smoothed function has it; what smoothing takes from a slope is not in it.
+of the noise there (`dikkat.regression.smoother`) its standard error is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. That is
+about the derivative's own mean: the bias by which smoothing flattens slopes is not in it.
 
 Source: Li and Racine 2007, chapter 2; Fan and Gijbels 1996, section 3.2.
 """
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dikkat.regression.factors import local_bandwidth
 from dikkat.regression.joined import Array
-from dikkat.regression.local import LARGEST, is_far, least_of, lost_to_unseen, ridge_at, ridge_of
-from dikkat.regression.moments import Profile, parts
+from dikkat.regression.local import LARGEST, Profile, is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
 from dikkat.regression.smoother import Smoother
 
 
@@ -48,7 +46,8 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
     amount, found = torch.tensor(smoother.ridge, dtype=torch.float64), []
     for rows in parts(len(query), key.numel() + 4 * len(key) * (1 + slopes)):
         at = torch.tensor(query[rows], dtype=torch.float64, device=smoother.device)
-        wide = local_bandwidth(sigma, smoother.factors, at).expand(len(at), -1)
+        wide = sigma if smoother.factors is None else local_bandwidth(sigma, smoother.factors, at)
+        wide = wide.expand(len(at), -1)
         delta = (key - at[:, None]) / wide[:, None]
         share, pull, lse = _weights(smoother.profile, delta, weight)
         lse = lse + lost_to_unseen(joined, at, wide)
@@ -107,10 +106,3 @@ def _rows(
     left = (change - lever.mT @ design) @ inverse
     found: Tensor = lever + share[..., None] * (design @ left.mT)
     return found.masked_fill(~reached[:, None, None], math.nan)
-
-
-def standard_error(smoother: Smoother, query: Array, norm: Array) -> Array:
-    """The gradient's standard error, (n, p, v)."""
-    noise = smoother.uncertainty.noise(query)
-    found: Array = np.sqrt(norm[:, :, None] * noise[:, None])
-    return found

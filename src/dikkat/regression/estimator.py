@@ -1,10 +1,11 @@
-"""The estimator: scikit-learn's interface over `Smoother`."""
+"""The estimator: scikit-learn's interface to kernel regression."""
 
 from __future__ import annotations
 
 import math
 import os
-from numbers import Integral, Real
+from dataclasses import replace
+from numbers import Real
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -12,26 +13,27 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
 from dikkat.errors import InputError
 from dikkat.regression import collections, effects, files
 from dikkat.regression.bandwidth import choose
-from dikkat.regression.coding import Coding
-from dikkat.regression.factors import factors_of
-from dikkat.regression.joined import Array, Joined, join
-from dikkat.regression.local import Setting
-from dikkat.regression.moments import Profile
-from dikkat.regression.rows import Rows, checked_query, checked_rows
+from dikkat.regression.columns import encoded, warn_of_unseen
+from dikkat.regression.factors import Factors
+from dikkat.regression.joined import Array, Joined, Rows
+from dikkat.regression.local import Profile
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
+    DTYPES,
     Neighbors,
     Order,
     check_count,
     check_device,
     check_neighbors,
     check_settings,
+    check_size,
     checked_bandwidth,
+    checked_rows,
 )
 
 
@@ -71,13 +73,13 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             find by the same criterion whether None or one of four k is best, which takes five times as long: with
             "loo-1se" a k has to be better by more than a standard error.
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
-        categorical_features: Which columns hold categories without an order: names, places or a mask of columns;
+        categorical_features: Which columns hold categories without an order: names, positions or a mask of columns;
             "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and
             Aitken's, a factor of the weights; only beside the Gaussian. A category that was not there in `fit` is as
             far from every row, which is warned of.
-        ordered_features: Which columns hold ordered categories, likewise; with "from_dtype" those whose type has an
-            order. Levels are the numbers that occur, or what the type says. Their kernel is Li and Racine's, λ to the
-            power of the steps between two levels.
+        ordered_features: Which columns hold ordered categories, in the same ways; with "from_dtype" those whose type
+            has an order. Levels are the numbers that occur, or what the type says. Their kernel is Li and Racine's, λ
+            to the power of the steps between two levels.
 
     Attributes:
         bandwidth_: (d,), float64: σ, with `neighbors` that of a typical row; of a category λ. λ is 0 where only rows of
@@ -98,7 +100,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         n_outputs_: Number of outputs.
         target_name_: The name of y, where it is a column that has one; otherwise None.
         X_train_: (n, d), the training rows, float32 if they were given so and float64 otherwise; as are all answers. Of
-            a category the place of each cell among the column's levels.
+            a category the index of each cell's level.
         y_train_: (n,) or (n, outputs), as y was given; float64.
         sample_weight_: (n,).
 
@@ -155,7 +157,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        return self._learn(X, y, sample_weight, reset=True)
+        return self._learn(X, y, sample_weight, None)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Add training rows: the result is that of `fit` to all rows there have been.
@@ -179,7 +181,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             >>> model.predict([[0.5]])
             array([3.])
         """
-        return self._learn(X, y, sample_weight, reset=not hasattr(self, "X_train_"))
+        return self._learn(X, y, sample_weight, self._rows if hasattr(self, "X_train_") else None)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -194,8 +196,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             X: (n, d).
             return_std: Whether to return the standard deviation too: how far single values lie from the estimate, by
                 the errors with which the rows near the query are predicted from the others, and beyond the data by how
-                far the function may go on from there. How far the estimate itself is off is
-                `confidence_band`'s to say.
+                far the function may go on from there. `confidence_band` says how far the estimate itself is off.
 
         Returns:
             (n,) or (n, outputs), as y was given; or the pair (estimate, standard deviation). Of a Dask collection
@@ -208,23 +209,24 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5]], return_std=True)
             (array([3.]), array([2.]))
         """
-        if collections.is_dask(X):
+        if hasattr(X, "__dask_graph__"):
             check_is_fitted(self)
             found: Array | tuple[Array, Array] = collections.predict(self, X, return_std)
             return found
         return self._answer(self._query(X), return_std)
 
     def _answer(self, query: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The estimates, and as asked for the deviations, at queries in coordinates."""
+        """The estimates, and with `return_std` the deviations, at queries in coordinates."""
         smoother = self._current()
+        mean, reached = smoother.estimate(query)
+        lost = query[~reached]
+        if len(lost):
+            mean[~reached] = smoother.nearest(lost) @ smoother.joined.y + smoother.joined.origin
         if not return_std:
-            mean, reached = smoother.estimate(query)
-            if not reached.all():
-                mean[~reached], _ = smoother.nearest_spread(query[~reached], False)
             return self._output(mean)
-        mean, deviation, reached = smoother.spread(query)
-        if not reached.all():
-            mean[~reached], deviation[~reached] = smoother.nearest_spread(query[~reached], True)
+        deviation = smoother.deviation(query)
+        if len(lost):
+            deviation[~reached] = smoother.nearest_deviation(lost)
         return self._output(mean), self._output(deviation)
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
@@ -281,14 +283,15 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             array([[3.],
                    [3.]])
         """
-        query = self._query(X)
-        smoother, size = self._current(), len(self.bandwidth_)
+        query, smoother = self._query(X), self._current()
         slope, norm = effects.gradient(smoother, query)
-        answers = [slope] if not return_std else [slope, effects.standard_error(smoother, query, norm)]
+        answers = [slope]
+        if return_std:
+            answers.append(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
         found = []
         for answer in answers:
-            full = np.full((len(answer), size, answer.shape[2]), np.nan)
-            full[:, self._coding().order[: answer.shape[1]]] = np.where(np.isnan(slope), np.nan, answer)
+            full = np.full((len(answer), len(self.bandwidth_), answer.shape[2]), np.nan)
+            full[:, self._rows.coding.order[: answer.shape[1]]] = np.where(np.isnan(slope), np.nan, answer)
             found.append((full[..., 0] if self.y_train_.ndim == 1 else full).astype(self.X_train_.dtype))
         return (found[0], found[1]) if return_std else found[0]
 
@@ -331,9 +334,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """The ends of the confidence band at queries in coordinates."""
         band, reached = self._current().band(query)
         center, half = band.center, band.half(level)
-        if not reached.all():
-            center[~reached], _ = self._current().nearest_spread(query[~reached], False)
-            half[~reached] = math.inf
+        center[~reached], half[~reached] = 0.0, math.inf
         return self._output(center - half), self._output(center + half)
 
     def effective_neighbors(self, X: ArrayLike) -> Array:
@@ -366,7 +367,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """The trace of the smoother matrix over the training rows.
 
         Returns:
-            From 1 (the mean of all; for the order "linear" 1 + d, a plane through all) to the number of places.
+            From 1 (the mean of all; for the order "linear" 1 + d, a plane through all) to the number of unique rows.
 
         Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
 
@@ -431,22 +432,13 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             array([2.5])
         """
         check_is_fitted(self)
-        self._check_settings(saved=True)
+        check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
         names = getattr(self, "feature_names_in_", None)
-        rows = (self.X_train_, self.y_train_, self.sample_weight_, self.bandwidth_)
-        files.write(
-            path,
-            files.Saved(
-                self._saved_settings(),
-                *rows,
-                None if names is None else list(names),
-                self.history_,
-                self.ridge_,
-                self.columns_,
-                self.target_name_,
-                self.neighbors_,
-            ),
-        )
+        saved = files.Saved(
+            self._saved_settings(), self._rows, self.bandwidth_, None if names is None else list(names), self.history_,
+            self.ridge_, self.target_name_, self.neighbors_,
+        )  # fmt: skip
+        files.write(path, saved)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -466,28 +458,22 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             OSError: The system could not read.
         """
         saved = files.read(path, cls()._saved_settings())
-        model = cls(**saved.settings)
+        model, joined = cls(**saved.settings), saved.rows.joined()
         try:
-            model._check_settings()
+            check_settings(model.kernel, model.bandwidth, model.order, model.ridge, model.neighbors)
+            check_neighbors(saved.neighbors, joined)
         except ValueError as error:
             raise InputError(f"{path}: {error}") from error
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
-        model.n_features_in_ = saved.x.shape[1]
-        model._take(Rows(saved.x, saved.y, saved.weight, saved.columns))
-        model.target_name_ = saved.target
-        model.bandwidth_, model.history_, model.ridge_ = saved.bandwidth, saved.history, saved.ridge
-        model.neighbors_, joined = saved.neighbors, model._joined()
-        try:
-            check_neighbors(saved.neighbors, joined)
-        except ValueError as error:
-            raise InputError(f"{path}: {error}") from error
-        model._smooth(joined)
-        return model
+        model.n_features_in_, model.target_name_ = saved.rows.x.shape[1], saved.target
+        return model._with(
+            saved.rows, joined, bandwidth_=saved.bandwidth, ridge_=saved.ridge, neighbors_=saved.neighbors,
+            history_=saved.history,
+        )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
         return tags
 
@@ -499,103 +485,105 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if hasattr(self, "X_train_"):
-            self._smooth(self._joined())
+            self._smoother = self._smoothed(self._rows.joined())
 
-    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool) -> Self:
-        """Learn from these rows, with `reset` from them alone; in one step, which an interrupt comes before or after.
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, before: Rows | None) -> Self:
+        """Learn from these rows behind those before; in one step, which an interrupt comes before or after.
 
         All is learned by another object with the same settings, whose attributes this one takes.
         """
-        self._check_settings()
+        check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
+        check_device(self.device)
+        _check_at_hand(X=X, y=y, sample_weight=sample_weight)
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
         name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
-        before = None if reset else Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_)
-        other._take(checked_rows(other, X, y, sample_weight, before))
-        if self.neighbors is not None:
-            check_neighbors(self.neighbors, other._joined())
-        other._choose()
-        self.__dict__ = other.__dict__
+        rows = checked_rows(other, X, y, sample_weight, before)
+        self.__dict__ = other._fitted(rows, checks=True).__dict__
         return self
 
-    def _take(self, rows: Rows) -> None:
-        """Take these as the training rows, under the settings of now."""
-        self.X_train_, self.y_train_, self.sample_weight_, self.columns_ = rows
-        self.kernel_, self.order_ = self.kernel, self.order
-        self.n_outputs_ = 1 if self.y_train_.ndim == 1 else self.y_train_.shape[1]
+    def _fitted(self, rows: Rows, checks: bool = False) -> Self:
+        """Another estimator with these settings, with bandwidth and ridge found for these rows."""
+        joined, coding = rows.joined(), rows.coding
+        if checks and self.neighbors is not None:
+            check_neighbors(self.neighbors, joined)
+        given = checked_bandwidth(self.bandwidth, rows.columns)
+        numbers = bool(rows.columns) and not isinstance(given, str)
+        degree, device = int(self.order == "linear"), torch.device(self.device)
+        bandwidth = coding.widths(given) if numbers else given
+        found = choose(joined, bandwidth, self.ridge, self.kernel, degree, device, self.neighbors)
+        return self._with(
+            rows, joined, ridge_=found.ridge, neighbors_=None if found.neighbors is None else int(found.neighbors),
+            bandwidth_=given if numbers else coding.bandwidths(found.bandwidth),
+            history_=[{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in found.steps],
+        )  # fmt: skip
 
-    def _choose(self) -> None:
-        """Find bandwidth and ridge for the training rows."""
-        joined, coding = self._joined(), self._coding()
-        asked = checked_bandwidth(self.bandwidth, self.columns_)
-        numbers = bool(self.columns_) and not isinstance(asked, str)
-        found = choose(
-            joined,
-            coding.widths(asked) if numbers else asked,
-            self.ridge,
-            self.kernel,
-            int(self.order == "linear"),
-            torch.device(self.device),
-            self.neighbors,
-        )
-        self.bandwidth_, self.ridge_ = asked if numbers else coding.bandwidths(found.bandwidth), found.ridge
-        self.neighbors_ = None if found.neighbors is None else int(found.neighbors)
-        self.history_ = [{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in found.steps]
-        self._smooth(joined)
+    def _with(self, rows: Rows, joined: Joined, **found: Any) -> Self:
+        """Another estimator with these settings, with rows and the attributes that were found for them."""
+        other, outputs = object.__new__(type(self)), 1 if rows.y.ndim == 1 else rows.y.shape[1]
+        found |= dict(zip(("X_train_", "y_train_", "sample_weight_", "columns_"), rows, strict=True))
+        other.__dict__ = vars(self) | found | {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
+        other._smoother = other._smoothed(joined)
+        return other
 
-    def _coding(self) -> Coding:
-        return Coding(self.columns_, self.X_train_.shape[1])
+    @property
+    def _rows(self) -> Rows:
+        return Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_)
 
-    def _at(self, x: Array) -> Array:
-        """Rows such as `X_train_` as queries in coordinates."""
-        return self._coding().coordinates(x.astype(self.X_train_.dtype))
-
-    def _joined(self) -> Joined:
-        coding, y = self._coding(), self.y_train_.reshape(len(self.y_train_), -1)
-        x = coding.coordinates(self.X_train_)
-        return join(x, y, self.sample_weight_, coding.feature, coding.numbers, coding.center().astype(x.dtype))
-
-    def _smooth(self, joined: Joined) -> None:
-        """Build what answers, and is kept in no file, for the settings of now."""
-        degree, factors = int(self.order_ == "linear"), factors_of(joined, self.neighbors_)
-        device, sigma = torch.device(self.device), self._coding().widths(self.bandwidth_)[joined.feature]
-        self._smoother = Smoother(Setting(joined, self.kernel_, degree, sigma, self.ridge_, device, factors))
+    def _smoothed(self, joined: Joined) -> Smoother:
+        """The object that answers, and is kept in no file."""
+        factors = None if self.neighbors_ is None else Factors(joined, self.neighbors_)
+        sigma = self._rows.coding.widths(self.bandwidth_)[joined.feature]
+        degree, device = int(self.order_ == "linear"), torch.device(self.device)
+        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, device, factors)
 
     def _current(self) -> Smoother:
         """The smoother, on the device of now, which may change after `fit`."""
-        if torch.device(self.device) != self._smoother.device:
-            self._smooth(self._smoother.joined)
+        if str(self.device) != str(self._smoother.device):
+            check_device(self.device)
+            self._smoother = replace(self._smoother, device=torch.device(self.device))
         return self._smoother
 
     def _query(self, X: ArrayLike) -> Array:
-        """Queries in coordinates."""
+        """Queries in coordinates, checked, in the dtype of the training rows."""
         check_is_fitted(self)
-        self._check_settings()
-        return self._coding().coordinates(checked_query(self, X))
+        _check_at_hand(X=X)
+        columns, dtype = self.columns_, self.X_train_.dtype
+        with np.errstate(over="ignore", invalid="ignore"):
+            if columns:
+                validate_data(self, X, skip_check_array=True, reset=False)
+                names = _get_feature_names(X)
+                query: Array = check_array(encoded(X, columns, names), dtype=DTYPES, estimator=self, input_name="X")
+                warn_of_unseen(query, columns, names)
+            else:
+                query = validate_data(self, X, dtype=DTYPES, reset=False)
+        if query.dtype != dtype:
+            check_size("X", query, float(np.finfo(dtype).max), dtype)
+        query = np.ascontiguousarray(query, dtype)
+        return self._rows.coding.coordinates(query) if columns else query
 
     def _output(self, found: Array) -> Array:
         shaped = found[:, 0] if self.y_train_.ndim == 1 else found
         return shaped.astype(self.X_train_.dtype)
 
-    def _check_settings(self, saved: bool = False) -> None:
-        """All settings; with `saved` those that a file holds."""
-        check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
-        if not saved:
-            check_device(self.device)
-
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
-        settings: dict[str, Any] = self.get_params()
+        settings = self.get_params()
         settings.pop("device", None)  # of the machine
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
-        if not isinstance(settings.get("ridge", ""), str):  # a derived class may do without
-            settings["ridge"] = float(settings["ridge"])
-        if isinstance(settings.get("neighbors"), Integral):
-            settings["neighbors"] = int(settings["neighbors"])
-        if not isinstance(settings["bandwidth"], str):
-            settings["bandwidth"] = np.asarray(settings["bandwidth"], np.float64).tolist()
-        for name in ("categorical_features", "ordered_features"):
-            if not isinstance(settings.get(name), str | None):
-                settings[name] = np.asarray(settings[name]).tolist()
-        return settings
+        return {
+            name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()
+        }
+
+
+def _check_at_hand(**given: object) -> None:
+    """Refuse collections and frames that are still to be made."""
+    for name, each in given.items():
+        if hasattr(each, "__dask_graph__"):
+            raise InputError(
+                f"{name}: got a Dask collection; expected rows at hand, such as `.sample(frac=0.01).compute()`. A "
+                "fitted model's predict takes collections"
+            )
+        if hasattr(each, "collect_schema") and hasattr(each, "lazy") and not hasattr(each, "to_numpy"):
+            raise InputError(f"{name}: got a {type(each).__name__}; expected the frame that its `.collect()` makes")

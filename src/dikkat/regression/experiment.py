@@ -7,8 +7,6 @@ import numpy as np
 from dikkat.regression.estimator import NadarayaWatson
 from dikkat.regression.joined import Array
 
-__all__ = ["Experiment", "Pooling", "run"]
-
 _POINTS = 50  # training points
 EVERYWHERE = 1e9
 """A bandwidth with which all points weigh the same."""
@@ -20,7 +18,7 @@ class Pooling:
     """One of the three ways.
 
     Attributes:
-        name: What it is called.
+        name: Its name.
         model: The fitted estimator.
         predicted: (n,), at the test points.
         weights: (n, m), of the test points on the training points.

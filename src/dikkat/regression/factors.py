@@ -1,12 +1,12 @@
 r"""Nearest-neighbour bandwidths: windows that are wider where rows are sparse.
 
-With $r_k(x)$ the distance of x from its k-th nearest place, in standard deviations of the numbers, the bandwidths at x
+With $r_k(x)$ the distance of x from its k-th nearest row, in standard deviations of the numbers, the bandwidths at x
 are σ times
 
 $$ f(x) = \min(r_k(x), \max_j r_k(x_j)) / g, \quad \log g = \frac{1}{\sum_j w_j} \sum_j w_j \log r_k(x_j) , $$
 
 so that σ is that of a typical row, in the units of X, and no window is wider than the widest at a row: what is far
-beyond the data stays far. Rows with the same numbers are one place. A row that is left out is no neighbour of its own;
+beyond the data stays far. Rows with the same numbers count as one. A row that is left out is no neighbour of its own;
 g and the maximum are made of such distances. Widths of categories stay as they are.
 
 Source: Loftsgaarden and Quesenberry 1965; Mack and Rosenblatt 1979, Multivariate k-nearest neighbor density estimates;
@@ -28,62 +28,62 @@ _AT_ONCE = 2**20  # neighbours that a tree looks for before Ctrl-C is heard, wit
 
 
 class Factors:
-    """Factors of the bandwidths from place to place."""
+    """Multipliers of the bandwidths, from distances to nearest neighbours."""
 
     def __init__(self, joined: Joined, count: int) -> None:
         self.count, self._joined = count, joined
         self._spread = joined.spread()[: joined.numbers]
         self._origin = joined.x[0, : joined.numbers].astype(np.float64)
-        self._places = np.unique(self._scaled(joined.x), axis=0)
+        self._rows = np.unique(self._scaled(joined.x), axis=0)
 
     def at(self, query: Array) -> Array:
         """The factors at queries (n, d), one for each coordinate: (n, d)."""
         return self._each(self._near(query, 0)[0].clip(max=self._widest) / self._typical)
 
     def left_out(self, joined: Joined) -> Array:
-        """The factors at the rows' places, (m, d): without the place, where one row alone has its numbers."""
+        """The factors at the rows, (m, d): without the row itself, where it alone has its numbers."""
         _, same = np.unique(joined.x[:, : joined.numbers], axis=0, return_inverse=True)
         alone = np.bincount(same.ravel(), joined.counts())[same.ravel()] == 1
         return np.where(alone[:, None], self._each(self._near(joined.x, 1)[0] / self._typical), self.at(joined.x))
 
     def slope(self, query: Array) -> Array:
         """∂ log f/∂x of the numbers, (n, p)."""
-        distance, place = self._near(query, 0)
-        away = (self._scaled(query) - self._places[place]) / distance[:, None] / distance[:, None]
+        distance, nearest = self._near(query, 0)
+        away = (self._scaled(query) - self._rows[nearest]) / distance[:, None] / distance[:, None]
         away[distance >= self._widest] = 0.0
         return self._over_spread(away)
 
     @cached_property
     def _tree(self) -> cKDTree:
-        return cKDTree(self._places)
+        return cKDTree(self._rows)
 
     @cached_property
     def _typical(self) -> float:
         """g."""
-        return float(np.exp(np.average(np.log(self._apart), weights=self._joined.weight)))
+        return float(np.exp(np.average(np.log(self._between), weights=self._joined.weight)))
 
     @cached_property
     def _widest(self) -> float:
-        return float(self._apart.max())
+        return float(self._between.max())
 
     @cached_property
-    def _apart(self) -> Array:
+    def _between(self) -> Array:
         return self._near(self._joined.x, 1)[0]
 
     def _near(self, query: Array, skipped: int) -> tuple[Array, NDArray[np.intp]]:
-        """Distance and index of the k-th nearest place, after so many, (n,) each; of one place alone 1."""
-        if len(self._places) == 1:
+        """Distance and index of the k-th nearest row, after `skipped` ones, (n,) each; 1 where there is but one row."""
+        if len(self._rows) == 1:
             return np.ones(len(query)), np.zeros(len(query), np.intp)
-        scaled, count = self._scaled(query), min(self.count + skipped, len(self._places))
+        scaled, count = self._scaled(query), min(self.count + skipped, len(self._rows))
         if scaled.shape[1] == 1:
-            return _near_on_line(scaled[:, 0], self._places[:, 0], count)
-        distance, place = np.empty(len(query)), np.empty(len(query), np.intp)
+            return _near_on_line(scaled[:, 0], self._rows[:, 0], count)
+        distance, index = np.empty(len(query)), np.empty(len(query), np.intp)
         size = max(1, _AT_ONCE // count)
         for start in range(0, len(query), size):
             part = slice(start, start + size)
             found = self._tree.query(scaled[part], [count], workers=-1)
-            distance[part], place[part] = (each[:, 0] for each in found)
-        return distance.clip(1 / _FAR), place
+            distance[part], index[part] = (each[:, 0] for each in found)
+        return distance.clip(1 / _FAR), index
 
     def _scaled(self, x: Array) -> Array:
         with np.errstate(over="ignore"):
@@ -100,27 +100,20 @@ class Factors:
         return found
 
 
-def _near_on_line(query: Array, places: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
-    """Distance and index of the k-th nearest of sorted places: in the run of k whose farther end is nearest."""
-    last = len(places) - count
-    middle = (places[: last + 1] + places[count - 1 :]) / 2
+def _near_on_line(query: Array, rows: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
+    """Distance and index of the k-th nearest of sorted rows: in the run of k whose farther end is nearest."""
+    last = len(rows) - count
+    middle = (rows[: last + 1] + rows[count - 1 :]) / 2
     after = np.searchsorted(middle, query)
     starts = np.stack([after - 1, after]).clip(0, last)
     ends = np.stack([starts, starts + count - 1])  # (left or right, window, query)
-    apart = np.abs(places[ends] - query)
-    window, each = apart.max(0).argmin(0), np.arange(len(query))
-    side = apart[:, window, each].argmax(0)
-    return apart[side, window, each], ends[side, window, each]
+    distance = np.abs(rows[ends] - query)
+    window, each = distance.max(0).argmin(0), np.arange(len(query))
+    side = distance[:, window, each].argmax(0)
+    return distance[side, window, each], ends[side, window, each]
 
 
-def factors_of(joined: Joined, count: int | None) -> Factors | None:
-    """The factors of k neighbours; None for bandwidths that are everywhere the same."""
-    return None if count is None else Factors(joined, count)
-
-
-def local_bandwidth(bandwidth: Tensor, factors: Factors | None, query: Tensor) -> Tensor:
-    """The bandwidths (d,), or with factors those at each query (n, d), positive and finite in their dtype."""
-    if factors is None:
-        return bandwidth
+def local_bandwidth(bandwidth: Tensor, factors: Factors, query: Tensor) -> Tensor:
+    """The bandwidths at each query (n, d), positive and finite in their dtype."""
     limits = torch.finfo(bandwidth.dtype)
     return (bandwidth * torch.from_numpy(factors.at(query.cpu().numpy())).to(bandwidth)).clamp(limits.tiny, limits.max)

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from dikkat.errors import InputError
 from dikkat.regression.columns import Column
+from dikkat.regression.joined import Rows
 from dikkat.storage.files import write_whole
 from dikkat.storage.headers import check_header, header
 from dikkat.storage.tensors import described, misfits
-
-__all__ = ["Saved", "read", "write"]
 
 Array = NDArray[Any]
 
@@ -27,17 +26,10 @@ VERSION = 5
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
-_LATER = {
-    "ridge": 0.0,
-    "categorical_features": "from_dtype",
-    "ordered_features": "from_dtype",
-    "neighbors": None,
-}  # settings that older versions did not know, and what they then were
-_GONE = {
-    "tolerance": (0.0,),
-    "out_of_reach": ("nan", "nearest"),
-    "missing": ("refuse",),
-}  # settings of older versions, with the values that mean what is done now
+# Settings that older versions did not know, and what they then were.
+_LATER = {"ridge": 0.0, "categorical_features": "from_dtype", "ordered_features": "from_dtype", "neighbors": None}
+# Settings of older versions, with the values that mean what is done now.
+_GONE = {"tolerance": (0.0,), "out_of_reach": ("nan", "nearest"), "missing": ("refuse",)}
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -46,27 +38,21 @@ class Saved(NamedTuple):
 
     Attributes:
         settings: The estimator's, by name, without the device.
-        x: (n, d), the training rows, float32 or float64.
-        y: (n,) or (n, outputs), float64.
-        weight: (n,), of the dtype of x.
+        rows: The training rows.
         bandwidth: (d,), float64.
         feature_names: d texts, or None.
         history: The steps of the search for the bandwidth, {"bandwidth": d numbers, "error": a number} each.
         ridge: ρ, at least 0.
-        columns: What each column is, where not all are numbers.
         target: The name of what is predicted, or None.
-        neighbors: k, by whose distance bandwidths are wider from place to place, or None.
+        neighbors: k, by whose distance bandwidths are wider where rows are sparse, or None.
     """
 
     settings: dict[str, Any]
-    x: Array
-    y: Array
-    weight: Array
+    rows: Rows
     bandwidth: Array
     feature_names: list[str] | None
     history: list[Any]
     ridge: float
-    columns: tuple[Column, ...]
     target: str | None
     neighbors: int | None
 
@@ -75,17 +61,10 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
     """Write a file, whole or not at all."""
     from safetensors.numpy import save
 
-    content = {
-        **header(FORMAT, VERSION),
-        "settings": saved.settings,
-        "feature_names": saved.feature_names,
-        "history": saved.history,
-        "ridge": saved.ridge,
-        "columns": [column._asdict() for column in saved.columns],
-        "target": saved.target,
-        "neighbors": saved.neighbors,
-    }
-    tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, saved[1:5]), strict=True))
+    *arrays, columns = saved.rows
+    content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [column._asdict() for column in columns]}
+    del content["rows"], content["bandwidth"]
+    tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, (*arrays, saved.bandwidth)), strict=True))
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
@@ -94,28 +73,18 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     path = Path(path)
     metadata, tensors = _read(path)
     content = _content(path, metadata, known)
-    settings, names, history = content["settings"], content["feature_names"], content["history"]
-    if settings.keys() != known.keys():
-        raise InputError(f"{path}: got the settings {', '.join(sorted(settings))}; expected {', '.join(known)}")
-    if faults := _misfits(tensors, names, content.get("columns")):
+    if content["settings"].keys() != known.keys():
+        raise InputError(
+            f"{path}: got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(known)}"
+        )
+    if faults := _misfits(tensors, content["feature_names"], content.get("columns")):
         raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
-    if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in history):
+    if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in content["history"]):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-    columns = _columns(path, content.get("columns"), x)
-    return Saved(
-        settings,
-        x,
-        y,
-        weight,
-        bandwidth,
-        names,
-        history,
-        content["ridge"],
-        columns,
-        content["target"],
-        content["neighbors"],
-    )
+    rows = Rows(x, y, weight, _columns(path, content.get("columns"), x))
+    others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target", "neighbors")}
+    return Saved(rows=rows, bandwidth=bandwidth, **others)
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
@@ -186,11 +155,11 @@ def _is_column(column: Column, values: Array) -> bool:
             return not np.isnat(np.datetime64(column.origin))
         except (TypeError, ValueError):
             return False
-    places = np.arange(len(column.levels))
-    if column.kind == "number" or not column.coded:
+    if not column.coded:
         return column.kind == "number"
-    levels = all(isinstance(level, str | int | float) for level in column.levels)
-    return levels and len(set(column.levels)) == len(places) > 0 and bool(np.isin(values, places).all())
+    texts = all(isinstance(level, str | int | float) for level in column.levels)
+    indices = np.arange(len(column.levels))
+    return texts and len(set(column.levels)) == len(indices) > 0 and bool(np.isin(values, indices).all())
 
 
 def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object) -> list[str]:

@@ -1,58 +1,188 @@
-"""Training rows with the rows at the same place joined, so that a repeated row and a weight of two are the same."""
+r"""Training rows as they are computed with: categories as coordinates, and rows with equal coordinates joined.
 
+**Categories** become coordinates such that their kernels are factors of a Gaussian's weights. With Aitchison and
+Aitken's kernel a row of another of c categories weighs $\lambda/((c - 1)(1 - \lambda))$ of what one of the same does,
+with Li and Racine's for ordered ones a row k steps off $\lambda^k$. Both are $e^{-\beta k}$, with k the number of
+steps, which is 1 between any two categories without order:
+
+$$ e^{-\beta} = \frac{\lambda}{(c - 1)(1 - \lambda)} \quad\text{or}\quad e^{-\beta} = \lambda . $$
+
+Points with these k as their squared distances are the corners of a regular simplex in c − 1 dimensions, and the
+corners (0, 0, …), (1, 0, …), (1, 1, …), … of a cube. So the product of the kernels is a Gaussian of the numbers and
+these coordinates, all of one category with the bandwidth $\sigma = (2\beta)^{-1/2}$: every sum, criterion and gradient
+is that of numbers. λ = 0 is taken as $e^{-\beta}$ = 0 in float64, and the largest λ, (c − 1)/c or 1, as σ = 10⁶, where
+a category counts for nothing.
+
+A category that was not there is the centre of the simplex: as far from every row, so it says nothing of the shares; how
+far that is is given back to their sum (`dikkat.regression.local.without_unseen`). A number between two ordered levels
+lies on the edge between their corners, and weighs both by its share of the step.
+
+**Joined** rows have equal coordinates: so a repeated row and a weight of two are the same.
+
+Source: Aitchison and Aitken 1976; Racine and Li 2004; Li and Racine 2007, chapter 4.
+"""
+
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dikkat.cpu.moments.launch import spatial_order
+from dikkat.regression.columns import Column
+
 Array = NDArray[np.floating]
 
-_FEW = 64  # points, which are near each other anyway
+WIDEST, NARROWEST = 1e6, 1 / 50
+"""σ over the distance of two categories at which they count alike, and at which the other one does not count."""
+
+
+class Coding:
+    """Which coordinates the columns of X are.
+
+    Args:
+        columns: What they are; nothing where all are numbers.
+        size: How many there are.
+
+    Attributes:
+        order: (d,), the columns in the order of their coordinates: numbers first.
+        numbers: How many are numbers.
+        feature: (coordinates,), the position in `order` of the column that each one is of.
+    """
+
+    def __init__(self, columns: Sequence[Column], size: int) -> None:
+        coded = [j for j in range(len(columns)) if columns[j].coded]
+        plain = [j for j in range(size) if j not in coded]
+        self.order, self.numbers = np.array(plain + coded, np.intp), len(plain)
+        self._columns = [columns[j] for j in coded]
+        counts = [1] * len(plain) + [max(1, len(each.levels) - 1) for each in self._columns]
+        self.feature: NDArray[np.intp] = np.repeat(np.arange(size), counts)
+
+    def coordinates(self, x: Array) -> Array:
+        """The coordinates of rows (n, d), from `dikkat.regression.columns.encoded`."""
+        if not self._columns:
+            return x
+        coded = self.order[self.numbers :]
+        parts = [_points(column, x[:, j]) for j, column in zip(coded, self._columns, strict=True)]
+        return np.hstack([x[:, self.order[: self.numbers]], *parts]).astype(x.dtype)
+
+    def center(self) -> Array:
+        """(coordinates,), where a category is that was not there; NaN of numbers and of categories with an order."""
+        parts = [np.full(self.numbers, np.nan)]
+        for column in self._columns:
+            point = _points(column, np.array([-1.0]))[0]
+            parts.append(point if column.kind == "category" else np.full_like(point, np.nan))
+        return np.concatenate(parts)
+
+    def widths(self, bandwidth: Array) -> Array:
+        """σ of each feature, in the order of the coordinates, from bandwidths (d,), of categories λ."""
+        sigma = bandwidth[self.order].astype(np.float64)
+        for c, column in enumerate(self._columns, start=self.numbers):
+            least, count = sigma[c], len(column.levels)
+            with np.errstate(divide="ignore"):
+                if column.kind == "category":
+                    least = np.divide(least, (count - 1) * (1 - least)) if count > 1 else 1.0
+                beta = -np.log(least)
+                sigma[c] = np.clip(np.divide(1, np.sqrt(2 * abs(max(beta, 0.0)))), NARROWEST, WIDEST)
+        return sigma
+
+    def bandwidths(self, widths: Array) -> Array:
+        """(d,), in the order of X: σ of numbers and λ of categories, from what `widths` gives."""
+        found = np.array(widths, np.float64)
+        for c, column in enumerate(self._columns, start=self.numbers):
+            weight, others = np.exp(-1 / (2 * found[c] ** 2)), len(column.levels) - 1
+            if found[c] >= WIDEST * (1 - 1e-9):
+                found[c] = largest(column)
+            else:
+                found[c] = others * weight / (1 + others * weight) if column.kind == "category" else weight
+        bandwidth = np.empty_like(found)
+        bandwidth[self.order] = found
+        return bandwidth
+
+
+def largest(column: Column) -> float:
+    """The largest λ, where a category counts for nothing."""
+    return 1.0 if column.kind == "ordered" else (len(column.levels) - 1) / len(column.levels)
+
+
+def _points(column: Column, levels: Array) -> Array:
+    """(n, coordinates) of one category, from the indices of its levels."""
+    count = max(1, len(column.levels) - 1)
+    if column.kind == "ordered":
+        return np.asarray(np.clip(levels[:, None] - np.arange(count), 0.0, 1.0))
+    corners = np.zeros((count + 1, count))
+    corners[1:] = np.linalg.cholesky((np.eye(count) + 1) / 2)  # whose products are those of a simplex about its first
+    center = corners[: len(column.levels)].mean(0) if len(column.levels) > 1 else corners[1]  # unlike the only one
+    found: Array = np.vstack([corners, center])[levels.astype(np.intp)]
+    return found
+
+
+class Rows(NamedTuple):
+    """Training rows, checked.
+
+    Attributes:
+        x: (n, d), numbers; of a category the indices of its levels.
+        y: (n,) or (n, outputs), float64.
+        weight: (n,).
+        columns: What each column is; nothing where all are numbers.
+    """
+
+    x: Array
+    y: Array
+    weight: Array
+    columns: tuple[Column, ...]
+
+    @property
+    def coding(self) -> "Coding":
+        """The coordinates of the columns."""
+        return Coding(self.columns, self.x.shape[1])
+
+    def joined(self) -> "Joined":
+        """The rows with those of equal coordinates joined."""
+        coding, y = self.coding, self.y.reshape(len(self.y), -1)
+        x = coding.coordinates(self.x)
+        return join(x, y, self.weight, coding.feature, coding.numbers, coding.center().astype(x.dtype))
 
 
 class Repeats(NamedTuple):
-    """The k rows that share their places with rows of other values; rows equal in x and y are one of them.
+    """The k rows that have the coordinates of rows of other values; rows equal in x and y are one of them.
 
     Attributes:
-        place: (k,) integers, ascending.
+        unique: (k,) integers, ascending: the unique row that each belongs to.
         y: (k, v), as `Joined.y`.
         weight: (k,).
         out: (k,), how much of the weight is left out at a time: all of it, since copies of a row tell nothing new; but
-            where its value occurs at other places too, as those of a discrete y do, the 1 of a single row.
+            where its value occurs elsewhere too, as those of a discrete y do, the 1 of a single row.
     """
 
-    place: NDArray[np.intp]
+    unique: NDArray[np.intp]
     y: Array
     weight: Array
     out: Array
 
     @property
     def times(self) -> Array:
-        """(k,), how many rows each is, which are left out one by one."""
+        """(k,), how many rows each stands for that are left out one by one."""
         found: Array = np.ceil(self.weight / self.out)
         return found
 
-    def some(self, chosen: NDArray[np.bool_]) -> "Repeats":
-        """Some of them."""
-        return Repeats(self.place[chosen], self.y[chosen], self.weight[chosen], self.out[chosen])
-
 
 class Joined(NamedTuple):
-    """The m distinct places of n rows, in an order in which neighbours in space are mostly neighbours in memory.
+    """The m unique rows of n, in an order in which neighbours in space are mostly neighbours in memory.
 
     Attributes:
         x: (m, d), as given.
-        y: (m, v), float64: the weighted mean of the values there, less `origin`.
+        y: (m, v), float64: the weighted mean of their values, less `origin`.
         within: (m, v), float64: their weighted variance about that mean.
         weight: (m,), float64: the sum of the rows' weights, positive.
-        origin: (v,), float64: the mean of a place that is nearest to 0 where all have one sign, and 0 otherwise. From
-            there no value is larger than it was given, so a large one elsewhere costs the small ones no digits; and
-            what is common to all of them is gone.
-        place: (n,) integers: where each row went; −1 for a row of weight 0.
-        repeats: The rows at places with several values.
+        origin: (v,), float64: the mean nearest to 0 where all means have one sign, and 0 otherwise. From there no
+            is larger than it was given, so a large one elsewhere costs the small ones no digits; and what is
+            common to all of them is gone.
+        inverse: (n,) integers: the unique row of each row; −1 for a row of weight 0.
+        repeats: The rows of unique rows with several values.
         repeat: (n,) integers: which of `repeats` each row is; −1 for a row that is none.
         feature: (d,) integers, ascending from 0: the feature that each coordinate is of. A number is one coordinate; a
-            category is several, which have one bandwidth (`dikkat.regression.coding`).
+            category is several, which have one bandwidth.
         numbers: How many features are numbers; they come first, and only they have slopes.
         center: (d,), where a category is that was not there; NaN of numbers and of categories with an order.
     """
@@ -62,7 +192,7 @@ class Joined(NamedTuple):
     within: Array
     weight: Array
     origin: Array
-    place: NDArray[np.intp]
+    inverse: NDArray[np.intp]
     repeats: Repeats
     repeat: NDArray[np.intp]
     feature: NDArray[np.intp]
@@ -76,7 +206,7 @@ class Joined(NamedTuple):
 
     @property
     def different(self) -> int:
-        """The number of places that differ in their numbers."""
+        """The number of rows that differ in their numbers."""
         return len(np.unique(self.x[:, : self.numbers], axis=0))
 
     def in_unit(self, unit: float) -> "Joined":
@@ -104,32 +234,31 @@ class Joined(NamedTuple):
         return found
 
     def some(self, chosen: NDArray[np.intp]) -> "Joined":
-        """Some of the places alone, ascending, without the rows that went there."""
+        """Some of the unique rows alone, ascending, without the rows that they were made of."""
         x, y, within, weight = (array[chosen] for array in self[:4])
-        none, kept = np.empty(0, np.intp), np.isin(self.repeats.place, chosen)
-        repeats = self.repeats.some(kept)
-        repeats = repeats._replace(place=np.searchsorted(chosen, repeats.place))
-        return self._replace(x=x, y=y, within=within, weight=weight, place=none, repeats=repeats, repeat=none)
+        none, kept = np.empty(0, np.intp), np.isin(self.repeats.unique, chosen)
+        own, *others = self.repeats
+        repeats = Repeats(np.searchsorted(chosen, own[kept]), *(array[kept] for array in others))
+        return self._replace(x=x, y=y, within=within, weight=weight, inverse=none, repeats=repeats, repeat=none)
 
     def counts(self) -> Array:
-        """(m,), how many rows there are at each place that are left out one by one."""
-        found = np.bincount(self.repeats.place, self.repeats.times, len(self.x))
-        return np.maximum(found, 1)
+        """(m,), how many rows each stands for that are left out one by one."""
+        return np.maximum(np.bincount(self.repeats.unique, self.repeats.times, len(self.x)), 1)
 
     def rows(self) -> Repeats:
-        """All rows: those that are alone at their places, and then those that share them."""
-        alone = np.setdiff1d(np.arange(len(self.x)), self.repeats.place)
+        """All rows: those with coordinates of their own, and then those that share them."""
+        alone = np.setdiff1d(np.arange(len(self.x)), self.repeats.unique)
         weight, shared = self.weight[alone], self.repeats
         return Repeats(
-            np.concatenate([alone, shared.place]),
+            np.concatenate([alone, shared.unique]),
             np.concatenate([self.y[alone], shared.y]),
             np.concatenate([weight, shared.weight]),
             np.concatenate([weight, shared.out]),
         )
 
-    def of(self, place: NDArray[np.intp], y: Array, weight: Array) -> "Joined":
-        """Rows at some of the places, of values less `origin`, from which theirs are taken too."""
-        made = join(self.x[place], y, weight, self.feature, self.numbers, self.center)
+    def of(self, unique: NDArray[np.intp], y: Array, weight: Array) -> "Joined":
+        """Rows with the coordinates of these unique rows, of values less `origin`, from which theirs are taken too."""
+        made = join(self.x[unique], y, weight, self.feature, self.numbers, self.center)
         return made._replace(origin=made.origin + self.origin)
 
 
@@ -161,38 +290,29 @@ def join(
     within = mean((values - means[label]) ** 2)
     origin = np.where(means.min(0) > 0, means.min(0), np.where(means.max(0) < 0, means.max(0), 0.0))
     order = spatial_order(ordered[starts])
-    place, repeat, places = np.full(len(x), -1, np.intp), np.full(len(x), -1, np.intp), np.argsort(order)[label]
-    place[kept] = places
-    repeats, repeat[kept] = _repeats(places, values - origin, counts, new)
+    inverse, repeat, unique = np.full(len(x), -1, np.intp), np.full(len(x), -1, np.intp), np.argsort(order)[label]
+    inverse[kept] = unique
+    repeats, repeat[kept] = _repeats(unique, values - origin, counts, new)
+    numbers = len(feature) if numbers is None else numbers
+    center = np.full(x.shape[1], np.nan, x.dtype) if center is None else center
+    means, within = means[order] - origin, within[order]
     return Joined(
-        ordered[starts[order]],
-        means[order] - origin,
-        within[order],
-        total[order],
-        origin,
-        place,
-        repeats,
-        repeat,
-        feature,
-        len(feature) if numbers is None else numbers,
-        np.full(x.shape[1], np.nan, x.dtype) if center is None else center,
+        ordered[starts[order]], means, within, total[order], origin, inverse, repeats, repeat, feature, numbers, center
     )
 
 
 def _differs(rows: Array) -> NDArray[np.bool_]:
     """(n,): which of ordered rows differ from the one before."""
-    found = np.ones(len(rows), bool)
-    found[1:] = (rows[1:] != rows[:-1]).any(1)
-    return found
+    return np.append(True, (rows[1:] != rows[:-1]).any(1))
 
 
 def _repeats(
-    place: NDArray[np.intp], y: Array, weight: Array, new: NDArray[np.bool_]
+    unique: NDArray[np.intp], y: Array, weight: Array, new: NDArray[np.bool_]
 ) -> tuple[Repeats, NDArray[np.intp]]:
-    """The rows at places with several values, and which of these each of the ordered rows is, (n,)."""
+    """The repeats, and which of these each of the ordered rows is, (n,)."""
     first = new | _differs(y)
     starts = np.flatnonzero(first)
-    own, total = place[starts], np.add.reduceat(weight, starts)
+    own, total = unique[starts], np.add.reduceat(weight, starts)
     shared, out = (np.bincount(own) > 1)[own], total
     if shared.any():
         _, value, times = np.unique(y[starts], axis=0, return_inverse=True, return_counts=True)
@@ -201,19 +321,3 @@ def _repeats(
     found = np.full(len(starts), -1, np.intp)
     found[order] = np.arange(len(order))
     return Repeats(own[order], y[starts[order]], total[order], out[order]), found[np.cumsum(first) - 1]
-
-
-def spatial_order(points: Array) -> NDArray[np.intp]:
-    """An order of points (m, d) in which neighbours are mostly near each other: that of a k-d tree's leaves.
-
-    Along one feature they are sorted.
-    """
-    from scipy.spatial import cKDTree
-
-    if points.shape[1] == 1:
-        return points[:, 0].argsort(kind="stable")
-    if len(points) <= _FEW:
-        return np.arange(len(points))
-    size = points.std(0)
-    scaled = points / np.where(size > 0, size, 1)
-    return np.asarray(cKDTree(scaled, leafsize=_FEW, compact_nodes=False).indices)

@@ -1,8 +1,17 @@
-r"""The local estimate, from the moments about a query.
+r"""Local moments about a query, and the local constant or line that is fitted from them.
 
-With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, it minimises
-$\sum_j w_j (y_j - z_j^\top\theta)^2 + \beta^\top \Lambda \beta$, with β the slopes in θ, and takes the first of θ: the
-line's height at the query, where δ = 0.
+**Moments.** Around a query x the keys x_j have the weights of attention with a distance score,
+
+$$ w_j = \frac{W_j K(\delta_j)}{\sum_l W_l K(\delta_l)}, \qquad \delta_j = (x_j - x)/\sigma , $$
+
+and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are a state: a mean and a log-sum-exp, which
+merges with the state over other keys. δ is taken from the points as they were given, so that no digits are lost where
+their range is many bandwidths. On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`; on other
+devices means from `attend`'s, and the rest from plain PyTorch, some queries at a time.
+
+**Fits.** With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, a fit
+minimises $\sum_j w_j (y_j - z_j^\top\theta)^2 + \beta^\top \Lambda \beta$, with β the slopes in θ. The first of θ is
+the estimate: the line's height at the query, where δ = 0.
 
 The linear order is solved about the mean offset $o$, where $S = \operatorname{E}\delta\delta^\top - oo^\top$ and
 $c = \operatorname{E}\delta y^\top - oy^\top$:
@@ -30,43 +39,305 @@ polynomial regression.
 """
 
 import math
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat.regression.factors import Factors
-from dikkat.regression.joined import Array, Joined
-from dikkat.regression.moments import LineMoments, Moments, Profile
+from dikkat import scores
+from dikkat.attention import attention_state
+from dikkat.cpu.moments import launch
+from dikkat.masking import softmax
+from dikkat.problem.arithmetic import log_profile
+from dikkat.regression.joined import Joined
+
+Profile = Literal["gaussian", "epanechnikov"]
 
 RIDGE = 0.25
 """ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
 LARGEST = 1e30
 """A ridge that leaves nothing of a slope, and can be added and divided by in float32."""
-_Found = TypeVar("_Found", Moments, LineMoments, Moments | LineMoments)
+_ELEMENTS = 2**23  # of the moments of the queries that are worked on at once
+_PAIRS = 2**22  # elements of the largest tensor of plain PyTorch
 
 
-class Setting(NamedTuple):
-    """A fit: the rows, the kernel and the settings.
+@dataclass(frozen=True)
+class Points:
+    """Keys with their values; the faster if neighbours in space are mostly neighbours in memory.
 
     Attributes:
-        joined: The training rows.
-        profile: The kernel.
-        degree: 0 for the constant order, 1 for the linear one.
-        bandwidth: (d,), one for each coordinate.
-        ridge: ρ of the linear order.
-        device: Where to compute.
-        factors: What bandwidths are multiplied with from place to place; None where they are everywhere the same.
+        key: (m, d).
+        value: (m, v), of the same dtype.
+        weight: (m,), positive: how often each counts.
+        tiles: The points as the compiled kernel of pairs reads them; None where that does not run.
+        line: Many sorted keys of one feature in float64, for sorted sums; None of others.
     """
 
-    joined: Joined
+    key: Tensor
+    value: Tensor
+    weight: Tensor
+    tiles: launch.Tiles | None = field(init=False, repr=False)
+    line: launch.Line | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        run, own = launch.runs(self.key), (self.key, self.value, self.weight)
+        object.__setattr__(self, "tiles", launch.tiles(*own) if run else None)
+        object.__setattr__(self, "line", launch.line(*own) if run else None)
+
+    def columns(self, degree: int) -> int:
+        """The size of the moments of a query, without the log-sum-exp."""
+        size, values = degree * self.key.shape[1], self.value.shape[1]
+        return values + size + size * size + size * values
+
+
+@dataclass(frozen=True)
+class Window:
+    """A kernel and how far it reaches.
+
+    Attributes:
+        profile: K as a function of the distance: a kernel of `dikkat.scores`.
+        bandwidth: (d,), σ in the units of the keys; or (n, d), of each query its own.
+        squared: Whether K² is meant.
+        tolerance: The share of a query's whole weight that may be omitted: 0 omits what is 0 in the dtype.
+    """
+
     profile: Profile
-    degree: int
-    bandwidth: Array
-    ridge: float
-    device: torch.device
-    factors: Factors | None = None
+    bandwidth: Tensor
+    squared: bool = False
+    tolerance: float = 0.0
+
+    def of(self, queries: Any) -> "Window":
+        """The window of some of the queries, given as an index."""
+        return self if self.bandwidth.ndim == 1 else replace(self, bandwidth=self.bandwidth[queries])
+
+
+def points_of(joined: Joined, dtype: torch.dtype, device: torch.device) -> Points:
+    """The unique rows as points."""
+    return Points(*(torch.tensor(each, dtype=dtype, device=device) for each in (joined.x, joined.y, joined.weight)))
+
+
+class Moments(NamedTuple):
+    """Moments of n queries; of degree 0 those of δ are empty. A query that no key reaches has lse −∞, and 0 otherwise.
+
+    Attributes:
+        lse: (n,), log Σ_j W_j K(δ_j).
+        value: (n, v), the mean of y.
+        offset: (n, d), the mean of δ.
+        spread: (n, d, d), of δδᵀ.
+        cross: (n, d, v), of δy.
+    """
+
+    lse: Tensor
+    value: Tensor
+    offset: Tensor
+    spread: Tensor
+    cross: Tensor
+
+
+def parts(count: int, columns: int) -> list[slice]:
+    """So many queries in parts whose moments, of so many numbers each, take little memory at once."""
+    size = max(1, _ELEMENTS // columns)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def moments(
+    query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None
+) -> Moments:
+    """The moments about each query (n, d); those of δ for degree 1 only.
+
+    Args:
+        query: (n, d), of the points' dtype, on their device.
+        points: The keys.
+        window: The kernel.
+        degree: 0 or 1.
+        exclude: (n,) integers, the index in `points` of the key that a query must not see, or −1 for none.
+    """
+    if points.tiles is not None:
+        mean, lse = _in_order(_averages, query, {"exclude": exclude}, points=points, window=window, degree=degree)
+    elif degree or window.bandwidth.ndim > 1 or (window.squared and window.profile != "gaussian"):
+        mean, lse = _plain_averages(query, points, window, degree, exclude)
+    else:
+        mean, lse = _attended(query, points, window, exclude)
+    size, values = degree * query.shape[1], points.value.shape[1]
+    value, offset, spread, cross = mean.split([values, size, size * size, size * values], 1)
+    return Moments(lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
+
+
+def sensitivity(
+    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None = None
+) -> Tensor:
+    r"""Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v).
+
+    For the Gaussian kernel, whose ∂ log K/∂ log σ_c is δ_c², that is how the local estimate uᵀ(…) changes with log σ_c.
+
+    Args:
+        query: (n, d).
+        points: The keys.
+        window: The kernel.
+        lse: (n,), of the moments with the same arguments.
+        row: (n, 1 + degree · d): u.
+        fit: (n, 1 + degree · d, v): θ.
+        exclude: As for `moments`.
+    """
+    if points.tiles is not None:
+        by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}
+        (found,) = _in_order(_sensitivity, query, by_query, points=points, window=window)
+        return found
+    pieces = []
+    for rows in _plain_parts(query, points):
+        delta, score = _scores(query, points, window, rows, exclude)
+        share = (score - lse[rows, None].nan_to_num(neginf=0.0)).exp()
+        own, slopes = row[rows], delta[..., : row.shape[1] - 1]
+        lever = own[:, :1] + torch.einsum("nc,nmc->nm", own[:, 1:], slopes)
+        left = points.value - fit[rows, :1] - torch.einsum("ncv,nmc->nmv", fit[rows, 1:], slopes)
+        pieces.append(torch.einsum("nm,nmc,nmv->ncv", share * lever, delta.square(), left))
+    return torch.cat(pieces)
+
+
+def weights(query: Tensor, points: Points, window: Window) -> Tensor:
+    """The weights themselves, (n, m), of the points in their order; 0 in the row of a query that no key reaches."""
+    return softmax(_scores(query, points, window, slice(None), None)[1], None)[0]
+
+
+# --- compiled
+
+
+def _in_order(
+    kernel: Callable[..., Any], query: Tensor, by_query: Mapping[str, Tensor | None], *, window: Window, **more: Any
+) -> list[Tensor]:
+    """A compiled kernel's results, for queries and what is given for each, computed in `spatial_order`."""
+    order = torch.from_numpy(launch.spatial_order(query.numpy()))
+    ordered = {name: each if each is None else each[order] for name, each in by_query.items()}
+    found = kernel(query[order], **ordered, window=window.of(order), **more)
+    return [torch.empty_like(each).index_copy_(0, order, each) for each in found]
+
+
+def _averages(
+    query: Tensor, *, exclude: Tensor | None, points: Points, window: Window, degree: int
+) -> tuple[Tensor, Tensor]:
+    """Means and lse of ordered queries: from sorted sums where they serve, else pair by pair."""
+
+    def by_pairs(chosen: Any) -> tuple[Tensor, Tensor]:
+        assert points.tiles is not None
+        bandwidth, excluded = window.of(chosen).bandwidth, None if exclude is None else exclude[chosen]
+        return launch.moments(
+            query[chosen], points.tiles, window.profile, bandwidth, squared=window.squared, tolerance=window.tolerance,
+            degree=degree, exclude=excluded,
+        )  # fmt: skip
+
+    found = _by_sorted_sums(query, points, window, 2 * degree, degree, exclude)
+    if found is None:
+        return by_pairs(slice(None))
+    lse, mass, value = found
+    means = torch.cat([value[:, 0], mass, value[:, 1:].flatten(1)], 1)
+    unsure = lse.isnan()
+    if unsure.any():
+        means[unsure], lse[unsure] = by_pairs(unsure)
+    return means, lse
+
+
+def _sensitivity(
+    query: Tensor, *, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None, points: Points, window: Window
+) -> tuple[Tensor]:
+    """The sensitivities of ordered queries: from sorted sums where they serve, else pair by pair."""
+
+    def by_pairs(chosen: Any) -> Tensor:
+        assert points.tiles is not None
+        bandwidth, excluded = window.of(chosen).bandwidth, None if exclude is None else exclude[chosen]
+        return launch.sensitivity(
+            query[chosen], points.tiles, bandwidth, lse[chosen], row[chosen], fit[chosen], tolerance=window.tolerance,
+            exclude=excluded,
+        )  # fmt: skip
+
+    degree = row.shape[1] - 1
+    sums = _by_sorted_sums(query, points, window, 2 + 2 * degree, 2 + degree, exclude)
+    if sums is None:
+        return (by_pairs(slice(None)),)
+    weight, mass, value = sums
+    # Σ_k (u·z)_k Σ w δ^(2+k) (y − zᵀθ): of powers of δ, and of those with y.
+    found = query.new_zeros(len(query), points.value.shape[1])
+    for k in range(1 + degree):
+        left = value[:, 2 + k] - sum(fit[:, e] * mass[:, 1 + k + e, None] for e in range(1 + degree))
+        found += row[:, k, None] * left
+    found *= (weight - lse).exp()[:, None]
+    unsure = weight.isnan()
+    if unsure.any():
+        found[unsure] = by_pairs(unsure)[:, 0]
+    return (found[:, None],)
+
+
+def _by_sorted_sums(
+    query: Tensor, points: Points, window: Window, mass_powers: int, value_powers: int, exclude: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The weights and the means of powers, where sorted sums serve."""
+    line, profile, bandwidth = points.line, window.profile, window.bandwidth
+    if line is None or bandwidth.ndim > 1 or not launch.is_sorted_quicker(query, line, profile, bandwidth, exclude):
+        return None
+    return launch.powers(
+        query, line, profile, bandwidth, mass_powers, value_powers, squared=window.squared, tolerance=window.tolerance,
+        exclude=exclude,
+    )  # fmt: skip
+
+
+# --- on other devices
+
+
+def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The mean of y alone and the lse, by the attention of the device."""
+    if window.profile == "epanechnikov":
+        score: scores.Score = scores.Epanechnikov(window.bandwidth)
+    else:  # the square of a Gaussian is a narrower one
+        score = scores.Gaussian(window.bandwidth * (2**-0.5 if window.squared else 1.0))
+    bias = points.weight.log()
+    mean, lse, _ = attention_state(query, points.key, points.value, score=score, key_bias=bias, exclude=exclude)
+    return mean, lse
+
+
+def _plain_averages(
+    query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The means of y and, for degree 1, of δ, δδᵀ and δy, in one row a query; and the lse."""
+    means, totals = [query.new_zeros(0, points.columns(degree))], [query.new_zeros(0)]
+    for rows in _plain_parts(query, points):
+        delta, score = _scores(query, points, window, rows, exclude)
+        share, *_ = softmax(score, None)
+        found = [share @ points.value]
+        if degree:
+            weighted = share[..., None] * delta
+            found += [
+                weighted.sum(1),
+                torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
+                torch.einsum("nmc,mv->ncv", weighted, points.value).flatten(1),
+            ]
+        means.append(torch.cat(found, 1))
+        totals.append(score.logsumexp(1))
+    return torch.cat(means), torch.cat(totals)
+
+
+def _plain_parts(query: Tensor, points: Points) -> list[slice]:
+    """The queries in parts whose differences from all keys take little memory at once."""
+    size = max(1, _PAIRS // (len(points.key) * max(1, points.key.shape[1], points.value.shape[1])))
+    return [slice(start, start + size) for start in range(0, len(query), size)]
+
+
+def _scores(
+    query: Tensor, points: Points, window: Window, rows: slice, exclude: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """δ and the logarithm of the weights of some queries with all keys."""
+    by = 1 / window.of(rows).bandwidth  # as the compiled kernels do
+    delta = (points.key - query[rows, None]) * (by if by.ndim == 1 else by[:, None])
+    score = log_profile(window.profile, delta.square().sum(-1)) * (2 if window.squared else 1) + points.weight.log()
+    if exclude is not None:
+        keys = torch.arange(len(points.key), device=query.device)
+        score = score.masked_fill(keys == exclude[rows, None], -math.inf)
+    return delta, score
+
+
+# --- fits
 
 
 class LocalFit(NamedTuple):
@@ -103,20 +374,15 @@ class _Centred(NamedTuple):
     cross: Tensor
     lse: Tensor
 
-    @property
-    def far(self) -> Tensor:
-        """(n,), whether all weights are 0 in the dtype."""
-        return is_far(self.lse)
 
-
-def local_fit(found: Moments | LineMoments, ridge: Tensor) -> LocalFit:
+def local_fit(found: Moments, ridge: Tensor | None) -> LocalFit:
     """The local constant from moments of degree 0, the local line from those of degree 1.
 
     Args:
         found: The moments.
-        ridge: (p,) or (n, p), Λ S_0 of the first p of d coordinates, which have slopes; the constant needs none.
+        ridge: (p,) or (n, p), Λ S_0 of the first p of d coordinates, which have slopes; None for the constant.
     """
-    if isinstance(found, Moments):
+    if ridge is None:
         return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
     slopes = ridge.shape[-1]
     centred = _centred(found, slopes)
@@ -130,7 +396,7 @@ def local_fit(found: Moments | LineMoments, ridge: Tensor) -> LocalFit:
     return LocalFit(pad(row, (0, flat)), pad(theta, (0, 0, 0, flat)))
 
 
-def without_unseen(found: _Found, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> _Found:
+def without_unseen(found: Moments, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> Moments:
     r"""Moments with S_0 as it is without those columns of which a query has a category that was not there.
 
     Such a category is at the same distance r from every row. That leaves the weights' shares as they are, but takes
@@ -148,28 +414,30 @@ def without_unseen(found: _Found, joined: Joined, query: Tensor, bandwidth: Tens
 
 def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
     """The part of log S_0 that categories that were not there take, (n,)."""
-    center, lost = torch.tensor(joined.center).to(query), query.new_zeros(len(query))
-    for feature in range(joined.numbers, joined.features):
-        own = torch.tensor(joined.feature == feature, device=query.device)
-        far = (center[own] / bandwidth[..., own]).square().sum(-1) / 2  # from 0, which is the first category
-        lost += torch.where(_at_center(query, center, own), far, 0.0)
+    lost = query.new_zeros(len(query))
+    for own, center, there in _unseen(joined, query):
+        far = (center / bandwidth[..., own]).square().sum(-1) / 2  # from 0, which is the first category
+        lost += torch.where(there, far, 0.0)
     return lost
 
 
 def has_unseen(joined: Joined, query: Tensor) -> Tensor:
     """True for queries with a category that was not there, (n,)."""
-    center, found = torch.tensor(joined.center).to(query), query.new_zeros(len(query), dtype=torch.bool)
-    for feature in range(joined.numbers, joined.features):
-        found |= _at_center(query, center, torch.tensor(joined.feature == feature, device=query.device))
+    found = query.new_zeros(len(query), dtype=torch.bool)
+    for _, _, there in _unseen(joined, query):
+        found |= there
     return found
 
 
-def _at_center(query: Tensor, center: Tensor, own: Tensor) -> Tensor:
-    """True for queries whose category, with these coordinates, was not there, (n,)."""
-    return (query[:, own] == center[own]).all(1)
+def _unseen(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Each category's coordinates, their values where it was not there, and the queries that have those, (n,)."""
+    for feature in np.unique(joined.feature[np.isfinite(joined.center)]):
+        own = torch.tensor(joined.feature == feature, device=query.device)
+        center = torch.tensor(joined.center).to(query)[own]
+        yield own, center, (query[:, own] == center).all(1)
 
 
-def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tensor:
+def noise_share(found: Moments, squared: Moments, ridge: Tensor) -> Tensor:
     """The share of the noise of each y in the height of a local line: of variance s², its variance is s² ‖l‖².
 
     Args:
@@ -188,7 +456,7 @@ def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tens
     return share * (1 + (lean * (spread @ lean - 2 * shift)).sum((1, 2)))
 
 
-def _centred(found: LineMoments, slopes: int) -> _Centred:
+def _centred(found: Moments, slopes: int) -> _Centred:
     """The moments of the coordinates that have slopes, about their mean."""
     spread, offset = found.spread[:, :slopes, :slopes], found.offset[:, :slopes, None]
     return _Centred(
@@ -234,6 +502,7 @@ def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
     added = ridge_at(ridge, centred.lse) / size[..., 0].square()
     system = centred.spread / size / size.mT + torch.diag_embed(least_of(right.dtype) + added.clamp(max=LARGEST))
     if system.shape[1] == 1:  # a call of LAPACK's for each query takes longer than all else
-        return (right / size / system / size).masked_fill(centred.far[:, None, None], 0.0)
-    factor = torch.linalg.cholesky_ex(system).L
-    return (torch.cholesky_solve(right / size, factor) / size).masked_fill(centred.far[:, None, None], 0.0)
+        solved = right / size / system / size
+    else:
+        solved = torch.cholesky_solve(right / size, torch.linalg.cholesky_ex(system).L) / size
+    return solved.masked_fill(is_far(centred.lse)[:, None, None], 0.0)

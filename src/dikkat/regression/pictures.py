@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dikkat.regression.experiment import Experiment
     from dikkat.regression.joined import Array
 
-__all__ = ["draw_attention", "draw_curve", "draw_experiment", "draw_fit", "draw_history"]
-
 _POINTS = 2_000  # most points drawn; more hide each other and make a large SVG
 _TICKS = 200  # most marks on the edge of a panel that show where the data are
 _LONGEST = 32  # most characters of a column's name
@@ -55,13 +53,21 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[panels:]:
         axes.remove()
-    _draw_agreement(grid[0], predicted, observed, target)
+    shown = _some(len(observed), _POINTS)
+    grid[0].plot(predicted[shown], observed[shown], **_dots(len(shown)))
+    middle = float(np.concatenate([predicted[np.isfinite(predicted)], observed]).mean())
+    grid[0].axline((middle, middle), slope=1, color="0.2", linestyle="--", linewidth=1)
+    few = "" if len(shown) == len(observed) else f"\n{len(shown):,} of {len(observed):,} rows"
+    grid[0].set_title(f"each row predicted from the others{few}", fontsize=10)
+    _name(grid[0], f"{_short(target)}, predicted", f"{_short(target)}, observed")
     for axes, curve in zip(grid[1:panels], curves, strict=True):
         axes.sharey(grid[1])
         _band(axes, curve)
         _dates(axes, curve.column)
         if not curve.column.coded:
-            _mark(axes, curve.data)
+            marks = np.sort(curve.data)[np.linspace(0, len(curve.data) - 1, min(len(curve.data), _TICKS)).astype(int)]
+            height, transform = np.full(len(marks), 0.02), axes.get_xaxis_transform()
+            axes.plot(marks, height, "|", color="0.4", markersize=6, alpha=0.5, transform=transform)
         _name(axes, curve.name, target)
     if curves:
         _limit(grid[1], observed, *(curve.estimate for curve in curves))
@@ -94,7 +100,7 @@ def draw_history(
     criterion: str = "leave-one-out mean squared error",
 ) -> Figure:
     """A picture of the criterion and the bandwidths, by epoch."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     several = len(names) > 1
     figure = _figure(9.0 + 1.2 * several, 3.6)
@@ -107,7 +113,12 @@ def draw_history(
     for path, name in zip(paths.T[:_LEGEND], names, strict=False):
         right.plot(path, marker=".", label=_short(name))
     right.plot(paths[:, _LEGEND:], color="0.7", linewidth=0.8)
-    _logarithmic(right)
+    right.set_yscale("log")
+    low, high = right.get_ylim()
+    if high < 100 * low:  # plain numbers for a few tenths as for many powers of ten
+        right.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high > 10 * low else range(1, 10)))
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    right.yaxis.set_minor_formatter(NullFormatter())
     _name(right, "epoch", "bandwidth σ / range" if several else f"bandwidth σ of {names[0]}")
     if several:
         _plain(figure.legend(loc="outside right center", frameon=False, fontsize=8).get_texts())
@@ -160,16 +171,6 @@ def _limit(axes: Axes, *values: Array) -> None:
     axes.set_ylim(low - margin, high + margin)
 
 
-def _draw_agreement(axes: Axes, predicted: Array, observed: Array, target: str) -> None:
-    shown = _some(len(observed), _POINTS)
-    axes.plot(predicted[shown], observed[shown], **_dots(len(shown)))
-    both = np.concatenate([predicted[np.isfinite(predicted)], observed])
-    axes.axline((float(both.mean()), float(both.mean())), slope=1, color="0.2", linestyle="--", linewidth=1)
-    few = "" if len(shown) == len(observed) else f"\n{len(shown):,} of {len(observed):,} rows"
-    axes.set_title(f"each row predicted from the others{few}", fontsize=10)
-    _name(axes, f"{_short(target)}, predicted", f"{_short(target)}, observed")
-
-
 def _dates(axes: Axes, column: Column) -> None:
     """Days as dates on the axis of a date."""
     if column.kind == "date":
@@ -192,22 +193,15 @@ def _band(axes: Axes, curve: Curve) -> None:
     axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
 
 
-def _mark(axes: Axes, data: Array) -> None:
-    """Ticks on the lower edge where the data are."""
-    shown = np.sort(data)[np.linspace(0, len(data) - 1, min(len(data), _TICKS)).astype(int)]
-    height = np.full(len(shown), 0.02)
-    axes.plot(shown, height, "|", color="0.4", markersize=6, alpha=0.5, transform=axes.get_xaxis_transform())
-
-
 def _dots(count: int) -> dict[str, Any]:
     """The style of so many points."""
-    crowded = count > 300
+    size, alpha = (2.5, 0.35) if count > 300 else (4, 0.7)
     return {
         "linestyle": "none",
         "marker": "o",
-        "markersize": 2.5 if crowded else 4,
+        "markersize": size,
         "color": "0.45",
-        "alpha": 0.35 if crowded else 0.7,
+        "alpha": alpha,
         "markeredgewidth": 0,
     }
 
@@ -219,18 +213,6 @@ def _name(axes: Axes, xlabel: str, ylabel: str) -> None:
     axes.set_ylabel(_short(ylabel), fontfamily=families, parse_math=False)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _logarithmic(axes: Axes) -> None:
-    """Both a few tenths and many powers of ten, in plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high < 100 * low:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high > 10 * low else range(1, 10)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _plain(texts: Sequence[Any]) -> None:

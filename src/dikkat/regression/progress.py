@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dikkat.cpu.moments import launch as moments_launch
+from dikkat.cpu.moments import launch
 
 _EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
 
@@ -37,7 +37,7 @@ class Working:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Within, pairs of rows that are compared count."""
-        with self._bar, moments_launch.watched(self._count):
+        with self._bar, launch.observed(self._count):
             yield
 
     def _count(self, pairs: int) -> None:

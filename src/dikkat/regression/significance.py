@@ -9,11 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression.diagnostics import leave_out
 from dikkat.regression.estimator import NadarayaWatson
-from dikkat.regression.joined import Array
-from dikkat.regression.rows import Rows
+from dikkat.regression.joined import Array, Rows
 from dikkat.regression.validation import check_count
-
-__all__ = ["Significance", "significance"]
 
 
 class Significance(NamedTuple):
@@ -49,7 +46,7 @@ def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: 
         random_state: Where the random numbers begin, as scikit-learn takes it.
 
     Returns:
-        Where no row can be predicted from others, since all are at one place, every p is 1.
+        Where no row can be predicted from others, since all are equal, every p is 1.
 
     Raises:
         NotFittedError: The model is not fitted.
@@ -79,9 +76,8 @@ def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: 
         for b in range(n_permutations):
             mixed = x.copy()
             mixed[known, j] = x[random.permutation(known), j]
-            other._take(Rows(mixed, model.y_train_, model.sample_weight_, model.columns_))
-            other._choose()
-            permuted[j, b] = leave_out(other).error
+            fitted = other._fitted(Rows(mixed, model.y_train_, model.sample_weight_, model.columns_))
+            permuted[j, b] = leave_out(fitted).error
     no_worse = ~(permuted > error * (1 + 1e-9))  # NaN, where there is nothing to predict, is no better
     p_value = (1 + no_worse.sum(1)) / (1 + n_permutations)
     return Significance(p_value, error, permuted)

@@ -1,35 +1,112 @@
-"""A kernel of a given bandwidth over given rows: arrays in, arrays out, and nothing of scikit-learn."""
+r"""A kernel of a given bandwidth over given rows: arrays in, arrays out, and nothing of scikit-learn.
+
+**Deviations and bands** are made of the training rows' own errors when each is predicted from the others, $e_i$. With
+$a_i$ the variance of that prediction in units of the noise's, the row's share in its own estimate is $1 - g_i$ with
+$g_i = 1/(1 + a_i)$; its residual is $g_i e_i$, and the residuals of the rows near x have as many degrees of freedom as
+their $g_i$ sum up to:
+
+$$ \tau^2(x) = \sum_i \tilde w_i e_i^2, \qquad
+s^2(x) = \frac{\sum_i \tilde w_i\, (g_i e_i)^2}{\sum_i \tilde w_i\, g_i}, \qquad
+\nu(x) = \frac{(\sum_i \tilde w_i)^2}{\sum_i \tilde w_i^2} \sum_i \tilde w_i\, g_i , $$
+
+with $\tilde w$ the kernel's weights at twice the bandwidth about the mean point that x looks at, which lies among the
+data even where x does not. Rows with equal coordinates vary about their mean as well, which counts in each sum.
+
+A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. The band is about a local line with
+half the bandwidth (in d dimensions half the volume), whose bias is small beside its error:
+
+$$ \tilde y \pm t_\nu\, s\, (\lVert l \rVert^2 + b)^{1/2}, \qquad b = \sum_c \lambda_c^2\, \Lambda_c / S_0 , \qquad
+\lambda = (S + \Lambda)^{-1} o , $$
+
+with l the line's row of the smoother matrix, $t_\nu$ Student's quantile, and b what a ridge of ρ = 0.25 leaves open:
+that slopes are about 0, with the variance $s^2/\rho$ over a bandwidth. Beyond the data it goes up with the
+square of the distance, whatever the order and the ridge of the estimate.
+
+Source: Loader 1999, chapter 2 and section 9.1 (degrees of freedom); Calonico, Cattaneo and Farrell 2018, On the effect
+of bias estimation on coverage accuracy (undersmoothing beside robust correction of the bias).
+"""
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 from scipy.spatial import cKDTree
+from scipy.special import stdtrit
 from torch import Tensor
 
-from dikkat.regression.factors import local_bandwidth
-from dikkat.regression.joined import Array
-from dikkat.regression.local import Setting, has_unseen, local_fit, ridge_of, without_unseen
-from dikkat.regression.moments import Points, Profile, Window, moments, parts, weights
-from dikkat.regression.uncertainty import Band, Uncertainty
+from dikkat.regression.criterion import Criterion
+from dikkat.regression.factors import Factors, local_bandwidth
+from dikkat.regression.joined import Array, Joined
+from dikkat.regression.local import (
+    RIDGE,
+    Moments,
+    Points,
+    Profile,
+    Window,
+    has_unseen,
+    local_fit,
+    moments,
+    noise_share,
+    parts,
+    points_of,
+    ridge_of,
+    weights,
+    without_unseen,
+)
 
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
+_WIDER = 2.0  # the bandwidth of errors over that of values
+_ALONE = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
+_FREE = 0.5  # degrees of freedom below which a quantile says nothing: from 600 standard errors on at 95 %
+_GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
 
 
+class Band(NamedTuple):
+    """The band at n queries.
+
+    Attributes:
+        center: (n, v).
+        error: (n, v), the standard error; infinite where no noise is left to measure it by.
+        freedom: (n, 1), degrees of freedom.
+    """
+
+    center: Array
+    error: Array
+    freedom: Array
+
+    def half(self, level: float) -> Array:
+        """Half the width, (n, v), at a level of confidence; infinite without degrees of freedom."""
+        quantile = stdtrit(np.maximum(self.freedom, _FREE), (1 + level) / 2)
+        return np.where(self.freedom < _FREE, np.inf, quantile * self.error)
+
+
+@dataclass(frozen=True)
 class Smoother:
-    """The estimates, weights and densities of a fit."""
+    """The estimates, weights and densities of a fit, and how sure they are.
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self.joined, self.profile, self.degree, self.bandwidth, self.ridge, self.device, self.factors = setting
-        self._spread = self.joined.spread()
-        self._points = self._points_of(self.joined.y, torch.from_numpy(self.joined.x).dtype)
+    Attributes:
+        joined: The training rows.
+        profile: The kernel.
+        degree: 0 for the constant order, 1 for the linear one.
+        bandwidth: (d,), one for each coordinate.
+        ridge: ρ of the linear order.
+        device: Where to compute.
+        factors: Multipliers of the bandwidths from query to query; None where they are everywhere the same.
+    """
+
+    joined: Joined
+    profile: Profile
+    degree: int
+    bandwidth: Array
+    ridge: float
+    device: torch.device
+    factors: Factors | None = None
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
         """The estimates (n, v) and who has one, (n,); computed in the dtype of the rows."""
@@ -43,19 +120,66 @@ class Smoother:
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
-    def spread(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """The estimates and the standard deviations about them, both (n, v), and who has them, (n,)."""
-        mean, reached = self.estimate(query)
-        return mean, self.uncertainty.deviation(query), reached
+    def deviation(self, query: Array) -> Array:
+        """The deviation of single values from the estimates, (n, v), at queries with rows in reach."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(part)
+            found = moments(part, self._wide, window, degree=1)
+            found = without_unseen(found, self.joined, part, window.bandwidth)
+            doubt = _open(found, self._doubt(window))
+            return (self._deviation(part + found.offset * window.bandwidth, doubt),)
+
+        return self._by_parts(query, self._wide, work)[0]
+
+    def nearest_deviation(self, query: Array) -> Array:
+        """The deviation at queries with no row in reach, (n, v), which are answered by the nearest rows."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            own, seen = part.chunk(2, 1)
+            window = self._window(own)
+            far = _unknown(((seen - own) / window.bandwidth)[:, : self.joined.numbers], self._doubt(window))
+            return (self._deviation(seen, far.square().sum(1, keepdim=True)),)
+
+        return self._by_parts(np.hstack([query, self.nearest(query) @ self.joined.x]), self._wide, work)[0]
 
     def band(self, query: Array) -> tuple[Band, NDArray[np.bool_]]:
         """The band at queries, and True for those that have one, (n,)."""
-        found = self.uncertainty.band(query)
-        center = found.center + self.joined.origin
-        return found._replace(center=center), np.isfinite(center).all(1) & self._is_reached(query)
+        narrow = 2.0 ** (-1 / self.joined.features)
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(part, narrow)
+            found, squared = (
+                without_unseen(
+                    moments(part, self._wide, replace(window, squared=square), degree=1),
+                    self.joined,
+                    part,
+                    window.bandwidth,
+                    square,
+                )
+                for square in (False, True)
+            )
+            ridge = self._doubt(window)
+            _, noise, freedom = self._errors(part + found.offset * window.bandwidth)
+            share = noise_share(found, squared, ridge)[:, None] + _open(found, ridge)
+            return local_fit(found, ridge).estimate, (noise * share).sqrt(), freedom
+
+        center, error, freedom = self._by_parts(query, self._wide, work)
+        in_reach = self.profile == "gaussian" or self.neighbors(query) > 0
+        return Band(center + self.joined.origin, error, freedom), np.asarray(np.isfinite(center).all(1) & in_reach)
+
+    def noise(self, query: Array) -> Array:
+        """s², (n, v), about the rows that queries look at; infinite where none is left to measure it by."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(part)
+            found = moments(part, self._wide, window, degree=1)
+            return (self._errors(part + found.offset * window.bandwidth)[1],)
+
+        return self._by_parts(query, self._wide, work)[0]
 
     def neighbors(self, query: Array) -> Array:
-        """(Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 where nobody is in reach."""
+        """(Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 where no row is in reach."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
@@ -66,21 +190,19 @@ class Smoother:
 
     def log_density(self, query: Array) -> Array:
         """log Σ_j W_j K_j, with K such that its integral over the numbers is 1, less log Σ_j W_j: (n,)."""
+        size = self.joined.numbers
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
             found = moments(part, self._points, window).lse - window.bandwidth[..., :size].log().sum(-1)
             return (found.masked_fill(has_unseen(self.joined, part), -math.inf),)
 
-        size = self.joined.numbers
-        scale = _log_constant(self.profile, size)
+        if self.profile == "gaussian":
+            scale = -size / 2 * math.log(2 * math.pi)
+        else:
+            scale = math.log((size + 2) / 2) - (size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1))
         mass = self._by_parts(query, self._points, work)[0]
         return np.asarray(mass - math.log(self.joined.weight.sum()) + scale)
-
-    @cached_property
-    def uncertainty(self) -> Uncertainty:
-        """Deviations and bands; the rows' own errors are found at the first call."""
-        return Uncertainty(self._setting)
 
     def trace(self) -> float:
         """The trace of the smoother matrix over the training rows, in float64."""
@@ -95,14 +217,14 @@ class Smoother:
 
     def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
         """The weights of all training rows at each query; or the largest, sparse."""
-        kept = np.flatnonzero(self.joined.place >= 0)
-        place, weight = self.joined.place[kept], row_weight[kept]
+        kept = np.flatnonzero(self.joined.inverse >= 0)
+        unique, weight = self.joined.inverse[kept], row_weight[kept]
         dtype, pieces = self.joined.x.dtype, list[Any]()
-        for part, found in self.weights(query, self.joined.x[place], weight):
+        for part, found in self._weights(query, self.joined.x[unique], weight):
             lost = found.sum(1) == 0
             if lost.any():
                 shares = self.nearest(query[part][lost]).toarray()
-                found[lost] = shares[:, place] * (weight / self.joined.weight[place])
+                found[lost] = shares[:, unique] * (weight / self.joined.weight[unique])
             if top_k is None:
                 pieces.append(np.zeros((len(found), len(row_weight)), dtype))
                 pieces[-1][:, kept] = found
@@ -111,13 +233,12 @@ class Smoother:
             columns = np.sort(np.argpartition(-found, count - 1, axis=1)[:, :count], axis=1)
             largest = np.take_along_axis(found, columns, 1).astype(dtype)
             ends = np.arange(len(found) + 1) * count
-            pieces.append(
-                csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=(len(found), len(row_weight)))
-            )
+            shape = len(found), len(row_weight)
+            pieces.append(csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=shape))
             pieces[-1].eliminate_zeros()
         return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
 
-    def weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
+    def _weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
         """The attention of some queries at a time to rows (m, d) with weights (m,)."""
         keys, counts = (torch.tensor(array, device=self.device) for array in (key, weight))
         points = Points(keys, keys[:, :0], counts.to(keys))
@@ -126,71 +247,101 @@ class Smoother:
             yield rows, weights(queries, points, self._window(queries)).cpu().numpy()
 
     def nearest(self, query: Array) -> csr_array:
-        """The shares (n, m) of the nearest places in the answer to each query: one, or all that are as near."""
+        """The shares (n, m) of the nearest rows in the answer to each query: one, or all that are as near."""
         tree, scale = self._tree
         with np.errstate(over="ignore"):
             scaled = np.clip((query - self.joined.x[0].astype(np.float64)) * scale, -1e150, 1e150)
         distance, _ = tree.query(scaled)
         found = tree.query_ball_point(scaled, distance * (1 + 1e-12))
-        counts = np.array([len(places) for places in found])
-        places = np.concatenate(found).astype(np.intp)
-        rows = np.repeat(np.arange(len(query)), counts)
-        weight = self.joined.weight[places]
+        unique = np.concatenate(found).astype(np.intp)
+        rows = np.repeat(np.arange(len(query)), [len(each) for each in found])
+        weight = self.joined.weight[unique]
         share = weight / np.bincount(rows, weight)[rows]
-        return csr_array((share, (rows, places)), shape=(len(query), len(self.joined.x)))
-
-    def nearest_spread(self, query: Array, deviates: bool) -> tuple[Array, Array]:
-        """The mean of the nearest places and, if asked for, the standard deviation about it, both (n, v)."""
-        shares = self.nearest(query)
-        mean: Array = shares @ self.joined.y + self.joined.origin
-        return mean, self.uncertainty.deviation_from(query, shares @ self.joined.x) if deviates else mean
+        return csr_array((share, (rows, unique)), shape=(len(query), len(self.joined.x)))
 
     @cached_property
     def _tree(self) -> tuple[cKDTree, Array]:
-        """A tree of the places in a unit in which nothing overflows, and that scale."""
+        """A tree of the unique rows in a unit in which nothing overflows, and that scale."""
         x = self.joined.x.astype(np.float64) - self.joined.x[0]
         scale = self.bandwidth.min() / self.bandwidth
         scale = scale / max(float(np.abs(x * scale).max()), np.finfo(np.float64).tiny)
         return cKDTree(x * scale), scale
 
-    def _points_of(self, value: Array, dtype: torch.dtype) -> Points:
-        joined = self.joined
-        return Points(
-            *(torch.tensor(each, dtype=dtype, device=self.device) for each in (joined.x, value, joined.weight))
-        )
+    def _deviation(self, at: Tensor, doubt: Tensor) -> Tensor:
+        error, noise, _ = self._errors(at)
+        return (error + torch.where(doubt > 0, noise * doubt, 0.0)).sqrt()
+
+    def _errors(self, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """τ² (n, v), s² (n, v) and ν (n, 1) at points among the data."""
+        window = self._window(at, _WIDER)
+        found, squared = (moments(at, self._residuals, replace(window, squared=each)) for each in (False, True))
+        values = self.joined.y.shape[1]
+        error, noise, share = found.value.split([values, values, 1], 1)
+        few = share <= _ALONE
+        freedom = (2 * found.lse - squared.lse).exp()[:, None] * share
+        return error, torch.where(few, math.inf, noise / share.clamp(min=_ALONE)), freedom
+
+    @cached_property
+    def _points(self) -> Points:
+        return points_of(self.joined, torch.from_numpy(self.joined.x).dtype, self.device)
 
     @cached_property
     def _wide(self) -> Points:
-        """In float64, whatever the rows' dtype."""
+        """The points in float64, whatever the rows' dtype."""
         wide = self._points.key.dtype == torch.float64
-        return self._points if wide else self._points_of(self.joined.y, torch.float64)
+        return self._points if wide else points_of(self.joined, torch.float64, self.device)
 
-    def _is_reached(self, query: Array) -> NDArray[np.bool_]:
-        if self.profile == "gaussian":
-            return np.ones(len(query), dtype=bool)
-        return self.neighbors(query) > 0
+    @cached_property
+    def _residuals(self) -> Points:
+        """The points with e², (g e)² and the share of noise in the residuals as values."""
+        within, weight = (
+            torch.tensor(each, dtype=torch.float64, device=self.device)
+            for each in (self.joined.within, self.joined.weight)
+        )
+        criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge, factors=self.factors)
+        trial = criterion(np.log(self.bandwidth)[np.searchsorted(self.joined.feature, range(self.joined.features))])
+        share = trial.kept[:, None]
+        kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
+        values = torch.cat([criterion.loss(trial), (share * trial.left).square() + within, kept], 1)
+        return Points(self._wide.key, values, self._wide.weight)
 
-    def _ridge(self, window: Window) -> Tensor:
+    @cached_property
+    def _spread(self) -> Tensor:
+        return torch.tensor(self.joined.spread()[: self.joined.numbers], device=self.device)
+
+    def _ridge(self, window: Window) -> Tensor | None:
+        """Λ S_0 of the estimate; None for the constant order."""
+        return self._doubt(window, self.ridge) if self.degree else None
+
+    def _doubt(self, window: Window, amount: float = RIDGE) -> Tensor:
+        """Λ S_0 of so much ridge."""
         bandwidth = window.bandwidth[..., : self.joined.numbers]
-        amount, spread = (torch.tensor(each).to(bandwidth) for each in (self.ridge, self._spread))
-        return ridge_of(amount, spread[: self.joined.numbers], bandwidth)
+        return ridge_of(torch.tensor(amount).to(bandwidth), self._spread.to(bandwidth), bandwidth)
 
-    def _window(self, query: Tensor) -> Window:
-        bandwidth = local_bandwidth(torch.tensor(self.bandwidth).to(query), self.factors, query)
-        return Window(self.profile, bandwidth)
+    def _window(self, query: Tensor, times: float = 1.0) -> Window:
+        """The kernel at queries, so many times as wide as the estimate's."""
+        bandwidth = torch.tensor(self.bandwidth).to(query)
+        if self.factors is not None:
+            bandwidth = local_bandwidth(bandwidth, self.factors, query)
+        return Window(self.profile, bandwidth * times)
 
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
         """The results of `work` for all queries, in float64, made a part at a time to save memory."""
         found = [
             [piece.double().cpu() for piece in work(torch.tensor(query[rows]).to(points.key))]
-            for rows in parts(len(query), points.columns(self.degree))
+            for rows in parts(len(query), points.columns(1))
         ]
         return [torch.cat(pieces).numpy() for pieces in zip(*found, strict=True)]
 
 
-def _log_constant(profile: Profile, size: int) -> float:
-    """The logarithm of what makes a kernel's integral over so many dimensions 1."""
-    ball = size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1)
-    if profile == "gaussian":
-        return -size / 2 * math.log(2 * math.pi)
-    return math.log((size + 2) / 2) - ball
+def _open(found: Moments, ridge: Tensor) -> Tensor:
+    """b, (n, 1)."""
+    slopes, fit = ridge.shape[-1], local_fit(found, ridge)
+    lean = fit.row[:, 1 : 1 + slopes] * (-found.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
+    gone = (found.lse < _GONE)[:, None]
+    return torch.where(gone, _unknown(found.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
+
+
+def _unknown(offset: Tensor, ridge: Tensor) -> Tensor:
+    """The deviation that the ridge leaves open where nothing else is known of the slopes, (n, p)."""
+    return torch.where(ridge > 0, offset / ridge.sqrt(), 0.0)

@@ -14,19 +14,17 @@ from numpy.typing import NDArray
 
 from dikkat.errors import InputError
 from dikkat.regression import dialects
-from dikkat.regression.dialects import DELIMITERS, Asked, Form, Text
+from dikkat.regression.dialects import DELIMITERS, Form, FormOptions, Text
 from dikkat.regression.joined import Array
 from dikkat.storage.files import write_whole
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
 
-__all__ = ["Table", "write_columns"]
-
 _PARQUET = ".parquet"
 _ENDINGS = ".csv, .tsv, .txt, .dat (each may be followed by .gz) or .parquet; save a sheet of a workbook as CSV"
 _NAMED = 12  # most columns that a message lists
-_LEVELS = 50  # most different texts that are categories without being asked for
+_LEVELS = 50  # most different texts that are categories without being declared
 _CELLS = 3  # most cells that a message lists
 
 
@@ -55,13 +53,7 @@ class Table:
         '"Paris",30,310.5,621'
     """
 
-    path: Path
-    suffix: str
-    form: Form
-    columns: pyarrow.Table
-    typed: pyarrow.Table
-
-    def __init__(self, path: str | os.PathLike[str], asked: Asked = Asked()) -> None:  # noqa: B008  # a constant
+    def __init__(self, path: str | os.PathLike[str], options: FormOptions = FormOptions()) -> None:  # noqa: B008  # a constant
         """Read a file.
 
         Args:
@@ -69,11 +61,11 @@ class Table:
                 or a Parquet file, as its name says; or a folder of Parquet files. Text is
                 UTF-8, UTF-16, or, where it is neither, Windows-1252, as spreadsheets in Western Europe write it. Space
                 around names is left out.
-            asked: How text is written, as far as it is not to be found.
+            options: How text is written, as far as it is not to be found.
         """
         self.path = Path(path)
         self.suffix = _suffix(self.path)
-        self.form, self.columns, self.typed, self._doubts = _read(self.path, self.suffix, asked)
+        self.form, self.columns, self.typed, self._doubts = _read(self.path, self.suffix, options)
         if not self.columns.num_rows:
             raise InputError(f"{self.path}: there are no rows in it; at least one is needed")
 
@@ -110,10 +102,10 @@ class Table:
             used: Columns that have another use, which are not looked at.
         """
         found, others = [], {}
-        for place, name in enumerate(self.names):
+        for index, name in enumerate(self.names):
             if name in used:
                 continue
-            if fault := self._fault(place):
+            if fault := self._fault(index):
                 others[name] = fault
             else:
                 found.append(name)
@@ -128,9 +120,9 @@ class Table:
                 f"{self.path}: column {name!r} {fault}; expected numbers, dates or few different texts{named}"
             )
 
-    def _fault(self, place: int) -> str:
-        """Why a column cannot be used without being asked for; nothing where it can."""
-        column, name = self.typed.column(place), self.names[place]
+    def _fault(self, index: int) -> str:
+        """The reason why a column cannot be used without a declaration; nothing where it can."""
+        column, name = self.typed.column(index), self.names[index]
         if not name:
             return "has no name"
         if column.null_count == len(column):
@@ -138,9 +130,9 @@ class Table:
         if _holds_numbers(column.type) or _holds_dates(column.type):
             return ""
         held = _Held.of(column)
-        if held.numbers or place in self._doubts:
+        if held.numbers or index in self._doubts:
             raise InputError(
-                f"{self.path}: column {name!r} {self._doubts.get(place, held)}; correct it, leave it out with "
+                f"{self.path}: column {name!r} {self._doubts.get(index, held)}; correct it, leave it out with "
                 f"--without, or take its cells as categories with --categorical {name}"
             )
         count, rows = len({value for _, value in held.cells}) if _holds_text(column.type) else 0, len(held.cells)
@@ -163,9 +155,9 @@ class Table:
     def frame(
         self,
         kinds: Mapping[str, str],
-        missing: bool = False,
-        orders: Mapping[str, Sequence[str]] | None = None,
-        texts: Collection[str] = (),
+        missing: bool,
+        orders: Mapping[str, list[str]],
+        texts: Collection[str],
     ) -> pyarrow.Table:
         """Columns with their names, as a frame that `NadarayaWatson` takes.
 
@@ -177,7 +169,7 @@ class Table:
         """
         import pyarrow
 
-        def taken(name: str, kind: str) -> Any:
+        def made(name: str, kind: str) -> Any:
             if kind == "number":
                 return pyarrow.array(self._column(name, missing))
             self.check_once(name)
@@ -188,15 +180,14 @@ class Table:
                 found = column.cast(pyarrow.timestamp("us", getattr(column.type, "tz", None)), safe=False)
             else:
                 is_other = name in texts and (_holds_numbers(column.type) or _holds_dates(column.type))
-                found = _as_categories(column.cast(pyarrow.string()) if is_other else column)
+                is_text = is_other or _holds_text(column.type)
+                found = dialects.known(column.cast(pyarrow.string())) if is_text else column
             lost = np.flatnonzero(np.asarray(found.is_null()))
             if len(lost) and not missing:
                 raise _lacking(self.path, name, lost, len(found), "missing")
-            if name in (orders or {}):
-                return self._ordered(name, found, list((orders or {})[name]))
-            return found
+            return self._ordered(name, found, orders[name]) if name in orders else found
 
-        return pyarrow.table({name: taken(name, kind) for name, kind in kinds.items()})
+        return pyarrow.table({name: made(name, kind) for name, kind in kinds.items()})
 
     def _ordered(self, name: str, column: Any, levels: list[str]) -> Any:
         """A column as categories with these levels in this order."""
@@ -205,8 +196,8 @@ class Table:
         cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
         if new := [cell for cell in cells if cell is not None and cell not in levels]:
             raise InputError(f"{self.path}: column {name!r} holds {new[0]!r}; expected one of {', '.join(levels)}")
-        places = pyarrow.array([None if cell is None else levels.index(cell) for cell in cells], pyarrow.int32())
-        return pyarrow.DictionaryArray.from_arrays(places, levels, ordered=True)
+        indices = pyarrow.array([None if cell is None else levels.index(cell) for cell in cells], pyarrow.int32())
+        return pyarrow.DictionaryArray.from_arrays(indices, levels, ordered=True)
 
     def check_new(self, names: Sequence[str]) -> None:
         """Refuse names that there are already."""
@@ -278,7 +269,7 @@ def _suffix(path: Path) -> str:
     raise InputError(f"{path}: got a name that does not say what kind of table it is; expected the ending {_ENDINGS}")
 
 
-def _read(path: Path, suffix: str, asked: Asked) -> Text:
+def _read(path: Path, suffix: str, options: FormOptions) -> Text:
     import pyarrow
     from pyarrow import parquet
 
@@ -295,7 +286,7 @@ def _read(path: Path, suffix: str, asked: Asked) -> Text:
             return Text(Form(), columns, columns, {})
         except (pyarrow.ArrowInvalid, OSError) as error:  # OSError where it is damaged, without the file's name
             raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
-    return dialects.read(path, suffix, asked)
+    return dialects.read(path, suffix, options)
 
 
 def _lacking(path: Path, name: str, rows: NDArray[np.intp], count: int, what: str) -> InputError:
@@ -303,13 +294,6 @@ def _lacking(path: Path, name: str, rows: NDArray[np.intp], count: int, what: st
         f"{path}: column {name!r} has {len(rows):,} of {count:,} values {what}, the first in row {rows[0] + 1:,}; "
         "leave missing ones out with --missing drop, fill them in, or choose other columns"
     )
-
-
-def _as_categories(column: Any) -> Any:
-    """Cells as they are; text that stands for nothing is missing."""
-    from pyarrow import string
-
-    return dialects.known(column.cast(string())) if _holds_text(column.type) else column
 
 
 def _joined(columns: pyarrow.Table, more: Mapping[str, Array]) -> pyarrow.Table:
@@ -347,21 +331,20 @@ def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -
 
 
 def _with_decimals(columns: pyarrow.Table, decimal: str) -> pyarrow.Table:
-    """Fractions as text with what stands before their decimals, where that is not a point."""
+    """Fractions as text with the mark before their decimals, where that is not a point."""
     from pyarrow import compute, string, types
 
-    for place, field in enumerate(columns.schema if decimal != "." else ()):
+    for index, field in enumerate(columns.schema if decimal != "." else ()):
         if types.is_floating(field.type):
-            written = compute.replace_substring(columns.column(place).cast(string()), ".", decimal)
-            columns = columns.set_column(place, field.name, written)
+            written = compute.replace_substring(columns.column(index).cast(string()), ".", decimal)
+            columns = columns.set_column(index, field.name, written)
     return columns
 
 
 def _holds_numbers(kind: Any) -> bool:
     from pyarrow import types
 
-    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
-    return any(test(kind) for test in tests)
+    return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
 
 
 def _holds_dates(kind: Any) -> bool:
@@ -373,8 +356,8 @@ def _holds_dates(kind: Any) -> bool:
 def _holds_text(kind: Any) -> bool:
     from pyarrow import types
 
-    tests = (types.is_string, types.is_large_string, types.is_string_view)
-    return any(test(kind.value_type if types.is_dictionary(kind) else kind) for test in tests)
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
 
 
 class _Held(NamedTuple):
@@ -392,7 +375,11 @@ class _Held(NamedTuple):
 
     @classmethod
     def of(cls, column: Any) -> _Held:
-        column = _as_categories(column)
+        """The cells of a column; text that stands for nothing is missing."""
+        from pyarrow import string
+
+        if _holds_text(column.type):
+            column = dialects.known(column.cast(string()))
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]
         faults = [(row, value) for row, value in cells if not _reads_as_number(value)]
         return cls("text" if _holds_text(column.type) else str(column.type), cells, faults)

@@ -1,4 +1,4 @@
-"""Checks of settings and data before any work, each an error in one sentence."""
+"""Checks of settings and data before any work, each an error in one sentence; and training rows as arrays."""
 
 import math
 from collections.abc import Sequence
@@ -8,19 +8,17 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import _get_feature_names, check_array, check_X_y, validate_data
 
-from dikkat.regression.bandwidth import Searched
-from dikkat.regression.coding import largest
-from dikkat.regression.columns import Column
-from dikkat.regression.joined import Array, Joined
-from dikkat.regression.moments import Profile
-from dikkat.regression.rules import Rule
+from dikkat.regression.bandwidth import Rule, Searched
+from dikkat.regression.columns import Column, encoded, extended, find, recoded
+from dikkat.regression.joined import Array, Joined, Rows, largest
+from dikkat.regression.local import Profile
 
 Order = Literal["constant", "linear"]
 Neighbors = int | Literal["auto"] | None
 
-
+DTYPES = [np.float64, np.float32]
 _LEAST = 1e-150  # whose square is a number
 _RULES = (*get_args(Rule), *get_args(Searched))
 
@@ -32,37 +30,30 @@ def check_settings(kernel: object, bandwidth: object, order: object, ridge: obje
             raise ValueError(f"{name}: got {given!r}; expected {_listed(get_args(names))}")
     if not (isinstance(bandwidth, str) and bandwidth in _RULES) and not _are_positive(bandwidth):
         raise _not_positive(bandwidth)
-    if not (isinstance(ridge, str) and ridge == "auto") and (
-        isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= float(ridge) < math.inf
-    ):
+    amount = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
+    if not (amount or (isinstance(ridge, str) and ridge == "auto")):
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
-    _check_neighbors(neighbors, bandwidth)
-
-
-def _check_neighbors(neighbors: object, bandwidth: object) -> None:
-    if neighbors is None:
-        return
-    if not (_is_count(neighbors) or (isinstance(neighbors, str) and neighbors == "auto")):
+    count = isinstance(neighbors, Integral) and not isinstance(neighbors, bool) and int(neighbors) >= 2
+    auto = isinstance(neighbors, str) and neighbors == "auto"
+    if not (neighbors is None or auto or count):
         raise ValueError(
             f"neighbors: got {neighbors!r}; expected a whole number of at least 2, 'auto', or None for the same "
             "bandwidth everywhere"
         )
-    if neighbors == "auto" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
+    if auto and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
         raise ValueError(
             f"neighbors: got 'auto' with the bandwidth {bandwidth!r}; expected one that is searched for, "
             f"{_listed(get_args(Searched))}, or a number of neighbours"
         )
 
 
-def _is_count(neighbors: object) -> bool:
-    return isinstance(neighbors, Integral) and not isinstance(neighbors, bool) and int(neighbors) >= 2
-
-
 def check_neighbors(neighbors: object, joined: Joined) -> None:
     """Refuse more neighbours than rows, of which those with the same numbers are one."""
-    if isinstance(neighbors, Integral) and not joined.numbers:
+    if not isinstance(neighbors, Integral):
+        return
+    if not joined.numbers:
         raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
-    if isinstance(neighbors, Integral) and int(neighbors) >= (different := joined.different):
+    if int(neighbors) >= (different := joined.different):
         raise ValueError(
             f"neighbors: got {neighbors!r} of n_samples = {different} with different numbers; expected fewer"
         )
@@ -86,7 +77,46 @@ def check_count(name: str, given: object) -> None:
         raise ValueError(f"{name}: got {given!r}; expected a whole number of at least 1, or None for all")
 
 
-def checked_weights(given: ArrayLike | None, x: Array) -> Array:
+def checked_rows(
+    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, before: Rows | None
+) -> Rows:
+    """Rows to learn from, behind those of before if there were some; scikit-learn sets d and the names of columns."""
+    reset, names = before is None, _get_feature_names(X)
+    if before is None:
+        kinds = estimator.categorical_features, estimator.ordered_features
+        named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
+        plain = isinstance(X, np.ndarray | list | tuple) and not named
+        columns = () if plain else find(X, *kinds, names)
+    else:
+        if before.columns:
+            validate_data(estimator, X, skip_check_array=True, reset=False)  # as many columns, and the same ones
+        columns = extended(X, before.columns, names) if before.columns else ()
+    if estimator.kernel != "gaussian" and any(each.coded for each in columns):
+        raise ValueError(
+            f"kernel: got {estimator.kernel!r} beside categories; expected 'gaussian', of whose weights theirs are "
+            "factors, or None for categorical_features and ordered_features"
+        )
+    settings: dict[str, Any] = {"dtype": DTYPES, "multi_output": True, "y_numeric": True, "copy": True}
+    with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
+        if columns:
+            validate_data(estimator, X, skip_check_array=True, reset=reset)
+            x, values = check_X_y(encoded(X, columns, names), y, estimator=estimator, **settings)
+        else:
+            x, values = validate_data(estimator, X, y, reset=reset, **settings)
+    weight = _checked_weights(sample_weight, x)
+    values = values.astype(np.float64)
+    _check_sizes(x, values, weight)
+    if before is None:
+        return Rows(x, values, weight, columns)
+    if values.shape[1:] != before.y.shape[1:]:
+        expected = "(n,)" if before.y.ndim == 1 else f"(n, {before.y.shape[1]})"
+        raise ValueError(f"y: got shape {values.shape}; expected {expected}, as it was before")
+    old = recoded(before.x, before.columns, columns)
+    y, weight = np.concatenate([before.y, values]), np.concatenate([before.weight, weight])
+    return Rows(np.concatenate([old, x]), y, weight, columns)
+
+
+def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
     """The weights of the rows x, (n,), in their dtype: 1 each for None."""
     if given is None:
         return np.ones(len(x), dtype=x.dtype)
@@ -103,8 +133,8 @@ def checked_weights(given: ArrayLike | None, x: Array) -> Array:
     return weight
 
 
-def check_sizes(x: Array, values: Array, weight: Array) -> None:
-    """Refuse data whose sums and squares are no numbers in their dtype."""
+def _check_sizes(x: Array, values: Array, weight: Array) -> None:
+    """Refuse data whose sums and squares are infinite in their dtype, or 0."""
     limits, low, high = np.finfo(x.dtype), x.min(0).astype(np.float64), x.max(0).astype(np.float64)
     with np.errstate(over="ignore"):
         total, ranges = float(weight.sum(dtype=np.float64)), high - low
@@ -118,9 +148,9 @@ def check_sizes(x: Array, values: Array, weight: Array) -> None:
     total = max(total, 1.0)
     squares = math.sqrt(float(np.finfo(np.float64).max) / total) / 2**10
     check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
-    apart = float(np.ptp(values, axis=0).max())
-    if 0 < apart < _LEAST:
-        raise ValueError(f"y: got values at most {apart} apart; expected {_LEAST} and more. Bring it to another unit")
+    spread = float(np.ptp(values, axis=0).max())
+    if 0 < spread < _LEAST:
+        raise ValueError(f"y: got values at most {spread} apart; expected {_LEAST} and more. Bring it to another unit")
 
 
 def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:
@@ -134,26 +164,24 @@ def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) ->
 
 
 def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
-    """The bandwidth, where it is numbers such that they fit the columns: σ, or of a category λ."""
-    if isinstance(bandwidth, str):
+    """The bandwidth; beside columns that are not all numbers, numbers are (d,): σ, or of a category λ."""
+    if isinstance(bandwidth, str) or (np.ndim(bandwidth) == 0 and not columns):
         return bandwidth
-    coded = [column.coded for column in columns]
-    given = np.asarray(bandwidth, np.float64)
-    if any(coded) and given.shape != (len(coded),):
+    given, size = np.asarray(bandwidth, np.float64), len(columns)
+    coded = np.array([column.coded for column in columns], bool)
+    if coded.any() and given.shape != (size,):
         raise ValueError(
-            f"bandwidth: got shape {given.shape}; expected beside categories ({len(coded)},), one for each column: σ "
+            f"bandwidth: got shape {given.shape}; expected beside categories ({size},), one for each column: σ "
             "of numbers, λ of categories"
         )
-    numbers = given[~np.array(coded, bool)] if any(coded) else given
-    if not (numbers > 0).all():
+    if not (given[~coded] if coded.any() else given).all():
         raise _not_positive(bandwidth)
-    for number, column in zip(given, columns, strict=True) if any(coded) else ():
+    for number, column in zip(given, columns, strict=True) if coded.any() else ():
         if column.coded and number > largest(column):
             raise ValueError(
                 f"bandwidth: got {number} for a column of {len(column.levels)} categories; expected λ of at most "
                 f"{largest(column):.4g}, where it counts for nothing"
             )
-    size = len(columns)
     if columns and given.shape not in ((), (size,)):
         raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")
     return np.full(size, given) if columns else bandwidth
@@ -168,13 +196,13 @@ def _not_positive(bandwidth: object) -> ValueError:
 
 def _are_positive(bandwidth: object) -> bool:
     """True for positive numbers; one of several may be 0, as a category's may."""
-    if isinstance(bandwidth, bool | str):
-        return False
     try:
         sigma = np.asarray(bandwidth, dtype=np.float64)
     except (TypeError, ValueError):
         return False
-    return bool(sigma.size and (np.isfinite(sigma) & ((sigma > 0) | (sigma.ndim > 0) & (sigma == 0))).all())
+    if isinstance(bandwidth, bool | str) or not sigma.size or not np.isfinite(sigma).all():
+        return False
+    return bool((sigma >= 0).all() if sigma.ndim else sigma > 0)
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -27,14 +27,14 @@ from dikkat.serving.messages import (
     AttentionRequest,
     BatchRequest,
     BatchResponse,
-    Found,
+    ErrorMessage,
     Health,
     ModelInfo,
-    Problem,
     SteerRequest,
     SteerResponse,
     StreamRequest,
-    Taken,
+    TakenStep,
+    Translated,
     TranslateRequest,
     TranslateResponse,
 )
@@ -50,13 +50,13 @@ T = TypeVar("T")
 _STREAM = "text/event-stream"
 _AT_ONCE = 64  # translations that are written in less time than it takes to hand them to another thread
 _EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {_STREAM: {}}, "description": "Events `step`, and `end`"}}
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "A body that cannot be read"},
-    413: {"model": Problem, "description": "More than the server takes at once"},
-    404: {"model": Problem, "description": "No such model"},
-    422: {"model": Problem, "description": "A request that cannot be answered"},
-    429: {"model": Problem, "description": "Too many requests; Retry-After says when to try again"},
-    503: {"model": Problem, "description": "The work took too long, and was stopped"},
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorMessage, "description": "A body that cannot be read"},
+    413: {"model": ErrorMessage, "description": "More than the server takes at once"},
+    404: {"model": ErrorMessage, "description": "No such model"},
+    422: {"model": ErrorMessage, "description": "A request that cannot be answered"},
+    429: {"model": ErrorMessage, "description": "Too many requests; Retry-After says when to try again"},
+    503: {"model": ErrorMessage, "description": "The work took too long, and was stopped"},
 }
 
 
@@ -88,8 +88,8 @@ def create_app(
         >>> model = TranslationModel(settings, len(english), len(french))
         >>> app = create_app({"small": Translator(model, settings, english, french)})
         >>> with TestClient(app, base_url="http://localhost") as client:
-        ...     found = client.post("/api/translate", json={"text": "Go."}).json()
-        >>> found["translations"][0]["source_tokens"]
+        ...     answer = client.post("/api/translate", json={"text": "Go."}).json()
+        >>> answer["translations"][0]["source_tokens"]
         ['Go', '.']
     """
     if not translators:
@@ -100,8 +100,9 @@ def create_app(
         title="dikkat", version=__version__, description="Translators with attention that can be seen and steered.",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=served.life,
     )  # fmt: skip
-    for error, answer in _ANSWERS.items():
-        app.add_exception_handler(error, answer)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    for error in (InputError, HTTPException, BusyError, TimeoutError, StoppedError, ClientDisconnect):
+        app.add_exception_handler(error, _refused)
     served.add_to(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
     app.add_middleware(GZipMiddleware)
@@ -115,17 +116,17 @@ def create_app(
 
 
 class Served:
-    """The translators, and what answers for them."""
+    """The translators that are served, and the answers to requests for them."""
 
     def __init__(self, translators: dict[str, Translator], limits: Limits) -> None:
         self._translators, self._limits, self.metrics = translators, limits, Metrics()
-        self._walks = 0
+        self._walks: set[_Walk] = set()
         self._pages: dict[str, tuple[bytes, dict[str, str]]] = {}
         self._working: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def life(self, _: FastAPI) -> AsyncIterator[None]:
-        """From the start of the server to its end."""
+        """The time from the start of the server to its end, in which its queue works."""
         self._threads = ThreadPoolExecutor(1, "dikkat-steps")
         self._queue = Queue(self._limits, self.metrics)
         self._packing = {name: asyncio.Lock() for name in self._translators}
@@ -144,69 +145,69 @@ class Served:
     def add_to(self, app: FastAPI) -> None:
         """The paths."""
         post, get = app.post, app.get
-        post("/api/translate", response_model=TranslateResponse, responses=_PROBLEMS)(self.translate)
-        post("/api/batch", response_model=BatchResponse, responses=_PROBLEMS)(self.batch)
-        post("/api/stream", response_class=StreamingResponse, responses=_EVENTS | _PROBLEMS)(self.stream)
-        post("/api/steer", response_model=SteerResponse, responses=_PROBLEMS)(self.steer)
-        post("/api/attention", response_model=SteerResponse, responses=_PROBLEMS)(self.attention)
-        get("/", response_class=HTMLResponse, responses={404: _PROBLEMS[404]})(self.page)
+        post("/api/translate", response_model=TranslateResponse, responses=_ERRORS)(self.translate)
+        post("/api/batch", response_model=BatchResponse, responses=_ERRORS)(self.batch)
+        post("/api/stream", response_class=StreamingResponse, responses=_EVENTS | _ERRORS)(self.stream)
+        post("/api/steer", response_model=SteerResponse, responses=_ERRORS)(self.steer)
+        post("/api/attention", response_model=SteerResponse, responses=_ERRORS)(self.attention)
+        get("/", response_class=HTMLResponse, responses={404: _ERRORS[404]})(self.page)
         get("/api/models", response_model=list[ModelInfo])(self.models)
         get("/api/health", response_model=Health)(self.health)
         get("/metrics", response_class=Response)(self.counts)
 
-    async def translate(self, asked: TranslateRequest, request: Request) -> Response:
+    async def translate(self, body: TranslateRequest, request: Request) -> Response:
         """Translate a sentence."""
-        found = await self._translated(asked, [asked.text], request)
-        return await _answer(lambda: _answers(found, asked)[0], aside=asked.attention)
+        best = await self._translated(body, [body.text], request)
+        return await _answer(lambda: _answers(best, body)[0], aside=body.attention)
 
-    async def batch(self, asked: BatchRequest, request: Request) -> Response:
+    async def batch(self, body: BatchRequest, request: Request) -> Response:
         """Translate sentences."""
-        if len(asked.texts) > self._limits.sentences:
-            raise InputError(f"texts: got {len(asked.texts)} sentences; expected at most {self._limits.sentences}")
-        found = await self._translated(asked, asked.texts, request)
-        large = asked.attention or len(found) * asked.n_best > _AT_ONCE
-        return await _answer(lambda: BatchResponse(results=_answers(found, asked)), aside=large)
+        if len(body.texts) > self._limits.sentences:
+            raise InputError(f"texts: got {len(body.texts)} sentences; expected at most {self._limits.sentences}")
+        best = await self._translated(body, body.texts, request)
+        large = body.attention or len(best) * body.n_best > _AT_ONCE
+        return await _answer(lambda: BatchResponse(results=_answers(best, body)), aside=large)
 
     async def _translated(
-        self, asked: TranslateRequest | BatchRequest, texts: list[str], request: Request
+        self, body: TranslateRequest | BatchRequest, texts: list[str], request: Request
     ) -> list[list[Translation]]:
         self._check_working()
-        translator = self._translator(asked.model)
+        translator = self._translator(body.model)
         for text in texts:
             self._check(text, "text")
-        cells = sum(len(text) ** 2 for text in texts) * asked.n_best
-        most = self._limits.cells * (1 if asked.attention else 8)
+        cells = sum(len(text) ** 2 for text in texts) * body.n_best
+        most = self._limits.cells * (1 if body.attention else 8)
         if cells > most:
             raise InputError(
                 f"text: got {cells:,} as the sum of squared characters times n_best; expected at most {most:,}: send "
                 "shorter texts, or fewer at once, or ask for fewer translations"
             )
-        if asked.beam > self._limits.beam:
-            raise InputError(f"beam: got {asked.beam}; expected at most {self._limits.beam}")
-        return await _while_there(request, self._queue.translate(translator, asked.search(), texts))
+        if body.beam > self._limits.beam:
+            raise InputError(f"beam: got {body.beam}; expected at most {self._limits.beam}")
+        return await _while_there(request, self._queue.translate(translator, body.search(), texts))
 
-    async def steer(self, asked: SteerRequest, request: Request) -> Response:
+    async def steer(self, body: SteerRequest, request: Request) -> Response:
         """Translate a sentence greedily, with words and attention weights of the reader's own."""
         pins: dict[int, dict[int, float]] = {}
-        for pin in asked.pins:
+        for pin in body.pins:
             pins.setdefault(pin.step, {})[pin.position] = pin.weight
-        words = {word.step: word.token for word in asked.words}
-        if len(words) < len(asked.words):
+        words = {word.step: word.token for word in body.words}
+        if len(words) < len(body.words):
             raise InputError("words: got two of one step; expected one")
-        if sum(map(len, pins.values())) < len(asked.pins):
+        if sum(map(len, pins.values())) < len(body.pins):
             raise InputError("pins: got two of one step and position; expected one")
         steering = Steering(words, pins)
-        return await self._steered(asked.model, asked.text, steering, asked.likeliest, request)
+        return await self._steered(body.model, body.text, steering, body.likeliest, request)
 
-    async def attention(self, asked: AttentionRequest, request: Request) -> Response:
-        """Where the model looks while it is told to write a given translation."""
-        self._check(asked.translation, "translation")
-        given = self._translator(asked.model).target_tokenizer.encode(asked.translation)
+    async def attention(self, body: AttentionRequest, request: Request) -> Response:
+        """The attention of the model while it writes a given translation."""
+        self._check(body.translation, "translation")
+        given = self._translator(body.model).target_tokenizer.encode(body.translation)
         if not given.ids:
             raise InputError("translation: got one without tokens; expected at least one")
         steering = Steering(dict(enumerate([*given.ids, END])))
-        own = {"target": asked.translation, "target_tokens": given.pieces}  # words that the model does not know too
-        return await self._steered(asked.model, asked.text, steering, 0, request, own)
+        own = {"target": body.translation, "target_tokens": given.pieces}  # words that the model does not know too
+        return await self._steered(body.model, body.text, steering, 0, request, own)
 
     async def _steered(
         self, name: str | None, text: str, steering: Steering, likeliest: int, request: Request,
@@ -221,43 +222,42 @@ class Served:
             taken = await _while_there(request, gathered())
         return await _answer(
             lambda: SteerResponse(
-                translation=Found.of(translation(translator, text, taken), attention=True).model_copy(update=given),
-                steps=[_told(index, step, translator) for index, step in enumerate(taken)],
+                translation=Translated.of(translation(translator, text, taken), attention=True).model_copy(
+                    update=given
+                ),
+                steps=[TakenStep.of(index, step, translator) for index, step in enumerate(taken)],
             ),
             aside=True,
         )
 
-    async def stream(self, asked: StreamRequest) -> StreamingResponse:
+    async def stream(self, body: StreamRequest) -> StreamingResponse:
         """Translate a sentence greedily: an event `step` for each token, and `end` with all of it, or `error`."""
-        translator = self._translator(asked.model)
-        walk = self._begun(translator, asked.text, Steering(), asked.likeliest)
-        return _Stream(self._events(translator, asked.text, walk), walk)
+        translator = self._translator(body.model)
+        walk = self._begun(translator, body.text, Steering(), body.likeliest)
+        return _Stream(self._events(translator, body.text, walk), walk)
 
     async def _events(self, translator: Translator, text: str, walk: "_Walk") -> AsyncIterator[bytes]:
         taken: list[Step] = []
         try:
             async for step in self._walked(walk):
-                yield _event("step", _told(len(taken), step, translator))
+                yield _event("step", TakenStep.of(len(taken), step, translator))
                 taken.append(step)
         except (InputError, TimeoutError) as error:  # the answer has begun, and its status is sent
-            yield _event("error", Problem(error=str(error) or _TOO_LONG))
+            yield _event("error", ErrorMessage(error=str(error) or _TOO_LONG))
         else:
-            yield _event("end", Found.of(translation(translator, text, taken), attention=True))
+            yield _event("end", Translated.of(translation(translator, text, taken), attention=True))
 
     def _begun(self, translator: Translator, text: str, steering: Steering, likeliest: int) -> "_Walk":
-        """Steps that may be taken; what is wrong with them is said before the first."""
+        """The steps of a translation; faults of the request are found before the first."""
         self._check(text, "text")
-        if self._walks >= self._limits.streams:
+        if len(self._walks) >= self._limits.streams:
             raise BusyError(1)
-        walk = _Walk(steps(translator, text, steering, likeliest=likeliest), self._left)
-        self._walks += 1
+        walk = _Walk(steps(translator, text, steering, likeliest=likeliest), self._walks)
+        self._walks.add(walk)
         return walk
 
-    def _left(self) -> None:
-        self._walks -= 1
-
     async def _walked(self, walk: "_Walk") -> AsyncIterator[Step]:
-        """Steps, each computed aside when it is asked for, until time is up."""
+        """The steps of a walk, each computed on another thread, until the time is up."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._limits.seconds
         while True:
@@ -305,12 +305,12 @@ class Served:
         ]
 
     async def health(self) -> Health:
-        """Whether the server can work."""
+        """The state of the server."""
         self._check_working()
         return Health(status="ok")
 
     async def counts(self) -> Response:
-        """What Prometheus reads."""
+        """The counts, as Prometheus reads them."""
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     def _translator(self, name: str | None) -> Translator:
@@ -329,18 +329,17 @@ class Served:
 
 
 class _Walk:
-    """Steps of a translation, which have a place among those that are followed until they are left."""
+    """The steps of a translation, which is one of those under way until it is left."""
 
-    def __init__(self, taken: Iterator[Step], left: Callable[[], None]) -> None:
-        self._steps, self._tell, self._is_left = taken, left, False
+    def __init__(self, steps: Iterator[Step], under_way: "set[_Walk]") -> None:
+        self._steps, self._under_way, self._is_left = steps, under_way, False
 
     def __enter__(self) -> "_Walk":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_left:
-            self._is_left = True
-            self._tell()
+        self._is_left = True
+        self._under_way.discard(self)
 
     def next(self) -> Step | None:
         """The next step; None behind the last."""
@@ -356,14 +355,15 @@ class _Stream(StreamingResponse):
         self._walk = walk
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Send the events."""
         with self._walk:
             await super().__call__(scope, receive, send)
 
 
-def _answers(found: list[list[Translation]], asked: TranslateRequest | BatchRequest) -> list[TranslateResponse]:
+def _answers(best: list[list[Translation]], body: TranslateRequest | BatchRequest) -> list[TranslateResponse]:
     return [
-        TranslateResponse(translations=[Found.of(each, attention=asked.attention) for each in best]) for best in found
+        TranslateResponse(translations=[Translated.of(each, attention=body.attention) for each in translations])
+        for translations in best
     ]
 
 
@@ -371,12 +371,6 @@ async def _answer(answer: Callable[[], BaseModel], *, aside: bool) -> Response:
     """An answer as JSON; aside, on another thread, where it is long: a short one takes less time than going there."""
     text = await asyncio.to_thread(lambda: answer().model_dump_json()) if aside else answer().model_dump_json()
     return Response(text, media_type="application/json")
-
-
-def _told(index: int, step: Step, translator: Translator) -> Taken:
-    return Taken.of(
-        index, step, translator.target_tokenizer.labels([step.token, *(token for token, _ in step.likeliest)])
-    )
 
 
 def _event(kind: str, data: BaseModel) -> bytes:
@@ -402,43 +396,26 @@ _TOO_LONG = "the work took too long, and was stopped; send a shorter text, or tr
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
+    """The answer to a body that is not of the expected form."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        problem = f"body: not JSON: {first['ctx']['error']} at character {first['loc'][-1] + 1}"
-        return JSONResponse({"error": problem}, 400)
+        message = f"body: not JSON: {first['ctx']['error']} at character {first['loc'][-1] + 1}"
+        return JSONResponse({"error": message}, 400)
     if isinstance(first["input"], bytes):  # as they came, since nothing says that they are JSON
         kind = request.headers.get("content-type", "none")[:80]
         return JSONResponse({"error": f"Content-Type: got {kind}; expected application/json"}, 400)
-    place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-    return JSONResponse({"error": f"{place}: {first['msg']}"}, 422)
+    field = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+    return JSONResponse({"error": f"{field}: {first['msg']}"}, 422)
 
 
-async def _refused(_: Request, error: Any) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, 422)
-
-
-async def _known(_: Request, error: Any) -> JSONResponse:
-    return JSONResponse({"error": str(error.detail)}, error.status_code, headers=error.headers)
-
-
-async def _busy(_: Request, error: Any) -> JSONResponse:
-    return busy("the server is busy", error.seconds)
-
-
-async def _late(_: Request, __: Any) -> JSONResponse:
+async def _refused(_: Request, error: Any) -> Response:
+    """The answer to a request that ended in an error."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=GONE)
+    if isinstance(error, BusyError):
+        return busy("the server is busy", error.seconds)
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": str(error.detail)}, error.status_code, headers=error.headers)
+    if isinstance(error, InputError):
+        return JSONResponse({"error": str(error)}, 422)
     return JSONResponse({"error": _TOO_LONG}, 503)
-
-
-async def _left(_: Request, __: Any) -> Response:
-    return Response(status_code=GONE)
-
-
-_ANSWERS: dict[type[Exception], Callable[..., Any]] = {
-    RequestValidationError: _invalid,
-    InputError: _refused,
-    HTTPException: _known,
-    BusyError: _busy,
-    TimeoutError: _late,
-    StoppedError: _late,
-    ClientDisconnect: _left,
-}

@@ -1,4 +1,4 @@
-"""The server's connections: what those that say nothing may take of its time, its file descriptors and its log."""
+"""Bounds on what silent clients cost the server: time, file descriptors and lines in the log."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ class Connection(H11Protocol):
     Args:
         seconds: How long it may be silent, from its beginning or the end of its last answer on.
         most: Connections in all; where there are more, the one that has been silent for longest is closed.
-        most_of_one: Those of one address, likewise.
+        most_of_one: Connections of one address; where there are more, its longest silent one is closed.
         silent: All that are silent, the longest first.
         given: What uvicorn gives.
     """
@@ -113,7 +113,7 @@ class Few(logging.Filter):
         self._minute, self._seen = 0, Counter[str]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is logged."""
+        """True of a line that is logged."""
         minute, kind = int(record.created // 60), str(record.msg)[:40]
         if minute != self._minute:
             self._minute, self._seen = minute, Counter()

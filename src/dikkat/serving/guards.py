@@ -1,8 +1,9 @@
-"""What stands before the application: limits on bodies and rates, HEAD, headers that guard browsers, counts."""
+"""The layer before the application: limits on bodies and rates, HEAD, headers that guard browsers, counts."""
 
 import asyncio
 import logging
 import math
+import re
 import time
 from collections.abc import Iterable
 
@@ -18,7 +19,7 @@ from dikkat.serving.metrics import Metrics
 _LOG = logging.getLogger("dikkat")
 # Bytes of a body that is too large which are read: unread, they would reset the connection before its answer is read.
 _REST = 2**24
-GONE = 499  # the status where the client left before there was an answer: for the counts, since nobody reads it
+GONE = 499  # the status of a request whose client left before its answer; only the counts have it
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -51,7 +52,7 @@ class Guards:
         self._window = rates.strategies.FixedWindowRateLimiter(rates.storage.MemoryStorage())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -96,26 +97,24 @@ class Guards:
             async with asyncio.timeout(self._limits.seconds):
                 body = await self._body(receive)
         except TimeoutError:
-            problem = "body: it did not come in time; send all of it at once"
-            await JSONResponse({"error": problem}, 408, {"Connection": "close"})(scope, receive, send)
+            message = "body: it did not come in time; send all of it at once"
+            await JSONResponse({"error": message}, 408, {"Connection": "close"})(scope, receive, send)
             return
         if body is None:
-            problem = f"body: got more than {self._limits.body:,} bytes; expected at most so many. Send less at once"
-            await JSONResponse({"error": problem}, 413, {"Connection": "close"})(scope, receive, send)
+            message = f"body: got more than {self._limits.body:,} bytes; expected at most so many. Send less at once"
+            await JSONResponse({"error": message}, 413, {"Connection": "close"})(scope, receive, send)
             return
-        host = _name(Headers(scope=scope).get("host", ""))
+        host = re.sub(r":\d+$", "", Headers(scope=scope).get("host", "").lower())
         if "*" not in self._hosts and host not in self._hosts:
-            problem = f"Host: got {host[:80]!r}; expected one of {', '.join(self._hosts)}: use such a name"
-            await JSONResponse({"error": problem}, 400)(scope, receive, send)
+            message = f"Host: got {host[:80]!r}; expected one of {', '.join(self._hosts)}: use such a name"
+            await JSONResponse({"error": message}, 400)(scope, receive, send)
             return
-        given = False
+        unread = [body]
 
         async def again() -> Message:
-            nonlocal given
-            if given:
-                return await receive()  # waits until the client leaves
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()  # waits until the client leaves
 
         await self._app(scope, again, send)
 
@@ -131,12 +130,6 @@ class Guards:
             if size <= self._limits.body:
                 body += part
         return bytes(body) if size <= self._limits.body else None
-
-
-def _name(host: str) -> str:
-    """Of a `Host` header, without the port."""
-    name, colon, port = host.lower().rpartition(":")
-    return name if colon and port.isdigit() else host.lower()
 
 
 def busy(why: str, seconds: int) -> JSONResponse:

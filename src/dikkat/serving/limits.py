@@ -1,4 +1,4 @@
-"""What a server takes on, and what it refuses."""
+"""The limits beyond which a server refuses requests."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dikkat.errors import InputError
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server takes on. What goes beyond is refused at once, with a status that says why.
+    """The limits of a server. A request beyond one is refused at once, with a status that says why.
 
     Attributes:
         body: Bytes of a request; more: 413.

@@ -1,16 +1,16 @@
-"""What goes in and out as JSON."""
+"""The messages that go in and out as JSON."""
 
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from dikkat.translation import Search, Translation
+from dikkat.translation import Search, Translation, Translator
 from dikkat.translation.decoding.options import SearchPrecision
 from dikkat.translation.decoding.steering import Step
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Place = Annotated[int, Field(ge=0, le=2**31, strict=True)]
+Index = Annotated[int, Field(ge=0, le=2**31, strict=True)]
 
 
 class _Message(BaseModel):
@@ -30,14 +30,14 @@ class _Message(BaseModel):
         return given
 
 
-class Asked(_Message):
-    """What every request may say."""
+class ModelRequest(_Message):
+    """The part that all requests have."""
 
     model: str | None = Field(None, description="The model's name; without it, the first.")
 
 
-class Searched(Asked):
-    """How to look for a translation."""
+class SearchRequest(ModelRequest):
+    """The search for a translation."""
 
     beam: int = Field(5, ge=1, strict=True, description="Hypotheses that go on; 1: greedy, and fastest.")
     n_best: int = Field(1, ge=1, strict=True, description="Translations to return, at most `beam`.")
@@ -46,23 +46,23 @@ class Searched(Asked):
     attention: bool = Field(False, description="Whether to return where the model looked.")
 
     def search(self) -> Search:
-        """As the library has it."""
+        """The library's own form of it."""
         return Search(beam=self.beam, n_best=self.n_best, length_penalty=self.length_penalty, precision=self.precision)
 
 
-class TranslateRequest(Searched):
+class TranslateRequest(SearchRequest):
     """A sentence."""
 
     text: str
 
 
-class BatchRequest(Searched):
+class BatchRequest(SearchRequest):
     """Sentences."""
 
     texts: Annotated[list[str], FailFast()]
 
 
-class StreamRequest(Asked):
+class StreamRequest(ModelRequest):
     """A sentence, to be followed word by word."""
 
     text: str
@@ -72,15 +72,15 @@ class StreamRequest(Asked):
 class Word(_Message):
     """A token that is to be written at a step."""
 
-    step: Place
-    token: Place
+    step: Index
+    token: Index
 
 
 class Pin(_Message):
     """An attention weight that is to be had at a step by a source position."""
 
-    step: Place
-    position: Place
+    step: Index
+    position: Index
     weight: Annotated[Number, Field(ge=0, le=1)]
 
 
@@ -91,14 +91,14 @@ class SteerRequest(StreamRequest):
     pins: Annotated[list[Pin], FailFast()] = Field(default_factory=list, max_length=10_000)
 
 
-class AttentionRequest(Asked):
+class AttentionRequest(ModelRequest):
     """A sentence and a translation of it."""
 
     text: str
     translation: str
 
 
-class Found(BaseModel):
+class Translated(BaseModel):
     """A translation."""
 
     target: str
@@ -111,26 +111,20 @@ class Found(BaseModel):
     )
 
     @classmethod
-    def of(cls, found: Translation, *, attention: bool) -> "Found":
-        """As the library has it."""
-        return cls(
-            target=found.target,
-            score=found.score,
-            finished=found.finished,
-            source_tokens=found.source_tokens,
-            target_tokens=found.target_tokens,
-            attention=found.weights.tolist() if attention else None,
-        )
+    def of(cls, translation: Translation, *, attention: bool) -> "Translated":
+        """The message of the library's translation."""
+        weights = translation.weights.tolist() if attention else None
+        return cls.model_validate(translation, from_attributes=True).model_copy(update={"attention": weights})
 
 
 class TranslateResponse(BaseModel):
-    """Of a sentence, its translations, best first."""
+    """The translations of a sentence, best first."""
 
-    translations: list[Found]
+    translations: list[Translated]
 
 
 class BatchResponse(BaseModel):
-    """Of each sentence, in their order."""
+    """The answers to several sentences, in their order."""
 
     results: list[TranslateResponse]
 
@@ -143,7 +137,7 @@ class Candidate(BaseModel):
     log_probability: float
 
 
-class Taken(BaseModel):
+class TakenStep(BaseModel):
     """A step of a translation."""
 
     step: int
@@ -154,18 +148,18 @@ class Taken(BaseModel):
     likeliest: list[Candidate]
 
     @classmethod
-    def of(cls, index: int, step: Step, labels: list[str]) -> "Taken":
-        """As the library has it; the labels are of the step's token and of its likeliest ones."""
-        own, *others = labels
+    def of(cls, index: int, step: Step, translator: Translator) -> "TakenStep":
+        """The message of the library's step, with the labels that the translator has for tokens."""
+        label, *others = translator.target_tokenizer.labels([step.token, *(token for token, _ in step.likeliest)])
         return cls(
             step=index,
             token=step.token,
-            label=own,
+            label=label,
             log_probability=step.log_probability,
             attention=step.weights.tolist(),
             likeliest=[
-                Candidate(token=token, label=label, log_probability=score)
-                for (token, score), label in zip(step.likeliest, others, strict=True)
+                Candidate(token=token, label=other, log_probability=score)
+                for (token, score), other in zip(step.likeliest, others, strict=True)
             ],
         )
 
@@ -173,8 +167,8 @@ class Taken(BaseModel):
 class SteerResponse(BaseModel):
     """A translation, step by step."""
 
-    translation: Found
-    steps: list[Taken]
+    translation: Translated
+    steps: list[TakenStep]
 
 
 class ModelInfo(BaseModel):
@@ -189,12 +183,12 @@ class ModelInfo(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the server can work."""
+    """The state of the server."""
 
     status: str
 
 
-class Problem(BaseModel):
-    """What is wrong with a request, and what is expected."""
+class ErrorMessage(BaseModel):
+    """The fault of a request, and what is expected."""
 
     error: str

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""The counts of a server, for Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

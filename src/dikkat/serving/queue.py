@@ -36,9 +36,6 @@ class _Job:
     texts: Sequence[str]
     result: "asyncio.Future[list[list[Translation]]]"
 
-    def goes_with(self, other: "_Job") -> bool:
-        return self.translator is other.translator and self.search == other.search
-
 
 class Queue:
     """The requests that wait, and the one thread that translates: a search uses all cores by itself.
@@ -100,30 +97,38 @@ class Queue:
             self._thread.shutdown(wait=False)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On a thread of its own, which takes the next batch itself: the loop may be busy with answers and requests."""
+        """The work of the thread, which takes the next batch itself: the loop may be busy with answers and requests."""
         while batch := self._next():
             began = time.perf_counter()
-            found: list[list[Translation]] | BaseException
+            result: list[list[Translation]] | Exception
             try:
-                found = _translated(batch)
-            except Exception as error:  # theirs, whose requests these are
-                found = error
+                result = _translated(batch)
+            except Exception as error:  # which is the answer to these requests
+                result = error
             if self._closed:  # and the loop too, perhaps
                 return
-            loop.call_soon_threadsafe(self._done, batch, found, time.perf_counter() - began)
+            loop.call_soon_threadsafe(self._done, batch, result, time.perf_counter() - began)
 
-    def _done(self, batch: Sequence[_Job], found: list[list[Translation]] | BaseException, seconds: float) -> None:
+    def _done(self, batch: Sequence[_Job], result: list[list[Translation]] | Exception, seconds: float) -> None:
         count = sum(len(job.texts) for job in batch)
         self._pace += (seconds / count - self._pace) / 8
         self._metrics.batch.observe(count)
-        _give(batch, found)
+        start = 0
+        for job in batch:
+            end = start + len(job.texts)
+            if not job.result.done():
+                if isinstance(result, Exception):
+                    job.result.set_exception(result)
+                else:
+                    job.result.set_result(result[start:end])
+            start = end
 
     def _waiting(self) -> int:
         with self._came:
             return sum(len(job.texts) for job in self._jobs if not job.result.done())
 
     def _next(self) -> list[_Job]:
-        """The first that is still wanted, and what goes with it, once there is one; none where the queue is closed."""
+        """The next batch, once there is one; empty where the queue is closed."""
         with self._came:
             self._batch = []
             while not self._closed and not self._batch:
@@ -133,13 +138,17 @@ class Queue:
             return [] if self._closed else self._batch
 
     def _taken(self) -> list[_Job]:
+        """The first job that somebody waits for, and those that can be translated together with it."""
         batch: list[_Job] = []
         room, others = self._limits.batch, deque[_Job]()
         while self._jobs and room > 0:
             job = self._jobs.popleft()
             if job.result.done():
                 continue
-            if batch and not (batch[0].goes_with(job) and len(job.texts) <= room):
+            fits = not batch or (
+                job.translator is batch[0].translator and job.search == batch[0].search and len(job.texts) <= room
+            )
+            if not fits:
                 others.append(job)
                 continue
             batch.append(job)
@@ -149,18 +158,7 @@ class Queue:
 
 
 def _translated(batch: Sequence[_Job]) -> list[list[Translation]]:
-    first = batch[0]
+    """The translations of all sentences of a batch, given up once nobody waits for any of them."""
     with stopping(lambda: all(job.result.done() for job in batch)):
         lines = [text for job in batch for text in job.texts]
-        return list(first.translator.translate_n_best(lines, search=first.search))
-
-
-def _give(batch: Sequence[_Job], found: list[list[Translation]] | BaseException) -> None:
-    at = 0
-    for job in batch:
-        if not job.result.done():
-            if isinstance(found, BaseException):
-                job.result.set_exception(found)
-            else:
-                job.result.set_result(found[at : at + len(job.texts)])
-        at += len(job.texts)
+        return list(batch[0].translator.translate_n_best(lines, search=batch[0].search))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 __all__ = ["families_for"]
 
+_NOT_DRAWN = {"Cc", "Cf", "Zs", "Zl", "Zp", "Mn"}  # Unicode's categories of spaces, joiners, marks and the like
 _FALLBACKS = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Source Han Sans", "Hiragino Sans",
     "PingFang SC", "Apple SD Gothic Neo", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "WenQuanYi Micro Hei",
@@ -37,7 +38,7 @@ def families_for(texts: Iterable[str]) -> list[str]:
     from matplotlib.font_manager import FontProperties, fontManager
 
     families = list(FontProperties().get_family())
-    missing = {character for text in texts for character in text if _needs_glyph(character)}
+    missing = {each for text in texts for each in text if unicodedata.category(each) not in _NOT_DRAWN}
     for family in families:
         missing = _lacking(family, missing)
     installed = set(fontManager.get_font_names()) if missing else ()
@@ -46,13 +47,17 @@ def families_for(texts: Iterable[str]) -> list[str]:
             families.append(family)
             missing = left
     if missing:
-        _warn(missing)
+        shown = " ".join(sorted(missing)[:8]) + (" …" if len(missing) > 8 else "")
+        script = unicodedata.name(min(missing), f"U+{ord(min(missing)):04X}").split("-")[0].lower()
+        warnings.warn(
+            f"no font that dikkat knows of has the glyphs {shown} ({script}); they will show as boxes. Install Noto "
+            "Sans CJK for Chinese, Japanese and Korean (Debian and Ubuntu: apt-get install fonts-noto-cjk) or another "
+            "Noto Sans, then delete matplotlib's list of fonts, fontlist-*.json in the folder that "
+            "matplotlib.get_cachedir() names; or add a family that has them to matplotlib's rcParams['font.family']",
+            UserWarning,
+            stacklevel=4,  # the caller of `heatmaps`
+        )
     return families
-
-
-def _needs_glyph(character: str) -> bool:
-    """True of characters that are drawn, unlike spaces, joiners and direction marks."""
-    return unicodedata.category(character) not in {"Cc", "Cf", "Zs", "Zl", "Zp", "Mn"}
 
 
 def _lacking(family: str, characters: set[str]) -> set[str]:
@@ -64,20 +69,3 @@ def _lacking(family: str, characters: set[str]) -> set[str]:
         return characters
     font = FT2Font(findfont(FontProperties(family=[family])))
     return {character for character in characters if font.get_char_index(ord(character)) == 0}
-
-
-def _warn(missing: set[str]) -> None:
-    shown = " ".join(sorted(missing)[:8]) + (" …" if len(missing) > 8 else "")
-    warnings.warn(
-        f"no font that dikkat knows of has the glyphs {shown} ({_script_of(missing)}); they will show as boxes. "
-        "Install Noto Sans CJK for Chinese, Japanese and Korean (Debian and Ubuntu: apt-get install fonts-noto-cjk) or "
-        "another Noto Sans, then delete matplotlib's list of fonts, fontlist-*.json in the folder that "
-        "matplotlib.get_cachedir() names; or add a family that has them to matplotlib's rcParams['font.family']",
-        UserWarning,
-        stacklevel=5,  # the caller of `heatmaps`
-    )
-
-
-def _script_of(characters: set[str]) -> str:
-    """Script or kind of the first character, from its Unicode name."""
-    return unicodedata.name(min(characters), f"U+{ord(min(characters)):04X}").split("-")[0].lower()

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
     from dikkat.show.notebook import MapsWidget
 
@@ -40,14 +39,6 @@ _LARGEST = 12.0  # inches for a panel
 _SHEET = 30.0  # inches for all panels together
 _LONGEST = 24  # characters of a token that are shown
 _METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
-
-
-class _Pitch(NamedTuple):
-    """Size, spacing and rotation of an axis's labels."""
-
-    size: float
-    step: int
-    rotation: int
 
 
 @overload
@@ -155,10 +146,6 @@ class Grid:
         return [panel for row in self.rows for panel in row]
 
     @property
-    def columns(self) -> int:
-        return len(self.rows[0])
-
-    @property
     def ragged(self) -> bool:
         """True of one row of panels that differ in shape."""
         return len({panel.shape for panel in self.panels}) > 1
@@ -184,7 +171,7 @@ class Grid:
     @property
     def beside(self) -> float:
         """Inches for the labels of all rows, with the name of the axis."""
-        return _label_room(self.queries, self.columns)
+        return _label_room(self.queries, len(self.rows[0]))
 
     @property
     def below(self) -> float:
@@ -197,7 +184,7 @@ class Grid:
         least = 0.0 if self.ragged else _PANEL / 2
         width = sum(max(self.unit * count, least) for count in self.key_counts)
         height = max(self.unit * self.query_count, least)
-        return width + 0.1 * self.columns + self.beside + 0.7, len(self.rows) * (height + 0.2) + self.below + 0.3
+        return width + 0.1 * len(self.rows[0]) + self.beside + 0.7, len(self.rows) * (height + 0.2) + self.below + 0.3
 
 
 def grid_of(
@@ -235,7 +222,7 @@ def draw_heatmaps(
     new_figure: Callable[..., Figure], grid: Grid, figsize: tuple[float, float] | None, cmap: str | None
 ) -> Figure:
     """Draw a grid on the figure that `new_figure(figsize=..., layout=...)` makes, such as pyplot's."""
-    rows, columns, panels = len(grid.rows), grid.columns, grid.panels
+    rows, columns, panels = len(grid.rows), len(grid.rows[0]), grid.panels
     scale = scale_of(panels)
     labels = [label for lists in (grid.queries, grid.keys) for panel in lists or () for label in panel]
     families = families_for([grid.xlabel, grid.ylabel, *grid.titles, *labels])
@@ -251,7 +238,17 @@ def draw_heatmaps(
     query_pitch = _pitch(high, grid.query_count, grid.queries, turn=False)
     for index, axes in enumerate(all_axes.flat):
         row, column = divmod(index, columns)
-        image = _draw(axes, panels[index], grid, scale, cmap or "Reds")
+        queries, keys = grid.extent or panels[index].shape
+        image = axes.imshow(
+            np.ma.masked_invalid(panels[index]),
+            cmap=cmap or "Reds",
+            vmin=scale[0],
+            vmax=scale[1],
+            origin="upper",
+            interpolation="nearest" if max(panels[index].shape) <= 256 else "auto",
+            aspect="equal" if grid.ragged or 1 / 4 <= queries / keys <= 4 else "auto",
+            extent=(-0.5, keys - 0.5, queries - 0.5, -0.5),
+        )
         _label_axis(axes.xaxis, grid.keys[index] if grid.keys else None, key_pitch, families)
         _label_axis(axes.yaxis, grid.queries[index] if grid.queries else None, query_pitch, families)
         if row == rows - 1:
@@ -270,10 +267,9 @@ def draw_heatmaps(
 
 def _widget(grid: Grid) -> MapsWidget:
     with needing("notebook"):
-        from dikkat.show.notebook import maps_widget
-    panels = grid.panels
-    titles = [*grid.titles, *[""] * len(panels)]
-    described = [
+        from dikkat.show.notebook import MapsWidget
+    titles = [*grid.titles, *[""] * len(grid.panels)]
+    panels = [
         {
             "title": encodable(titles[index]),
             "shape": panel.shape,
@@ -283,9 +279,11 @@ def _widget(grid: Grid) -> MapsWidget:
             "xlabel": encodable(grid.xlabel),
             "ylabel": encodable(grid.ylabel),
         }
-        for index, panel in enumerate(panels)
+        for index, panel in enumerate(grid.panels)
     ]
-    return maps_widget(panels, described, across=grid.columns, scale=scale_of(panels))
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
+        values = b"".join(panel.astype("<f4").tobytes() for panel in grid.panels)
+    return MapsWidget(panels=panels, across=len(grid.rows[0]), scale=list(scale_of(grid.panels)), values=values)
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
@@ -312,11 +310,6 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     ending = Path(path).suffix.lower()
     if ending not in _METADATA:
         raise ValueError(f"path: got {os.fspath(path)!r}; expected an ending of .png or .svg")
-    write_whole(path, _rendered(figure, ending))
-
-
-def _rendered(figure: Figure, ending: str) -> bytes:
-    """The bytes of an image, ".png" or ".svg", the same every time."""
     from matplotlib import rc_context
 
     content = io.BytesIO()
@@ -324,7 +317,7 @@ def _rendered(figure: Figure, ending: str) -> bytes:
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # heatmaps has warned, in one line
         drawn = copy.deepcopy(figure)  # drawing moves the layout by a hair; the caller's figure stays as it is
         drawn.savefig(content, format=ending[1:], dpi=200, metadata=_METADATA[ending])
-    return content.getvalue()
+    write_whole(path, content.getvalue())
 
 
 def figure_class() -> type[Figure]:
@@ -369,20 +362,18 @@ def _labels_per_panel(tokens: Tokens | None, counts: list[int], name: str) -> li
 
 
 def _labels(tokens: Sequence[object], count: int, name: str) -> list[str]:
+    """Tokens on one line each, with control characters visible and the middle of a long one elided."""
     if isinstance(tokens, str) or not isinstance(tokens, Sequence):
         raise TypeError(f"{name}: got {type(tokens).__name__}; expected a list of tokens, each a str")
     if len(tokens) != count:
         raise ValueError(f"{name}: got {len(tokens)} tokens; expected {count}, as the weights have")
-    return [_label(token, f"{name}[{index}]") for index, token in enumerate(tokens)]
-
-
-def _label(token: object, name: str) -> str:
-    """Token on one line, with control characters visible and the middle of a long one elided."""
-    if not isinstance(token, str):
-        raise TypeError(f"{name}: got {type(token).__name__}; expected str")
-    text = "".join(_visible(character) for character in token)
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half + 1 :]}"
+    labels, half = [], _LONGEST // 2
+    for index, token in enumerate(tokens):
+        if not isinstance(token, str):
+            raise TypeError(f"{name}[{index}]: got {type(token).__name__}; expected str")
+        text = "".join(map(_visible, token))
+        labels.append(text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half + 1 :]}")
+    return labels
 
 
 def _visible(character: str) -> str:
@@ -404,20 +395,6 @@ def scale_of(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
     return float(low), float(high) if high > low else float(low) + 1.0
 
 
-def _draw(axes: Axes, panel: NDArray[np.float64], grid: Grid, scale: tuple[float, float], cmap: str) -> AxesImage:
-    queries, keys = grid.extent or panel.shape
-    return axes.imshow(
-        np.ma.masked_invalid(panel),
-        cmap=cmap,
-        vmin=scale[0],
-        vmax=scale[1],
-        origin="upper",
-        interpolation="nearest" if max(panel.shape) <= 256 else "auto",
-        aspect="equal" if grid.ragged or 1 / 4 <= queries / keys <= 4 else "auto",
-        extent=(-0.5, keys - 0.5, queries - 0.5, -0.5),
-    )
-
-
 def _longest(labels: list[list[str]] | None) -> float:
     """Width of the longest label in letters, of which a Chinese character counts 1.7."""
     widths = (
@@ -433,35 +410,36 @@ def _label_room(labels: list[list[str]] | None, count: int) -> float:
     return (0.07 * _longest(labels) + 0.35) * (1 if _is_shared(labels) else count)
 
 
-def _pitch(inches: float, count: int, labels: list[list[str]] | None, *, turn: bool) -> _Pitch:
-    """Label setting for a cell size: as large as fits, and every second or third label where 5 points do not fit."""
+def _pitch(inches: float, count: int, labels: list[list[str]] | None, *, turn: bool) -> tuple[float, int, int]:
+    """Size, step and rotation of labels: as large as fits, every second or third one where 5 points do not fit."""
     cell = inches * 72 / count
     size = min(max(cell * 0.75, 5.0), 9.0)
     step = max(1, math.ceil(size * 1.1 / cell))
     if not turn or _longest(labels) * size * 0.62 + 4 <= cell * step:
-        return _Pitch(size, step, 0)
-    return _Pitch(size, step, 45 if cell * step >= 1.7 * size else 90)
+        return size, step, 0
+    return size, step, 45 if cell * step >= 1.7 * size else 90
 
 
-def _label_axis(axis: Axis, labels: list[str] | None, pitch: _Pitch, families: list[str]) -> None:
+def _label_axis(axis: Axis, labels: list[str] | None, pitch: tuple[float, int, int], families: list[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if labels is None:
         axis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
         axis.set_tick_params(labelsize=8)
         return
+    size, step, rotation = pitch
     axis.set_ticks(
-        range(0, len(labels), pitch.step),
-        labels[:: pitch.step],
+        range(0, len(labels), step),
+        labels[::step],
         parse_math=False,  # a token "$5" is no formula
-        fontsize=pitch.size,
+        fontsize=size,
         fontfamily=families,
-        rotation=pitch.rotation,
+        rotation=rotation,
     )
-    if pitch.rotation == 45:
+    if rotation == 45:
         for label in axis.get_ticklabels():
             label.set(ha="right", rotation_mode="anchor")
-    axis.set_tick_params(length=0 if pitch.step == 1 else 2)
+    axis.set_tick_params(length=0 if step == 1 else 2)
 
 
 def _line_up(figure: Figure, axes: list[Axes], unit: float | None) -> None:

@@ -3,13 +3,8 @@
 Both are drawn by the module that the page of a translator has inside, `living.js`, by the contract of anywidget.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import anywidget
-import numpy as np
 import traitlets
-from numpy.typing import NDArray
 
 from dikkat.show.document import part
 
@@ -66,23 +61,3 @@ class MapsWidget(_Living):
     across = traitlets.Int(1).tag(sync=True)
     scale = traitlets.List(traitlets.Float(), [0.0, 1.0]).tag(sync=True)
     values = traitlets.Bytes().tag(sync=True)
-
-
-def maps_widget(
-    panels: Sequence[NDArray[np.float64]],
-    described: Sequence[Mapping[str, Any]],
-    *,
-    across: int,
-    scale: tuple[float, float],
-) -> MapsWidget:
-    """Maps in a cell.
-
-    Args:
-        panels: Matrices `(queries, keys)`.
-        described: Of each its title, shape, extent, labels and what its axes are.
-        across: How many stand beside each other.
-        scale: The numbers with the colour of nothing and with the strongest one.
-    """
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
-        values = b"".join(panel.astype("<f4").tobytes() for panel in panels)
-    return MapsWidget(panels=[dict(each) for each in described], across=across, scale=list(scale), values=values)

@@ -3,10 +3,9 @@
 import os
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.document import document, escaped
@@ -85,7 +84,7 @@ def page(
         scores: One finite number for each sentence, shown beside it.
         score_name: What the numbers are, such as `"chrF"`.
         source_language: The language code of the sources, such as `"de"`, by which browsers choose a voice and the
-            forms of Chinese characters; empty if it is not known.
+            forms of Chinese characters; empty if it is unknown.
         target_language: That of the translations and references.
         translator: What made the translations, to have its weights in the page, in int8.
 
@@ -124,33 +123,16 @@ def page(
     return document(title, "\n".join(plain), model=model, sentences=records, examples=examples)
 
 
-def save_page(
-    path: str | os.PathLike[str],
-    translations: Sequence[Aligned],
-    *,
-    title: str = "What the translator looks at",
-    scores: Sequence[float] | None = None,
-    score_name: str = "score",
-    source_language: str = "",
-    target_language: str = "",
-    translator: Bundled | None = None,
-) -> None:
+def save_page(path: str | os.PathLike[str], translations: Sequence[Aligned], **options: Any) -> None:
     """Write the page of `page` to a file, whole or not at all.
 
     Args:
         path: The file to write; its folder must exist.
-        translations: See `page`, as for all that follows.
-        title: The heading.
-        scores: One number for each sentence.
-        score_name: What the numbers are.
-        source_language: The language code of the sources.
-        target_language: That of the translations.
-        translator: What made the translations.
+        translations: The sentences.
+        **options: The other arguments of `page`.
 
     Raises:
-        ValueError: As `page`.
-        TypeError: As `page`.
-        InputError: As `page`.
+        TypeError, ValueError, InputError: See `page`.
         OSError: The system could not write; an existing file is left as it was.
 
     Example:
@@ -161,16 +143,7 @@ def save_page(
         >>> path.read_text(encoding="utf-8").startswith("<!doctype html>")
         True
     """
-    text = page(
-        translations,
-        title=title,
-        scores=scores,
-        score_name=score_name,
-        source_language=source_language,
-        target_language=target_language,
-        translator=translator,
-    )
-    write_whole(path, text)
+    write_whole(path, page(translations, **options))
 
 
 def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | None:
@@ -182,8 +155,8 @@ def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | Non
     for index, number in enumerate(numbers):
         if not np.isfinite(number):
             raise ValueError(f"scores[{index}]: got {number}; expected finite numbers")
-    places = 2 if max(map(abs, numbers), default=0.0) > 1 else 4  # chrF is 0 to 100; some other scores are 0 to 1
-    return [f"{number:.{places}f}" for number in numbers]
+    digits = 2 if max(map(abs, numbers), default=0.0) > 1 else 4  # chrF is 0 to 100; some other scores are 0 to 1
+    return [f"{number:.{digits}f}" for number in numbers]
 
 
 def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], str]:
@@ -191,7 +164,19 @@ def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], str]
     source = _tokens(translation, "source_tokens", name)
     target = _tokens(translation, "target_tokens", name)
     weights = as_array(_attribute(translation, "weights", name), f"{name}.weights")
-    _check_weights(weights, (len(target), len(source)), name)
+    expected = len(target), len(source)
+    if weights.shape != expected:
+        raise ValueError(
+            f"{name}.weights: got shape {weights.shape}; expected {expected}, its target tokens and its source tokens"
+        )
+    wrong = ~((weights >= -_SLACK) & (weights <= 1 + _SLACK))  # true of NaN as well
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        raise ValueError(f"{name}.weights[{row}, {column}]: got {weights[row, column]}; expected weights from 0 to 1")
+    sums = weights.sum(axis=1)
+    if (sums > 1 + _SLACK).any():
+        row = int(sums.argmax())
+        raise ValueError(f"{name}.weights[{row}]: got a sum of {sums[row]:.4g}; expected sums up to 1")
     thousandths = np.rint(np.clip(weights, 0, 1) * _PER_UNIT).astype(int)
     return source, target, "".join(_NUMBERS[each] for each in thousandths.ravel())
 
@@ -209,21 +194,6 @@ def _tokens(translation: Aligned, attribute: str, name: str) -> list[str]:
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
         raise TypeError(f"{name}.{attribute}: got {tokens!r}; expected a list of strings")
     return list(tokens)
-
-
-def _check_weights(weights: NDArray[np.float64], shape: tuple[int, int], name: str) -> None:
-    if weights.shape != shape:
-        raise ValueError(
-            f"{name}.weights: got shape {weights.shape}; expected {shape}, its target tokens and its source tokens"
-        )
-    wrong = ~((weights >= -_SLACK) & (weights <= 1 + _SLACK))  # true of NaN as well
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0].tolist()
-        raise ValueError(f"{name}.weights[{row}, {column}]: got {weights[row, column]}; expected weights from 0 to 1")
-    sums = weights.sum(axis=1)
-    if (sums > 1 + _SLACK).any():
-        row = int(sums.argmax())
-        raise ValueError(f"{name}.weights[{row}]: got a sum of {sums[row]:.4g}; expected sums up to 1")
 
 
 def _article(number: int, translation: Aligned, score: str | None, source_language: str, target_language: str) -> str:

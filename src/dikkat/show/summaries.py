@@ -33,7 +33,7 @@ def key_sums(
 
     Args:
         sums: (m,), or (lines, m): for each key the sum of its weights, as `dikkat.inspect(..., sums=True)` has them.
-            What is not finite is left out of its line.
+            Numbers that are not finite are gaps in the line.
         keys: Tokens that label the keys, at most 60; none for numbers.
         labels: A name for each line.
         xlabel: What the keys are.
@@ -125,16 +125,17 @@ def mean_entropies(by_layer: Mapping[str, Weights]) -> NDArray[np.float64]:
     """(layers, heads): the table that `entropies` draws; NaN where a layer has fewer heads."""
     if not by_layer:
         raise ValueError("by_layer: got no layer; expected at least one")
-    means = [_mean_by_head(as_array(given, f"by_layer[{name!r}]"), name) for name, given in by_layer.items()]
+    means = []
+    for name, entropies in by_layer.items():
+        given = as_array(entropies, f"by_layer[{name!r}]")
+        if not given.ndim or 0 in given.shape:
+            raise ValueError(
+                f"by_layer[{name!r}]: got shape {given.shape}; expected (..., heads, queries), none of them 0"
+            )
+        heads = np.moveaxis(np.atleast_2d(given), -2, 0)
+        finite = [head[np.isfinite(head)] for head in heads]
+        means.append([float(head.mean()) if head.size else float("nan") for head in finite])
     table = np.full((len(means), max(map(len, means))), np.nan)
-    for row, found in zip(table, means, strict=True):
-        row[: len(found)] = found
+    for row, by_head in zip(table, means, strict=True):
+        row[: len(by_head)] = by_head
     return table
-
-
-def _mean_by_head(given: NDArray[np.float64], name: str) -> list[float]:
-    if not given.ndim or 0 in given.shape:
-        raise ValueError(f"by_layer[{name!r}]: got shape {given.shape}; expected (..., heads, queries), none of them 0")
-    heads = np.moveaxis(given[None] if given.ndim == 1 else given, -2, 0)
-    finite = [head[np.isfinite(head)] for head in heads]
-    return [float(head.mean()) if head.size else float("nan") for head in finite]

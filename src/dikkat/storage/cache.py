@@ -42,11 +42,11 @@ def cache_folder(*names: str) -> Path:
 
 @contextmanager
 def writing(what: str, folder: Path) -> Iterator[None]:
-    """Complete an error of the system's by what could not be written, where, and what helps.
+    """A context in which an error of the system's also says what could not be written, where, and what helps.
 
     Args:
-        what: Is being written.
-        folder: Where, in the cache.
+        what: The name of what is written.
+        folder: Its folder in the cache.
 
     Raises:
         OSError: What failed within, with the same number.
@@ -71,12 +71,12 @@ on another disk with the environment variable DIKKAT_CACHE: 'cache'
 
 @contextmanager
 def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
-    """A file to be written, flushed to the disk at the end; what is not flushed within is lost when that fails.
+    """A file to be written, which is flushed to the disk at the end.
 
     Args:
         path: Of the file, in the cache.
         mode: Binary, as of `open`.
-        what: Is being written, for `writing`.
+        what: Its name, for `writing`.
 
     Raises:
         OSError: It cannot be opened or flushed.
@@ -95,11 +95,11 @@ def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def waited_for(path: Path, what: str) -> Iterator[None]:
-    """Of several processes that want to make the same file, one works and the others wait.
+    """A lock for processes that make the same file: one works, and the others wait.
 
     Args:
         path: Of the lock, in the cache.
-        what: Is being written, for `writing`.
+        what: Its name, for `writing`.
 
     Raises:
         OSError: The lock's file cannot be opened.

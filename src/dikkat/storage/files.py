@@ -40,7 +40,9 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
         >>> (folder / "note.txt").read_text(encoding="utf-8")
         'déjà vu'
     """
-    content = _as_bytes(data)
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    if not isinstance(content, bytes):
+        raise TypeError(f"data: got {type(data).__name__}; expected bytes or str")
     target = Path(path).resolve()
     mode = check_replaceable(path)
     aside = target.with_name(f".{secrets.token_hex(8)}.part")
@@ -70,14 +72,6 @@ def publish(part: Path, path: Path) -> None:
     """
     os.replace(part, path)  # noqa: PTH105  (the step that tests break; one name for it)
     flush_folder(path.parent)
-
-
-def _as_bytes(data: bytes | str) -> bytes:
-    if isinstance(data, str):
-        return data.encode("utf-8")
-    if isinstance(data, bytes):
-        return data
-    raise TypeError(f"data: got {type(data).__name__}; expected bytes or str")
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> int | None:

@@ -136,5 +136,5 @@ def _part(folder: Path) -> Path:
 
 
 def _old(folder: Path) -> Path:
-    """What a folder is called while a new one takes its name."""
+    """The name of a folder while a new one takes its own."""
     return folder.with_name(f".{folder.name}.old")

@@ -11,13 +11,13 @@ def header(format_: str, version: int) -> dict[str, Any]:
 
 
 def check_header(content: Any, format_: str, versions: tuple[int, ...], otherwise: str) -> Mapping[str, Any]:
-    """Whether content is of a format, in a version that is known.
+    """A check that content is of a format, in a version that is known.
 
     Args:
         content: From a stranger.
-        format_: What `"format"` should be.
-        versions: What `"version"` may be.
-        otherwise: What helps against another version, beside the dikkat that wrote it.
+        format_: The expected `"format"`.
+        versions: The known values of `"version"`.
+        otherwise: The remedy for another version, beside the dikkat that wrote it.
 
     Returns:
         The content.

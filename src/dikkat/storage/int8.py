@@ -46,7 +46,7 @@ def dequantized(rows: Rows) -> Tensor:
 
 
 def is_exact(scales: Tensor) -> bool:
-    """Whether scales (R,) float32 have at most 16 significant bits, as those of `quantized` do.
+    """True of scales (R,) float32 of at most 16 significant bits, as those of `quantized` are.
 
     Example:
         >>> is_exact(torch.tensor([0.75])), is_exact(torch.tensor([0.1]))

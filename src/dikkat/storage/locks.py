@@ -31,16 +31,13 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
     try:
         lock.acquire(blocking=wait)
     except Timeout:
-        raise LockedError(_text(holder) or "another process") from None
+        name = ""
+        with suppress(OSError, ValueError):
+            name = holder.read_text(encoding="utf-8").strip()
+        raise LockedError(name or "another process") from None
     try:
         if not wait:
             holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
         yield
     finally:
         lock.release()
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError, ValueError):
-        return path.read_text(encoding="utf-8").strip()
-    return ""

@@ -73,11 +73,11 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
 
 
 def misfits(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """What is missing, too many, or of another shape or type.
+    """The tensors that are missing, too many, or of another shape or type.
 
     Args:
         expected: Each tensor's description, by name.
-        found: The same of those that are there.
+        found: The descriptions of those that are there.
 
     Example:
         >>> misfits({"a": "(3,)", "b": "()"}, {"a": "(2,)", "c": "()"})

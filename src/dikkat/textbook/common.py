@@ -1,6 +1,7 @@
 """The names of the textbook's library that are the same objects in every framework's module."""
 
 import importlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dikkat.textbook.pictures import (
@@ -43,3 +44,42 @@ def absent(module: str, name: str) -> Any:
     elif name in _OF_A_CELL:
         reason = "the chapter's own cell defines it, and the book's library does not have it either"
     raise AttributeError(f"module {module!r} has no attribute {name!r}: {reason}")
+
+
+def devices(
+    cpu: Callable[[], Any], gpu: Callable[[int], Any], num_gpus: Callable[[], int]
+) -> tuple[Callable[..., Any], Callable[[], list[Any]]]:
+    """The functions `try_gpu` and `try_all_gpus` of a framework, made of three that it has."""
+
+    def try_gpu(i: int = 0) -> Any:
+        """The i-th GPU if it is there, otherwise the CPU."""
+        return gpu(i) if num_gpus() > i else cpu()
+
+    def try_all_gpus() -> list[Any]:
+        """All GPUs, or a list of the CPU where there are none."""
+        return [gpu(i) for i in range(num_gpus())] or [cpu()]
+
+    return try_gpu, try_all_gpus
+
+
+def run_epochs(
+    step: Callable[[Any], tuple[float, float]], batches: Iterable[Any], num_epochs: int, device: Any
+) -> None:
+    """Take a step of each batch, epoch by epoch; draw the loss of every tenth, and print the last one's.
+
+    Args:
+        step: Learns from a batch; returns the sum of its loss, and the number of its target tokens.
+        batches: One epoch's.
+        num_epochs: How often.
+        device: Where it happens, for what is printed.
+    """
+    animator, timer = Animator(xlabel="epoch", ylabel="loss", xlim=[1, num_epochs]), Timer()
+    for epoch in range(1, num_epochs + 1):
+        timer.start()
+        metric = Accumulator(2)
+        for batch in batches:
+            metric.add(*step(batch))
+        timer.stop()
+        if epoch % 10 == 0:
+            animator.add(epoch, metric[0] / metric[1])
+    print(f"loss {metric[0] / metric[1]:.3f}, {metric[1] / timer.times[-1]:.1f} tokens/sec on {device}")

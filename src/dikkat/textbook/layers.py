@@ -13,30 +13,16 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import dikkat
-from dikkat.masking import can_read_values
+from dikkat.addresses import can_read_values
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
 from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
 from dikkat.textbook.tools import check_heads, first_that_takes, positions
 
 __all__ = [
-    "GRU",
-    "AdditiveAttention",
-    "AttentionDecoder",
-    "Decoder",
-    "DotProductAttention",
-    "Encoder",
-    "EncoderDecoder",
-    "MaskedSoftmaxCELoss",
-    "MultiHeadAttention",
-    "PositionalEncoding",
-    "Seq2SeqAttentionDecoder",
-    "Seq2SeqEncoder",
-    "init_seq2seq",
-    "masked_softmax",
-    "sequence_mask",
-    "transpose_output",
-    "transpose_qkv",
-]
+    "GRU", "AdditiveAttention", "AttentionDecoder", "Decoder", "DotProductAttention", "Encoder", "EncoderDecoder",
+    "MaskedSoftmaxCELoss", "MultiHeadAttention", "PositionalEncoding", "Seq2SeqAttentionDecoder", "Seq2SeqEncoder",
+    "init_seq2seq", "masked_softmax", "sequence_mask", "transpose_output", "transpose_qkv",
+]  # fmt: skip
 
 # --- masks
 
@@ -145,7 +131,7 @@ class _Attention(Score):
         return cast(Tensor, dropout(self.attention_weights) @ values)
 
     def _is_plain(self) -> bool:
-        """Whether the score is what its weights say."""
+        """True of a score that its weights alone determine."""
         return True
 
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -341,22 +327,14 @@ class PositionalEncoding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The interface of encoders."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What a decoder is to know of the inputs; the encoder's own."""
-        raise NotImplementedError
+    """The interface of encoders: `forward` encodes inputs for a decoder."""
 
 
 class Decoder(nn.Module):
-    """The interface of decoders."""
+    """The interface of decoders: `forward` makes outputs of inputs and a state, and returns them with the new state."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
         """The state before the first step, made of what the encoder returned; the decoder's own."""
-        raise NotImplementedError
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        """The outputs of some steps, of inputs X and a state, and the state after them; the decoder's own."""
         raise NotImplementedError
 
 
@@ -365,7 +343,7 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """What the last call looked at; the decoder's own."""
+        """The attention weights of the last call; the decoder's own."""
         raise NotImplementedError
 
 
@@ -531,7 +509,7 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
 
     @property
     def attention_weights(self) -> list[Tensor]:
-        """What each step of the last call looked at, (B, 1, m) each; empty before the first call."""
+        """The weights of each step of the last call, (B, 1, m) each; empty before the first call."""
         return [] if self._looked_at is None else list(self._looked_at.unsqueeze(2).unbind(1))
 
 

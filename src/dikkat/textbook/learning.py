@@ -1,4 +1,4 @@
-"""How the textbook's translators learn on PyTorch, in the ways of both editions. `dikkat.textbook.torch` has it all."""
+"""Training of the textbook's translators on PyTorch, as in both editions. `dikkat.textbook.torch` has it all."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -9,30 +9,16 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from dikkat.textbook import text
-from dikkat.textbook.epochs import run_epochs
+from dikkat.textbook.common import devices, run_epochs
 from dikkat.textbook.layers import EncoderDecoder, MaskedSoftmaxCELoss, init_seq2seq
 from dikkat.textbook.pictures import ProgressBoard
 from dikkat.textbook.text import Vocab, parallel_arrays
 from dikkat.textbook.tools import HyperParameters
 
 __all__ = [
-    "DataModule",
-    "MTFraEng",
-    "Module",
-    "Seq2Seq",
-    "Trainer",
-    "build_array_nmt",
-    "cpu",
-    "gpu",
-    "grad_clipping",
-    "load_array",
-    "load_data_nmt",
-    "num_gpus",
-    "predict_seq2seq",
-    "train_seq2seq",
-    "try_all_gpus",
-    "try_gpu",
-]
+    "DataModule", "MTFraEng", "Module", "Seq2Seq", "Trainer", "build_array_nmt", "cpu", "gpu", "grad_clipping",
+    "load_array", "load_data_nmt", "num_gpus", "predict_seq2seq", "train_seq2seq", "try_all_gpus", "try_gpu",
+]  # fmt: skip
 
 # --- devices
 
@@ -48,18 +34,11 @@ def gpu(i: int = 0) -> torch.device:
 
 
 def num_gpus() -> int:
-    """How many GPUs there are."""
+    """The number of GPUs."""
     return torch.cuda.device_count()
 
 
-def try_gpu(i: int = 0) -> torch.device:
-    """The i-th GPU if it is there, otherwise the CPU."""
-    return gpu(i) if num_gpus() > i else cpu()
-
-
-def try_all_gpus() -> list[torch.device]:
-    """All GPUs, or a list of the CPU where there are none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 
 
 # --- sentences
@@ -217,11 +196,11 @@ class Module(nn.Module, HyperParameters):
         self.board = ProgressBoard()
 
     def forward(self, *inputs: Any) -> Any:
-        """What `net` makes of the inputs."""
+        """The output of `net`."""
         return self.net(*inputs)
 
     def loss(self, y_hat: Tensor, y: Tensor) -> Tensor:
-        """What is to become small; the model's own."""
+        """The number that training makes small; the model's own."""
         raise NotImplementedError
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -266,7 +245,7 @@ class DataModule(HyperParameters):
 
     Args:
         root: Kept as an attribute, as by the book's class.
-        num_workers: Kept likewise.
+        num_workers: Kept as an attribute too.
     """
 
     batch_size: int

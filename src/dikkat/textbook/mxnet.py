@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as onp
 
-from dikkat.textbook import common, text
+from dikkat.textbook import text
 from dikkat.textbook.common import *  # noqa: F403
-from dikkat.textbook.common import Vocab, absent
-from dikkat.textbook.epochs import run_epochs
-from dikkat.textbook.tools import check_heads, positions
+from dikkat.textbook.common import Vocab, absent, devices, run_epochs
+from dikkat.textbook.tools import check_attention, check_heads, positions
 
 
 def _refuse(reason: str) -> ImportError:
@@ -52,22 +51,6 @@ except OSError as error:
         "Ubuntu call them, or libgomp and libquadmath, as Fedora does"
     ) from error
 
-__all__ = [  # noqa: RUF022 - by kind
-    # arrays
-    "abs", "arange", "argmax", "astype", "batch_matmul", "concat", "cos", "cosh", "exp", "expand_dims", "eye",
-    "float32", "int32", "int64", "linspace", "log", "matmul", "meshgrid", "normal", "numpy", "ones", "ones_like",
-    "rand", "randn", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack",
-    "swapaxes", "tanh", "tensor", "to", "transpose", "zeros", "zeros_like",
-    # devices
-    "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
-    # attention
-    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "PositionalEncoding", "masked_softmax",
-    "sequence_mask", "transpose_output", "transpose_qkv",
-    # translators
-    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "MaskedSoftmaxCELoss", "Seq2SeqEncoder",
-    "build_array_nmt", "grad_clipping", "load_array", "load_data_nmt", "nn_Module", "predict_seq2seq", "train_seq2seq",
-]  # fmt: skip
-__all__ += common.__all__
 __getattr__ = partial(absent, __name__)
 
 Array = Any  # mxnet.np.ndarray
@@ -90,7 +73,7 @@ reduce_sum, reduce_mean, argmax, swapaxes = _method.sum, _method.mean, _method.a
 
 
 def size(a: Array) -> int:
-    """How many elements an array has."""
+    """The number of elements of an array."""
     return int(a.size)
 
 
@@ -104,14 +87,7 @@ def transpose(a: Array) -> Array:
 cpu, gpu, num_gpus = context.cpu, context.gpu, context.num_gpus
 
 
-def try_gpu(i: int = 0) -> Any:
-    """The i-th GPU if it is there, otherwise the CPU."""
-    return gpu(i) if num_gpus() > i else cpu()
-
-
-def try_all_gpus() -> list[Any]:
-    """All GPUs, or a list of the CPU where there are none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 
 
 # --- attention
@@ -179,17 +155,8 @@ def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) 
     """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
 
     Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-
-    Raises:
-        ValueError: Shapes that do not fit.
     """
-    given = [each.shape for each in (queries, keys, values)]
-    if any(len(shape) != 3 or shape[0] != given[0][0] for shape in given) or given[1][1] != given[2][1]:
-        raise ValueError(
-            f"queries, keys, values: got shapes {given[0]}, {given[1]} and {given[2]}; expected three dimensions each, "
-            "one batch, and as many values as keys"
-        )
-    visible = _visible(valid_lens, (*given[0][:2], given[1][1]))
+    visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
         return queries, keys, values, None
     shown = visible.any(1)[..., None]
@@ -291,22 +258,14 @@ class PositionalEncoding(nn.Block):
 
 
 class Encoder(nn.Block):
-    """The interface of encoders."""
-
-    def forward(self, X: Array, *args: Any) -> Any:
-        """What a decoder is to know of the inputs; the encoder's own."""
-        raise NotImplementedError
+    """The interface of encoders: `forward` encodes inputs for a decoder."""
 
 
 class Decoder(nn.Block):
-    """The interface of decoders."""
+    """The interface of decoders: `forward` makes outputs of inputs and a state, and returns them with the new state."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
         """The state before the first step, made of what the encoder returned; the decoder's own."""
-        raise NotImplementedError
-
-    def forward(self, X: Array, state: Any) -> tuple[Array, Any]:
-        """The outputs of some steps, and the state after them; the decoder's own."""
         raise NotImplementedError
 
 
@@ -315,7 +274,7 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """What the last call looked at; the decoder's own."""
+        """The attention weights of the last call; the decoder's own."""
         raise NotImplementedError
 
 

@@ -19,15 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Animator",
-    "ProgressBoard",
-    "plot",
-    "plt",
-    "set_axes",
-    "set_figsize",
-    "show_heatmaps",
-    "use_svg_display",
-]
+    "Animator", "ProgressBoard", "plot", "plt", "set_axes", "set_figsize", "show_heatmaps", "use_svg_display",
+]  # fmt: skip
 
 Size = tuple[float, float]
 Limits = Sequence[float] | None
@@ -82,9 +75,9 @@ def set_axes(
         xlabel: Under the picture.
         ylabel: Beside it.
         xlim: Left and right end; None: as the curves need it.
-        ylim: Lower and upper end, likewise.
+        ylim: Lower and upper end; None: as the curves need it.
         xscale: `"linear"`, `"log"` ...
-        yscale: Likewise.
+        yscale: The same for y.
         legend: Names of the curves, if they have names.
     """
     axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
@@ -121,7 +114,7 @@ def plot(
         xlim: Left and right end.
         ylim: Lower and upper end.
         xscale: `"linear"`, `"log"` ...
-        yscale: Likewise.
+        yscale: The same for y.
         fmts: matplotlib's formats of the curves, one after the other, and again from the first.
         figsize: Width and height of a new figure, in inches.
         axes: Where to draw, in place of what stands there. None: on a new figure, or the current axes if they are
@@ -134,7 +127,9 @@ def plot(
     xs, ys = ([], _curves(X)) if Y is None else (_curves(X), _curves(Y))
     if len(xs) not in (0, 1, len(ys)):
         raise ValueError(f"X: got {len(xs)} sequences; expected 1, or one for each of Y's {len(ys)}")
-    axes = _empty_axes(figsize) if axes is None else axes
+    if axes is None:
+        empty = bool(plt.get_fignums()) and not plt.gca().has_data()
+        axes = plt.gca() if empty else plt.figure(figsize=figsize, layout="constrained").gca()
     axes.cla()
     for index, y in enumerate(ys):
         x = [xs[index if len(xs) > 1 else 0]] if xs else []
@@ -149,15 +144,6 @@ def _curves(given: Any) -> list[Any]:
         return [np.array(curves)] if all(each.ndim == 0 for each in curves) else curves
     array = as_array(given)
     return [array] if array.ndim == 1 else list(array)
-
-
-def _empty_axes(figsize: Size) -> "Axes":
-    """The current axes, if nothing is drawn there yet, otherwise those of a new figure."""
-    if plt.get_fignums() and not plt.gca().has_data():
-        axes: Axes = plt.gca()
-        return axes
-    new: Axes = plt.figure(figsize=figsize, layout="constrained").gca()
-    return new
 
 
 def show_heatmaps(
@@ -230,7 +216,7 @@ class Animator:
         xlim: Left and right end.
         ylim: Lower and upper end.
         xscale: `"linear"`, `"log"` ...
-        yscale: Likewise.
+        yscale: The same for y.
         fmts: matplotlib's formats of the curves.
         nrows: Rows of axes; the curves are on the first of all.
         ncols: Columns of axes.
@@ -297,9 +283,9 @@ class ProgressBoard:
         xlim: Left and right end.
         ylim: Lower and upper end.
         xscale: `"linear"`, `"log"` ...
-        yscale: Likewise.
+        yscale: The same for y.
         ls: matplotlib's line styles of the curves, one after the other.
-        colors: Likewise.
+        colors: Their colours, one after the other.
         fig: A figure to draw on; None: a new one, at the first point.
         axes: Axes to draw on, of that figure; None: its own.
         figsize: Width and height, in inches.
@@ -341,10 +327,8 @@ class ProgressBoard:
         points = self.data.setdefault(label, [])
         points.append(tuple(np.mean(waiting, axis=0).tolist()))
         waiting.clear()
-        if self.display:
-            self._draw(label, points)
-
-    def _draw(self, label: str, points: list[tuple[float, float]]) -> None:
+        if not self.display:
+            return
         if self._growing is None:
             self._growing = self._begin()
         if label not in self._lines:

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
-from dikkat.textbook import common, text
+from dikkat.textbook import text
 from dikkat.textbook.common import *  # noqa: F403
-from dikkat.textbook.common import Vocab, absent
-from dikkat.textbook.epochs import run_epochs
-from dikkat.textbook.tools import as_array, check_heads, positions
+from dikkat.textbook.common import Vocab, absent, devices, run_epochs
+from dikkat.textbook.tools import as_array, check_attention, check_heads, positions
 
 if importlib.util.find_spec("tensorflow") is None or importlib.util.find_spec("tf_keras") is None:
     raise ImportError("dikkat.textbook.tensorflow needs TensorFlow and tf-keras: pip install '.[textbook-tensorflow]'")
@@ -43,22 +42,6 @@ elif tf.keras.layers.Layer is not tf_keras.layers.Layer:
         "TF_USE_LEGACY_KERAS=1"
     )
 
-__all__ = [  # noqa: RUF022 - by kind
-    # arrays
-    "abs", "arange", "argmax", "astype", "batch_matmul", "concat", "cos", "cosh", "exp", "expand_dims", "eye",
-    "float32", "int32", "int64", "linspace", "log", "matmul", "meshgrid", "normal", "numpy", "ones", "ones_like",
-    "rand", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack", "tanh",
-    "tensor", "to", "transpose", "zeros", "zeros_like",
-    # devices
-    "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
-    # attention
-    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "PositionalEncoding", "masked_softmax",
-    "sequence_mask", "transpose_output", "transpose_qkv",
-    # translators
-    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "MaskedSoftmaxCELoss", "Seq2SeqEncoder",
-    "build_array_nmt", "grad_clipping", "load_array", "load_data_nmt", "nn_Module", "predict_seq2seq", "train_seq2seq",
-]  # fmt: skip
-__all__ += common.__all__
 __getattr__ = partial(absent, __name__)
 
 Tensor = Any
@@ -80,7 +63,7 @@ numpy = as_array
 
 
 def size(a: Tensor) -> int:
-    """How many elements a tensor has."""
+    """The number of elements of a tensor."""
     return int(tf.size(a))
 
 
@@ -116,18 +99,11 @@ def gpu(i: int = 0) -> Device:
 
 
 def num_gpus() -> int:
-    """How many GPUs there are."""
+    """The number of GPUs."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
-def try_gpu(i: int = 0) -> Device:
-    """The i-th GPU if it is there, otherwise the CPU."""
-    return gpu(i) if num_gpus() > i else cpu()
-
-
-def try_all_gpus() -> list[Device]:
-    """All GPUs, or a list of the CPU where there are none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 
 
 # --- attention
@@ -194,18 +170,9 @@ def _hide(
     """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
 
     Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-
-    Raises:
-        ValueError: Shapes that do not fit.
     """
     queries, keys, values = (tf.convert_to_tensor(each) for each in (queries, keys, values))
-    given = [tuple(each.shape) for each in (queries, keys, values)]
-    if any(len(shape) != 3 or shape[0] != given[0][0] for shape in given) or given[1][1] != given[2][1]:
-        raise ValueError(
-            f"queries, keys, values: got shapes {given[0]}, {given[1]} and {given[2]}; expected three dimensions each, "
-            "one batch, and as many values as keys"
-        )
-    visible = _visible(valid_lens, (*given[0][:2], given[1][1]))
+    visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
         return queries, keys, values, None
     seeing, shown = (tf.reduce_any(visible, axis)[..., None] for axis in (2, 1))
@@ -329,7 +296,7 @@ class Encoder(tf.keras.layers.Layer):
     """The interface of encoders."""
 
     def call(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """What a decoder is to know of the inputs; the encoder's own."""
+        """The encoding of the inputs, for a decoder; the encoder's own."""
         raise NotImplementedError
 
 
@@ -350,7 +317,7 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """What the last call looked at; the decoder's own."""
+        """The attention weights of the last call; the decoder's own."""
         raise NotImplementedError
 
 

@@ -5,7 +5,7 @@ Nothing here is of a framework: arrays are NumPy's, and each drop-in module make
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -19,20 +19,9 @@ with needing("textbook"):
     from dikkat.translation import Corpus, CorpusError, PairCorpus, bleu_k, named, phrasebook
 
 __all__ = [
-    "Ids",
-    "RawCorpus",
-    "Vocab",
-    "bleu",
-    "build_array_nmt",
-    "load_data_nmt",
-    "parallel_arrays",
-    "preprocess_nmt",
-    "raw_corpus",
-    "read_data_nmt",
-    "tokenize_nmt",
-    "truncate_pad",
-    "whole_number",
-]
+    "Ids", "RawCorpus", "Vocab", "bleu", "build_array_nmt", "load_data_nmt", "parallel_arrays", "preprocess_nmt",
+    "raw_corpus", "read_data_nmt", "tokenize_nmt", "truncate_pad",
+]  # fmt: skip
 
 Tokens = Sequence[str]
 Ids = NDArray[np.int64]
@@ -71,7 +60,9 @@ class Vocab:
         min_freq: int = 0,
         reserved_tokens: Sequence[str] | None = None,
     ) -> None:
-        count = Counter(_flat([] if tokens is None else tokens))
+        tokens = [] if tokens is None else tokens
+        nested = bool(len(tokens)) and isinstance(tokens[0], list | tuple)
+        count = Counter(chain.from_iterable(tokens) if nested else tokens)
         self.token_freqs = count.most_common()
         frequent = [token for token, times in self.token_freqs if times >= min_freq]
         self.idx_to_token = list(dict.fromkeys([UNKNOWN, *(reserved_tokens or []), *frequent]))
@@ -90,24 +81,10 @@ class Vocab:
         """The token of a number, or the list of tokens of a list, tuple or array of numbers."""
         if isinstance(indices, list | tuple) or bool(getattr(indices, "ndim", False)):
             return [self.to_tokens(index) for index in indices]
-        return self.idx_to_token[whole_number(indices)]
-
-
-def _flat(tokens: Sequence[Any]) -> Iterable[str]:
-    nested = bool(len(tokens)) and isinstance(tokens[0], list | tuple)
-    return chain.from_iterable(tokens) if nested else tokens
-
-
-def whole_number(value: Any) -> int:
-    """A token's number from whatever holds one, an integral float among it: MXNet's arrays are of floats.
-
-    Raises:
-        ValueError: The number is not whole.
-    """
-    number = float(value)
-    if not number.is_integer():
-        raise ValueError(f"a token's number: got {number}; expected a whole number")
-    return int(number)
+        number = float(indices)  # MXNet's arrays are of floats
+        if not number.is_integer():
+            raise ValueError(f"a token's number: got {number}; expected a whole number")
+        return self.idx_to_token[int(number)]
 
 
 class RawCorpus(NamedTuple):
@@ -216,18 +193,14 @@ def _pairs(
     text: str, num_steps: int, num_examples: int | None, vocabs: Sequence[Vocab | None], min_freq: int
 ) -> tuple[Arrays, Vocab, Vocab]:
     """Sources, their lengths, targets and theirs, of raw text; the vocabularies, made of it where they are None."""
-    lines = _words(text, num_examples)
+    # Of a long text only the pairs that are taken are prepared.
+    taken = [line for line in text.split("\n") if line.count("\t") == 1][: num_examples or None]
+    lines = tokenize_nmt(preprocess_nmt("\n".join(taken)))
     source, target = (
         vocab or Vocab(own, min_freq, [PAD, BEGIN, END]) for vocab, own in zip(vocabs, lines, strict=True)
     )
     arrays = (*build_array_nmt(lines[0], source, num_steps), *build_array_nmt(lines[1], target, num_steps))
     return arrays, source, target
-
-
-def _words(text: str, num_examples: int | None) -> tuple[list[list[str]], list[list[str]]]:
-    """Raw text as words; of a long one only the pairs that are wanted are prepared."""
-    lines = [line for line in text.split("\n") if line.count("\t") == 1][: num_examples or None]
-    return tokenize_nmt(preprocess_nmt("\n".join(lines)))
 
 
 def parallel_arrays(

@@ -13,17 +13,9 @@ from numpy.typing import NDArray
 from dikkat.scores import whole
 
 __all__ = [
-    "Accumulator",
-    "HyperParameters",
-    "Timer",
-    "add_to_class",
-    "as_array",
-    "check_heads",
-    "check_len",
-    "check_shape",
-    "first_that_takes",
-    "positions",
-]
+    "Accumulator", "HyperParameters", "Timer", "add_to_class", "as_array", "check_attention", "check_heads",
+    "check_len", "check_shape", "first_that_takes", "positions",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -172,6 +164,21 @@ def check_shape(a: Any, shape: Sequence[int]) -> None:
     """
     if tuple(a.shape) != tuple(shape):
         raise ValueError(f"a: got shape {tuple(a.shape)}; expected {tuple(shape)}")
+
+
+def check_attention(queries: Sequence[int], keys: Sequence[int], values: Sequence[int]) -> tuple[int, int, int]:
+    """The shape (B, n, m) of the scores, of queries, keys and values with these shapes.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    shapes = [tuple(shape) for shape in (queries, keys, values)]
+    if any(len(shape) != 3 or shape[0] != shapes[0][0] for shape in shapes) or keys[1] != values[1]:
+        raise ValueError(
+            f"queries, keys, values: got shapes {shapes[0]}, {shapes[1]} and {shapes[2]}; expected three dimensions "
+            "each, one batch, and as many values as keys"
+        )
+    return queries[0], queries[1], keys[1]
 
 
 def check_heads(num_hiddens: int, num_heads: int) -> None:

@@ -17,20 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: F401 - readers reach it through this module, as through the book's
 
-from dikkat.textbook import common, layers, learning
 from dikkat.textbook.common import *  # noqa: F403
 from dikkat.textbook.common import absent
 from dikkat.textbook.layers import *  # noqa: F403
 from dikkat.textbook.learning import *  # noqa: F403
 from dikkat.textbook.tools import as_array
 
-__all__ = [
-    "abs", "arange", "argmax", "astype", "batch_matmul", "concat", "cos", "cosh", "exp", "expand_dims", "eye",
-    "float32", "int32", "linspace", "log", "matmul", "meshgrid", "nn_Module", "normal", "numpy", "ones", "ones_like",
-    "rand", "randn", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack",
-    "swapaxes", "tanh", "tensor", "to", "transpose", "zeros", "zeros_like",
-]  # fmt: skip
-__all__ += [*layers.__all__, *learning.__all__, *common.__all__]
 __getattr__ = partial(absent, __name__)
 
 ones, ones_like, zeros, zeros_like, eye = torch.ones, torch.ones_like, torch.zeros, torch.zeros_like, torch.eye

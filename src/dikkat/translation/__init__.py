@@ -51,7 +51,6 @@ with needing("translation"):
         TrainingDivergedError,
         TrainingError,
         TrainingMemoryError,
-        TrainingProcessError,
         TrainingStorageError,
     )
 
@@ -84,7 +83,6 @@ __all__ = [
     "TrainingError",
     "TrainingFolderError",
     "TrainingMemoryError",
-    "TrainingProcessError",
     "TrainingStorageError",
     "Translates",
     "Translation",
@@ -115,7 +113,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The training loop is imported when it is first asked for: whoever translates does not wait for it."""
+    """The training loop, imported when it is first used: whoever translates does not wait for it."""
     if name == "train":
         from dikkat.translation.training.train import train
 

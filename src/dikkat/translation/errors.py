@@ -1,4 +1,4 @@
-"""What can be wrong with a corpus, settings, a model folder or a training's folder."""
+"""Errors of corpora, settings, model folders and trainings' folders."""
 
 from dikkat.errors import InputError
 

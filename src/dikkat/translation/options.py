@@ -1,4 +1,4 @@
-"""What the fields of a dataclass may hold, by their types and ranges: one check for `Settings` and for `Search`."""
+"""Allowed values of a dataclass's fields, by their types and ranges: one check for `Settings` and for `Search`."""
 
 import difflib
 import math
@@ -27,7 +27,7 @@ class Range(NamedTuple):
     open_above: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether a number is within; NaN and ∞ are in no range."""
+        """True for a number within; NaN and ∞ are in no range."""
         above = value > self.smallest if self.open_below else value >= self.smallest
         return above and value < math.inf and (value < self.largest if self.open_above else value <= self.largest)
 
@@ -41,7 +41,7 @@ class Range(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """What a field may hold.
+    """The values that a field may hold.
 
     Attributes:
         kind: `bool`, `int`, `float` or `str`.
@@ -56,7 +56,7 @@ class Allowed(NamedTuple):
     optional: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Whether a field may hold a value."""
+        """True for a value that the field may hold."""
         if value is None:
             return self.optional
         if isinstance(value, bool) or self.kind is bool:
@@ -67,17 +67,17 @@ class Allowed(NamedTuple):
 
     def __str__(self) -> str:
         if self.range is not None:
-            found = f"a {'whole ' if self.kind is int else ''}number {self.range}"
+            text = f"a {'whole ' if self.kind is int else ''}number {self.range}"
         else:
-            found = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
-        return f"{found}, or none" if self.optional else found
+            text = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
+        return f"{text}, or none" if self.optional else text
 
 
 _FOUND: dict[type, dict[str, Allowed]] = {}
 
 
 def allowed(cls: type) -> dict[str, Allowed]:
-    """What each field of a dataclass may hold, from its type.
+    """The values that each field of a dataclass may hold, from its type.
 
     Args:
         cls: of fields that are `bool`, a `Literal` of texts, or `int` or `float` with a `Range`; numbers may be None.
@@ -99,7 +99,7 @@ def _allowed(hint: Any) -> Allowed:
 
 
 def check(values: Any) -> None:
-    """Whether every field of a dataclass holds what it may.
+    """Check that every field of a dataclass holds what it may.
 
     Raises:
         SettingsError: one does not; the message names it, with what is allowed.

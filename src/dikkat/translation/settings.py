@@ -92,7 +92,7 @@ _HELP = {
 
 
 class Option(NamedTuple):
-    """What is known of a setting.
+    """The description of a setting.
 
     Attributes:
         help: what it does, for someone who has never trained a translator.
@@ -176,7 +176,7 @@ class Settings:
 
     @classmethod
     def options(cls) -> dict[str, Option]:
-        """What is known of each setting, by its name."""
+        """The description of each setting, by its name."""
         known = allowed(cls)
         return {
             name: Option(text, group, known[name]) for group, texts in _HELP.items() for name, text in texts.items()

@@ -11,11 +11,10 @@ from gradients import Tensors, differentiate
 
 from dikkat.frameworks import keras as dikkat
 
-ATTENTION = [case for case in CASES if case.layer in ("attend", "masked_softmax") or case.layer.endswith("Attention")]
-SQUARES = [case for case in ATTENTION if "of one square" in case.name and case.layer != "masked_softmax"]
+SQUARES = [case for case in CASES if "of one square" in case.name and case.layer != "masked_softmax"]
 
 
-@pytest.mark.parametrize("case", ATTENTION, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case(case: Case) -> None:
     case.check(*run(case))
 

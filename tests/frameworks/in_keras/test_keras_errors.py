@@ -71,11 +71,6 @@ BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: dikkat.attend(X, WIDER, X, score=built(dikkat.Additive(3), X.shape, X.shape)),
         "expected 5, as this was made",
     ),
-    "pair: got 'outer'": (lambda: dikkat.compare(X, X, pair="outer"), "'inner', 'additive', 'distance'"),
-    "weight: got shape": (
-        lambda: dikkat.compare(X, X, pair="additive", weight=np.ones(3, "f")),
-        r"\(3,\); expected \(5,\), one a feature",
-    ),
     "layer: got Sequential, of which no public attribute leads to its weight": (
         lambda: dikkat.tensors(built(keras.Sequential([dikkat.Linear(3)]), (2, 5))),
         "weight.*as attributes of their own",
@@ -84,7 +79,6 @@ BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: dikkat.load_tensors(keras.Model(INPUT, dikkat.Linear(3)(INPUT)), {}),
         "weight.*as attributes of their own",
     ),
-    "profile: got 'tent'": (lambda: dikkat.compare(X, X, pair="distance", profile="tent"), "'triangular'"),
     "layer: got Linear that is not built": (lambda: dikkat.tensors(dikkat.Linear(3)), "call it once"),
     "weight: got": (
         lambda: dikkat.load_tensors(built(dikkat.Linear(3), (2, 5)), {"weight": np.ones((3, 7)), "bias": np.ones(3)}),
@@ -124,11 +118,6 @@ BAD_TYPES: dict[str, tuple[Callable[[], Any], str]] = {
     "value: got dtype float32": (
         lambda: attend(X.astype("float16"), X.astype("float16")),
         "float16, that of query",
-    ),
-    "weight: got None": (lambda: dikkat.compare(X, X, pair="additive"), r"v, \(h,\), for pair 'additive'"),
-    r"weight: got shape \(5,\)": (
-        lambda: dikkat.compare(X, X, pair="inner", weight=np.ones(5, "f")),
-        "None for others",
     ),
     "dropout: got str": (lambda: dikkat.DotProductAttention("half"), "a number from 0 to 1"),
     "use_bias: got an argument that MultiHeadAttention has not": (

@@ -15,6 +15,7 @@ from keras import ops
 
 import dikkat as in_torch
 from dikkat.frameworks import keras as dikkat
+from dikkat.frameworks.keras.additive import additive
 
 B, N, M, D_Q, D_K, D_V, H = 2, 3, 5, 7, 11, 13, 17
 
@@ -239,7 +240,7 @@ def test_additive_scores_where_denominators_are_as_large_as_they_get() -> None:
     weight = np.array([0.5, -2.0, 1.5, 1.0, -1.0, 3.0, 0.7, 1.3], np.float32)
     for order in (np.arange(8), np.array([0, 5, 1, 2, 4, 3, 6, 7]), np.array([5, 3, 0, 4, 2, 6, 7, 1])):
         queries, keys = query[:, order].repeat(97, 0), key[:, order].repeat(89, 0)  # too many to compute at once
-        found = dikkat.compare(queries, keys, pair="additive", weight=weight[order])
+        found = additive(*map(ops.convert_to_tensor, (queries, keys, weight[order])))
         true = (weight * np.tanh(query.astype(np.float64) + key)).sum()
         np.testing.assert_allclose(numpy(found), np.full((97, 89), true), atol=3e-6)
 
@@ -346,23 +347,6 @@ def test_quantizing_leaves_these_layers_as_they_are() -> None:
         model.quantize("int8")
     assert {str(each.dtype) for each in model.variables} == {"float32"}
     np.testing.assert_array_equal(numpy(model(x)), before)
-
-
-def test_files_do_not_depend_on_names(tmp_path: Path) -> None:
-    """As those of earlier versions, which counted their scores and projections."""
-    (x,) = arrays((B, N, D_Q))
-
-    def made(name: str) -> Any:
-        return dikkat.MultiHeadAttention(D_Q, num_heads=1, score=dikkat.Additive(3, name=name))
-
-    inputs = keras.Input((None, D_Q))
-    before = keras.Model(inputs, made("additive_7")(inputs, inputs, inputs))
-    before.save(tmp_path / "whole.keras")
-    before.save_weights(tmp_path / "some.weights.h5")
-    after = keras.Model(inputs, made("score")(inputs, inputs, inputs))
-    after.load_weights(tmp_path / "some.weights.h5")
-    for model in (after, keras.saving.load_model(tmp_path / "whole.keras")):
-        np.testing.assert_array_equal(numpy(model(x)), numpy(before(x)))
 
 
 def every_layer() -> list[Any]:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from dikkat import addresses
+from dikkat.addresses import have_tangents, transformed
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE, TILE, TILE_BACK
 from dikkat.cpu.engine.record import BYTES, Call, Record, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
-from dikkat.masking import Restrictions, have_tangents, transformed
+from dikkat.masking import Restrictions
 from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import farthest, must_exclude
 from dikkat.problem.operator import Gradients, Operator, Output, upstream

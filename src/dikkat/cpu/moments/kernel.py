@@ -1,9 +1,9 @@
-"""Local moments, compiled by Numba: weights of a window about each query, and what is averaged under them.
+"""Local moments by pairs of queries and keys, compiled by Numba: the Gaussian's or Epanechnikov's weights, and means.
 
 The lanes of a vector are keys, in blocks; a tile is `TILE` blocks with a box around its keys. A
-task is some queries, neighbours in space, with a box around them too. Tiles whose box is out of the window's reach are
-not looked at. For the Gaussian, which reaches everywhere, that is so where all that they could weigh together is at
-most the tolerance's part of what a query has met before: the near tiles are first.
+task is some queries, neighbours in space, with a box around them too. Tiles whose box is out of Epanechnikov's reach
+are skipped. The Gaussian reaches everywhere: its tiles are visited near ones first, and skipped where all that they
+could weigh together is at most the tolerance's part of what a query has met before.
 
 Differences are of the points as they came, before they are divided by the bandwidth: no digit is lost to an origin far
 from both. The Gaussian's exponents are those of 2. They are not kept below 0: a row's base is raised only where one
@@ -32,13 +32,10 @@ from dikkat.cpu.engine.vectors import (
     pointer,
     some,
     spread,
-    square_root,
     store,
     total,
-    where,
 )
-from dikkat.cpu.moments.record import AVERAGE, BINS, CALL, GROUP, PRICES, TILE
-from dikkat.cpu.scoring import BOXCAR, GAUSSIAN, TRIANGULAR
+from dikkat.cpu.moments.record import BINS, CALL, GROUP, PRICES, TILE
 
 MARGIN = 16
 # Relative slack: the distances of boxes and of pairs are rounded differently.
@@ -49,7 +46,7 @@ NEAR = 1.0
 _workplace = workplace_of(CALL)
 
 
-# --- what is near
+# --- distances of tiles
 
 
 @inlined
@@ -71,17 +68,6 @@ def _distances(
             below, above = load(low, c * boxes + t) - most_of, least_of - load(high, c * boxes + t)
             gap = maximum(maximum(below, above), nothing) * by
             store(near, t - begin, load(near, t - begin) + gap * gap)
-
-
-@inlined
-def _ends(call: Call, near: Pointer, zero: Any) -> tuple[int, float]:
-    """The nearest tile, and the largest distance of one."""
-    nearest, farthest = 0, zero
-    for t in range(call.tiles):
-        farthest = max(farthest, near[t])
-        if near[t] < near[nearest]:
-            nearest = t
-    return nearest, farthest
 
 
 @inlined
@@ -108,8 +94,8 @@ def _apart(call: Call, across: Pointer, scales: Pointer, t: int, apart: Pointer,
     for i in range(0, padded, lanes):
         square = nothing
         for c in range(call.features):
-            place, q = c * call.boxes + t, load(across, c * padded + i)
-            gap = maximum(maximum(spread(low, place) - q, q - spread(high, place)), nothing)
+            box, q = c * call.boxes + t, load(across, c * padded + i)
+            gap = maximum(maximum(spread(low, box) - q, q - spread(high, box)), nothing)
             gap = gap * load(scales, c * padded + i)
             square += gap * gap
         store(apart, i, square)
@@ -143,8 +129,6 @@ def _reach(call: Call, rows: int, peaks: Pointer, sums: Pointer, tails: Pointer,
     """
     for b in range(PRICES):
         prices[b] = zero
-    if call.profile == AVERAGE:
-        return np.inf
     least = np.inf
     for i in range(rows):
         met = total(load(sums, i * call.columns * lanes_of(zero))) if call.lse == 0 else 1.0
@@ -173,38 +157,30 @@ def _reach(call: Call, rows: int, peaks: Pointer, sums: Pointer, tails: Pointer,
 def _four(
     query: Pointer, key: Pointer, scale: Pointer, size: int, delta: Pointer, keep: bool, zero: Any
 ) -> tuple[Vector, Vector, Vector, Vector]:
-    """‖(k − q)/σ‖² of a row with a tile, whose differences are kept where they are wanted again."""
+    """‖(k − q)/σ‖² of a row from a tile's keys; with `keep` the differences are written to `delta`."""
     lanes = lanes_of(zero)
     acc0 = full(0, zero)
     acc1, acc2, acc3 = acc0, acc0, acc0
     for c in range(size):
-        q, by, place = spread(query, c), spread(scale, c), c * TILE * lanes
-        away0, away1 = (load(key, place) - q) * by, (load(key, place + lanes) - q) * by
-        away2, away3 = (load(key, place + 2 * lanes) - q) * by, (load(key, place + 3 * lanes) - q) * by
+        q, by, first = spread(query, c), spread(scale, c), c * TILE * lanes
+        away0, away1 = (load(key, first) - q) * by, (load(key, first + lanes) - q) * by
+        away2, away3 = (load(key, first + 2 * lanes) - q) * by, (load(key, first + 3 * lanes) - q) * by
         acc0 += away0 * away0
         acc1 += away1 * away1
         acc2 += away2 * away2
         acc3 += away3 * away3
         if keep:
-            store(delta, place, away0)
-            store(delta, place + lanes, away1)
-            store(delta, place + 2 * lanes, away2)
-            store(delta, place + 3 * lanes, away3)
+            store(delta, first, away0)
+            store(delta, first + lanes, away1)
+            store(delta, first + 2 * lanes, away2)
+            store(delta, first + 3 * lanes, away3)
     return acc0, acc1, acc2, acc3
 
 
 @inlined
-def _kernel(call: Call, square: Vector, weight: Vector, zero: Any) -> Vector:
-    """Weight times kernel, for a kernel of compact support."""
-    one, nothing = full(1, zero), full(0, zero)
-    if call.profile == AVERAGE:
-        return weight
-    if call.profile == BOXCAR:
-        return where(square > one, nothing, weight)
-    left = one - square
-    if call.profile == TRIANGULAR:
-        left = one - square_root(square)
-    left = maximum(left, nothing)
+def _epanechnikov(call: Call, square: Vector, weight: Vector, zero: Any) -> Vector:
+    """Weight times the kernel, or its square."""
+    left = maximum(full(1, zero) - square, full(0, zero))
     return weight * left * left if call.squared else weight * left
 
 
@@ -222,17 +198,17 @@ def _weights(
     call: Call, query: Pointer, scale: Pointer, key: Pointer, weight: Pointer, hidden: int, fixed: bool, peak: float,
     row: Pointer, delta: Pointer, scratch: Pointer, zero: Any,
 ) -> tuple[float, Vector, Vector, Vector, Vector]:  # fmt: skip
-    """A row's new base, and its weights for a tile; `hidden` is the excluded key's place in the tile, if in it."""
+    """A row's new base, and its weights for a tile; `hidden` is the excluded key's position in it, or outside."""
     lanes = lanes_of(zero)
     keep = call.degree != 0 or fixed
     s0, s1, s2, s3 = _four(query, key, scale, call.features, delta, keep, zero)
     w0, w1, w2, w3 = load(weight, 0), load(weight, lanes), load(weight, 2 * lanes), load(weight, 3 * lanes)
-    gaussian = call.profile == GAUSSIAN
+    gaussian = call.gaussian != 0
     if gaussian:
         w0, w1, w2, w3 = w0 - s0, w1 - s1, w2 - s2, w3 - s3
     else:
-        w0, w1 = _kernel(call, s0, w0, zero), _kernel(call, s1, w1, zero)
-        w2, w3 = _kernel(call, s2, w2, zero), _kernel(call, s3, w3, zero)
+        w0, w1 = _epanechnikov(call, s0, w0, zero), _epanechnikov(call, s1, w1, zero)
+        w2, w3 = _epanechnikov(call, s2, w2, zero), _epanechnikov(call, s3, w3, zero)
     if 0 <= hidden < TILE * lanes:
         store(scratch, 0, w0)
         store(scratch, lanes, w1)
@@ -267,8 +243,8 @@ def _add(row: Pointer, column: int, weights: Pointer, factor: Pointer, zero: Any
 @inlined
 def _times(weights: Pointer, factor: Pointer, into: Pointer, zero: Any) -> None:
     lanes = lanes_of(zero)
-    for place in range(0, TILE * lanes, lanes):
-        store(into, place, load(weights, place) * load(factor, place))
+    for offset in range(0, TILE * lanes, lanes):
+        store(into, offset, load(weights, offset) * load(factor, offset))
 
 
 @inlined
@@ -279,9 +255,9 @@ def _add_means(
     lanes = lanes_of(zero)
     store(row, 0, load(row, 0) + ((w0 + w1) + (w2 + w3)))
     for k in range(call.values):
-        place, own = k * TILE * lanes, (1 + k) * lanes
-        first = w0 * load(value, place) + w1 * load(value, place + lanes)
-        second = w2 * load(value, place + 2 * lanes) + w3 * load(value, place + 3 * lanes)
+        offset, own = k * TILE * lanes, (1 + k) * lanes
+        first = w0 * load(value, offset) + w1 * load(value, offset + lanes)
+        second = w2 * load(value, offset + 2 * lanes) + w3 * load(value, offset + 3 * lanes)
         store(row, own, load(row, own) + (first + second))
 
 
@@ -289,7 +265,7 @@ def _add_means(
 def _add_lines(
     call: Call, row: Pointer, value: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any
 ) -> None:
-    """After these the columns Σ w δ, Σ w δ δᵀ above the diagonal and on it, Σ w δ y, feature by feature."""
+    """The columns Σ w δ, Σ w δ δᵀ on and above the diagonal, Σ w δ y, feature by feature, behind those of the means."""
     lanes, size, values = lanes_of(zero), call.features, call.values
     wide = TILE * lanes
     column = 1 + values
@@ -316,16 +292,16 @@ def _add_sensitivity(
     wide = TILE * lanes
     terms = 1 + size if call.degree != 0 else 1
     lever, fit = at(pointer(call.row, zero), i * terms), at(pointer(call.fit, zero), i * terms * values)
-    for place in range(0, wide, lanes):
+    for offset in range(0, wide, lanes):
         u = spread(lever, 0)
         for c in range(terms - 1):
-            u += spread(lever, 1 + c) * load(delta, c * wide + place)
-        u = u * load(weights, place)
+            u += spread(lever, 1 + c) * load(delta, c * wide + offset)
+        u = u * load(weights, offset)
         for k in range(values):
-            left = load(value, k * wide + place) - spread(fit, k)
+            left = load(value, k * wide + offset) - spread(fit, k)
             for c in range(terms - 1):
-                left = left - spread(fit, (1 + c) * values + k) * load(delta, c * wide + place)
-            store(weighted, k * wide + place, u * left)
+                left = left - spread(fit, (1 + c) * values + k) * load(delta, c * wide + offset)
+            store(weighted, k * wide + offset, u * left)
     for c in range(size):
         own = at(delta, c * wide)
         _times(own, own, own, zero)
@@ -384,14 +360,15 @@ def _tile(
 def _look_around(
     call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, scale: Pointer, zero: Any
 ) -> None:
-    """Add the tiles of a kernel that reaches everywhere, the near ones first, until the others weigh nothing."""
+    """Add the Gaussian's tiles, the near ones first, until the others weigh nothing."""
     near, tails, prices = work.near, work.tails, work.prices
     low, high = pointer(call.low, zero), pointer(call.high, zero)
     _distances(call, query, scale, rows, low, high, call.boxes, 0, call.boxes, near, zero)
-    nearest, farthest = _ends(call, near, zero)
-    if call.profile == GAUSSIAN:
-        _bin_masses(call, near, tails, zero)
-    met, limit, reach = 0, max(NEAR, near[nearest]), np.inf
+    nearest, farthest = near[0], near[0]
+    for t in range(1, call.tiles):
+        nearest, farthest = min(nearest, near[t]), max(farthest, near[t])
+    _bin_masses(call, near, tails, zero)
+    met, limit, reach = 0, max(NEAR, nearest), np.inf
     for far in range(2):
         for t in range(call.tiles):
             if not near[t] < reach or (near[t] > limit) != (far == 1):
@@ -409,7 +386,7 @@ def _look_around(
 def _look_near(
     call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, scale: Pointer, zero: Any
 ) -> None:
-    """Add the tiles within reach of a kernel that ends, in those groups alone that are: a search tree of two levels."""
+    """Add the tiles within Epanechnikov's reach: only groups within reach are searched for them."""
     near, reach = work.near, 1 + SLACK
     inner = at(near, call.groups)
     for b in range(PRICES):
@@ -436,7 +413,7 @@ def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: An
             out[c] = total(load(row, c * lanes))
         return
     whole = total(load(row, 0))
-    empty = whole == 0 or (call.profile == GAUSSIAN and peak == -np.inf)
+    empty = whole == 0 or peak == -np.inf
     by = zero if empty else 1 / whole
     out[0] = -np.inf if empty else peak + math.log2(whole)
     for c in range(1, call.columns):
@@ -462,12 +439,12 @@ def windows(zero: Any) -> Any:
             query, scale = at(pointer(call.query, zero), i0 * size), at(pointer(call.scale, zero), i0 * call.stride)
             clear(sums, rows * call.columns * lanes, zero)
             for i in range(rows):
-                peaks[i] = pointer(call.lse, zero)[i0 + i] if fixed else (-np.inf if call.profile == GAUSSIAN else zero)
+                peaks[i] = pointer(call.lse, zero)[i0 + i] if fixed else (-np.inf if call.gaussian != 0 else zero)
             for i in range(rows):
                 work.spent[i] = zero
             _turn(call, query, size, rows, work.across, zero)
             _turn(call, scale, call.stride, rows, work.scales, zero)
-            if call.profile == GAUSSIAN or call.profile == AVERAGE:
+            if call.gaussian != 0:
                 _look_around(call, work, i0, rows, fixed, query, scale, zero)
             else:
                 _look_near(call, work, i0, rows, fixed, query, scale, zero)

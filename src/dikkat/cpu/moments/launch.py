@@ -1,18 +1,22 @@
-"""Local moments on a CPU: how points and windows become what the compiled kernels of `kernel` read."""
+"""Local moments on a CPU: the calls of the kernels `kernel` (by pairs) and `sorted_sums` (along one feature)."""
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dikkat import addresses
 from dikkat.cpu.engine.record import BYTES, NUMPY, Call, up
-from dikkat.cpu.moments.record import BINS, CALL, GROUP, PRICES, TILE, WINDOWS
+from dikkat.cpu.moments.record import BINS, CALL, GROUP, PRICES, SORTED, TILE
 
+# --- by pairs
 # Queries of a task, which look at the same tiles; and fewer, where most tiles are out of reach of most queries.
 _ROWS, _FEW_ROWS = 32, 8
 # Numbers that all sums of a task take.
@@ -22,26 +26,34 @@ _TASK, _PAIR = 2**28, 16
 # Smaller relative weights, as powers of 2, are 0 in the type.
 _LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
 
-_watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", default=None)
+# --- along one feature
+# With fewer keys, or fewer of them or of queries in half a bandwidth of the Gaussian's, pairs are as fast.
+_KEYS, _DENSE = 2048, 16
+# Bandwidths between the first and the last query of a run: of the Gaussian, whose series is the shorter, and of
+# Epanechnikov's kernel, where the first must see the last one's key.
+_SPANS = 0.5, 0.9
+# Queries of a task; and most tasks of a call, since each begins with a run of its own.
+_SORTED_ROWS, _SORTED_TASKS = 4096, 64
+# A weight's relative error where the Gaussian's series is cut; the share of the mean key's weight that a query must
+# meet at least.
+_CUT, _MET = 2.0**-53, 0.01
+_EPS = 2.0**-52
+# 1 − δ² and its square, by powers of δ.
+_POLYNOMIAL, _SQUARE = [1.0, 0.0, -1.0], [1.0, 0.0, -2.0, 0.0, 1.0]
+
+_NEIGHBOURS = 64  # points, which are near each other anyway
+
+_observer: ContextVar[Callable[[int], None] | None] = ContextVar("observer", default=None)
 
 
 @contextmanager
-def watched(watcher: Callable[[int], None]) -> Iterator[None]:
+def observed(observer: Callable[[int], None]) -> Iterator[None]:
     """Report progress to a function: how many more pairs of a query and a key are done."""
-    token = _watcher.set(watcher)
+    token = _observer.set(observer)
     try:
         yield
     finally:
-        _watcher.reset(token)
-
-
-def told(parts: Iterator[int], rows: int, queries: int, keys: int) -> None:
-    """Do all parts of a call, whose tasks are so many rows each; who watches hears of the pairs."""
-    watcher, seen = _watcher.get(), 0
-    for done in parts:
-        if watcher is not None:
-            watcher((min(done * rows, queries) - seen) * keys)
-            seen = done * rows
+        _observer.reset(token)
 
 
 @dataclass(frozen=True)
@@ -53,9 +65,9 @@ class Tiles:
         value: (tiles, v, keys of a tile).
         weight: (tiles, keys of a tile); 0 beyond the last key.
         low: (d, tiles, and perhaps some more): the least of each feature; ∞ beyond the last tile.
-        high: Likewise, the largest; −∞.
-        group_low: (d, groups, and perhaps some more): likewise of groups of tiles.
-        group_high: Likewise.
+        high: (d, tiles, and perhaps some more): the largest; −∞ beyond the last tile.
+        group_low: (d, groups, and perhaps some more): the least in a group of tiles.
+        group_high: (d, groups, and perhaps some more): the largest.
         mass: (tiles,), the sum of each one's weights.
     """
 
@@ -69,9 +81,42 @@ class Tiles:
     mass: Tensor
 
 
+@dataclass(frozen=True)
+class Line:
+    """Keys of one feature in float64, sorted.
+
+    Attributes:
+        key: (m,), ascending.
+        value: (v, m).
+        weight: (m,).
+        total: The sum of the weights.
+    """
+
+    key: Tensor
+    value: Tensor
+    weight: Tensor
+    total: float
+
+
 def runs(tensor: Tensor) -> bool:
-    """Whether the compiled kernels take tensors of this kind."""
-    return tensor.dtype in NUMPY and not addresses.obstacles([tensor])
+    """True for tensors that the compiled kernels take."""
+    return tensor.is_cpu and tensor.dtype in NUMPY and not addresses.without_numba()
+
+
+def spatial_order(points: NDArray[Any]) -> NDArray[np.intp]:
+    """An order of points (m, d) in which neighbours are mostly near each other: that of a k-d tree's leaves.
+
+    Along one feature they are sorted.
+    """
+    from scipy.spatial import cKDTree
+
+    if points.shape[1] == 1:
+        return points[:, 0].argsort(kind="stable")
+    if len(points) <= _NEIGHBOURS:
+        return np.arange(len(points))
+    size = points.std(0)
+    scaled = points / np.where(size > 0, size, 1)
+    return np.asarray(cKDTree(scaled, leafsize=_NEIGHBOURS, compact_nodes=False).indices)
 
 
 def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
@@ -83,24 +128,25 @@ def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
     # The last tile is padded with one of its own keys, which does not stretch its box.
     keys = torch.cat([key, key[-1:].expand(more, -1)]).reshape(count, wide, key.shape[1])
     values, weights = (torch.nn.functional.pad(t, (*(0, 0) * (t.ndim - 1), 0, more)) for t in (value, weight))
-    low, high = (extreme.mT for extreme in (keys.amin(1), keys.amax(1)))
     groups = torch.arange(0, count, GROUP)
-    ends = (groups + GROUP).clamp(max=count)
-    lengths = ends - groups
-    group_low, group_high = (
-        torch.segment_reduce(each.mT.contiguous(), how, lengths=lengths).mT
-        for each, how in ((low, "min"), (high, "max"))
-    )
-    low, group_low = (_to_lanes(each, lanes, math.inf) for each in (low, group_low))
-    high, group_high = (_to_lanes(each, lanes, -math.inf) for each in (high, group_high))
+    lengths = (groups + GROUP).clamp(max=count) - groups
+    boxes = []
+    for extreme, how, end in ((keys.amin(1), "min", math.inf), (keys.amax(1), "max", -math.inf)):
+        for each in (extreme, torch.segment_reduce(extreme, how, lengths=lengths)):
+            filler = up(len(each), lanes) - len(each)
+            boxes.append(torch.nn.functional.pad(each.mT, (0, filler), value=end).contiguous())
+    low, group_low, high, group_high = boxes
     weights = weights.reshape(count, wide)
     values = values.reshape(count, wide, value.shape[1]).mT.contiguous()
     return Tiles(keys.mT.contiguous(), values, weights, low, high, group_low, group_high, weights.sum(1))
 
 
-def _to_lanes(boxes: Tensor, lanes: int, end: float) -> Tensor:
-    """One side of boxes (d, count), filled up to whole vectors."""
-    return torch.nn.functional.pad(boxes, (0, up(boxes.shape[1], lanes) - boxes.shape[1]), value=end).contiguous()
+def line(key: Tensor, value: Tensor, weight: Tensor) -> Line | None:
+    """Keys (m, 1), values (m, v) and weights (m,) for sorted sums; None where these are not for them."""
+    many = key.shape[1] == 1 and key.dtype == torch.float64 and len(key) >= _KEYS
+    if not many or not bool((key[1:] >= key[:-1]).all()):
+        return None
+    return Line(key[:, 0].contiguous(), value.mT.contiguous(), weight.contiguous(), float(weight.sum()))
 
 
 def moments(
@@ -110,7 +156,7 @@ def moments(
     """The means of y and, for degree 1, of δ, δδᵀ and δy, a row a query; and the logarithms of what they weigh."""
     size, values = points.key.shape[1], points.value.shape[1]
     columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
-    call = _Call(query, points, profile, bandwidth, squared, tolerance, degree, exclude)
+    call = _Pairs(query, points, profile, bandwidth, squared, tolerance, degree, exclude)
     found = call.average(columns)
     lse, means = found[:, 0] * math.log(2), found[:, 1:]
     if not degree:
@@ -137,14 +183,33 @@ def sensitivity(
 ) -> Tensor:  # fmt: skip
     """Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v): u is a `row`, θ a `fit`."""
     size, values = points.key.shape[1], points.value.shape[1]
-    call = _Call(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
-    for name, tensor in (("lse", lse / math.log(2)), ("row", call.scaled(row)), ("fit", call.scaled(fit))):
-        call.point(name, tensor.contiguous())
+    call = _Pairs(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
+    call.point("lse", lse / math.log(2))
+    for name, terms in (("row", row.clone()), ("fit", fit.clone())):
+        terms[:, 1:] /= call.unit  # the kernel's δ is larger by the unit: u·z and zᵀθ come out the same
+        call.point(name, terms.contiguous())
     return call.average(size * values).reshape(len(query), size, values) / call.unit**2
 
 
-class _Call(Call):
-    """Points and a window as the record that the kernels read."""
+class _Observed(Call):
+    """A call whose observer hears of the pairs that are done."""
+
+    def run_all(self, kernel: Any, tasks: int, first: int, keys: int, **regions: int) -> None:
+        """Run all tasks of `rows` queries each; in parts, the first of so many tasks, where these are more."""
+        rows, queries, observer, seen = self.fields["rows"], self.fields["queries"], _observer.get(), 0
+        if tasks <= first:
+            self.run(kernel, tasks, **regions)
+            parts: Iterator[int] = iter([tasks])
+        else:
+            parts = self.run_by_parts(kernel, tasks, first, **regions)
+        for done in parts:
+            if observer is not None:
+                observer((min(done * rows, queries) - seen) * keys)
+                seen = done * rows
+
+
+class _Pairs(_Observed):
+    """Points and a window as the record that `kernel` reads."""
 
     def __init__(
         self, query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, squared: bool, tolerance: float,
@@ -164,31 +229,16 @@ class _Call(Call):
             "degree": degree,
             "squared": squared,
             "stride": bandwidth.shape[1] if bandwidth.ndim > 1 else 0,
-            "profile": WINDOWS.index(profile),
+            "gaussian": gaussian,
             "tolerance": max(math.log2(tolerance) if tolerance else -math.inf, _LEAST[self.dtype]),
         }
-        named = {
-            "query": query,
-            "key": points.key,
-            "value": points.value,
-            "weight": points.weight.log2() if gaussian else points.weight,
-            "low": points.low,
-            "high": points.high,
-            "group_low": points.group_low,
-            "group_high": points.group_high,
-            "mass": points.mass,
-            "scale": self.unit / bandwidth,
-        }
+        for name in ("key", "value", "low", "high", "group_low", "group_high", "mass"):
+            self.point(name, getattr(points, name))
+        self.point("query", query.contiguous())
+        self.point("weight", points.weight.log2() if gaussian else points.weight)
+        self.point("scale", (self.unit / bandwidth).contiguous())
         if exclude is not None:
-            named["exclude"] = exclude
-        for name, tensor in named.items():
-            self.point(name, tensor.contiguous())
-
-    def scaled(self, terms: Tensor) -> Tensor:
-        """u or θ for the kernel, where δ is larger by the unit: u·z and zᵀθ come out the same."""
-        terms = terms.clone()
-        terms[:, 1:] /= self.unit
-        return terms
+            self.point("exclude", exclude.contiguous())
 
     def average(self, columns: int) -> Tensor:
         """So many numbers of each query."""
@@ -201,17 +251,107 @@ class _Call(Call):
         keys = fields["tiles"] * TILE * lanes
         row_cost = keys * (_PAIR + columns)
         # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
-        ends = WINDOWS[fields["profile"]] not in ("gaussian", "average")
-        most = min(_FEW_ROWS if ends else _ROWS, max(_ROWS // 4, _TASK // row_cost))
+        most = min(_ROWS if fields["gaussian"] else _FEW_ROWS, max(_ROWS // 4, _TASK // row_cost))
         rows = max(1, min(most, len(found), _SUMS // (lanes * columns)))
         fields |= {"rows": rows, "columns": columns}
         wide, padded = TILE * lanes, up(rows, lanes)
-        parts = self.run_by_parts(
-            kernel.windows, -(-len(found) // rows), _TASK // (rows * row_cost),
+        self.run_all(
+            kernel.windows, -(-len(found) // rows), _TASK // (rows * row_cost), keys,
             sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
             delta=wide * fields["features"], near=fields["boxes"] + fields["groups"] + GROUP, tails=BINS,
             prices=PRICES, peaks=rows, spent=rows, apart=padded, across=padded * fields["features"],
             scales=padded * fields["features"],
         )  # fmt: skip
-        told(parts, rows, len(found), keys)
         return found
+
+
+def is_sorted_quicker(query: Tensor, points: Line, profile: str, bandwidth: Tensor, exclude: Tensor | None) -> bool:
+    """True where sorted sums have the answers to sorted queries (n, 1), and sooner than pairs."""
+    if query.dtype != torch.float64 or not len(query):
+        return False
+    sigma = float(bandwidth)
+    if profile == "gaussian" and min(_density(query[:, 0], sigma), _density(points.key, sigma)) < _DENSE:
+        return False
+    if exclude is None:
+        return True
+    # Then the key that is excluded for a query lies between its two sides.
+    ascends = bool((exclude[1:] > exclude[:-1]).all()) and int(exclude[0]) >= 0
+    return ascends and bool((points.key[exclude] == query[:, 0]).all())
+
+
+def _density(numbers: Tensor, sigma: float) -> float:
+    """The mean count of sorted numbers in half a bandwidth, where there are some."""
+    cell = ((numbers - numbers[0]) * (2 / sigma)).floor()
+    return len(numbers) / (1 + int(torch.count_nonzero(cell[1:] != cell[:-1])))
+
+
+def powers(
+    query: Tensor, points: Line, profile: str, bandwidth: Tensor, mass_powers: int, value_powers: int, *,
+    squared: bool, tolerance: float, exclude: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The weight of a kernel about sorted queries (n, 1), and the means of powers of δ under it.
+
+    Returns:
+        log Σ_j W_j K_j, (n,), −∞ where there is none, and NaN where a Gaussian's answer is to be found pair by pair;
+        the means of δ, δ², … (n, mass_powers); and those of y, δ y, … (n, 1 + value_powers, v).
+    """
+    from dikkat.cpu.moments import sorted_sums
+
+    call, count, values = _Observed(SORTED, torch.float64), len(query), points.value.shape[0]
+    gaussian = profile == "gaussian"
+    # The square of a Gaussian is a narrower one, whose δ is in another unit.
+    unit = 2**-0.5 if gaussian and squared else 1.0
+    polynomial, span = [1.0] if gaussian else _SQUARE if squared else _POLYNOMIAL, _SPANS[not gaussian]
+    limit, order, floor = _series(points, max(tolerance, _EPS), span) if gaussian else (1.0, 0, 0.0)
+    terms = max(mass_powers, value_powers) + (order if gaussian else len(polynomial))
+    columns, rows = 1 + values, max(_SORTED_ROWS, -(-count // _SORTED_TASKS))
+    call.fields |= {
+        "rows": rows,
+        "queries": count,
+        "keys": len(points.key),
+        "values": values,
+        "order": order,
+        "degree": len(polynomial) - 1,
+        "terms": terms,
+        "mass_powers": mass_powers,
+        "value_powers": value_powers,
+        "columns": 1 + mass_powers + values * (1 + value_powers) + 2,
+        "gaussian": gaussian,
+        "squared": squared,
+        "scale": 1 / (float(bandwidth) * unit),
+        "span": span,
+        "limit": limit,
+        "floor": floor,
+    }
+    for name in ("key", "value", "weight"):
+        call.point(name, getattr(points, name))
+    call.point("query", query[:, 0].contiguous())
+    call.point("polynomial", torch.tensor(polynomial, dtype=torch.float64))
+    if exclude is not None:
+        call.point("exclude", exclude.contiguous())
+    found = call.new("powers", count, call.fields["columns"])
+    call.run_all(
+        sorted_sums.sorted_sums, -(-count // rows), 1, len(points.key), sums=columns * terms * call.lanes,
+        before=columns * terms, behind=columns * terms, shifted=terms, factors=max(1, order),
+    )  # fmt: skip
+    mass, value = found[:, 1 : 1 + mass_powers], found[:, 1 + mass_powers : -2]
+    value = value.reshape(count, values, 1 + value_powers).mT
+    if unit != 1:
+        mass = mass * unit ** torch.arange(1.0, mass_powers + 1, dtype=torch.float64)
+        value = value * unit ** torch.arange(1.0 + value_powers, dtype=torch.float64)[:, None]
+    return found[:, 0], mass, value
+
+
+def _series(points: Line, tolerance: float, span: float) -> tuple[float, int, float]:
+    """The Gaussian's reach in bandwidths; its series' terms; and the least weight that a query must have met.
+
+    Keys beyond weigh at most as much as the tolerance allows a query of that weight. Within, the series is cut
+    where what is left of it, $|ut|^p e^{|ut|}/p!$, is below `_CUT` of the weight, $e^{ut}$.
+    """
+    mean = points.total / len(points.key)
+    limit = math.sqrt(2 * math.log(len(points.key) / (_MET * tolerance)))
+    farthest = limit + span / 2
+    exponent, order = farthest * span / 2, 1
+    while order * math.log(exponent) - math.lgamma(order + 1) + 2 * exponent > math.log(_CUT):
+        order += 1
+    return farthest, order, _MET * mean

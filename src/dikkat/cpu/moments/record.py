@@ -1,7 +1,6 @@
-"""What the launcher and the kernels of local moments both know: the record of a call, and the sizes of tables."""
+"""The records of the calls of local moments, and the sizes that their launcher and their kernels share."""
 
 from dikkat.cpu.engine.record import Record
-from dikkat.cpu.scoring import PROFILES
 
 TILE = 4
 """Blocks of keys in a tile."""
@@ -9,23 +8,21 @@ GROUP = 32
 """Tiles in a group, around which there is a box too; a multiple of a vector's lanes."""
 BINS, PRICES = 512, 32
 """Bins of tail mass by squared distance; steps beyond the reach that have a price, the last of all beyond."""
-WINDOWS = (*PROFILES, "average")
-"""The windows, in the order of their numbers."""
-AVERAGE = len(PROFILES)
 
 CALL = Record(
     numbers="query key value weight scale low high group_low group_high mass lse row fit moments",
     integers="exclude",
-    whole="rows queries features values tiles boxes groups columns degree profile squared stride",
+    whole="rows queries features values tiles boxes groups columns degree gaussian squared stride",
     real="tolerance",  # its logarithm, of base 2
     regions="sums weights weighted delta near tails prices peaks spent apart across scales",
 )
+"""A call of `kernel`: pairs of queries and keys, in tiles."""
 
-SWEEP = Record(
-    numbers="query key weight value left right powers",
+SORTED = Record(
+    numbers="query key weight value polynomial powers",
     integers="exclude",
-    whole="rows queries keys values terms order mass_powers value_powers degree columns profile squared closed",
+    whole="rows queries keys values terms order mass_powers value_powers degree columns gaussian squared",
     real="scale span limit floor",
     regions="sums before behind shifted factors",
 )
-"""The call of a sweep along one feature."""
+"""A call of `sorted_sums`: one feature, along which keys and queries are sorted."""

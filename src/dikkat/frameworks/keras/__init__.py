@@ -7,7 +7,7 @@ have PyTorch's names and layouts, so that `load_tensors` takes any framework's w
 from dikkat.frameworks.keras import backend  # noqa: F401 - first, since it says what is missing
 
 # isort: split
-from dikkat.frameworks.keras.attention import attend, attention_weights, compare, pool
+from dikkat.frameworks.keras.attention import attend, attention_weights
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, save_tensors, tensors
 from dikkat.frameworks.keras.heads import MultiHeadAttention, SelfAttention
 from dikkat.frameworks.keras.layers import (
@@ -18,7 +18,7 @@ from dikkat.frameworks.keras.layers import (
     KernelAttention,
     MaskedSoftmax,
 )
-from dikkat.frameworks.keras.masking import masked_softmax, visible
+from dikkat.frameworks.keras.masking import masked_softmax
 from dikkat.frameworks.keras.scores import (
     Additive,
     Average,
@@ -35,35 +35,8 @@ from dikkat.frameworks.keras.scores import (
 )
 
 __all__ = [
-    "Additive",
-    "AdditiveAttention",
-    "Attention",
-    "Average",
-    "Bilinear",
-    "BilinearAttention",
-    "Block",
-    "Boxcar",
-    "Cosine",
-    "Dot",
-    "DotProductAttention",
-    "Epanechnikov",
-    "Gaussian",
-    "KernelAttention",
-    "Linear",
-    "MaskedSoftmax",
-    "MultiHeadAttention",
-    "ScaledDot",
-    "Score",
-    "SelfAttention",
-    "Triangular",
-    "VectorSum",
-    "attend",
-    "attention_weights",
-    "compare",
-    "load_tensors",
-    "masked_softmax",
-    "pool",
-    "save_tensors",
-    "tensors",
-    "visible",
-]
+    "Additive", "AdditiveAttention", "Attention", "Average", "Bilinear", "BilinearAttention", "Block", "Boxcar",
+    "Cosine", "Dot", "DotProductAttention", "Epanechnikov", "Gaussian", "KernelAttention", "Linear",
+    "MaskedSoftmax", "MultiHeadAttention", "ScaledDot", "Score", "SelfAttention", "Triangular", "VectorSum",
+    "attend", "attention_weights", "load_tensors", "masked_softmax", "save_tensors", "tensors",
+]  # fmt: skip

@@ -27,43 +27,31 @@ _SAFE = 30.0
 _FEW = 2**16  # pairs times features, up to which all are computed at once
 
 
-def differentiated(
-    forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]
-) -> Callable[..., Tensor]:
-    """A function of three tensors with derivatives of its own, that every transform of its backend can take.
+def differentiated(forward: Callable[..., Tensor], gradient: Callable[..., Parts]) -> Callable[..., Tensor]:
+    """A function of tensors with a gradient of its own.
 
     Args:
         forward: From the tensors to a tensor.
         gradient: From the same tensors and the upstream gradient to the gradient of each.
-        tangent: From the same tensors and the direction in which each moves to that in which the result moves. On JAX
-            its transpose is the gradient.
     """
-    backend = keras.backend.backend()
-    if backend == "jax":
-        return _in_jax(forward, tangent)
-    return _in_torch(forward, gradient, tangent) if backend == "torch" else _in_tensorflow(forward, gradient)
+    own = {"jax": _in_jax, "torch": _in_torch, "tensorflow": _in_tensorflow}
+    return own[keras.backend.backend()](forward, gradient)
 
 
-def _in_jax(forward: Callable[..., Tensor], tangent: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _in_jax(forward: Callable[..., Tensor], gradient: Callable[..., Parts]) -> Callable[..., Tensor]:
     import jax
 
-    function = jax.custom_jvp(forward)
-
-    @function.defjvp
-    def _(tensors: Parts, directions: Parts) -> tuple[Tensor, Tensor]:
-        return function(*tensors), tangent(*tensors, *directions)
-
+    function = jax.custom_vjp(forward)
+    function.defvjp(
+        lambda *tensors: (forward(*tensors), tensors), lambda tensors, upstream: gradient(*tensors, upstream)
+    )
     # Called outside a program, JAX would compile the loop within anew at every call; this way, once a shape.
     compiled: Callable[..., Tensor] = jax.jit(function)
     return compiled
 
 
-def _in_torch(
-    forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]
-) -> Callable[..., Tensor]:
+def _in_torch(own_forward: Callable[..., Tensor], own_gradient: Callable[..., Parts]) -> Callable[..., Tensor]:
     import torch
-
-    own_forward, own_gradient = forward, gradient
 
     class Compared(torch.autograd.Function):
         generate_vmap_rule = True
@@ -80,30 +68,13 @@ def _in_torch(
         def backward(ctx: Any, upstream: Tensor) -> Parts:
             return own_gradient(*ctx.saved_tensors, upstream)
 
-    class ComparedBothWays(Compared):  # torch.compile takes no function that has a jvp
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Parts, output: Tensor) -> None:
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-
-        @staticmethod
-        def jvp(ctx: Any, *directions: Tensor | None) -> Tensor:
-            tensors = ctx.saved_tensors
-            moved = [
-                torch.zeros_like(each) if way is None else way for each, way in zip(tensors, directions, strict=True)
-            ]
-            return tangent(*tensors, *moved)
-
-    return lambda *tensors: (Compared if torch.compiler.is_compiling() else ComparedBothWays).apply(*tensors)
+    return lambda *tensors: Compared.apply(*tensors)
 
 
 def _in_tensorflow(forward: Callable[..., Tensor], gradient: Callable[..., Parts]) -> Callable[..., Tensor]:
     @ops.custom_gradient
     def function(*tensors: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-        def backward(upstream: Tensor) -> Parts:
-            return gradient(*tensors, upstream)
-
-        return forward(*tensors), backward
+        return forward(*tensors), lambda upstream: gradient(*tensors, upstream)
 
     return function
 
@@ -128,7 +99,7 @@ def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 
 
 def _are_few(query: Tensor, key: Tensor) -> bool:
-    """Whether there are few numbers; what is not known before the call, None or a symbol of JAX's, may be many."""
+    """True of few numbers; a size that is not known before the call, None or a symbol of JAX's, may be many."""
     sizes = (*query.shape, key.shape[-2])
     return all(isinstance(size, int) for size in sizes) and math.prod(sizes) <= _FEW
 
@@ -139,30 +110,16 @@ def _scores_at_once(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 
 def _gradient_at_once(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> Parts:
     argument, upstream = _pairs(query, key), ops.expand_dims(upstream, -1)
-    share = upstream * weight * _slope(argument)
+    # The slope of tanh; 1 − tanh² would have no digits left where tanh is saturated.
+    small = ops.exp(-2 * ops.abs(argument))
+    share = upstream * weight * 4 * small / ((1 + small) * (1 + small))
     of_weight = ops.reshape(upstream * ops.tanh(argument), (-1, weight.shape[0]))
     return ops.sum(share, -2), ops.sum(share, -3), ops.sum(of_weight, 0)
-
-
-def _tangent_at_once(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) -> Tensor:
-    @_computed_again
-    def moved(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) -> Tensor:
-        argument, (of_query, of_key, of_weight) = _pairs(query, key), directions
-        share = weight * _slope(argument) * _pairs(of_query, of_key)
-        return ops.sum(share + of_weight * ops.tanh(argument), -1)
-
-    return moved(query, key, weight, *directions)
 
 
 def _pairs(query: Tensor, key: Tensor) -> Tensor:
     """(..., n, h) and (..., m, h) -> (..., n, m, h)."""
     return ops.expand_dims(query, -2) + ops.expand_dims(key, -3)
-
-
-def _slope(argument: Tensor) -> Tensor:
-    """The slope of tanh; 1 − tanh² would have no digits left where tanh is saturated."""
-    small = ops.exp(-2 * ops.abs(argument))
-    return 4 * small / ((1 + small) * (1 + small))
 
 
 def _scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
@@ -193,7 +150,7 @@ def _scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 
 
 def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> Parts:
-    """With the upstream gradient g and r = 1/(1 + p), dq = Σ_m 4 v g p r², dk = Σ_n of the same, dv = Σ g (1 − 2r)."""
+    """The gradients: with upstream g and r = 1/(1 + p), dq = Σ_m 4 v g p r², dk = Σ_n 4 v g p r², dv = Σ g (1 − 2r)."""
 
     def folded(parts: Parts) -> Parts:
         one, other, v = parts
@@ -218,64 +175,22 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
         parts = tuple(_features_first(each) for each in (one, other, weight))
 
         def collect(_: Parts, features: Parts) -> tuple[Parts, Parts]:
-            found = step(features)
-            return found, found
+            share = step(features)
+            return share, share
 
         # TensorFlow's scan wants what it collects to look like what it carries; nothing is carried.
         return ops.scan(collect, tuple(ops.zeros_like(part[0]) for part in parts), parts)[1]
 
-    found = _either(query, key, lambda one, other: run(folded, one, other), lambda: run(plain, query, key))
-    return tuple(_features_last(each) for each in found)
+    gradients = _either(query, key, lambda one, other: run(folded, one, other), lambda: run(plain, query, key))
+    return tuple(_features_last(each) for each in gradients)
 
 
-def _tangent(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) -> Tensor:
-    """Σ_h v slope (dq + dk) + dv tanh; linear in the directions, and transposed, what `_gradient` computes."""
-
-    def folded(total: Tensor, parts: Parts) -> Tensor:
-        one, other, v, of_query, of_key, of_weight = parts
-        # The slope is 4 p r², and tanh is 1 − 2 (1 + p) r², of which the 1 is in the sum that the loop begins with.
-        share = 1 / (1 + _outer(one, other, mul))
-        by_query = ops.stack([one * (4 * v * of_query - 2 * of_weight), ops.zeros_like(one) - 2 * of_weight], -1)
-        moved = ops.matmul(by_query, ops.stack([other, ops.ones_like(other)], -2))
-        moved = moved + ops.matmul(ops.expand_dims(one, -1), ops.expand_dims(4 * v * other * of_key, -2))
-        return total + share * share * moved
-
-    def plain(total: Tensor, parts: Parts) -> Tensor:
-        one, other, v, of_query, of_key, of_weight = parts
-        argument = _outer(one, other, add)
-        return total + v * _slope(argument) * _outer(of_query, of_key, add) + of_weight * ops.tanh(argument)
-
-    def run(step: Callable[[Tensor, Parts], Tensor], one: Tensor, other: Tensor, first: Tensor) -> Tensor:
-        parts = tuple(_features_first(each) for each in (one, other, weight, *directions))
-        start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], add))
-        again = _computed_again(step, in_a_loop=True)
-        return ops.scan(lambda total, features: (again(total, features), None), start, parts)[0]
-
-    of_weight = directions[2]
-    return _either(
-        query,
-        key,
-        lambda one, other: run(folded, one, other, ops.sum(of_weight)),
-        lambda: run(plain, query, key, ops.zeros_like(of_weight[0])),
-    )
-
-
-def _computed_again(function: Callable[..., Tensor], in_a_loop: bool = False) -> Callable[..., Tensor]:
-    """A function of which nothing is kept for its transpose: there each pair's features are computed again."""
-    if keras.backend.backend() != "jax":
-        return function
-    import jax
-
-    again: Callable[..., Tensor] = jax.checkpoint(function, prevent_cse=not in_a_loop)
-    return again
-
-
-_at_once = differentiated(_scores_at_once, _gradient_at_once, _tangent_at_once)
-_in_a_loop = differentiated(_scores, _gradient, _tangent)
+_at_once = differentiated(_scores_at_once, _gradient_at_once)
+_in_a_loop = differentiated(_scores, _gradient)
 
 
 def _either(query: Tensor, key: Tensor, folded: Callable[[Tensor, Tensor], Any], plain: Callable[[], Any]) -> Any:
-    """The folded computation, from exponentials, where that is safe, else the plain one; decided on the device."""
+    """The result of the folded computation, from exponentials, where that is safe, else of the plain one."""
     if keras.backend.backend() == "torch":
         # Its transforms cannot ask for values; and without a compiler, folding is as many passes over memory.
         return plain()
@@ -283,7 +198,7 @@ def _either(query: Tensor, key: Tensor, folded: Callable[[Tensor, Tensor], Any],
     safe = sum(ops.max(ops.abs(each), initial=0.0) for each in (query, key)) <= _SAFE
 
     def exponentials() -> Any:
-        # JAX's vmap goes both ways, and on the one not taken a gradient of 0 must meet no ∞.
+        # Under JAX's vmap both are computed, and a 0 of the one not taken must meet no ∞.
         one, other = (ops.exp(2 * ops.where(safe, each, 0.0)) for each in (query, key))
         return folded(one, other)
 
@@ -297,7 +212,7 @@ def _outer(query: Tensor, key: Tensor, combine: Callable[[Tensor, Tensor], Tenso
 
 
 def _parted(x: Tensor, together: int) -> Tensor:
-    """(..., h) -> (steps, features of a step, ...), with features of 0 at the end."""
+    """(..., h) -> (steps, features of a step, ...), padded with features of 0."""
     moved, steps = _features_first(x), -(-x.shape[-1] // together)
     padded = ops.pad(moved, [[0, steps * together - x.shape[-1]]] + [[0, 0]] * (len(x.shape) - 1))
     return ops.reshape(padded, (steps, together, *ops.shape(moved)[1:]))

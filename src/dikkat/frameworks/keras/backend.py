@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 
 
 def readable(tensor: Any) -> bool:
-    """Whether Python may look at the values of a tensor, here and now: it is eager and on the CPU."""
+    """True of a tensor whose values Python may read here and now: it is eager and on the CPU."""
     backend = keras.backend.backend()
     if keras.utils.is_keras_tensor(tensor):
         return False
@@ -49,7 +49,7 @@ def readable(tensor: Any) -> bool:
 
         traced = isinstance(tensor, jax.core.Tracer)  # which stands for numbers in a program or under a transform
         return not traced and all(each.platform == "cpu" for each in tensor.devices())
-    from dikkat.masking import can_read_values
+    from dikkat.addresses import can_read_values
 
     return can_read_values(tensor)
 
@@ -100,11 +100,7 @@ def features(name: str, tensor: Any) -> Any:
 
 
 def check_concrete(function: str, layer: str, *tensors: Any) -> None:
-    """A check that a function's tensors have values, or will have them where it runs.
-
-    Raises:
-        TypeError: One stands for an input of a functional model.
-    """
+    """A check that no tensor stands for an input of a functional model."""
     if any(map(keras.utils.is_keras_tensor, tensors)):
         raise TypeError(
             f"{function}: got a symbolic tensor of a functional model; expected tensors with values. There, use the "

@@ -44,15 +44,13 @@ class Block(keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> Self:
         """The reverse of `get_config`."""
         made = {
-            name: keras.saving.deserialize_keras_object(value) if name in cls.arguments and _is_layer(value) else value
+            name: keras.saving.deserialize_keras_object(value)
+            if name in cls.arguments and isinstance(value, dict) and "class_name" in value
+            else value
             for name, value in config.items()
         }
         layer: Self = super().from_config(made)
         return layer
-
-
-def _is_layer(value: Any) -> bool:
-    return isinstance(value, dict) and "class_name" in value
 
 
 @registered
@@ -69,7 +67,7 @@ class Linear(Block):
 
     Attributes:
         weight: W, (features, features in), uniform in ±1/√(features in) at first.
-        bias: b, (features,), likewise unless said otherwise; None without.
+        bias: b, (features,), uniform in the same bounds by default; None without.
 
     Example:
         >>> from keras import ops
@@ -113,26 +111,18 @@ def linear(layer: Linear, x: Any, name: str) -> Any:
 
 
 def parameters(layer: Any, prefix: str = "") -> dict[str, Any]:
-    """A layer's variables by PyTorch's names: the walk over its public attributes and those of its layers.
-
-    Args:
-        layer: Any Keras layer or model.
-        prefix: What stands before each name.
-
-    Returns:
-        `keras.Variable` by name, `score.W_q.weight` for example.
-    """
+    """A layer's variables by PyTorch's names, such as `score.W_q.weight`: those that public attributes lead to."""
     # On PyTorch a Keras layer is a torch module too, which keeps the layers in it apart.
     attributes = vars(layer) | vars(layer).get("_modules", {})
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for name, value in attributes.items():
         if name.startswith("_"):
             continue
         if isinstance(value, keras.Variable):
-            found[prefix + name] = value
+            variables[prefix + name] = value
         elif isinstance(value, keras.layers.Layer):
-            found |= parameters(value, f"{prefix}{name}.")
-    return found
+            variables |= parameters(value, f"{prefix}{name}.")
+    return variables
 
 
 def tensors(layer: Any) -> dict[str, Array]:
@@ -175,10 +165,10 @@ def load_tensors(layer: Any, source: Tensors | str | os.PathLike[str]) -> None:
         >>> load_tensors(layer, tensors(other))
     """
     variables = _built(layer)
-    found = read(source)
-    check({name: tuple(variable.shape) for name, variable in variables.items()}, found)
+    arrays = read(source)
+    check({name: tuple(variable.shape) for name, variable in variables.items()}, arrays)
     for name, variable in variables.items():
-        variable.assign(ops.cast(found[name], variable.dtype))
+        variable.assign(ops.cast(arrays[name], variable.dtype))
 
 
 def save_tensors(layer: Any, path: str | os.PathLike[str]) -> None:
@@ -196,6 +186,7 @@ def save_tensors(layer: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _built(layer: Any) -> dict[str, Any]:
+    """The variables of a layer that is built, each of which has a name."""
     if not isinstance(layer, keras.layers.Layer):
         raise TypeError(f"layer: got {type(layer).__name__}; expected a Keras layer or model")
     name = type(layer).__name__
@@ -204,8 +195,8 @@ def _built(layer: Any) -> dict[str, Any]:
             f"layer: got {name} that is not built, whose weights have no shapes yet; expected one that is: call it "
             "once, or call its `build` with the shapes of its inputs"
         )
-    found = parameters(layer)
-    reached = {id(variable) for variable in found.values()}
+    variables = parameters(layer)
+    reached = {id(variable) for variable in variables.values()}
     for weight in layer.weights:
         if id(weight) not in reached:
             raise ValueError(
@@ -213,4 +204,4 @@ def _built(layer: Any) -> dict[str, Any]:
                 "name; expected layers that keep their weights and layers as attributes of their own (not in lists, as "
                 "keras.Sequential does): take these one by one"
             )
-    return found
+    return variables

@@ -11,7 +11,7 @@ value_mask]`, `use_causal_mask` and `return_attention_scores`. Without a list th
 """
 
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
@@ -20,27 +20,9 @@ from dikkat.call import probability
 from dikkat.frameworks.keras.attention import check_call
 from dikkat.frameworks.keras.backend import as_tensor, features, kind, shape_of
 from dikkat.frameworks.keras.blocks import Block
-from dikkat.frameworks.keras.checks import Call, Shape, leading
+from dikkat.frameworks.keras.checks import Shape, Sizes, leading
 from dikkat.frameworks.keras.masking import check_mask, check_restrictions
 from dikkat.frameworks.keras.scores import Score, check_score
-
-
-class Masks(NamedTuple):
-    """The masks of a call, as they were given.
-
-    Attributes:
-        pairs: Booleans that broadcast to (..., n, m).
-        not_ahead: (n, m), of `use_causal_mask`.
-        query: (..., n).
-        key: (..., m).
-        value: (..., m).
-    """
-
-    pairs: Any = None
-    not_ahead: Any = None
-    query: Any = None
-    key: Any = None
-    value: Any = None
 
 
 class Attending(Block):
@@ -90,7 +72,7 @@ class Attending(Block):
             valid_lens: None, (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
             query_mask: (..., n) booleans: a query where it is False sees no key. Keras passes the query's own mask.
             key_mask: (..., m) booleans: a key where it is False is seen by none. Keras passes the key's own mask.
-            value_mask: (..., m) booleans, likewise.
+            value_mask: (..., m) booleans: Keras passes the value's own mask, which acts as that of the key.
             attention_mask: Booleans that broadcast to (..., n, m), or (B, heads, n, m); True takes part.
             causal: Query i sees keys j <= i + m − n.
             key_bias: (..., m), or (B, heads, m), added to the scores. −∞ hides a key.
@@ -108,21 +90,14 @@ class Attending(Block):
             TypeError: An argument of the wrong kind or dtype.
             ValueError: Shapes or values that do not fit.
         """
-        tensors = features("query", query), features("key", key), features("value", value)
-        masks = Masks(attention_mask, not_ahead(use_causal_mask, query, key), query_mask, key_mask, value_mask)
-        _, limits = limits_of(tensors, self.num_heads, masks, valid_lens, causal, key_bias, exclude)
-        output, weights = self.attend(tensors, limits, self.dropout if training else 0.0)
+        tensors, _, restrictions = self._checked(
+            query, key, value, valid_lens, query_mask, key_mask, value_mask, attention_mask=attention_mask,
+            use_causal_mask=use_causal_mask, causal=causal, key_bias=key_bias, exclude=exclude,
+        )  # fmt: skip
+        output, weights = self.attend(tensors, restrictions, self.dropout if training else 0.0)
         return (output, weights) if return_weights else output
 
-    def attend(self, tensors: tuple[Any, Any, Any], limits: dict[str, Any], dropout: float) -> tuple[Any, Any]:
-        """The output and the weights, of checked tensors and restrictions; the layer's own."""
-        raise NotImplementedError
-
-    def size_out(self, value_shape: Shape) -> int | None:
-        """The features of the output; the layer's own."""
-        raise NotImplementedError
-
-    def compute_output_spec(
+    def _checked(
         self,
         query: Any,
         key: Any,
@@ -134,14 +109,29 @@ class Attending(Block):
         *,
         attention_mask: Any = None,
         use_causal_mask: bool = False,
-        return_weights: bool = False,
-        training: bool | None = None,
-        **limits: Any,
-    ) -> Any:
-        """The shapes and dtypes of what `call` returns, whatever is known of those that come in."""
+        **restrictions: Any,
+    ) -> tuple[tuple[Any, Any, Any], Sizes, dict[str, Any]]:
+        """The tensors of a call, its sizes and its restrictions."""
         tensors = features("query", query), features("key", key), features("value", value)
-        masks = Masks(attention_mask, not_ahead(use_causal_mask, query, key), query_mask, key_mask, value_mask)
-        sizes, _ = limits_of(tensors, self.num_heads, masks, valid_lens, **limits)
+        return tensors, *restrictions_of(
+            tensors, self.num_heads, valid_lens, query_mask, key_mask, value_mask, attention_mask=attention_mask,
+            not_ahead=_not_ahead(use_causal_mask, query, key), **restrictions,
+        )  # fmt: skip
+
+    def attend(self, tensors: tuple[Any, Any, Any], restrictions: dict[str, Any], dropout: float) -> tuple[Any, Any]:
+        """The output and the weights, of checked tensors and restrictions; the layer's own."""
+        raise NotImplementedError
+
+    def size_out(self, value_shape: Shape) -> int | None:
+        """The features of the output; the layer's own."""
+        raise NotImplementedError
+
+    def compute_output_spec(
+        self, query: Any, key: Any, value: Any, *masks: Any, return_weights: bool = False, training: bool | None = None,
+        **restrictions: Any,
+    ) -> Any:  # fmt: skip
+        """The shapes and dtypes of what `call` returns, whatever is known of those that come in."""
+        _, sizes, _ = self._checked(query, key, value, *masks, **restrictions)
         return spec_of(sizes, self.num_heads, self.size_out(value.shape), value.dtype, return_weights)
 
     def compute_output_shape(self, query_shape: Shape, key_shape: Shape, value_shape: Shape) -> Shape:
@@ -150,23 +140,28 @@ class Attending(Block):
         return (*lead, query_shape[-2], self.size_out(value_shape))
 
 
-def spec_of(sizes: Call, num_heads: int | None, features: int | None, dtype: str, return_weights: bool) -> Any:
+def spec_of(sizes: Sizes, num_heads: int | None, features: int | None, dtype: str, return_weights: bool) -> Any:
     """The symbolic tensors that a layer returns: the output, and with `return_weights` the weights."""
     lead = sizes.lead if num_heads is None else sizes.lead[:-1]
     output = keras.KerasTensor((*lead, sizes.queries, features), dtype)
     return (output, keras.KerasTensor((*sizes.lead, *sizes[1:]), dtype)) if return_weights else output
 
 
-def limits_of(
+def restrictions_of(
     tensors: tuple[Any, Any, Any],
     num_heads: int | None,
-    masks: Masks,
     valid_lens: Any = None,
+    query_mask: Any = None,
+    key_mask: Any = None,
+    value_mask: Any = None,
+    *,
+    attention_mask: Any = None,
+    not_ahead: Any = None,
     causal: bool = False,
     key_bias: Any = None,
     exclude: Any = None,
-) -> tuple[Call, dict[str, Any]]:
-    """The sizes of a call and its restrictions, checked: what holds for a batch element, holds for its heads."""
+) -> tuple[Sizes, dict[str, Any]]:
+    """The sizes of a call and its restrictions, checked; those of a batch element hold for all its heads."""
     shapes = [shape_of(tensor) for tensor in tensors]
     if num_heads is not None and (len(shapes[0]) < 3 or len({len(shape) for shape in shapes}) > 1):
         got = ", ".join(map(str, shapes))
@@ -176,38 +171,32 @@ def limits_of(
 
     def for_heads(tensor: Any, axes: int) -> Any:
         tensor = as_tensor(tensor)
-        alike = num_heads is not None and tensor is not None and len(shape_of(tensor)) == len(own.lead) + axes
-        return ops.expand_dims(tensor, -1 - axes) if alike else tensor
+        shared = num_heads is not None and tensor is not None and len(shape_of(tensor)) == len(own.lead) + axes
+        return ops.expand_dims(tensor, -1 - axes) if shared else tensor
 
-    pairs = [for_heads(each, 2) for each in _padding(own, masks)]
-    if masks.not_ahead is not None:
-        pairs.append(masks.not_ahead)
-    if masks.pairs is not None:
-        pairs.append(_mask("attention_mask", for_heads(masks.pairs, 2), (*sizes.lead, *sizes[1:])))
-    limits = {
+    padding = (
+        ("query_mask", query_mask, own.queries, -1),
+        ("key_mask", key_mask, own.keys, -2),
+        ("value_mask", value_mask, own.keys, -2),
+    )
+    pairs = [
+        for_heads(ops.expand_dims(_mask(name, mask, (*own.lead, length)), axis), 2)
+        for name, mask, length, axis in padding
+        if mask is not None
+    ]
+    if not_ahead is not None:
+        pairs.append(not_ahead)
+    if attention_mask is not None:
+        pairs.append(_mask("attention_mask", for_heads(attention_mask, 2), (*sizes.lead, *sizes[1:])))
+    restrictions = {
         "valid_lens": as_tensor(valid_lens),
         "mask": reduce(ops.logical_and, pairs) if pairs else None,
         "causal": causal,
         "key_bias": for_heads(key_bias, 1),
         "exclude": for_heads(exclude, 1),
     }
-    check_restrictions(*sizes, **limits)
-    return sizes, limits
-
-
-def _padding(sizes: Call, masks: Masks) -> list[Any]:
-    """Masks of queries, keys and values as masks of pairs."""
-    lead, queries, keys = sizes
-    named = (
-        ("query_mask", masks.query, queries, -1),
-        ("key_mask", masks.key, keys, -2),
-        ("value_mask", masks.value, keys, -2),
-    )
-    return [
-        ops.expand_dims(_mask(name, mask, (*lead, length)), axis)
-        for name, mask, length, axis in named
-        if mask is not None
-    ]
+    check_restrictions(*sizes, **restrictions)
+    return sizes, restrictions
 
 
 def _mask(name: str, mask: Any, shape: Shape) -> Any:
@@ -256,11 +245,11 @@ def renamed(options: dict[str, Any], **further: str) -> dict[str, Any]:
     return {own.get(name, name): value for name, value in options.items()}
 
 
-def not_ahead(wanted: bool, query: Any, key: Any) -> Any:
+def _not_ahead(requested: bool, query: Any, key: Any) -> Any:
     """Pairs (n, m) as Keras's `use_causal_mask` shows them, aligned at the top left; None: all."""
-    if not isinstance(wanted, bool):
-        raise TypeError(f"use_causal_mask: got {type(wanted).__name__}; expected True or False")
-    if not wanted or keras.utils.is_keras_tensor(query):
+    if not isinstance(requested, bool):
+        raise TypeError(f"use_causal_mask: got {type(requested).__name__}; expected True or False")
+    if not requested or keras.utils.is_keras_tensor(query):
         return None
     queries, keys = (ops.arange(ops.shape(each)[-2]) for each in (query, key))
     return keys <= ops.expand_dims(queries, -1)

@@ -9,8 +9,8 @@ from keras import ops
 from dikkat.frameworks.keras.attention import attend, hide
 from dikkat.frameworks.keras.backend import features, product, shape_of
 from dikkat.frameworks.keras.blocks import Block, Linear, linear, registered
-from dikkat.frameworks.keras.calls import Attending, Masks, limits_of, renamed, spec_of
-from dikkat.frameworks.keras.checks import Shape, check_features
+from dikkat.frameworks.keras.calls import Attending, renamed, restrictions_of, spec_of
+from dikkat.frameworks.keras.checks import Shape, Sizes, check_features
 from dikkat.frameworks.keras.masking import visible
 from dikkat.frameworks.keras.scores import ScaledDot, Score, size_of
 from dikkat.layers import check_heads
@@ -95,35 +95,38 @@ class SelfAttention(Block):
             TypeError: An argument of the wrong kind or dtype.
             ValueError: Shapes or values that do not fit.
         """
-        tensors, masks = self._own(x, attention_mask, mask, x_mask)
-        _, limits = limits_of(tensors, self.num_heads, masks, valid_lens, causal, key_bias, exclude)
-        output, weights = _attend_heads(tensors, self._project, self.num_heads, self.score, limits)
+        tensors, _, restrictions = self._checked(
+            x,
+            valid_lens,
+            mask,
+            x_mask,
+            attention_mask=attention_mask,
+            causal=causal,
+            key_bias=key_bias,
+            exclude=exclude,
+        )
+        output, weights = _attend_heads(tensors, self._project, self.num_heads, self.score, restrictions)
         return (output, weights) if return_weights else output
 
-    def _own(self, x: Any, attention_mask: Any, *masks: Any) -> tuple[tuple[Any, Any, Any], Masks]:
-        """The sequence as query, key and value, and its masks as those of each."""
-        x, given = features("x", x), [each for each in masks if each is not None]
+    def _checked(
+        self, x: Any, valid_lens: Any = None, *masks: Any, attention_mask: Any = None, mask: Any = None,
+        x_mask: Any = None, **restrictions: Any,
+    ) -> tuple[tuple[Any, Any, Any], Sizes, dict[str, Any]]:  # fmt: skip
+        """The sequence as query, key and value, the sizes of the call and its restrictions."""
+        x, given = features("x", x), [each for each in (*masks, mask, x_mask) if each is not None]
         own = reduce(ops.logical_and, given) if given else None
-        return (x, x, x), Masks(attention_mask, query=own, key=own)
+        tensors = x, x, x
+        return tensors, *restrictions_of(
+            tensors, self.num_heads, valid_lens, own, own, attention_mask=attention_mask, **restrictions
+        )
 
     def _project(self, *tensors: Any) -> tuple[Any, ...]:
         layers = self.W_q, self.W_k, self.W_v
         return tuple(linear(layer, tensor, "x") for layer, tensor in zip(layers, tensors, strict=True))
 
-    def compute_output_spec(
-        self,
-        x: Any,
-        valid_lens: Any = None,
-        mask: Any = None,
-        x_mask: Any = None,
-        *,
-        attention_mask: Any = None,
-        return_weights: bool = False,
-        **limits: Any,
-    ) -> Any:
+    def compute_output_spec(self, x: Any, *masks: Any, return_weights: bool = False, **restrictions: Any) -> Any:
         """The shapes and dtypes of what `call` returns."""
-        tensors, masks = self._own(x, attention_mask, mask, x_mask)
-        sizes, _ = limits_of(tensors, self.num_heads, masks, valid_lens, **limits)
+        _, sizes, _ = self._checked(x, *masks, **restrictions)
         return spec_of(sizes, self.num_heads, self.value_dim, x.dtype, return_weights)
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:
@@ -217,10 +220,10 @@ class MultiHeadAttention(Attending):
     def _matrix(self, name: str, rows: int, columns: int) -> Any:
         return self.add_weight(name=name, shape=(rows, columns), initializer="glorot_uniform")
 
-    def attend(self, tensors: tuple[Any, Any, Any], limits: dict[str, Any], dropout: float) -> tuple[Any, Any]:
+    def attend(self, tensors: tuple[Any, Any, Any], restrictions: dict[str, Any], dropout: float) -> tuple[Any, Any]:
         """The output (B, n, embed_dim) and the weights (B, heads, n, m)."""
         dropped = {"dropout": dropout, "seed_generator": self.seed_generator}
-        joined, weights = _attend_heads(tensors, self._project, self.num_heads, self.score, limits, **dropped)
+        joined, weights = _attend_heads(tensors, self._project, self.num_heads, self.score, restrictions, **dropped)
         return self.out_proj(joined), weights
 
     def size_out(self, value_shape: Shape) -> int:
@@ -247,19 +250,17 @@ def _attend_heads(
     project: Callable[..., tuple[Any, ...]],
     num_heads: int,
     score: Score,
-    limits: dict[str, Any],
+    restrictions: dict[str, Any],
     **dropped: Any,
 ) -> tuple[Any, Any]:
-    """Project query, key and value, attend with every head, and join the heads: the output and the weights.
-
-    What nobody sees is set to 0 before the projections: a hidden NaN would reach their gradients as 0 · NaN.
-    """
+    """The output of all heads side by side, and their weights; `project` makes their queries, keys and values."""
     rank = len(shape_of(tensors[0])) + 1
     queries, keys = (ops.shape(tensor)[-2] for tensor in tensors[:2])
-    shown = visible(rank - 2, queries, keys, **limits)
+    shown = visible(rank - 2, queries, keys, **restrictions)
     seen_by_any = ops.any(shown, axis=-3) if shown is not None and len(shape_of(shown)) == rank else shown
+    # Before the projections: a hidden NaN would reach their gradients as 0 · NaN.
     query, key, value = (split_heads(each, num_heads) for each in project(*hide(*tensors, seen_by_any)))
-    bias = limits["key_bias"]
+    bias = restrictions["key_bias"]
     output, weights = attend(query, key, value, score=score, mask=shown, key_bias=bias, return_weights=True, **dropped)
     return join_heads(output), weights
 

@@ -130,9 +130,9 @@ class AdditiveAttention(Attention):
 
     Args:
         num_hiddens: h.
-        dropout: On the weights.
-        seed: Where the random numbers of dropout begin; None: anywhere.
-        **options: Keras's `name`, `dtype` and `trainable`.
+        dropout: See `Attention`, as for `seed` and `**options`.
+        seed: Of the dropout.
+        **options: Keras's.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
 
@@ -156,9 +156,9 @@ class DotProductAttention(Attention):
     r"""Attention with the scaled dot product, $a(q, k) = \langle q, k \rangle / \sqrt{d}$.
 
     Args:
-        dropout: On the weights.
-        seed: Where the random numbers of dropout begin; None: anywhere.
-        **options: Keras's `name`, `dtype` and `trainable`.
+        dropout: See `Attention`, as for `seed` and `**options`.
+        seed: Of the dropout.
+        **options: Keras's.
 
     Source: Vaswani et al. 2017, section 3.2.1.
 
@@ -180,9 +180,9 @@ class BilinearAttention(Attention):
     r"""Attention with the bilinear score, $a(q, k) = k^\top W_q q$.
 
     Args:
-        dropout: On the weights.
-        seed: Where the random numbers of dropout begin; None: anywhere.
-        **options: Keras's `name`, `dtype` and `trainable`.
+        dropout: See `Attention`, as for `seed` and `**options`.
+        seed: Of the dropout.
+        **options: Keras's.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
 

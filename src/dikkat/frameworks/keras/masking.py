@@ -29,22 +29,7 @@ def check_restrictions(
     key_bias: Any = None,
     exclude: Any = None,
 ) -> None:
-    """A check that the restrictions fit a call, as far as shapes and values are known.
-
-    Args:
-        lead: The leading dimensions of the call.
-        queries: n.
-        keys: m.
-        valid_lens: (B,) or (B, n) integers.
-        mask: Booleans that broadcast to (..., n, m).
-        causal: Aligned bottom-right.
-        key_bias: (..., m) floating point.
-        exclude: (..., n) integers.
-
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: One of the wrong shape or out of range.
-    """
+    """A check that the restrictions of `attend` fit the sizes of a call, as far as shapes and values are known."""
     if not isinstance(causal, bool):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     if valid_lens is not None:
@@ -79,18 +64,13 @@ def _check_range(name: str, tensor: Any, low: int, high: int | None, meaning: st
 
 
 def check_mask(name: str, mask: Any, shape: Shape) -> None:
-    """A check that a mask is of booleans that broadcast to a shape.
-
-    Raises:
-        TypeError: It is of another dtype.
-        ValueError: It does not broadcast.
-    """
+    """A check that a mask is of booleans that broadcast to a shape."""
     _check_kind(name, mask, "bool")
     check_fit(name, shape_of(mask), shape)
 
 
-def _check_kind(name: str, tensor: Any, wanted: str) -> None:
-    expected, belongs = _KINDS[wanted]
+def _check_kind(name: str, tensor: Any, required: str) -> None:
+    expected, belongs = _KINDS[required]
     if not belongs(kind(tensor)):
         raise TypeError(f"{name}: got dtype {kind(tensor)}; expected {expected}")
 
@@ -106,26 +86,21 @@ def visible(
     key_bias: Any = None,
     exclude: Any = None,
 ) -> Any:
-    """The pairs that take part: the intersection of all restrictions.
+    """The pairs that take part: the intersection of the restrictions of `attend`.
 
     Args:
-        lead: How many leading dimensions the call has.
+        lead: The number of leading dimensions of the call.
         queries: n, a number or, where it is not known before the call, an integer tensor.
-        keys: m, likewise.
-        valid_lens: (B,) or (B, n) integers (no leading dimension: () or (n,)).
+        keys: m, a number or an integer tensor.
+        valid_lens: (B,) or (B, n) integers; this and the others as in `attend`.
         mask: Booleans that broadcast to (..., n, m).
         causal: Query i sees keys j <= i + m − n.
         key_bias: (..., m); −∞ hides a key.
         exclude: (..., n) integers, −1 for none.
 
     Returns:
-        Booleans that broadcast to (..., n, m), the rows of length 1 where all queries see the same keys; None where
-        all pairs take part.
-
-    Example:
-        >>> from keras import ops
-        >>> visible(1, 1, 3, valid_lens=ops.array([2, 0])).shape == (2, 1, 3)
-        True
+        Booleans that broadcast to (..., n, m), with one row where all queries see the same keys; None where all pairs
+        take part.
     """
     mask, key_bias, key = as_tensor(mask), as_tensor(key_bias), ops.arange(keys, dtype="int32")
     parts = []
@@ -149,12 +124,7 @@ def visible(
 
 
 def softmax(scores: Any, shown: Any = None) -> Any:
-    """Weights over the visible keys, 0 in a row that sees none; a score of −∞ is a weight of 0.
-
-    Args:
-        scores: (..., n, m), float32 or float64.
-        shown: Broadcastable to (..., n, m), or None: what `visible` returns.
-    """
+    """Weights over the visible keys, 0 in a row that sees none; `shown` is what `visible` returns."""
     if shown is not None:
         scores = ops.where(shown, scores, -float("inf"))
     if 0 in shape_of(scores):  # of which there is no maximum

@@ -13,7 +13,8 @@ from keras import ops
 
 from dikkat.frameworks.keras.backend import Array, wide
 from dikkat.frameworks.keras.blocks import Block, Linear, linear, registered
-from dikkat.frameworks.keras.checks import Shape, check_name
+from dikkat.frameworks.keras.checks import Shape
+from dikkat.scores import Gaussian as TorchGaussian
 from dikkat.scores import Pair, Profile, whole
 
 
@@ -267,7 +268,7 @@ class _Distance(_Alike):
 
     def __init__(self, bandwidth: float | Sequence[float] = 1.0, learnable: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self._sigma = _bandwidths(bandwidth)
+        self._sigma: Array = TorchGaussian(bandwidth).bandwidth.numpy(force=True)  # which checks it
         self.learnable = learnable
 
     def get_config(self) -> dict[str, Any]:
@@ -409,26 +410,21 @@ class Triangular(_Distance):
 
 
 def check_score(score: Any) -> None:
-    """A check that a score is an instance of `Score` with a pair function and a profile that there are.
-
-    Raises:
-        TypeError: It is none, or has no such pair function or profile.
-    """
+    """A check that a score is an instance of `Score`, with a pair function and a profile that exist."""
     if not isinstance(score, Score):
         is_class = isinstance(score, type)
         hint = ": make one, with its brackets" if is_class and issubclass(score, Score) else ""
         got = score.__name__ if is_class else repr(score) if isinstance(score, str) else type(score).__name__
         raise TypeError(f"score: got {got}; expected an instance of a dikkat.frameworks.keras.Score{hint}")
     for name, expected in (("pair", get_args(Pair)), ("profile", get_args(Profile))):
-        check_name(f"score: {type(score).__name__}.{name}", getattr(score, name, None), expected, TypeError)
+        got = getattr(score, name, None)
+        if got not in expected:
+            names = ", ".join(map(repr, expected))
+            raise TypeError(f"score: {type(score).__name__}.{name}: got {got!r}; expected {names}")
 
 
 def size_of(name: str, shape: Shape) -> int:
-    """The number of features, which must be known when parameters are made.
-
-    Raises:
-        ValueError: It is not known.
-    """
+    """The number of features, which must be known when parameters are made."""
     size = shape[-1]
     if size is None:
         raise ValueError(f"{name}: got shape {shape}; expected one whose number of features, the last, is known")
@@ -445,16 +441,3 @@ def _unit(vector: Any) -> Any:
     square = ops.sum(vector * vector, axis=-1, keepdims=True)
     # Not held above a small number: that would give the zero vector a gradient of 1/small.
     return vector / ops.sqrt(ops.where(square == 0, 1.0, square))
-
-
-def _bandwidths(bandwidth: Any) -> Array:
-    """A kernel's bandwidth, checked: () or (d,), float64, so that a fixed one is exact for every dtype of data."""
-    try:
-        sigma = np.array(bandwidth, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"bandwidth: got {bandwidth!r}; expected a positive number, or one for each feature") from None
-    if sigma.ndim > 1:
-        raise ValueError(f"bandwidth: got shape {sigma.shape}; expected a number, or (d,), one a feature")
-    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
-        raise ValueError(f"bandwidth: got {sigma.tolist()}; expected positive finite numbers, in the units of the data")
-    return sigma

@@ -54,7 +54,7 @@ def _pull_additive(x, inverse, e, inverse_e, pairs, pairs_step, e_step, count, s
 
 @triton.jit
 def _pull_weighted(x, centred, e, centred_e, pairs, pairs_step, e_step, count, slopes, tanhs, NEAR: tl.constexpr):
-    """The same, and adds Σ_j g_ij tanh to `tanhs`; near 0 from p − 1 = (e^{2q} − 1) e^{2k} + (e^{2k} − 1)."""
+    """Adds Σ_j g_ij p r² and Σ_j g_ij tanh; near 0 the latter from p − 1 = (e^{2q} − 1) e^{2k} + (e^{2k} − 1)."""
     for _ in range(0, count):
         g, y = tl.load(pairs), tl.load(e)
         p = x * y
@@ -70,7 +70,7 @@ def _pull_weighted(x, centred, e, centred_e, pairs, pairs_step, e_step, count, s
 
 @triton.jit
 def _pull_plain(q, k, pairs, pairs_step, k_step, count, slopes, tanhs, WITH_WEIGHT: tl.constexpr):
-    """The same for any numbers: what is not finite counts for the pairs that it has a part in."""
+    """`_pull_weighted` for any numbers: what is not finite counts for the pairs that it has a part in."""
     for _ in range(0, count):
         g = tl.load(pairs)
         tanh, slope = tanh_and_slope(q + tl.load(k))

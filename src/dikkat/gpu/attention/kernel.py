@@ -32,8 +32,8 @@ def restrict(score, limits, element, sizes, rows, cols, limit, n, m):
         mask = at(limits.mask, element, sizes) + inside_rows[:, None] * limits.mask.row
         visible = visible & (tl.load(mask + inside_cols[None, :] * limits.mask.col) != 0)
     if limits.exclude.data is not None:
-        left_out = tl.load(at(limits.exclude, element, sizes) + inside_rows * limits.exclude.row)
-        visible = visible & (cols[None, :] != left_out[:, None])
+        excluded = tl.load(at(limits.exclude, element, sizes) + inside_rows * limits.exclude.row)
+        visible = visible & (cols[None, :] != excluded[:, None])
     if limits.key_bias.data is not None:
         bias = tl.load(at(limits.key_bias, element, sizes) + inside_cols * limits.key_bias.row)
         visible = visible & (bias != float("-inf"))[None, :]
@@ -44,7 +44,7 @@ def restrict(score, limits, element, sizes, rows, cols, limit, n, m):
 
 @triton.jit
 def _kept(limits, element, sizes, rows, cols, n, threshold, scale):
-    """What dropout multiplies each weight by: the bits of `arithmetic.random_bits`, in 32-bit arithmetic."""
+    """The factors of dropout: the bits of `arithmetic.random_bits`, in 32-bit arithmetic."""
     seeds = tl.load(at(limits.seeds, element, sizes) + tl.minimum(rows, n - 1) * limits.seeds.row)
     low, high = seeds.to(tl.uint32)[:, None], (seeds >> 32).to(tl.uint32)[:, None]
     bits = (cols.to(tl.uint32) * 0x9E3779B1)[None, :] + low

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 
 from dikkat import addresses
+from dikkat.addresses import have_tangents
 from dikkat.gpu.attention import ranges
 from dikkat.gpu.attention.operands import Limits, Operand, Scored, operand, sizes_of
-from dikkat.masking import Restrictions, have_tangents
+from dikkat.masking import Restrictions
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest
 from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
-from dikkat.problem.summary import Asked, Summary
-from dikkat.state import log_sum_exp
 
 _INF = float("inf")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -36,7 +35,7 @@ _PAIRS = 2**24
 
 
 class _Blocks(NamedTuple):
-    """How a problem is cut: powers of two, and at least 16, which is the least that `tl.dot` multiplies.
+    """The sizes of a problem's tiles: powers of two, and at least 16, which is the least that `tl.dot` multiplies.
 
     Attributes:
         rows: Queries of a tile.
@@ -56,19 +55,21 @@ class _Blocks(NamedTuple):
 
 
 def obstacles(problem: Problem) -> list[str]:
-    """Why it cannot run."""
-    found, device = [], problem.query.device.type
+    """The reasons for which it cannot run."""
+    reasons, device = [], problem.query.device.type
     if problem.pair == "inner":
-        found.append("it computes additive and distance scores; inner ones run on 'sdpa'")
+        reasons.append("it computes additive and distance scores; inner ones run on 'sdpa'")
     if not _INSTALLED:
-        found.append("Triton is not installed (PyTorch for CUDA brings it along); 'chunked' and 'reference' need none")
+        reasons.append(
+            "Triton is not installed (PyTorch for CUDA brings it along); 'chunked' and 'reference' need none"
+        )
     if device != "cuda" and not (device == "cpu" and _INTERPRETED):
-        found.append(f"it needs CUDA tensors, and got some on {device}, where 'numba', 'chunked' and 'reference' run")
+        reasons.append(f"it needs CUDA tensors, and got some on {device}, where 'numba', 'chunked' and 'reference' run")
     if any(t.dtype not in _FLOATS for t in (problem.query, problem.key, problem.value)):
-        found.append("it computes in float32; 'chunked' and 'reference' take float64")
+        reasons.append("it computes in float32; 'chunked' and 'reference' take float64")
     if have_tangents(problem.query, problem.key, problem.value):
-        found.append("it has no forward-mode derivative; 'reference' has")
-    return found
+        reasons.append("it has no forward-mode derivative; 'reference' has")
+    return reasons
 
 
 def _blocks(problem: Problem) -> _Blocks:
@@ -88,14 +89,13 @@ class _Kernels(NamedTuple):
     pairs: Any
     kernel: Any
     gradients: Any
-    summaries: Any
 
 
 def _kernels() -> _Kernels:
     """The modules of kernels; Triton is imported when it is first used."""
-    from dikkat.gpu.attention import gradients, kernel, pairs, summaries
+    from dikkat.gpu.attention import gradients, kernel, pairs
 
-    return _Kernels(pairs, kernel, gradients, summaries)
+    return _Kernels(pairs, kernel, gradients)
 
 
 def _on(problem: Problem) -> AbstractContextManager[Any]:
@@ -111,7 +111,7 @@ def _once(tensor: Tensor) -> Tensor:
 
 
 class _Made(NamedTuple):
-    """What is made once for each query, key and v; see `Scored`."""
+    """Tensors made once for each query, key and v; see `Scored`."""
 
     x: Tensor
     query_peaks: Tensor
@@ -182,7 +182,7 @@ def _limits(limits: Restrictions, seeds: Tensor | None, rows: slice) -> Limits:
 
 
 def _row_seeds(problem: Problem) -> Tensor | None:
-    """As in `arithmetic.dropout_scale`: a seed for each row, from which the kernels make one for each pair."""
+    """A seed for each row, as in `arithmetic.dropout_scale`; the kernels make one for each pair of it."""
     if problem.seeds is None:
         return None
     return derive_seeds(problem.seeds[..., None], torch.arange(problem.limits.queries, device=problem.query.device))
@@ -194,7 +194,7 @@ def _profile(problem: Problem) -> str:
 
 
 def _exact(problem: Problem) -> bool:
-    """Whether sums must keep what is not finite from the rows that it is hidden from."""
+    """True where sums must keep what is not finite from the rows that it is hidden from."""
     return problem.limits.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 
@@ -239,7 +239,7 @@ def _forward(problem: Problem) -> Output:
     return Output(mean, peak, total, weights)
 
 
-class _Wanted(NamedTuple):
+class _Buffers(NamedTuple):
     """The gradients that come from above, and where those of the pairs go."""
 
     above: Upstream
@@ -250,9 +250,9 @@ class _Wanted(NamedTuple):
 
 def _weigh(
     problem: Problem, blocks: _Blocks, scored: Any, restricted: Any, rows: slice, elements: slice,
-    weights: Tensor, peak: Tensor, total: Tensor | None = None, wanted: _Wanted | None = None,
+    weights: Tensor, peak: Tensor, total: Tensor | None = None, buffers: _Buffers | None = None,
 ) -> None:  # fmt: skip
-    """Fill `weights`, and with `wanted` its buffers, for some rows of some batch elements.
+    """Fill `weights`, and with `buffers` these too, for some rows of some batch elements.
 
     Without `total` they are not divided by it: what comes from above has been.
     """
@@ -260,12 +260,12 @@ def _weigh(
     count = elements.stop - elements.start
     empty = operand(None)
     upstream: tuple[Any, ...] = (empty, empty, empty, None, None, None)
-    if wanted is not None:
-        above = wanted.above
+    if buffers is not None:
+        above = buffers.above
         own = above.weights[..., rows, :] if problem.wants_weights else None
         upstream = (
             operand(above.mean[..., rows, :]), operand(above.drift[..., rows], 1), operand(own),
-            wanted.by_score, wanted.by_bias, wanted.live,
+            buffers.by_score, buffers.by_bias, buffers.live,
         )  # fmt: skip
     _kernels().kernel.weigh[(count * -(-n // blocks.rows) * -(-m // blocks.keys),)](
         scored, restricted, operand(problem.value), weights, operand(peak[..., rows], 1),
@@ -332,7 +332,13 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
     new, m, size = problem.query.new_empty, problem.limits.keys, problem.value.shape[-1]
     made, seeds, sizes = _made_once(problem, blocks), _row_seeds(problem), sizes_of(problem.lead)
     key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
-    pull = _Pull(problem, blocks, made)
+    query_powers: tuple[Tensor | None, Tensor | None] = (None, None)
+    key_powers = query_powers
+    if problem.pair == "additive":
+        twice = 2 * _once(problem.query), 2 * _once(problem.key)
+        query_powers, key_powers = (twice[0].exp(), (-twice[0]).exp()), (twice[1].exp(), twice[1].expm1())
+    queries = _Side(problem.query, query_powers, made.query_peaks, blocks.rows)
+    keys = _Side(problem.key, key_powers, made.key_peaks, blocks.keys)
     for rows, elements in _parts(problem, blocks):
         n, count = rows.stop - rows.start, elements.stop - elements.start
         row_blocks = -(-n // blocks.rows)
@@ -340,8 +346,8 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
         live = new((count, row_blocks, key_blocks), dtype=torch.int32)
         by_bias = None if sums.key_bias is None else new((count, row_blocks, m))
         scored, restricted = _scored(problem, made, blocks, rows), _limits(problem.limits, seeds, rows)
-        wanted = _Wanted(grad, by_score, by_bias, live)
-        _weigh(problem, blocks, scored, restricted, rows, elements, weights, out.peak, wanted=wanted)
+        buffers = _Buffers(grad, by_score, by_bias, live)
+        _weigh(problem, blocks, scored, restricted, rows, elements, weights, out.peak, buffers=buffers)
         if by_bias is not None and sums.key_bias is not None:
             sums.key_bias.view(-1, m)[elements] += by_bias.sum(-2)
         if size:
@@ -349,102 +355,49 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
                 weights, live, operand(grad.mean[..., rows, :]), sums.value, sizes, elements.start, n, m, size,
                 EXACT=_exact(problem), BM=blocks.rows, BN=blocks.keys, BD=values, num_warps=blocks.warps,
             )  # fmt: skip
-        pull.queries(by_score, live, rows, elements, sums)
-        pull.keys(by_score, live, rows, elements, sums)
-
-
-class _Pull:
-    """Sum the gradients of pairs into those of queries and v, and into those of keys."""
-
-    def __init__(self, problem: Problem, blocks: _Blocks, made: _Made) -> None:
-        self.problem, self.blocks, self.made = problem, blocks, made
-        self.key_powers: tuple[Tensor | None, Tensor | None] = (None, None)
-        self.query_powers: tuple[Tensor | None, Tensor | None] = (None, None)
-        if problem.pair == "additive":
-            query, key = 2 * _once(problem.query), 2 * _once(problem.key)
-            self.key_powers = key.exp(), key.expm1()
-            self.query_powers = query.exp(), (-query).exp()
-
-    def queries(self, by_score: Tensor, live: Tensor, rows: slice, elements: slice, sums: _Sums) -> None:
-        blocks = self.blocks
         by_weight = None if sums.weight is None else sums.weight[..., rows.start // blocks.side :, :]
-        self._launch(
-            self.problem.query[..., rows, :], self.problem.key, self.key_powers,
-            self.made.query_peaks[..., rows.start // blocks.rows :], self.made.key_peaks,
-            by_score, live, sums.query[..., rows, :], by_weight, elements.start, blocks.rows, blocks.keys,
-        )  # fmt: skip
+        some, first = queries.rows(rows), elements.start
+        _pull(problem, blocks, some, keys, by_score, live, first, sums.query[..., rows, :], by_weight)
+        _pull(problem, blocks, keys, some, by_score.mT, live.mT, first, sums.key, None)
 
-    def keys(self, by_score: Tensor, live: Tensor, rows: slice, elements: slice, sums: _Sums) -> None:
-        blocks = self.blocks
-        e, twin = (None if t is None else t[..., rows, :] for t in self.query_powers)
-        self._launch(
-            self.problem.key, self.problem.query[..., rows, :], (e, twin),
-            self.made.key_peaks, self.made.query_peaks[..., rows.start // blocks.rows :],
-            by_score.mT, live.mT, sums.key, None, elements.start, blocks.keys, blocks.rows,
-        )  # fmt: skip
 
-    def _launch(
-        self, side: Tensor, other: Tensor, powers: tuple[Tensor | None, Tensor | None], side_peaks: Tensor,
-        other_peaks: Tensor, by_score: Tensor, live: Tensor, into: Tensor, by_weight: Tensor | None, first: int,
-        side_block: int, other_block: int,
-    ) -> None:  # fmt: skip
-        problem, blocks = self.problem, self.blocks
-        (count, length), features = by_score.shape[:2], side.shape[-1]
-        weight = None if problem.weight is None else problem.weight[..., None, :]
-        warps = max(2, blocks.side * blocks.features // 512)  # 16 numbers a thread
-        grid = (count * -(-length // blocks.side), max(1, -(-features // blocks.features)))
-        _kernels().gradients.side_gradient[grid](
-            operand(side), operand(other), *(operand(t) for t in powers), operand(weight),
-            operand(side_peaks, 1), operand(other_peaks, 1), operand(by_score), operand(live), operand(into),
-            operand(by_weight), sizes_of(problem.lead), first, length, by_score.shape[2], features,
-            PROFILE=_profile(problem), SIDE=side_block, OTHER=other_block, BLOCK=blocks.side,
-            FEATURES=blocks.features, W=warps, num_warps=warps, maxnreg=128,
-        )  # fmt: skip
+class _Side(NamedTuple):
+    """Queries or keys of some rows, as a backward goes over their pairs.
+
+    Attributes:
+        tensor: (..., length, h).
+        powers: For additive scores the exponentials that the other side's kernel reads.
+        peaks: (..., blocks).
+        block: How many of them share a peak.
+    """
+
+    tensor: Tensor
+    powers: tuple[Tensor | None, Tensor | None]
+    peaks: Tensor
+    block: int
+
+    def rows(self, rows: slice) -> "_Side":
+        """Some of them, from the beginning of a block on."""
+        e, twin = (None if each is None else each[..., rows, :] for each in self.powers)
+        return _Side(self.tensor[..., rows, :], (e, twin), self.peaks[..., rows.start // self.block :], self.block)
+
+
+def _pull(
+    problem: Problem, blocks: _Blocks, side: _Side, other: _Side, by_score: Tensor, live: Tensor, first: int,
+    into: Tensor, by_weight: Tensor | None,
+) -> None:  # fmt: skip
+    """Sum the gradients of pairs into those of one side, and into those of v where they are given."""
+    (count, length), features = by_score.shape[:2], side.tensor.shape[-1]
+    weight = None if problem.weight is None else problem.weight[..., None, :]
+    warps = max(2, blocks.side * blocks.features // 512)  # 16 numbers a thread
+    grid = (count * -(-length // blocks.side), max(1, -(-features // blocks.features)))
+    _kernels().gradients.side_gradient[grid](
+        operand(side.tensor), operand(other.tensor), *(operand(t) for t in other.powers), operand(weight),
+        operand(side.peaks, 1), operand(other.peaks, 1), operand(by_score), operand(live), operand(into),
+        operand(by_weight), sizes_of(problem.lead), first, length, by_score.shape[2], features,
+        PROFILE=_profile(problem), SIDE=side.block, OTHER=other.block, BLOCK=blocks.side,
+        FEATURES=blocks.features, W=warps, num_warps=warps, maxnreg=128,
+    )  # fmt: skip
 
 
 run = Operator("triton", _forward, _backward)
-
-
-def can_summarise(asked: Asked) -> bool:
-    """Whether there are kernels for what is asked for of the weights: sums, entropy and the largest one."""
-    return asked.top <= 1 and asked.cells is None
-
-
-def summarise(problem: Problem, asked: Asked) -> Summary:
-    """What is asked for of the weights of a call, of which no more than a tile is ever there.
-
-    Args:
-        problem: The call, not empty; its values are not looked at.
-        asked: Which summaries, of those that there are kernels for.
-
-    Returns:
-        The summaries, without gradients.
-    """
-    problem = problem.wide()
-    _check_readable(problem)
-    limits, lead = problem.limits, problem.lead
-    n, m, new = limits.queries, limits.keys, problem.query.new_empty
-    peak, total, entropy = (new((*lead, n)) for _ in range(3))
-    place, sums = new((*lead, n), dtype=torch.int32), new((*lead, m))
-    blocks, everything = _blocks(problem), slice(0, n)
-    with _on(problem):
-        scored = _scored(problem, _made_once(problem, blocks), blocks, everything)
-        sizes, restricted = sizes_of(lead), _limits(limits, None, everything)
-        numbers = sizes, n, m, problem.query.shape[-1], m - n
-        chosen: dict[str, Any] = {
-            "CAUSAL": limits.causal, "PROFILE": _profile(problem), "BM": blocks.rows, "BN": blocks.keys,
-            "W": blocks.warps, "num_warps": blocks.warps, "maxnreg": 128,
-        }  # fmt: skip
-        rows = _kernels().summaries.by_query[(lead.numel() * -(-n // blocks.rows),)]
-        rows(scored, restricted, peak, total, entropy, place, *numbers, **chosen)
-        if asked.sums:
-            keys = _kernels().summaries.by_key[(lead.numel() * -(-m // blocks.keys),)]
-            keys(scored, restricted, peak, total, sums, *numbers, **chosen)
-    largest = (1 / total).masked_fill(total == 0, 0.0)  # e^(peak − peak) / total
-    return Summary(
-        log_sum_exp(peak, total)[0],
-        largest[..., None] if asked.top else None,
-        place[..., None].long() if asked.top else None,
-        sums if asked.sums else None,
-        entropy if asked.entropy else None,
-    )

@@ -23,7 +23,7 @@ class Operand(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Who may see whom, and the seeds of each row's dropout."""
+    """The restrictions, and the seeds of each row's dropout."""
 
     lens: Operand
     mask: Operand
@@ -33,14 +33,14 @@ class Limits(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """What the scores of pairs are made of.
+    """The operands that the scores of pairs are made of.
 
     Attributes:
         query: (..., n, h).
         key: (..., m, h).
         weight: v, (..., h).
         x: s e^{2q}, feature-major and padded; q itself for `distance`.
-        y: e^{2k}, or k, likewise.
+        y: e^{2k}, feature-major and padded; k itself for `distance`.
         v: v over its largest element, padded with 0.
         gain: (..., 2): Σ v, and what a sum of v r / s is multiplied by.
         query_peaks: (..., blocks).

@@ -13,7 +13,7 @@ INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 @triton.jit
 def at(operand, element, sizes):
-    """Where a batch element begins, in an operand that may be broadcast over some leading dimensions."""
+    """The beginning of a batch element in an operand that may be broadcast over some leading dimensions."""
     offset = tl.zeros((), tl.int64)
     rest = element
     for d in tl.static_range(len(sizes)):
@@ -114,7 +114,7 @@ def tanh_and_slope(x):
 
 @triton.jit
 def tile_rows(x, BM: tl.constexpr, W: tl.constexpr):
-    """Where the rows of a tile begin, dealt out over W warps of L lanes.
+    """The beginnings of the rows of a tile, dealt out over W warps of L lanes.
 
     A tile of BM × BN pairs is computed as [BM / W, BN / L, W, L]. Triton then gives a thread BM / W rows by BN / L
     columns, so that it loads few queries and keys for many pairs; left alone it deals out all of its pairs along one
@@ -126,7 +126,7 @@ def tile_rows(x, BM: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def tile_cols(y, BN: tl.constexpr, L: tl.constexpr):
-    """Where the columns of a tile begin, likewise."""
+    """The beginnings of the columns of a tile, dealt out over the lanes."""
     cols = tl.arange(0, BN // L)[:, None] * L + tl.arange(0, L)[None, :]
     return (y + cols)[None, :, None, :]
 

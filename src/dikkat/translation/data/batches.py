@@ -79,7 +79,8 @@ class Batches:
         self._seed, self._rank, self._world = seed, rank, world
         self._buffers = self._in_buffers(buffer)
         if batch_tokens is None:
-            self._sizes = [_even(sum(end - first for first, end in ranges), batch_size) for ranges in self._buffers]
+            counts = [sum(end - first for first, end in ranges) for ranges in self._buffers]
+            self._sizes = [np.diff(np.append(np.arange(0, count, batch_size), count)) for count in counts]
         else:
             self._check(batch_tokens)
             self._sizes = [self._cut(ranges, batch_tokens) for ranges in self._buffers]
@@ -125,11 +126,11 @@ class Batches:
             skipped = 0
 
     def _random(self, *numbers: int) -> np.random.Generator | None:
-        """For what is drawn once (0, 0), once an epoch (epoch + 1, 0), and for each buffer (epoch + 1, buffer + 1)."""
+        """A stream of random numbers, by epoch + 1 and buffer + 1; 0 stands for all of them."""
         return None if self._seed is None else np.random.default_rng((self._seed, *numbers))
 
     def _in_buffers(self, buffer: int) -> list[list[tuple[int, int]]]:
-        """The blocks of each buffer."""
+        """The blocks of each buffer, by their first rows and ends."""
         count = len(self._store)
         if count <= buffer:
             return [[(0, count)]]
@@ -140,7 +141,7 @@ class Batches:
         return [[blocks[block] for block in part.tolist()] for part in np.array_split(order, buffers)]
 
     def _batches(self, buffer: int, random: np.random.Generator | None, skipped: int) -> Iterator[Batch]:
-        """The batches of a buffer behind the first ones."""
+        """The batches of a buffer but for the skipped ones."""
         sources, targets = map(_Sentences, self._store.read(self._buffers[buffer]))
         order = _sorted(sources.lengths, targets.lengths, random)
         ends = self._sizes[buffer].cumsum()
@@ -162,7 +163,7 @@ class Batches:
             )
 
     def _cut(self, ranges: list[tuple[int, int]], batch_tokens: int) -> NDArray[np.intp]:
-        """How many of a buffer's sorted pairs go together."""
+        """The sizes of a buffer's batches, cut from its sorted pairs."""
         sources, targets = (
             np.concatenate([lengths[first:end] for first, end in ranges])
             for lengths in (self._store.source_lengths, self._store.target_lengths)
@@ -178,11 +179,6 @@ class Batches:
         return np.array(sizes)
 
 
-def _even(count: int, size: int) -> NDArray[np.intp]:
-    whole, rest = divmod(count, size)
-    return np.array([size] * whole + [rest] * (rest > 0))
-
-
 def _shuffled(random: np.random.Generator | None, count: int) -> NDArray[np.int64]:
     return np.arange(count) if random is None else random.permutation(count)
 
@@ -190,7 +186,7 @@ def _shuffled(random: np.random.Generator | None, count: int) -> NDArray[np.int6
 def _sorted(
     sources: NDArray[np.int32], targets: NDArray[np.int32], random: np.random.Generator | None
 ) -> NDArray[np.int64]:
-    """The rows by the length of the target, then of the source, then by chance."""
+    """The rows in order of the target's length, then of the source's, then at random."""
     key = targets.astype(np.int64) * (int(sources.max()) + 1) + sources
     order = _shuffled(random, len(key))
     return order[key[order].argsort(kind="stable")]
@@ -204,17 +200,17 @@ class _Sentences:
         self._lengths = torch.from_numpy(sentences.lengths)
         self._starts = torch.from_numpy(np.cumsum(sentences.lengths, dtype=np.int64)) - self._lengths
         self._count = len(sentences.numbers)
-        # Behind all sentences stands what a look-up behind the end of one finds.
+        # Padding and the end stand behind all sentences, where a look-up behind the end of one is led.
         self._numbers = torch.from_numpy(np.append(sentences.numbers, np.array([PAD, END], np.int32)))
 
     def padded(self, rows: Tensor, *, ends: bool = False) -> tuple[Tensor, Tensor]:
         """Some of the sentences as one tensor (B, S) int64, and their lengths (B,) int64; with both ends or without."""
         lengths = self._lengths[rows].long().unsqueeze(1)
         positions = torch.arange(int(lengths.max()) + ends)
-        places = (self._starts[rows].unsqueeze(1) + positions).where(positions < lengths, self._count)
+        offsets = (self._starts[rows].unsqueeze(1) + positions).where(positions < lengths, self._count)
         if ends:
-            places = places.where(positions != lengths, self._count + 1)
-        numbers = self._numbers[places].long()
+            offsets = offsets.where(positions != lengths, self._count + 1)
+        numbers = self._numbers[offsets].long()
         if ends:
             numbers = torch.cat([numbers.new_full((len(rows), 1), BEGIN), numbers], dim=1)
         return numbers, lengths.squeeze(1) + 2 * ends

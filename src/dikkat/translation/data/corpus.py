@@ -42,10 +42,10 @@ class Corpus(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """What a message calls it."""
+        """The name in messages."""
 
     def fingerprint(self) -> str | None:
-        """What tells this corpus from every other, and from itself after a change; None: only its pairs do."""
+        """A text that tells this corpus from every other, and from itself after a change; None: only its pairs do."""
         return None
 
 
@@ -76,7 +76,7 @@ class PairCorpus(Corpus):
             yield pair
 
     def __str__(self) -> str:
-        """How many there are."""
+        """The number of pairs."""
         return f"{len(self.pairs):,} {'pair' if len(self.pairs) == 1 else 'pairs'} in memory"
 
 
@@ -103,7 +103,7 @@ def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
 class TsvCorpus(Corpus):
     r"""Sentence pairs of a file of lines `source TAB target`; further columns are ignored.
 
-    The file is read as the pairs are asked for, and anew each time.
+    The file is read as the pairs are gone through, and anew each time.
 
     Args:
         path: A UTF-8 file, plain or compressed with gzip.
@@ -155,7 +155,7 @@ class TsvCorpus(Corpus):
 class AlignedCorpus(Corpus):
     """Sentence pairs of two files of which line i of one translates line i of the other.
 
-    The files are read side by side as the pairs are asked for, and anew each time.
+    The files are read side by side as the pairs are gone through, and anew each time.
 
     Args:
         source: A UTF-8 file of sentences, one a line, plain or compressed with gzip.
@@ -198,7 +198,7 @@ class AlignedCorpus(Corpus):
                 yield _pair(source, target, f"{self}, line {number}")
 
     def __str__(self) -> str:
-        """Both paths."""
+        """The two paths."""
         return f"{self.source} and {self.target}"
 
     def fingerprint(self) -> str:
@@ -219,7 +219,7 @@ class DatasetCorpus(Corpus):
         source: The column of source sentences; `translation.en` is the field `en` in the column `translation`.
         target: The column of their translations.
 
-    Raises (when gone through, or asked for its fingerprint):
+    Raises (when gone through, or for its fingerprint):
         CorpusError: The library is not installed; no such data set, configuration, split or column; a column that is
             no text; no network.
 
@@ -306,7 +306,7 @@ _WITHOUT_NETWORK = (
 
 
 def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """The names of a row's columns, those within columns included."""
+    """The names of a row's columns, nested ones included."""
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from _columns(value, f"{within}{name}.")
@@ -325,7 +325,7 @@ def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
 
 
 def _rereadable(path: str | Path) -> Path:
-    """The path of what can be read any number of times."""
+    """A path, if it is no pipe."""
     path = Path(path)
     if path.is_fifo():
         raise CorpusError(f"{path}: got a pipe, which can be read once only; give a file")
@@ -346,7 +346,7 @@ def _pair(source: str, target: str, where: str) -> Pair:
 
 
 def _some(pairs: Iterable[Pair], where: str) -> Iterator[Pair]:
-    """The pairs, of which there must be one."""
+    """The pairs; an error where there are none."""
     empty = True
     for pair in pairs:
         empty = False
@@ -363,20 +363,6 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
     Raises:
         CorpusError: A line too long or not UTF-8; a broken .gz; a folder.
-        OSError: The file cannot be opened.
-    """
-    for number, raw in enumerate(raw_lines(path), start=1):
-        yield decode_line(raw, f"{path}, line {number}", first=number == 1)
-
-
-def raw_lines(path: str | Path) -> Iterator[bytes]:
-    """The lines of a plain or gzip file as they stand, with their ends.
-
-    Args:
-        path: The file.
-
-    Raises:
-        CorpusError: A broken .gz; a folder.
         OSError: The file cannot be opened.
     """
     path = Path(path)
@@ -397,7 +383,7 @@ def raw_lines(path: str | Path) -> Iterator[bytes]:
                 )
             if not raw:
                 return
-            yield raw
+            yield decode_line(raw, f"{path}, line {number}", first=number == 1)
 
 
 def _read_line(stream: BinaryIO, where: str) -> bytes:

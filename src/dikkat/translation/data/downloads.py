@@ -11,7 +11,7 @@ from dikkat.translation.errors import CorpusError
 
 
 class Checksum(NamedTuple):
-    """What a file's content is known by.
+    """A sum over a file's content.
 
     Attributes:
         algorithm: As `hashlib` calls it.
@@ -28,7 +28,7 @@ class Checksum(NamedTuple):
             return cls(algorithm, hashlib.file_digest(file, algorithm).hexdigest())
 
     def __str__(self) -> str:
-        """Both."""
+        """The algorithm and the value."""
         return f"{self.algorithm} {self.value}"
 
 
@@ -51,20 +51,20 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
     """
     with waited_for(path.with_name(f"{path.name}.lock"), path.name):
         if path.exists():
-            found = Checksum.of(path, checksum.algorithm)
-            if found != checksum:
+            actual = Checksum.of(path, checksum.algorithm)
+            if actual != checksum:
                 raise CorpusError(
-                    f"{path}: got a file with {found}; expected one with {checksum}. Delete it to have it "
+                    f"{path}: got a file with {actual}; expected one with {checksum}. Delete it to have it "
                     f"fetched from {address}, or put the right one there by hand"
                 )
             return
         part, by_hand = path.with_name(f"{path.name}.part"), f"put the file there by hand: {path} ({checksum})"
         try:
             _download(address, part, timeout, by_hand)
-            found = Checksum.of(part, checksum.algorithm)
-            if found != checksum:
+            actual = Checksum.of(part, checksum.algorithm)
+            if actual != checksum:
                 raise CorpusError(
-                    f"{address}: got a file with {found}; expected one with {checksum}. Try again, or {by_hand}"
+                    f"{address}: got a file with {actual}; expected one with {checksum}. Try again, or {by_hand}"
                 )
             with writing(path.name, path.parent):
                 publish(part, path)

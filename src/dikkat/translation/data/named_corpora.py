@@ -111,25 +111,9 @@ def _tatoeba(base: str) -> NamedCorpus:
         )
     else:
         fetch(f"{base}/{archive.name}", archive, checksum)
-    whole = TsvCorpus(_extracted(archive, _recorded(archive)))
+    whole = TsvCorpus(_extracted(archive, Checksum.of(archive).value))
     training, validation, test = split(whole, _TATOEBA_SHARE, _TATOEBA_SHARE)
     return NamedCorpus(training, validation, test, whole)
-
-
-def _recorded(archive: Path) -> str:
-    """The archive's SHA-256: recorded beside it the first time, and the same ever after."""
-    found = Checksum.of(archive).value
-    record = archive.with_name(f"{archive.name}.sha256")
-    if not record.exists():
-        with writing(record.name, record.parent):
-            write_whole(record, f"{found}  {archive.name}\n")
-    expected = record.read_text(encoding="utf-8").partition(" ")[0]
-    if found != expected:
-        raise CorpusError(
-            f"{archive}: got sha256 {found}; expected sha256 {expected}, as when it was first used. "
-            f"If it was replaced on purpose, delete {record}; otherwise delete both, to have it fetched again"
-        )
-    return found
 
 
 def _extracted(archive: Path, sha256: str) -> Path:

@@ -33,7 +33,7 @@ _FORMS = {  # the keys of each form: those that must be there, those that may
 
 @dataclass(frozen=True)
 class Source:
-    """Where the sentence pairs come from.
+    """A place that sentence pairs come from.
 
     | spelling | which pairs |
     | --- | --- |
@@ -51,7 +51,7 @@ class Source:
         part: Which of its parts; None: the one that it is used for.
         tsv: A file of pairs.
         source: A file of sentences, or the column of a data set.
-        target: Their translations, likewise.
+        target: A file or a column of their translations.
         dataset: A data set of the Hugging Face Hub, or a local folder.
         config: Which configuration of it.
         split: Which split of it.
@@ -105,17 +105,17 @@ first=600)
         return cls(**checked)
 
     def spelling(self) -> dict[str, Any]:
-        """What `parse` makes this source of; names of files and folders absolute."""
+        """The values that `parse` makes this source of; names of files and folders absolute."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
         return given | {key: str(Path(given[key]).absolute()) for key in _places(given)}
 
     def __str__(self) -> str:
-        """As one would write it."""
+        """The spelling as a person would write it."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
         return self.name if self.name and len(given) == 1 else toml.written(given)
 
     def title(self) -> str:
-        """As one would write it, for those to whom the folders of this machine mean nothing.
+        """The spelling as a person would write it, without the folders of this machine.
 
         Example:
             >>> Source.parse("/home/marie/pairs.tsv").title()
@@ -126,7 +126,7 @@ first=600)
         return str(replace(self, **names))
 
     def has_part(self, part: Part) -> bool:
-        """Whether the corpus itself says which of its pairs are of the part: a named one does."""
+        """True where the corpus itself says which of its pairs are of the part: a named one does."""
         return self.name is not None and self.part is None and (self.name != PHRASEBOOK or part != "validation")
 
     def open(self, part: Part) -> Any:

@@ -62,7 +62,7 @@ def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tup
     """Split a corpus of any size into parts that have no source sentence in common, whatever its case and spacing.
 
     A keyed hash of the source sentence says which part a pair is in. So nothing is kept in memory, a sentence stays
-    in its part when the corpus grows, and the parts are as large as asked for up to chance.
+    in its part when the corpus grows, and the parts are as large as requested up to chance.
 
     Args:
         corpus: What to split.
@@ -124,7 +124,8 @@ class _Part(Corpus):
         key = str(self._seed).encode()
         empty = True
         for pair in self._corpus:
-            if self._first <= _hash(_same(pair[0]), key) < self._end:
+            digest = hashlib.blake2b(_same(pair[0]).encode(), digest_size=8, key=key).digest()
+            if self._first <= int.from_bytes(digest, "little") < self._end:
                 empty = False
                 yield pair
         if empty:
@@ -134,11 +135,7 @@ class _Part(Corpus):
             )
 
     def __str__(self) -> str:
-        return f"{self._corpus}, {self._share:.3g} of it"
-
-    @property
-    def _share(self) -> float:
-        return (self._end - self._first) / 2**64
+        return f"{self._corpus}, {(self._end - self._first) / 2**64:.3g} of it"
 
     def fingerprint(self) -> str | None:
         whole = self._corpus.fingerprint()
@@ -186,11 +183,7 @@ def _check_shares(*shares: float) -> None:
 
 
 def _same(sentence: str) -> str:
-    """What two sentences share that are the same to a reader, and to the word tokenizer."""
+    """The form that sentences share which differ in case, spacing and apostrophes alone."""
     if not sentence.isascii():
         sentence = unicodedata.normalize("NFC", sentence).replace("’", "'")
     return " ".join(sentence.casefold().split())
-
-
-def _hash(text: str, key: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=key).digest(), "little")

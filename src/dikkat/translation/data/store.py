@@ -3,12 +3,11 @@
 import hashlib
 import json
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from dikkat.translation.text.tokenizer import Tokenizer
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
-_FORMAT = 1  # of the file; another number, and files of the old one are made anew
+_FORMAT = 2  # of the file; another number, and files of the old one are made anew
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
 _WHAT = "a corpus's token numbers"
@@ -41,7 +40,7 @@ class Sentences(NamedTuple):
 
 @dataclass
 class Counts:
-    """What became of a corpus's pairs.
+    """The numbers of a corpus's pairs that were read and left out.
 
     Attributes:
         read: All of them.
@@ -86,9 +85,7 @@ class Store:
         Args:
             pairs: Token numbers of source and target, without ends.
         """
-        memory = _Memory()
-        memory.write(*_columns(pairs))
-        return cls(memory.table(), Counts(read=len(pairs)))
+        return cls(_table([_batch(*_columns(pairs))]), Counts(read=len(pairs)))
 
     @classmethod
     def build(
@@ -103,8 +100,8 @@ class Store:
     ) -> "Store":
         """Tokenise a corpus, once: the second time, it is opened from the cache folder.
 
-        The corpus is gone through once. Equal pairs are told by 64-bit hashes, which take 8 bytes of memory a pair;
-        that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
+        The corpus is gone through once. Equal pairs are told by 64-bit hashes, which take about 70 bytes of memory a
+        pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
         a list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two
         processes that want the same at once, one waits for the other.
 
@@ -134,9 +131,9 @@ class Store:
         work = _Work(corpus, (source_tokenizer, target_tokenizer), max_length, distinct, progress)
         fingerprint = corpus.fingerprint()
         if fingerprint is None:
-            memory = _Memory()
-            work.into(memory)
-            return cls(memory.table(), work.counts)
+            batches: list[Any] = []
+            work.into(batches.append)
+            return cls(_table(batches), work.counts)
         parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return cls._from_cache(cache_folder("tokenised") / f"{key[:32]}.arrow", work)
@@ -149,16 +146,7 @@ class Store:
                     return cls(*_from_file(path))
                 except _DamagedError as error:
                     warnings.warn(f"{path}: damaged ({error}); it is made anew", UserWarning, stacklevel=3)
-            part = path.with_suffix(".part")  # under the lock, nobody else's; one that a killed process left goes
-            try:
-                with opened(part, "wb", _WHAT) as file:
-                    sink = _File(file, path.parent)
-                    work.into(sink)
-                    sink.end(work.counts)
-                with writing(_WHAT, path.parent):
-                    publish(part, path)
-            finally:
-                part.unlink(missing_ok=True)
+            _write(path, work)
             return cls(*_from_file(path))
 
     def __len__(self) -> int:
@@ -174,7 +162,7 @@ class Store:
         """Some of the pairs, copied into memory.
 
         Args:
-            ranges: Of rows, each as its first one and the one behind its last; in the order in which they are wanted.
+            ranges: Of rows, each as its first one and the one behind its last; in the order of the result.
 
         Returns:
             The source and the target sentences.
@@ -198,7 +186,7 @@ class Store:
         return source, target
 
     def losses(self) -> str | None:
-        """How many of the corpus's pairs were left out and why, for a message; None: none."""
+        """A message about the pairs that were left out, and why; None: none were."""
         counts = self.counts
         reasons = (
             (counts.left_out, "longer than max_length tokens on a side"),
@@ -210,48 +198,27 @@ class Store:
         return f"{left_out:,} of {counts.read:,} pairs left out: {', '.join(said)}" if said else None
 
 
-class _Sink(Protocol):
-    def write(self, sources: Any, targets: Any) -> None:
-        """Take the pairs of a chunk: two arrays of pyarrow's."""
+def _write(path: Path, work: "_Work") -> None:
+    """Write the pairs to a file of Arrow's, whole or not at all; its last, empty batch has the counts."""
+    import pyarrow as pa
 
+    def write(batch: Any, notes: dict[str, str] | None = None) -> None:
+        with writing(_WHAT, path.parent):
+            writer.write_batch(batch, notes)
 
-class _Memory:
-    """Pairs in memory."""
-
-    def __init__(self) -> None:
-        self._batches: list[Any] = []
-
-    def write(self, sources: Any, targets: Any) -> None:
-        self._batches.append(_batch(sources, targets))
-
-    def table(self) -> Any:
-        import pyarrow as pa
-
-        return pa.Table.from_batches(self._batches)
-
-
-class _File:
-    """Pairs in a file of Arrow's, each chunk with the checksum of all so far. The last, empty one has the counts."""
-
-    def __init__(self, file: Any, folder: Path) -> None:
-        import pyarrow as pa
-
-        self._folder, self._checksum = folder, 0
-        with writing(_WHAT, folder):
-            self._writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
-
-    def write(self, sources: Any, targets: Any) -> None:
-        batch = _batch(sources, targets)
-        self._checksum = _checksum(batch, self._checksum)
-        with writing(_WHAT, self._folder):
-            self._writer.write_batch(batch, {"checksum": str(self._checksum)})
-
-    def end(self, counts: Counts) -> None:
-        text, batch = json.dumps(asdict(counts)), _batch(*_columns([]))
-        checksum = zlib.crc32(text.encode(), _checksum(batch, self._checksum))
-        with writing(_WHAT, self._folder):
-            self._writer.write_batch(batch, {"counts": text, "checksum": str(checksum)})
-            self._writer.close()
+    part = path.with_suffix(".part")  # under the lock, nobody else's; one that a killed process left goes
+    try:
+        with opened(part, "wb", _WHAT) as file:
+            with writing(_WHAT, path.parent):
+                writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
+            work.into(write)
+            write(_batch(*_columns([])), {"counts": json.dumps(asdict(work.counts))})
+            with writing(_WHAT, path.parent):
+                writer.close()
+        with writing(_WHAT, path.parent):
+            publish(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class _DamagedError(Exception):
@@ -259,32 +226,22 @@ class _DamagedError(Exception):
 
 
 def _from_file(path: Path) -> tuple[Any, Counts]:
-    """The table of a file, which stays where it is, and the counts."""
+    """The table of a file, memory-mapped, and the counts."""
     import pyarrow as pa
 
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         if reader.schema != _batch(*_columns([])).schema:
             raise _DamagedError(f"its columns are {reader.schema}")
-        checksum, counts, batches = 0, b"", []
+        counts, batches = b"", []
         for number in range(reader.num_record_batches):
             batch, notes = reader.get_batch_with_custom_metadata(number)
             batch.validate()  # nothing is read before it is sure to be within the file
-            counts = notes.get(b"counts", b"")
-            checksum = zlib.crc32(counts, _checksum(batch, checksum))
-            if int(notes[b"checksum"]) != checksum:
-                raise _DamagedError(f"part {number + 1} of {reader.num_record_batches} has another checksum")
+            counts = notes.get(b"counts", b"") if notes else b""
             batches.append(batch)
-        return pa.Table.from_batches(batches), Counts(**json.loads(counts))
+        return _table(batches), Counts(**json.loads(counts))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _DamagedError(str(error) or type(error).__name__) from error
-
-
-def _checksum(batch: Any, before: int) -> int:
-    for column in batch.columns:
-        for numbers in (column.offsets, column.values):
-            before = zlib.crc32(numbers.to_numpy(), before)
-    return before
 
 
 def _columns(pairs: Sequence[TokenPair]) -> tuple[Any, Any]:
@@ -292,6 +249,12 @@ def _columns(pairs: Sequence[TokenPair]) -> tuple[Any, Any]:
 
     kind = pa.list_(pa.int32())
     return pa.array([source for source, _ in pairs], kind), pa.array([target for _, target in pairs], kind)
+
+
+def _table(batches: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches)
 
 
 def _batch(sources: Any, targets: Any) -> Any:
@@ -302,7 +265,7 @@ def _batch(sources: Any, targets: Any) -> Any:
 
 @dataclass
 class _Work:
-    """Reading and tokenising a corpus."""
+    """One pass over a corpus: reading, tokenising, counting."""
 
     corpus: Corpus
     tokenizers: tuple[Tokenizer, Tokenizer]
@@ -311,19 +274,24 @@ class _Work:
     progress: Callable[[int], None] | None
     counts: Counts = field(default_factory=Counts)
 
-    def into(self, sink: _Sink) -> None:
-        """All pairs that are to be kept."""
-        met, digest, kept = _Met(), hashlib.sha256(), 0
+    def into(self, write: Callable[[Any], None]) -> None:
+        """Write the pairs that are kept, batch by batch of pyarrow's."""
+        met: set[int] = set()
+        digest, kept = hashlib.sha256(), 0
         pairs = iter(self.corpus)
         while chunk := list(islice(pairs, _CHUNK)):
-            hashes = np.fromiter(map(_hash, chunk), np.uint64, len(chunk))
-            new = met.new(hashes) if self.distinct else np.arange(len(chunk))
-            digest.update(hashes[new].astype("<u8").tobytes())
-            numbered = self._numbered([chunk[row] for row in new])
+            new = []
+            for pair in chunk:
+                number = _hash(pair)
+                if not self.distinct or number not in met:
+                    met.add(number)
+                    digest.update(number.to_bytes(8, "little"))
+                    new.append(pair)
+            numbered = self._numbered(new)
             kept += len(numbered)
             self.counts.read += len(chunk)
             self.counts.duplicates += len(chunk) - len(new)
-            sink.write(*_columns(numbered))
+            write(_batch(*_columns(numbered)))
             if self.progress is not None:
                 self.progress(self.counts.read)
         if not kept:
@@ -343,27 +311,7 @@ class _Work:
         return kept
 
 
-class _Met:
-    """The 64-bit numbers met so far, in sorted arrays that are each at least twice as long as the next."""
-
-    def __init__(self) -> None:
-        self._runs: list[NDArray[np.uint64]] = []
-
-    def new(self, numbers: NDArray[np.uint64]) -> NDArray[np.intp]:
-        """The places of those that were not met before, in ascending order; of equal ones the first."""
-        values, places = np.unique(numbers, return_index=True)
-        fresh = np.ones(len(values), bool)
-        for run in self._runs:
-            fresh &= run[run.searchsorted(values).clip(max=len(run) - 1)] != values
-        run = values[fresh]
-        while self._runs and len(self._runs[-1]) < 2 * len(run):
-            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
-        if len(run):
-            self._runs.append(run)
-        return np.sort(places[fresh])
-
-
 def _hash(pair: Pair) -> int:
     source, target = pair
-    text = f"{len(source)} {source}{target}"  # the length keeps apart what the joined sides would not
+    text = f"{len(source)} {source}{target}"  # the length tells pairs whose joined sides are equal
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=_KEY).digest(), "little")

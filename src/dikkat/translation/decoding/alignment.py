@@ -53,10 +53,10 @@ def align(translator: Translator, pairs: Sequence[Pair], *, batch_size: int = 64
     for number, pair in enumerate(pairs, start=1):
         if not all(side.strip() for side in pair):
             raise InputError(f"pair {number} has an empty sentence, which has no links")
-    found: list[set[Link]] = []
+    links: list[set[Link]] = []
     for start in range(0, len(pairs), batch_size):
-        found += _align_batch(translator, pairs[start : start + batch_size])
-    return found
+        links += _align_batch(translator, pairs[start : start + batch_size])
+    return links
 
 
 @torch.no_grad()
@@ -91,7 +91,7 @@ def _words(tokenizer: Tokenizer, sentences: Sequence[str]) -> list[list[int]]:
 
 
 def alignment_error_rate(found: Sequence[set[Link]], gold: Sequence[GoldLinks]) -> float:
-    r"""How many links are wrong or missing, from 0 to 1; smaller is better.
+    r"""The share of links that are wrong or missing, from 0 to 1; smaller is better.
 
     $$ 1 - \frac{|A \cap S| + |A \cap P|}{|A| + |S|} $$
 
@@ -131,7 +131,7 @@ def read_links(path: str | Path) -> list[GoldLinks]:
         CorpusError: A link of another form; the message has the line.
         OSError: The file cannot be opened.
     """
-    found = []
+    lines = []
     for number, line in enumerate(read_lines(path), start=1):
         sure, possible = set(), set()
         for text in line.split():
@@ -145,5 +145,5 @@ def read_links(path: str | Path) -> list[GoldLinks]:
             possible.add(link)
             if parts[2] == "-":
                 sure.add(link)
-        found.append(GoldLinks(frozenset(sure), frozenset(possible)))
-    return found
+        lines.append(GoldLinks(frozenset(sure), frozenset(possible)))
+    return lines

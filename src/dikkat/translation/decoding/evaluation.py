@@ -1,4 +1,4 @@
-"""How good translations are: sacreBLEU's corpus scores with their signatures, and the textbook's for a sentence."""
+"""The quality of translations: sacreBLEU's corpus scores with their signatures, and the textbook's for a sentence."""
 
 import math
 from collections import Counter
@@ -84,7 +84,7 @@ class Bucket:
         longest: Words of the longest.
         sentences: How many there are.
         bleu: Of these sentences as a corpus, from 0 to 100.
-        chrf: Likewise.
+        chrf: The same.
     """
 
     shortest: int
@@ -119,23 +119,23 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
     members: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
         members.setdefault(max(0, len(source.split()) - 1) // BUCKET, []).append(index)
-    found = []
+    buckets = []
     for number, chosen in sorted(members.items()):
         scores = evaluate([hypotheses[index] for index in chosen], [references[index] for index in chosen])
-        found.append(Bucket(number * BUCKET + 1, (number + 1) * BUCKET, len(chosen), scores.bleu, scores.chrf))
-    return found
+        buckets.append(Bucket(number * BUCKET + 1, (number + 1) * BUCKET, len(chosen), scores.bleu, scores.chrf))
+    return buckets
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How a system's score compares to another's, by paired bootstrap resampling.
+    """A comparison of two systems' scores, by paired bootstrap resampling.
 
     Attributes:
         metric: `"BLEU"` or `"chrF2"`.
         score: Of the system.
         interval: Half the width of its 95 % confidence interval.
         other_score: Of the system that it is compared to.
-        other_interval: Likewise.
+        other_interval: Half the width of its interval.
         p_value: How often so large a difference would come about by chance if the two were equally good.
         signature: How it was computed.
     """
@@ -150,7 +150,7 @@ class Difference:
 
 
 def significance(hypotheses: Sequence[str], others: Sequence[str], references: Sequence[str]) -> list[Difference]:
-    """Whether one system is better than another on the same sentences, as sacreBLEU tests it: 1,000 resamples.
+    """Compare two systems on the same sentences, as sacreBLEU tests them: 1,000 resamples.
 
     Koehn, "Statistical significance tests for machine translation evaluation" (2004).
 
@@ -212,7 +212,7 @@ def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: i
 
     Args:
         hypothesis: Words, or a string of words with white space between them.
-        reference: Likewise.
+        reference: Words, or a string of them.
         k: The longest n-grams, at least 1.
 
     Returns:

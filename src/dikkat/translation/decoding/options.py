@@ -1,4 +1,4 @@
-"""What there is to choose about a search."""
+"""The options of a search."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def length_limit(source_tokens: int) -> int:
 
 @dataclass(frozen=True)
 class Search:
-    r"""How to look for the best translation, or to draw some at random.
+    r"""The options of a search for the best translation, or of drawing some at random.
 
     Of a sentence's hypotheses the `beam` likeliest go on from each step to the next. One that the model ends leaves
     the beam and its place is not filled again, so that a beam of 1 is greedy search. Ended ones compete by
@@ -93,10 +93,6 @@ class Search:
             raise SettingsError(f"n_best: got {self.n_best}; expected a whole number from 1 to {self.beam}, the beam")
         if self.max_ratio is not None and self.max_ratio < self.min_ratio:
             raise SettingsError(f"max_ratio: got {self.max_ratio}; expected at least {self.min_ratio}, the min_ratio")
-        self._check_way()
-
-    def _check_way(self) -> None:
-        """No value that would do nothing."""
         unused = ("beam", "length_penalty") if self.sample else ("temperature", "top_k", "seed")
         why = "samples are drawn one by one" if self.sample else "it acts on samples alone"
         for name in unused:

@@ -199,7 +199,7 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
 
 
 def runnable(models: Sequence[TranslationModel], search: Search) -> "Compiled | None":
-    """What is kept of the model for the compiled call; None where it cannot do this search.
+    """The panels and stamps of the model for the compiled call; None where it cannot do this search.
 
     Raises:
         SettingsError: A precision that PyTorch's steps do not have.
@@ -211,7 +211,7 @@ def runnable(models: Sequence[TranslationModel], search: Search) -> "Compiled | 
 
 
 def _examined(models: Sequence[TranslationModel], search: Search) -> "tuple[list[str], Compiled | None]":
-    """The reasons of `explain`; and what is kept of the last model, where that can do a search of its own."""
+    """The reasons of `explain`; and the kept panels of the last model, where the compiled call can search it."""
     reasons, kept = [], None
     if search.sample:
         reasons.append("samples are drawn, and nothing is searched")
@@ -266,7 +266,7 @@ def _compiled_search(
 
 
 class Compiled:
-    """What is kept of a model for its searches, and how the model was when that was made.
+    """The panels kept of a model for its searches, and the state of the model that they were made from.
 
     Args:
         model: On the CPU, in evaluation mode. What its modules have is replaced, and not written into.
@@ -293,7 +293,7 @@ class Compiled:
         return [*own.values(), *chain.from_iterable(map(dict.values, self._tables))]
 
     def fits(self, model: nn.Module) -> bool:
-        """Whether the model has the same modules, attributes, tensors and hooks, and no write has been counted."""
+        """True where the model has the same modules, attributes, tensors and hooks, and no write has been counted."""
         now, writes = self._present(model), self._writes
         return (
             len(now) == len(self._values)
@@ -318,7 +318,7 @@ _lock = Lock()
 
 
 def _kept(model: TranslationModel) -> Compiled:
-    """What is kept of a model, made by one of the threads that ask at once."""
+    """The kept panels of a model, made by one of the threads that ask at once."""
     with _lock:
         kept: Compiled | None = vars(model).get(COMPILED)
         if kept is None or not kept.fits(model):

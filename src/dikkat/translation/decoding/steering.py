@@ -23,7 +23,7 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Steering:
-    """What a reader wants otherwise than the model. Steps and positions are counted from 0.
+    """A reader's changes to a translation. Steps and positions are counted from 0.
 
     Attributes:
         words: Of steps, the token number that is to be written there.
@@ -38,7 +38,7 @@ class Steering:
 
 @dataclass(frozen=True)
 class Step:
-    """A token that was written.
+    """A step of a translation: the token that was written, and the alternatives.
 
     Attributes:
         token: Its number; the end's for the last step, unless the sentence was cut.
@@ -65,7 +65,7 @@ def steps(
     Args:
         translator: The model and its tokenizers.
         sentence: Of at least one token.
-        steering: What is wanted otherwise.
+        steering: The changes.
         likeliest: How many tokens to tell of at each step.
 
     Yields:
@@ -75,7 +75,7 @@ def steps(
         InputError: A sentence that cannot be translated; a step or position below 0; a position behind the sentence's
             end; a token that the model does not have, or that never comes out; a weight outside 0 to 1, or weights that
             add up to more; pins of a model without attention, or with coverage.
-        StoppedError: The steps are not wanted any more.
+        StoppedError: The steps were stopped.
 
     Example:
         >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
@@ -110,8 +110,8 @@ def translation(translator: Translator, sentence: str, taken: list[Step]) -> Tra
     encoded = translator.source_tokenizer.encode_all([sentence])[0]
     weights = torch.stack([step.weights for step in written]) if written else torch.zeros(0, len(encoded.ids))
     score = sum(step.log_probability for step in taken)
-    found = Hypothesis([step.token for step in written], score, weights, finished)
-    return translator.as_translation(sentence, encoded, found)
+    hypothesis = Hypothesis([step.token for step in written], score, weights, finished)
+    return translator.as_translation(sentence, encoded, hypothesis)
 
 
 @torch.no_grad()
@@ -126,19 +126,20 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
         features, weights, after = model.step_features(torch.tensor([previous], device=device), memory, state)
         if pins := steering.pins.get(index):
             weights = _pinned(weights, pins)
-            features, _, after = model.step_features(
-                torch.tensor([previous], device=device), _looking(memory, weights), state
-            )
+            # Of one position any score gives a weight of 1, so that its value is the context.
+            context = weights.unsqueeze(1).to(memory.value.dtype) @ memory.value
+            one = Memory(memory.score, memory.key[:, :1], context, None)
+            features, _, after = model.step_features(torch.tensor([previous], device=device), one, state)
         state = after
         scores = model.scores(features)
         log_probabilities = scores.log_softmax(1)
         possible = allowed(log_probabilities, copies, torch.tensor([index >= fewest]))
-        found, tokens = best(possible, min(max(1, likeliest), possible.shape[1]))
-        if not bool(found[0, 0].isfinite()):
+        gains, tokens = best(possible, min(max(1, likeliest), possible.shape[1]))
+        if not bool(gains[0, 0].isfinite()):
             raise unknown_scores()
         chosen = steering.words.get(index, int(tokens[0, 0]))
         looked_at = weights[0] if model.attends else torch.full((len(source),), 1 / len(source))
-        told = [(int(t), float(p)) for t, p in zip(tokens[0], found[0], strict=True) if p > -torch.inf]
+        told = [(int(t), float(p)) for t, p in zip(tokens[0], gains[0], strict=True) if p > -torch.inf]
         yield Step(chosen, float(log_probabilities[0, chosen]), looked_at.float().cpu(), told[:likeliest])
         if chosen == END:
             return
@@ -146,27 +147,21 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
 
 
 def _pinned(weights: Tensor, pins: Mapping[int, float]) -> Tensor:
-    """Weights (1, S) with some of them as a reader wants them."""
-    found, positions = weights.double(), torch.tensor(sorted(pins), device=weights.device)
-    wanted = torch.tensor([pins[each] for each in sorted(pins)], device=weights.device, dtype=torch.float64)
-    others = found.shape[1] - len(pins)
+    """Weights (1, S) with some of them pinned."""
+    changed, positions = weights.double(), torch.tensor(sorted(pins), device=weights.device)
+    pinned = torch.tensor([pins[each] for each in sorted(pins)], device=weights.device, dtype=torch.float64)
+    others = changed.shape[1] - len(pins)
     if not others:
-        wanted = wanted / wanted.sum()
-    found[0, positions] = 0
-    left, total = max(0.0, 1 - float(wanted.sum())), float(found.sum())
-    found = found * (left / total) if total > _NOTHING else torch.full_like(found, left / max(1, others))
-    found[0, positions] = wanted
-    return found.to(weights.dtype)
-
-
-def _looking(memory: Memory, weights: Tensor) -> Memory:
-    """A memory of one position: there any score gives a weight of 1, so that its value is the context."""
-    context = weights.unsqueeze(1).to(memory.value.dtype) @ memory.value
-    return Memory(memory.score, memory.key[:, :1], context, None)
+        pinned = pinned / pinned.sum()
+    changed[0, positions] = 0
+    left, total = max(0.0, 1 - float(pinned.sum())), float(changed.sum())
+    changed = changed * (left / total) if total > _NOTHING else torch.full_like(changed, left / max(1, others))
+    changed[0, positions] = pinned
+    return changed.to(weights.dtype)
 
 
 def _most(steering: Steering, positions: int) -> int:
-    """Steps at most: those of a search, or of a translation that is given from its first word on."""
+    """The most steps: those of a search, or as many as words are given without a gap."""
     given = next(index for index in range(len(steering.words) + 1) if index not in steering.words)
     return max(limits(GREEDY, positions)[1], given)
 

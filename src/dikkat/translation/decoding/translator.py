@@ -55,7 +55,7 @@ class Translation:
 
 
 class Translates:
-    """What a translator and an ensemble of several do: sentences in, translations out."""
+    """Sentences in, translations out: the methods of a translator and of an ensemble."""
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
@@ -113,7 +113,7 @@ class Translates:
     def translate_n_best(
         self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
     ) -> Iterator[list[Translation]]:
-        """As `translate_lines`, but `search.n_best` translations of each sentence: the best, or samples.
+        """Translate sentences into `search.n_best` translations each: the best, or samples.
 
         Args:
             lines: As in `translate_lines`, and so are all others.
@@ -131,10 +131,10 @@ class Translates:
             raise TypeError("sentences: got one string; expected several of them: translate([sentence])")
         _check_batch_size(batch_size)
         size = _WINDOW * batch_size if batch_size > 1 else 1
-        return (found for window in _windows(lines, size) for found in self._window(window, batch_size, search))
+        return (group for window in _windows(lines, size) for group in self._window(window, batch_size, search))
 
     def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
-        """How likely given translations are.
+        """The log-probabilities of given translations.
 
         Args:
             pairs: Sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
@@ -173,32 +173,33 @@ class Translates:
         scores = [0.0] * len(checked)
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
         for batch in _batches(lengths, batch_size):
-            found = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
-            for index, each in zip(batch, found, strict=True):
+            results = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
+            for index, each in zip(batch, results, strict=True):
                 scores[index] = each
         return scores
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)
-        found = [[] if each.ids else [_empty(sentence)] for sentence, each in zip(sentences, encoded, strict=True)]
+        empty = torch.zeros(0, 0, device="cpu")
+        results = [[Translation(sentence, "", [], [], empty, 0.0)] for sentence in sentences]
         for batch in _batches([len(each.ids) for each in encoded], batch_size):
             hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
             for index, best in zip(batch, hypotheses, strict=True):
-                found[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
-        return found
+                results[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
+        return results
 
-    def as_translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
-        """What a search found for a sentence, as a user has it."""
-        copied = _copied_words(encoded, found)
-        labels = self.target_tokenizer.labels(found.ids)
+    def as_translation(self, sentence: str, encoded: Encoded, hypothesis: Hypothesis) -> Translation:
+        """The text, tokens and weights of a hypothesis for a sentence."""
+        copied = _copied_words(encoded, hypothesis)
+        labels = self.target_tokenizer.labels(hypothesis.ids)
         return Translation(
             source=sentence,
-            target=self.target_tokenizer.decode(found.ids, replace=copied),
+            target=self.target_tokenizer.decode(hypothesis.ids, replace=copied),
             source_tokens=encoded.pieces,
             target_tokens=[label if word is None else word for word, label in zip(copied, labels, strict=True)],
-            weights=found.weights,
-            score=found.score,
-            finished=found.finished,
+            weights=hypothesis.weights,
+            score=hypothesis.score,
+            finished=hypothesis.finished,
         )
 
 
@@ -412,9 +413,17 @@ class Translator(Translates):
             >>> b"settings.json" in Translator(model, settings, english, french).bundle()
             True
         """
-        from dikkat.translation.formats.living_page import bundled
+        from dikkat.show.living import SCORES, bundle
 
-        return bundled(self.model, self._contents())
+        reasons = []
+        if self.settings.coverage:
+            reasons.append("it has coverage, and the page's decoder has none")
+        if self.settings.score not in SCORES:
+            reasons.append(f"its score is {self.settings.score}, and the page's decoder has {', '.join(SCORES)}")
+        reasons += [] if reasons else self.model.undescribed()
+        if reasons:
+            raise InputError(f"model: got one that cannot be a page: {'; '.join(reasons)}")
+        return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
 
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """The page of `export_html` in a cell of a notebook, between Python and a reader.
@@ -472,24 +481,20 @@ class Ensemble(Translates):
         return self.models
 
 
-def _copied_words(encoded: Encoded, found: Hypothesis) -> list[str | None]:
+def _copied_words(encoded: Encoded, hypothesis: Hypothesis) -> list[str | None]:
     """For each target token the source word to put in its place, if it is unknown."""
-    words: list[str | None] = [None] * len(found.ids)
-    if UNKNOWN not in found.ids or UNKNOWN not in encoded.ids:
+    words: list[str | None] = [None] * len(hypothesis.ids)
+    if UNKNOWN not in hypothesis.ids or UNKNOWN not in encoded.ids:
         return words
     known = torch.tensor([number != UNKNOWN for number in encoded.ids], device="cpu")
-    for index, number in enumerate(found.ids):
+    for index, number in enumerate(hypothesis.ids):
         if number == UNKNOWN:
-            words[index] = encoded.pieces[int(found.weights[index].masked_fill(known, -1.0).argmax())]
+            words[index] = encoded.pieces[int(hypothesis.weights[index].masked_fill(known, -1.0).argmax())]
     return words
 
 
-def _empty(sentence: str) -> Translation:
-    return Translation(sentence, "", [], [], torch.zeros(0, 0, device="cpu"), 0.0)
-
-
 def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lists of so many sentences. Those before an error come before the error."""
+    """Lists of at most `size` checked sentences; those before an error are yielded before it is raised."""
     checked = (check_sentence(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
     while True:
         window: list[str] = []
@@ -506,7 +511,7 @@ def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Indices of sentences of similar lengths, the empty ones left out."""
+    """Batches of indices of sentences of similar lengths, without the empty ones."""
     order = sorted((index for index, length in enumerate(lengths) if length), key=lengths.__getitem__, reverse=True)
     start = 0
     while start < len(order):

@@ -25,22 +25,7 @@ class HubError(InputError):
 def push(
     contents: Contents, repo: str, *, private: bool = False, token: str | None = None, endpoint: str | None = None
 ) -> str:
-    """Upload a model folder with a card that says how to use it, as one commit.
-
-    Args:
-        contents: What to upload.
-        repo: `user/name`; made if need be.
-        private: Whether others may not see a repository that is made.
-        token: One that may write; None: that of `hf auth login` or of the variable HF_TOKEN.
-        endpoint: The Hub's address, if it is another than the public one's.
-
-    Returns:
-        The address of the commit.
-
-    Raises:
-        HubError: No token, no network, or refused.
-        OSError: No space for the files.
-    """
+    """Upload a model folder with a card that says how to use it, as one commit; see `Translator.push_to_hub`."""
     from huggingface_hub import HfApi
 
     with tempfile.TemporaryDirectory(prefix="dikkat-") as place:
@@ -60,21 +45,7 @@ def push(
 
 
 def pull(repo: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None) -> Path:
-    """Download a model folder, or find it in the Hub's cache; nothing else of the repository comes along.
-
-    Args:
-        repo: `user/name`.
-        revision: A branch, tag or commit; None: the newest.
-        token: As in `push`; for a private repository.
-        endpoint: As in `push`.
-
-    Returns:
-        The folder, for `Translator.load`.
-
-    Raises:
-        HubError: No such repository or revision, no network, refused, or no translator of dikkat.
-        OSError: No space for the files.
-    """
+    """Download a model folder, or find it in the Hub's cache, and nothing else; see `Translator.from_hub`."""
     from huggingface_hub import HfApi
 
     with _said(repo, "downloaded"):
@@ -86,12 +57,7 @@ def pull(repo: str, *, revision: str | None = None, token: str | None = None, en
 
 
 def card(contents: Contents, repo: str) -> str:
-    """The README.md of a model: what it is, and how to use it.
-
-    Args:
-        contents: The model.
-        repo: `user/name`.
-    """
+    """The README.md of a model: what it is, and how to use it."""
     settings, source, target = contents.settings, len(contents.source), len(contents.target)
     parameters = sum(each.numel() for each in contents.tensors.values())
     attention = "without attention" if settings.score == "none" else f"with {settings.score} attention"
@@ -125,7 +91,7 @@ Trained with these settings:
 
 @contextmanager
 def _said(repo: str, done: str) -> Iterator[None]:
-    """The library's errors in a sentence that says what to do."""
+    """A context that turns the library's errors into a `HubError` that says what to do."""
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
         HfHubHTTPError,
         HFValidationError,

@@ -42,12 +42,9 @@ _LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the 
 
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8"}  # as safetensors says
 
-_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
-_PICKLE_MAGIC = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
-
 
 def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
-    """Whether a model may be saved there: a free name, an empty folder, or a model folder and nothing else.
+    """Refuse a place for a model that is no free name, empty folder, or model folder and nothing else.
 
     Args:
         folder: Where.
@@ -73,7 +70,7 @@ def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
 
 
 def check_writable(folder: Path, files: Collection[str] = FILES) -> None:
-    """Whether a model can be saved there, tried out: for before the work, and not after it.
+    """Try out, before the work, that a model can be saved in a place.
 
     Args:
         folder: Where.
@@ -92,7 +89,7 @@ def check_writable(folder: Path, files: Collection[str] = FILES) -> None:
 
 
 class Contents(NamedTuple):
-    """What a model folder holds, of whatever framework the model is.
+    """The contents of a model folder.
 
     Attributes:
         tensors: The weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
@@ -112,12 +109,9 @@ class Contents(NamedTuple):
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
     """Save a model folder whole or not at all.
 
-    The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
-    on the way, a full disk for instance, an older model stays as it was, and nothing stays beside it. Where the system
-    itself stops between the two renames that this takes, the next `load` or `write` puts the older model back.
-
-    The weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes in: a folder
-    of others would not load.
+    The files are written to a new folder beside it and flushed to the disk; then that takes the name. Where the system
+    itself stops between the two renames that this takes, the next `load` or `write` puts the older model back. The
+    weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes in.
 
     Args:
         folder: Where; its parent folders are made if need be. A model folder is replaced.
@@ -183,30 +177,9 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
 
     Raises:
         ModelFolderError: No such folder; a file missing, truncated, damaged, far too large, or no regular file; another
-            version; a tensor missing, too many or of another shape; a pickle in place of the weights.
+            version; a tensor missing, too many or of another shape.
     """
-    model, contents, int8 = _read(Path(folder))
-    model.load_state_dict(contents.tensors, assign=True)
-    return model.eval().requires_grad_(not int8), *contents[1:]
-
-
-def read(folder: str | Path) -> Contents:
-    """What a model folder holds, after checking everything in it: `load`, for any framework.
-
-    Args:
-        folder: What `write` wrote.
-
-    Returns:
-        Weights on the CPU that are a `TranslationModel`'s of these settings and vocabularies, and all the rest.
-
-    Raises:
-        ModelFolderError: As in `load`.
-    """
-    return _read(Path(folder))[1]
-
-
-def _read(folder: Path) -> tuple[TranslationModel, Contents, bool]:
-    """The checked contents, the network that they fit, as yet without memory, and whether they are of int8."""
+    folder = Path(folder)
     recover(absolute(folder))
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
@@ -219,21 +192,25 @@ def _read(folder: Path) -> tuple[TranslationModel, Contents, bool]:
     expected = model.state_dict()
     stored = _expected_in_int8(expected) if int8 else expected
     tensors = _load_tensors(folder / WEIGHTS, stored, sums)
-    _check_tensors(stored, tensors, folder / WEIGHTS)
+    _check_names(stored, tensors, folder / WEIGHTS)
+    _refuse(
+        [f"{name}: got values that are not finite" for name in stored if not _finite(tensors[name])], folder / WEIGHTS
+    )
     if int8:
         _check_int8(tensors, folder / WEIGHTS)
         tensors = _from_int8(tensors)
-    return model, Contents(tensors, settings, source, target, origin), int8
+    model.load_state_dict(tensors, assign=True)
+    return model.eval().requires_grad_(not int8), settings, source, target, origin
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
-    """The network without memory: settings from outside must not reserve any before the weights agree with them."""
+    """The network on the meta device: a stranger's settings reserve no memory before the weights agree with them."""
     with torch.device("meta"), _NoInitialValues():
         return TranslationModel(settings, len(source), len(target))
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Leaves new weights as they are, since others take their place: on meta, filling them imports the compiler."""
+    """A mode that skips initial values: on the meta device, filling weights would import the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
@@ -251,7 +228,7 @@ def absolute(folder: Path) -> Path:
 
 
 def _has_scales(tensor: Tensor) -> bool:
-    """Whether a weight is stored in int8: matrices of several rows are."""
+    """True for a weight that is stored in int8: a matrix of several rows."""
     return tensor.ndim == 2 and len(tensor) > 1
 
 
@@ -268,7 +245,7 @@ def _in_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _expected_in_int8(expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names, types and shapes of these."""
+    """Names, types and shapes of the tensors that `_in_int8` makes."""
     stored: dict[str, Tensor] = {}
     for name, tensor in expected.items():
         if _has_scales(tensor):
@@ -280,7 +257,7 @@ def _expected_in_int8(expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_int8(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Whether these are numbers and scales that dikkat would write."""
+    """Refuse numbers and scales that dikkat would not write."""
     faults = []
     for name, tensor in tensors.items():
         if name.endswith(SCALES) and (bool((tensor < 0).any()) or not is_exact(tensor)):
@@ -353,13 +330,6 @@ def _load_tokenizer(path: Path, sums: Mapping[str, str] | None) -> Tokenizer:
 def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str, str] | None) -> dict[str, Tensor]:
     most = sum(each.numel() * each.itemsize for each in expected.values()) + _LARGEST_TEXT
     head = _bytes(path, most, first=_LARGEST_TEXT)
-    for magic, kind in _PICKLE_MAGIC.items():
-        # A safetensors file begins with the length of its header, in eight bytes, of any value; then comes JSON.
-        if head.startswith(magic) and head[8:9] != b"{":
-            raise ModelFolderError(
-                f"{path}: this is {kind}, not safetensors. dikkat unpickles nothing, since that can run any code: "
-                "save the weights as safetensors"
-            )
     _check_weights_header(expected, head, path)
     data = _bytes(path, most)
     _check_sum(path, data, sums)
@@ -370,30 +340,24 @@ def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str,
 
 
 def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Path) -> None:
-    """Hold what safetensors says of its tensors against what they should be, before reading gigabytes of them."""
+    """Compare the header of the weights with what is expected, before reading gigabytes of them."""
     try:
         said = parse_json(head[8 : 8 + int.from_bytes(head[:8], "little")])
-        found = {
+        stored = {
             name: f"{_TYPES.get(entry['dtype'], entry['dtype'])} {tuple(entry['shape'])}"
             for name, entry in said.items()
             if name != "__metadata__"
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
-    _refuse(misfits({name: described(tensor) for name, tensor in expected.items()}, found), path)
+    _refuse(misfits({name: described(tensor) for name, tensor in expected.items()}, stored), path)
 
 
 def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
-    """A file, or its first bytes, whoever wrote it."""
+    """The bytes of a file, or its first ones, however large or strange it is."""
     try:
         return read_regular(path, most=most, first=first)
     except FileNotFoundError:
-        pickles = sorted(file.name for file in path.parent.iterdir() if file.suffix in _PICKLES)
-        if path.name == WEIGHTS and pickles:
-            raise ModelFolderError(
-                f"{path}: missing; {pickles[0]} is there, but dikkat unpickles nothing, since that can run any code. "
-                "Save the weights as safetensors"
-            ) from None
         raise ModelFolderError(
             f"{path}: missing. {path.parent} is not a model folder of dikkat's, or incomplete"
         ) from None
@@ -403,14 +367,9 @@ def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
         raise ModelFolderError(str(error)) from error
 
 
-def _check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
-    _check_names(expected, found, path)
-    _refuse([f"{name}: got values that are not finite" for name in expected if not _finite(found[name])], path)
-
-
-def _check_names(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
-    """Names, dtypes and shapes."""
-    sides = ({name: described(tensor) for name, tensor in tensors.items()} for tensors in (expected, found))
+def _check_names(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor], path: Path) -> None:
+    """Check names, dtypes and shapes."""
+    sides = ({name: described(tensor) for name, tensor in tensors.items()} for tensors in (expected, actual))
     _refuse(misfits(*sides), path)
 
 

@@ -17,7 +17,7 @@ from dikkat.storage.folders import recover, write_folder
 from dikkat.storage.headers import header
 from dikkat.translation.formats import onnx_graphs
 from dikkat.translation.formats.model_folder import SETTINGS, SOURCE, TARGET, absolute, check_replaceable
-from dikkat.translation.network.model import State, TranslationModel, pad
+from dikkat.translation.network.model import DecoderState, TranslationModel, pad
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 
@@ -48,29 +48,15 @@ class Graphs(NamedTuple):
 def write(
     folder: str | Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer
 ) -> None:
-    """Write a model's graphs, in float32, and what a program needs beside them, whole or not at all.
-
-    Args:
-        folder: Where; its parent folders are made if need be. An ONNX folder is replaced.
-        model: On any device and of any dtype.
-        settings: What it was built with.
-        source: Of the language it reads.
-        target: Of the language it writes.
-
-    Raises:
-        InputError: A model that its weights alone do not describe, weights that are not finite or too large for an
-            ONNX file, or graphs that do not compute what PyTorch does; nothing is written.
-        ModelFolderError: Something else is in the folder.
-        OSError: The system could not write; an older folder is as it was.
-    """
+    """Write a model's graphs, in float32, and what a program needs beside them; see `Translator.export_onnx`."""
     folder = absolute(Path(folder))
     check_replaceable(folder, FILES)
     plain = _plain(model)
-    found = graphs(plain)
-    check(found, plain)
+    made = graphs(plain)
+    check(made, plain)
     content = {
-        ENCODER: found.encoder,
-        DECODER: found.decoder,
+        ENCODER: made.encoder,
+        DECODER: made.decoder,
         SETTINGS: (json.dumps({**header(FORMAT, VERSION), "settings": settings.to_dict()}, indent=2) + "\n").encode(),
         SOURCE: source.to_json().encode(),
         TARGET: target.to_json().encode(),
@@ -103,17 +89,17 @@ def graphs(model: TranslationModel) -> Graphs:
 
 
 @torch.no_grad()
-def check(found: Graphs, model: TranslationModel) -> None:
-    """Whether ONNX Runtime computes what PyTorch does: sentences of several lengths, and some steps of each.
+def check(made: Graphs, model: TranslationModel) -> None:
+    """Compare ONNX Runtime with PyTorch on sentences of several lengths, and some steps of each.
 
     Raises:
-        InputError: It does not.
+        InputError: They differ.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     encoder, decoder = (
         onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        for graph in (found.encoder, found.decoder)
+        for graph in (made.encoder, made.decoder)
     )
     random = torch.Generator().manual_seed(0)
     tables = model.network()
@@ -122,15 +108,15 @@ def check(found: Graphs, model: TranslationModel) -> None:
         numbers, sizes = pad(sources)
         memory, state = model.encode(numbers, sizes)
         given = _run(encoder, {"source": numbers.numpy(), "lengths": sizes.numpy()})
-        _compare(lengths, found.states, [given[name] for name in found.states], _arrays(state))
+        _compare(lengths, made.states, [given[name] for name in made.states], _arrays(state))
         for _ in range(_STEPS):
             token = _tokens(len(tables.target_table), len(lengths), random)
             scores, weights, state = model.step(token, memory, state)
             after = _run(decoder, {"token": token.numpy(), **given})
-            names = ["log_probabilities", "weights", *(f"next_{name}" for name in found.states)]
+            names = ["log_probabilities", "weights", *(f"next_{name}" for name in made.states)]
             expected = [scores.log_softmax(1).numpy(), weights.numpy(), *_arrays(state)]
             _compare(lengths, names, [after[name] for name in names], expected)
-            given |= {name: after[f"next_{name}"] for name in found.states}
+            given |= {name: after[f"next_{name}"] for name in made.states}
 
 
 def _tokens(vocabulary: int, count: int, random: torch.Generator) -> Tensor:
@@ -142,7 +128,7 @@ def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
-def _arrays(state: State) -> list[Array]:
+def _arrays(state: DecoderState) -> list[Array]:
     """A decoder's state as the graphs have it, rows first."""
     if isinstance(state, Covered):
         return [*_arrays(state.state), state.coverage.numpy()]
@@ -150,11 +136,11 @@ def _arrays(state: State) -> list[Array]:
     return [part.transpose(0, 1).numpy() for part in parts]
 
 
-def _compare(lengths: Sequence[int], names: Sequence[str], found: Sequence[Array], expected: Sequence[Array]) -> None:
-    for name, one, other in zip(names, found, expected, strict=True):
-        apart = np.abs(one - other) / np.maximum(1, np.abs(other))
-        if one.shape != other.shape or not bool((apart <= _WITHIN).all()):
+def _compare(lengths: Sequence[int], names: Sequence[str], actual: Sequence[Array], expected: Sequence[Array]) -> None:
+    for name, one, other in zip(names, actual, expected, strict=True):
+        distance = np.abs(one - other) / np.maximum(1, np.abs(other))
+        if one.shape != other.shape or not bool((distance <= _WITHIN).all()):
             raise InputError(
-                f"{name}: got numbers of the graph that are up to {apart.max():.2g} from PyTorch's, for sentences of "
-                f"{', '.join(map(str, lengths))} tokens; expected at most {_WITHIN:g}. Nothing was written"
+                f"{name}: got numbers of the graph that are up to {distance.max():.2g} from PyTorch's, for sentences "
+                f"of {', '.join(map(str, lengths))} tokens; expected at most {_WITHIN:g}. Nothing was written"
             )

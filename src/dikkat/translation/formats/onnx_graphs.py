@@ -22,7 +22,7 @@ def states(net: Network) -> list[str]:
 
 
 def _sizes(net: Network, name: str, rows: str) -> tuple[int | str, ...]:
-    """Of a value that both graphs know."""
+    """The sizes of a value that both graphs know."""
     values = net.decoder[0].weight_ih.shape[1] - net.target_table.shape[1]
     layers = (rows, len(net.decoder), net.hidden)
     return {
@@ -78,11 +78,11 @@ def _direction(g: Graph, net: Network, cells: Cells, below: str, real: str, back
     for value in [*after, after[0]]:
         step.output(step.new("after"), value, FLOAT, "sentences", size)
 
-    *last, found = g.several(
+    *last, states = g.several(
         "Scan", parts + 1, *[zeros] * parts, gates, real, body=step.as_body("step"), num_scan_inputs=2,
         scan_input_directions=[back, back], scan_output_directions=[back],
     )  # fmt: skip
-    return found, last
+    return states, last
 
 
 # --- reading
@@ -100,7 +100,7 @@ def encoder(net: Network, names: Mapping[int, str]) -> bytes:
     ends: list[list[str]] = []
     for layer in net.encoder:
         sides = [_direction(g, net, cells, below, real, back) for back, cells in enumerate(layer)]
-        below = g("Concat", *(found for found, _ in sides), axis=2)
+        below = g("Concat", *(after for after, _ in sides), axis=2)
         ends.append([g("Concat", *parts, axis=1) for parts in zip(*(last for _, last in sides), strict=True)])
     first = [_bridged(g, net.bridge, [last[0] for last in ends])]
     if net.bridge is not None:
@@ -112,14 +112,14 @@ def encoder(net: Network, names: Mapping[int, str]) -> bytes:
         lengths = g("Expand", g.whole(1), g.sizes(source, 0))
     if net.compared.coverage is not None:
         first.append(g("Expand", g.number(0), g.sizes(values, 0, 1)))
-    found = [_side(g, net.compared, net.compared.key, values), values, lengths, *first]
-    for name, value in zip(["keys", "values", "seen", *states(net)], found, strict=True):
+    outputs = [_side(g, net.compared, net.compared.key, values), values, lengths, *first]
+    for name, value in zip(["keys", "values", "seen", *states(net)], outputs, strict=True):
         g.output(name, value, _kind(name), *_sizes(net, name, "sentences"))
     return g.model(ENCODER)
 
 
 def _bridged(g: Graph, bridge: Affine | None, last: list[str]) -> str:
-    """(B, layers, h)."""
+    """The decoder's first states (B, layers, h), before their tanh."""
     stacked = g.stacked(last, 1)
     return stacked if bridge is None else g.affine(stacked, *bridge)
 
@@ -128,18 +128,18 @@ def _bridged(g: Graph, bridge: Affine | None, last: list[str]) -> str:
 
 
 def _side(g: Graph, compared: Compared, affine: Affine, features: str) -> str:
-    """Queries, or keys."""
-    found = g.affine(features, *affine)
+    """Queries of states, or keys of values."""
+    side = g.affine(features, *affine)
     if compared.unit:
         # Scaled by the largest first, so that no square is 0 that should not be.
-        peak = g("ReduceMax", g("Abs", found), axes=[-1], keepdims=1)
-        found = g("Div", found, g("Where", g("Equal", peak, g.number(0)), g.number(1), peak))
-        square = g("ReduceSum", g("Mul", found, found), g.whole([-1]), keepdims=1)
-        found = g("Div", found, g("Sqrt", g("Where", g("Equal", square, g.number(0)), g.number(1), square)))
+        peak = g("ReduceMax", g("Abs", side), axes=[-1], keepdims=1)
+        side = g("Div", side, g("Where", g("Equal", peak, g.number(0)), g.number(1), peak))
+        square = g("ReduceSum", g("Mul", side, side), g.whole([-1]), keepdims=1)
+        side = g("Div", side, g("Sqrt", g("Where", g("Equal", square, g.number(0)), g.number(1), square)))
     if compared.pair == "distance" and compared.profile == "gaussian":
         most = _FARTHEST / math.sqrt(len(affine.weight))
-        found = g("Clip", found, g.number(-most), g.number(most))
-    return found
+        side = g("Clip", side, g.number(-most), g.number(most))
+    return side
 
 
 def _profile(g: Graph, profile: str, square: str) -> str:
@@ -163,8 +163,8 @@ def _scores(g: Graph, compared: Compared, query: str, keys: str) -> str:
     if compared.weight is not None:
         weight = g.with_axis(g.weight(compared.weight), 1)
         return g.without_axis(g("MatMul", g("Tanh", g("Add", query, keys)), weight), 2)
-    apart = g("Sub", query, keys)
-    return _profile(g, compared.profile, g("ReduceSum", g("Mul", apart, apart), g.whole([2]), keepdims=0))
+    difference = g("Sub", query, keys)
+    return _profile(g, compared.profile, g("ReduceSum", g("Mul", difference, difference), g.whole([2]), keepdims=0))
 
 
 def _weights(g: Graph, scores: str, seen: str) -> str:

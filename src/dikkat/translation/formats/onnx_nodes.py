@@ -58,9 +58,9 @@ class Graph:
 
     def several(self, operator: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
         """A node of so many outputs."""
-        found = [self.new(operator.lower()) for _ in range(outputs)]
-        self._nodes.append(helper.make_node(operator, inputs, found, **attributes))
-        return found
+        names = [self.new(operator.lower()) for _ in range(outputs)]
+        self._nodes.append(helper.make_node(operator, inputs, names, **attributes))
+        return names
 
     def number(self, value: float) -> str:
         """A float32 number."""
@@ -71,7 +71,7 @@ class Graph:
         return self._keep(self.new("whole"), np.array(value, np.int64))
 
     def weight(self, tensor: Tensor) -> str:
-        """A weight, which is kept once however often it is asked for."""
+        """A weight, which is kept once however often it is used."""
         name = self._names.get(id(tensor)) or self.new("weight")
         return name if name in self._tensors else self._keep(name, tensor.detach().numpy())
 

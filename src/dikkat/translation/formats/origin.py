@@ -1,4 +1,4 @@
-"""Where a model comes from: kept with it for whoever finds it later. No translation depends on it."""
+"""The origin of a model, kept with it for whoever finds it later. No translation depends on it."""
 
 import types
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dikkat.translation.errors import ModelFolderError
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model comes from.
+    """The training that a model comes from.
 
     Attributes:
         date: When its training ended, in UTC: `2026-11-22T08:00:00Z`.
@@ -60,11 +60,11 @@ class Origin:
             test: The test corpus.
             scores: What `evaluate` found.
         """
-        found = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
-        return replace(self, test=test, **found)
+        values = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
+        return replace(self, test=test, **values)
 
     def to_dict(self) -> dict[str, Any]:
-        """What is known, by name, as JSON has it."""
+        """The known values by name, as JSON has them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Recipes: what to train on, and how, in a file that a person can read."""
+"""Recipes: the data and the settings of a training, in a file that a person can read."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to train on, and how.
+    """The data and the settings of a training.
 
     Attributes:
         corpus: The pairs to learn from.
@@ -92,7 +92,7 @@ class Recipe:
             if key not in known:
                 raise InputError(f"{key}: no such key of a recipe; {nearest(key, known)}")
         parts: dict[str, Any] = {}
-        for key, read in (("corpus", Source.parse), ("validation", _validation), ("test", _optional)):
+        for key, read in (("corpus", Source.parse), ("validation", _validation), ("test", _test)):
             if key in values:
                 parts[key] = _named(key, read, values[key], base)
         given = {
@@ -111,7 +111,7 @@ class Recipe:
         write_whole(path, "".join(f"{key} = {toml.written(value)}\n" for key, value in self.spelling().items()))
 
     def spelling(self) -> dict[str, Any]:
-        """What `with_values` makes this recipe of: every setting, and file names absolute.
+        """The values that `with_values` makes this recipe of: every setting, and file names absolute.
 
         Example:
             >>> spelling = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}}).spelling()
@@ -192,7 +192,7 @@ def built_in() -> dict[str, Path]:
 
 
 def purpose(path: Path) -> str:
-    """What a recipe is for: its first line, a comment."""
+    """The purpose of a recipe: its first line, a comment."""
     return _read(path).partition("\n")[0].removeprefix("#").strip()
 
 
@@ -215,7 +215,7 @@ def _read(path: Path) -> str:
 
 
 def _opened(section: str, source: Source, part: Part) -> Any:
-    """The pairs of a section, whose name a message has: the recipe's own value may not be what somebody thinks of."""
+    """The pairs of a section of the recipe; an error names the section."""
     try:
         return source.open(part)
     except CorpusError as error:
@@ -238,7 +238,7 @@ def _validation(value: object, base: Path) -> Validation:
     return float(share)
 
 
-def _optional(value: object, base: Path) -> Source | None:
+def _test(value: object, base: Path) -> Source | None:
     return None if value == "none" else Source.parse(value, base)
 
 

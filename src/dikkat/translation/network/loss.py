@@ -6,8 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from dikkat.addresses import can_read_values
 from dikkat.cpu.loss.launch import CrossEntropy, runs
-from dikkat.masking import can_read_values
 
 Reduction = Literal["mean", "sum"]
 
@@ -33,7 +33,7 @@ def linear_cross_entropy(
     $$ \ell = \sum_n \Big[ -(1 - s) \log p_{n t_n} - \frac{s}{V} \sum_v \log p_{nv} \Big], \qquad
     \frac{\partial \ell}{\partial z_{nv}} = p_{nv} - (1 - s) [v = t_n] - \frac{s}{V} $$
 
-    The gradients are computed together with the loss, chunk by chunk, and only those that are wanted: the
+    The gradients are computed together with the loss, chunk by chunk, and only those that are needed: the
     backward pass multiplies them by the gradient that comes from above. For that reason they are all there is: they
     cannot be differentiated again. Label smoothing: Szegedy and others, "Rethinking the Inception architecture for
     computer vision" (2016), section 7. Computing gradients in the forward pass: Hsu and others, "Liger Kernel"
@@ -57,7 +57,7 @@ def linear_cross_entropy(
         ValueError: Wrong shapes, a target outside 0…V − 1 (on a CPU; elsewhere PyTorch's own), a label smoothing
             outside 0…1, an unknown reduction.
         TypeError: Dtypes that do not go together.
-        RuntimeError: Gradients of the gradients are asked for.
+        RuntimeError: Gradients of the gradients are requested.
 
     Example:
         >>> features, weight = torch.ones(2, 3, requires_grad=True), torch.eye(5, 3)

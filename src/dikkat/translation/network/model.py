@@ -1,7 +1,7 @@
 """The network: an encoder, a bridge, an attentional decoder, a readout; and its loss."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -12,13 +12,13 @@ from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.cpu.search.network import Affine, Network
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, described
-from dikkat.translation.architecture import has_source_table, score_of
+from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD
 
 COMPILED = "_compiled"  # the attribute in which a search keeps what it has compiled of a model
-State = Tensor | tuple[Tensor, Tensor] | Covered  # of the decoder: a GRU's, an LSTM's, and either with coverage
+DecoderState = Tensor | tuple[Tensor, Tensor] | Covered  # a GRU's, an LSTM's, and either with coverage
 
 
 class Batch(NamedTuple):
@@ -109,8 +109,14 @@ class TranslationModel(nn.Module):
         super().__init__()
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
         between = settings.dropout if layers > 1 else 0.0
-        if has_source_table(settings, source_size, target_size):
+        if settings.tied_embeddings != "three":
             self.source_embedding = nn.Embedding(source_size, embedding)
+        elif source_size != target_size:
+            raise SettingsError(
+                f"tied_embeddings: got 'three', and {source_size} tokens in the source vocabulary and {target_size} in "
+                "the target vocabulary; expected one vocabulary for both: train one tokenizer on both languages, or "
+                "use tied_embeddings 'two'"
+            )
         self.target_embedding = nn.Embedding(target_size, embedding)
         lstm = settings.cell == "lstm"
         # Keys are as wide as queries, so that every score fits: each direction of the encoder gets half.
@@ -147,7 +153,7 @@ class TranslationModel(nn.Module):
             # `_embed` undoes this for the input.
             nn.init.normal_(table, std=embedding**-0.5)
 
-    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
+    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, DecoderState]:
         """Encode sentences: the memory that the decoder attends to, and the decoder's first state.
 
         Args:
@@ -212,7 +218,7 @@ class TranslationModel(nn.Module):
             reduction=reduction,
         )
 
-    def step(self, previous: Tensor, memory: Memory, state: State) -> tuple[Tensor, Tensor, State]:
+    def step(self, previous: Tensor, memory: Memory, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
         """Scores of the next token, step by step.
 
         Args:
@@ -227,7 +233,9 @@ class TranslationModel(nn.Module):
         features, weights, state = self.step_features(previous, memory, state)
         return self.scores(features), weights, state
 
-    def step_features(self, previous: Tensor, memory: Memory, state: State) -> tuple[Tensor, Tensor, State]:
+    def step_features(
+        self, previous: Tensor, memory: Memory, state: DecoderState
+    ) -> tuple[Tensor, Tensor, DecoderState]:
         """`step` up to the output layer, for which a search has `output_layer`.
 
         Args:
@@ -241,7 +249,7 @@ class TranslationModel(nn.Module):
         embedded = self._embed(self.target_embedding, previous)
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
         if weights is None:
-            raise RuntimeError("the decoder returned no weights, which were asked for")
+            raise RuntimeError("the decoder returned no weights, which were requested")
         return self._readout(states, contexts, embedded), weights, state
 
     def train(self, mode: bool = True) -> Self:
@@ -302,7 +310,7 @@ class TranslationModel(nn.Module):
         """
         return F.linear(features, self._output_weight(), self.output_bias)
 
-    def select(self, state: State, rows: Tensor) -> State:
+    def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
         """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
 
         Args:
@@ -344,6 +352,22 @@ def _real(batch: Batch) -> Tensor:
 
 
 def _score(settings: Settings) -> scores.Score:
-    spec = score_of(settings)
-    score: scores.Score = getattr(scores, spec.name)(**spec.sizes, **spec.options)
-    return score
+    """The score that settings name; queries, which are states, and keys have `hidden_size` features."""
+    size = settings.hidden_size
+    # The distance of two states, whose features lie in −1 … 1, is at most 2√size: a kernel reaches most keys at first.
+    reach = math.sqrt(size)
+    makers: dict[str, Callable[[], scores.Score]] = {
+        "additive": lambda: scores.Additive(size, size, size),
+        "dot": scores.Dot,
+        "scaled_dot": scores.ScaledDot,
+        "bilinear": lambda: scores.Bilinear(size, size),
+        "cosine": scores.Cosine,
+        "gaussian": lambda: scores.Gaussian(reach, learnable=True),
+        "boxcar": lambda: scores.Boxcar(reach),
+        "epanechnikov": lambda: scores.Epanechnikov(reach, learnable=True),
+        "triangular": lambda: scores.Triangular(reach, learnable=True),
+        "vector_sum": lambda: scores.VectorSum(size),
+        "average": scores.Average,
+        "none": scores.Average,  # of the one position that there is
+    }
+    return makers[settings.score]()

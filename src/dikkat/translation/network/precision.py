@@ -1,4 +1,4 @@
-"""Where products in bfloat16 are refused."""
+"""The check for products in bfloat16."""
 
 import torch
 
@@ -19,7 +19,7 @@ def check_precision(precision: str, device: str) -> None:
 
 
 def _has_bfloat16(device: str) -> bool:
-    """Whether products in bfloat16 are the processor's own, by PyTorch's public word."""
+    """True where products in bfloat16 are the processor's own, by what PyTorch tells of it."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if not hasattr(torch.cpu, "get_capabilities") or not torch.backends.mkldnn.is_available():

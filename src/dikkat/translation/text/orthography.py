@@ -1,4 +1,4 @@
-"""How a language is written: which words have a capital, how a sentence begins, where no space stands.
+"""A language's orthography: which words have a capital, how a sentence begins, where no space stands.
 
 It is learnt from text, and stored in tokenizer.json as decoding steps of the `tokenizers` library.
 """
@@ -22,7 +22,7 @@ _SENTENCE_MARKS = frozenset("?!;:")
 
 
 class _Frame(NamedTuple):
-    """A pattern around some text that stands for itself, so that no text makes matching it slow."""
+    """A pattern around a literal text: the context in which a decoding step replaces it."""
 
     before: str
     after: str
@@ -59,12 +59,12 @@ class _Piece(NamedTuple):
 
 
 def _pieces(sentence: str, split: pre_tokenizers.PreTokenizer) -> Iterator[_Piece]:
-    found = split.pre_tokenize_str(sentence)
+    pieces = split.pre_tokenize_str(sentence)
     starts = True
-    for index, (text, (start, end)) in enumerate(found):
+    for index, (text, (start, end)) in enumerate(pieces):
         # Between two punctuation marks either could be the reason for a space: only words beside a mark tell.
-        before = found[index - 1][1][1] < start if index and found[index - 1][0][0].isalnum() else None
-        after = end < found[index + 1][1][0] if index + 1 < len(found) and found[index + 1][0][0].isalnum() else None
+        before = pieces[index - 1][1][1] < start if index and pieces[index - 1][0][0].isalnum() else None
+        after = end < pieces[index + 1][1][0] if index + 1 < len(pieces) and pieces[index + 1][0][0].isalnum() else None
         yield _Piece(text, starts, before, after)
         starts = text in _SENTENCE_ENDS if text[0].isalnum() or text in _SENTENCE_ENDS else starts
 
@@ -72,7 +72,7 @@ def _pieces(sentence: str, split: pre_tokenizers.PreTokenizer) -> Iterator[_Piec
 def learn(
     sentences: Iterable[str], split: pre_tokenizers.PreTokenizer, vocabulary: Mapping[str, int]
 ) -> decoders.Decoder:
-    """How a language is written, learnt from text.
+    """The orthography of a language, learnt from text.
 
     Args:
         sentences: Text as people write it.
@@ -103,7 +103,7 @@ def learn(
 
 
 def check(decoder: Any, vocabulary: Mapping[str, int]) -> None:
-    """Whether a chain of decoding steps, as JSON has it, is one that `learn` could have made for a vocabulary.
+    """Refuse a chain of decoding steps, as JSON has it, that `learn` could not have made for a vocabulary.
 
     Raises:
         ValueError: It is another; the message has the step.
@@ -133,7 +133,7 @@ def _last_steps() -> list[decoders.Decoder]:
 
 def _capitals_inside(inside: dict[str, Counter[str]], most: int) -> Iterator[decoders.Decoder]:
     """Names: words that have a capital more often than not where no sentence begins; the most frequent of them."""
-    usual = {word: max(sorted(found), key=found.__getitem__) for word, found in sorted(inside.items())}
+    usual = {word: max(sorted(forms), key=forms.__getitem__) for word, forms in sorted(inside.items())}
     names = nlargest(most, (word for word in usual if usual[word] != word), key=lambda word: inside[word].total())
     for word in sorted(names):
         yield _INSIDE.step(word, usual[word])

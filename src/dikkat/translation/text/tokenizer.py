@@ -34,7 +34,7 @@ MOST_TOKENS = 1 << 18  # of a vocabulary
 
 
 def check_size(kind: Kind, vocabulary_size: int) -> None:
-    """Whether a vocabulary may have so many tokens at most.
+    """Refuse a largest vocabulary that is too small.
 
     Raises:
         SettingsError: The bytes and the special tokens alone are more.
@@ -134,7 +134,7 @@ class Tokenizer:
         return [encoding.ids for encoding in self._inner.encode_batch(list(sentences))]
 
     def offsets(self, sentences: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Where in its sentence each piece stands: the first character, and the one behind the last."""
+        """The place of each piece in its sentence: the first character, and the one behind the last."""
         return [encoding.offsets for encoding in self._inner.encode_batch(list(sentences))]
 
     def decode(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> str:
@@ -288,7 +288,7 @@ def _train_byte_pairs(sentences: Sequence[str], min_freq: int, vocabulary_size: 
 
 
 def _check(content: Any) -> None:
-    """Whether a tokenizer.json is one that `Tokenizer.to_json` could have written.
+    """Refuse a tokenizer.json that `Tokenizer.to_json` could not have written.
 
     Raises:
         ValueError: It is another; the message says what differs.
@@ -340,13 +340,13 @@ def _check_merges(merges: Any, vocabulary: dict[str, int]) -> None:
         raise ValueError("it has no list of merges, or more of them than tokens")
 
 
-def _agree(found: Any, own: Any) -> bool:
-    """Whether two values of JSON are the same; what only one of them has must be switched off there.
+def _agree(value: Any, own: Any) -> bool:
+    """True for two values of JSON that are the same; what only one of them has must be switched off there.
 
     Another version of the library may know of more switches than the one that wrote the file.
     """
-    if isinstance(found, dict) and isinstance(own, dict):
-        return all(_agree(found.get(name), own.get(name)) for name in found.keys() | own.keys())
-    if isinstance(found, list) and isinstance(own, list):
-        return len(found) == len(own) and all(map(_agree, found, own))
-    return (found in (None, False) and own in (None, False)) or (type(found) is type(own) and found == own)
+    if isinstance(value, dict) and isinstance(own, dict):
+        return all(_agree(value.get(name), own.get(name)) for name in value.keys() | own.keys())
+    if isinstance(value, list) and isinstance(own, list):
+        return len(value) == len(own) and all(map(_agree, value, own))
+    return (value in (None, False) and own in (None, False)) or (type(value) is type(own) and value == own)

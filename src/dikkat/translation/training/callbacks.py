@@ -1,4 +1,4 @@
-"""What is called as a training goes along: for the screen and for curves."""
+"""Callbacks of a training: for the screen and for curves."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ LOG_EVERY = 10  # steps: to show a number costs as much as a small step
 
 
 class Moment(NamedTuple):
-    """Where a training is after a step.
+    """The position of a training after a step, and the step's numbers.
 
     Attributes:
         step: Steps of the optimiser so far.

@@ -1,13 +1,12 @@
 """Checkpoints as folders of safetensors and JSON: whole or not at all, and never pickled.
 
-`model.safetensors`, `optimizer.safetensors` and `random.safetensors` hold the tensors of these parts, `state.json`
-everything else, with a mark where a tensor belongs, and `SHA256SUMS` what `sha256sum --check` reads.
+`model.safetensors`, `optimizer.safetensors` and `random.safetensors` hold tensors by their names, `state.json`
+everything else, and `SHA256SUMS` what `sha256sum --check` reads.
 """
 
 import json
-import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
@@ -18,42 +17,53 @@ from dikkat.storage.headers import check_header, header
 from dikkat.translation.errors import TrainingFolderError
 
 FORMAT = "dikkat training"
-VERSION = 2
-_WITH_LIGHTNING = 1  # the version before, which has entries of Lightning's beside the same others
+VERSION = 3
 
 _STATE = "state.json"
-# The parts of a checkpoint whose tensors have a file of their own; those of all others share one.
-_FILES = {"state_dict": "model", "optimizer_states": "optimizer", "random": "random"}
-_REST = "rest"
+_TENSORS = ("model", "optimizer", "random")
 _SUFFIX = ".safetensors"
 
 
-def save(checkpoint: dict[str, Any], path: Path) -> None:
+class Checkpoint(NamedTuple):
+    """Everything that a training needs to go on.
+
+    Attributes:
+        model: The weights.
+        optimizer: Adam's tensors, by the number of the parameter, a dot and their name.
+        random: By the kind of device, the random numbers of all processes, (processes, …).
+        course: `TrainingState.to_dict()`.
+        fingerprint: Of the corpora, as JSON has it.
+        threads: As many as PyTorch computed with.
+    """
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    random: dict[str, Tensor]
+    course: dict[str, Any]
+    fingerprint: dict[str, Any]
+    threads: int
+
+
+def save(checkpoint: Checkpoint, path: Path) -> None:
     """Write a checkpoint whole or not at all.
 
     Args:
-        checkpoint: Names, and nested in any way dictionaries, lists, tuples, tensors, strings, numbers, None.
+        checkpoint: Its tensors on any device.
         path: The folder to be.
 
     Raises:
-        TypeError: Something else in it; the message says where.
         OSError: The system could not write, or there is such a folder; nothing stays of this one.
-
-    Example:
-        >>> import tempfile, torch
-        >>> folder = Path(tempfile.mkdtemp()) / "step-000000003"
-        >>> save({"random": {"cpu": torch.arange(2)}, "sizes": {0: (1, 2)}}, folder)
-        >>> load(folder)
-        {'random': {'cpu': tensor([0, 1])}, 'sizes': {0: (1, 2)}}
     """
-    files: dict[str, dict[str, Tensor]] = {}
-    state = {name: _plain(part, _FILES.get(name, _REST), (name,), files) for name, part in checkpoint.items()}
-    content = {f"{name}{_SUFFIX}": dump_tensors(tensors) for name, tensors in files.items()}
-    text = json.dumps({**header(FORMAT, VERSION), "state": state}, allow_nan=False) + "\n"
+    parts = checkpoint._asdict()
+    content = {}
+    for part in _TENSORS:
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in parts.pop(part).items()}
+        content[f"{part}{_SUFFIX}"] = dump_tensors(tensors)
+    text = json.dumps({**header(FORMAT, VERSION), "state": parts}, allow_nan=False) + "\n"
     write_folder(path, {**content, _STATE: text.encode()})
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> Checkpoint:
     """Read a checkpoint, after checking every byte of it; its tensors are on the CPU.
 
     Args:
@@ -64,9 +74,9 @@ def load(path: Path) -> dict[str, Any]:
     """
     content = _checked(path)
     try:
-        found = check_header(json.loads(content.pop(_STATE)), FORMAT, (_WITH_LIGHTNING, VERSION), "train anew")
-        files = {name.removesuffix(_SUFFIX): load_tensors(data) for name, data in content.items()}
-        return {name: _rich(part, files) for name, part in found["state"].items()}
+        state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), "train anew")["state"]
+        model, optimizer, random = (load_tensors(content[f"{part}{_SUFFIX}"]) for part in _TENSORS)
+        return Checkpoint(model, optimizer, random, **state)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TrainingFolderError(f"{path}: not a checkpoint that this dikkat reads ({error})") from error
 
@@ -86,44 +96,3 @@ def _checked(folder: Path) -> dict[str, bytes]:
             f"{folder}: {', '.join(damaged) or _STATE} is damaged: not what was written. Copy it again, or train anew"
         )
     return content
-
-
-def _plain(value: Any, file: str, path: tuple[Any, ...], files: dict[str, dict[str, Tensor]]) -> Any:
-    """A value in JSON's types: others become a dictionary with a `$` key, and tensors go to the files."""
-    if isinstance(value, Tensor):
-        name = ".".join(map(str, path))
-        # A copy, since safetensors refuses tensors that share memory, as tied ones do.
-        files.setdefault(file, {})[name] = value.detach().cpu().clone().contiguous()
-        return {"$tensor": [file, name]}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": str(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)):
-        items = [_plain(item, file, (*path, index), files) for index, item in enumerate(value)]
-        return items if type(value) is list else {"$tuple": items}
-    if isinstance(value, dict):
-        items = [[key, _plain(item, file, (*path, key), files)] for key, item in value.items()]
-        if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return dict(items)
-        if all(isinstance(key, (str, int)) for key in value):
-            return {"$items": items}
-    raise TypeError(f"{'.'.join(map(str, path))} is a {type(value).__name__}, of which no checkpoint can be made")
-
-
-def _rich(value: Any, files: dict[str, dict[str, Tensor]]) -> Any:
-    """The inverse of `_plain`."""
-    if isinstance(value, list):
-        return [_rich(item, files) for item in value]
-    if not isinstance(value, dict):
-        return value
-    match value:
-        case {"$tensor": [file, name]}:
-            return files[file][name]
-        case {"$float": text}:
-            return float(text)
-        case {"$tuple": items}:
-            return tuple(_rich(item, files) for item in items)
-        case {"$items": items}:
-            return {key: _rich(item, files) for key, item in items}
-    return {key: _rich(item, files) for key, item in value.items()}

@@ -38,7 +38,7 @@ class Trial:
         validation_loss: Mean loss of a target token in the best validation, in nats; None without validation.
         bleu: Of translations of the test pairs, or without such of the validation pairs, from 0 to 100; None where
             there are neither.
-        chrf: Likewise.
+        chrf: Of the same translations.
         seconds: Spent training and validating.
         tokens_per_second: Target tokens trained on in a second.
         error: Why there is no result; None where there is one.
@@ -73,17 +73,17 @@ def combinations(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> dict[str,
     for setting in vary:
         if setting not in Settings.options():
             raise InputError(f"{setting}: no such setting; {nearest(setting, list(Settings.options()))}")
-    found: dict[str, Recipe] = {}
+    recipes: dict[str, Recipe] = {}
     for values in itertools.product(*vary.values()):
         chosen = dict(zip(vary, values, strict=True))
         name = ",".join(f"{setting}={value}" for setting, value in chosen.items())
-        if name in found:
-            raise InputError(f"{name} is asked for twice")
+        if name in recipes:
+            raise InputError(f"{name} is given twice")
         try:
-            found[name] = recipe.with_values(chosen)
+            recipes[name] = recipe.with_values(chosen)
         except InputError as error:
             raise type(error)(f"{error} (in {name})") from error
-    return found
+    return recipes
 
 
 def compare(trials: Mapping[str, Recipe], folder: Path) -> Iterator[Trial]:

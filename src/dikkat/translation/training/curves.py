@@ -80,7 +80,7 @@ class Curves(Callback):
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """A training is worth more than its curves."""
+        """Warn, and write no more curves: the training goes on."""
         self._writer = None
         warnings.warn(
             f"the curves for TensorBoard end here, since they could not be written ({error.strerror or error}); the "

@@ -1,4 +1,4 @@
-"""What a person sees of a training while it runs."""
+"""The display of a running training on a terminal or in a log."""
 
 import sys
 

@@ -2,9 +2,7 @@
 
 import atexit
 import os
-import re
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -13,11 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dikkat.translation.training.results import TrainingError, TrainingProcessError
-
 # How long a process may keep the others waiting: to read its corpora, to translate for BLEU, to write a checkpoint.
 _TIMEOUT = timedelta(minutes=10)
-_GLOO = re.compile(r"gloo/[\w/]+\.(cc|h):\d+")
 
 
 class Processes(NamedTuple):
@@ -35,7 +30,7 @@ class Processes(NamedTuple):
 
 
 def processes() -> Processes:
-    """What `torchrun` has told this process in environment variables; without it, one process alone.
+    """This process among those that `torchrun` started, by its environment variables; without it, one process alone.
 
     Example:
         >>> processes().world
@@ -73,27 +68,8 @@ class Group:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1 and not dist.is_initialized():  # a second training goes on with the connections of the first
-            with self.connected():
-                dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=_TIMEOUT)
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=_TIMEOUT)
             atexit.register(dist.destroy_process_group)
-
-    @contextmanager
-    def connected(self) -> Iterator[None]:
-        """Within, a connection that breaks is an error that says what happened.
-
-        Raises:
-            TrainingProcessError: Another process has ended, or did not answer in time.
-        """
-        try:
-            yield
-        except RuntimeError as error:
-            if self.world == 1 or isinstance(error, TrainingError) or not _is_of_connection(error):
-                raise
-            raise TrainingProcessError(
-                f"process {self.rank} of 0 to {self.world - 1} has lost the others: one of them has ended, or did not "
-                f"answer for {_TIMEOUT.seconds // 60} minutes; its own last message, or torchrun's, says why. Start "
-                "all of them again, with resume if there is a checkpoint"
-            ) from error
 
     def parallel(self, module: nn.Module) -> nn.Module:
         """The module, with gradients that are the mean of all processes' when `backward` ends."""
@@ -102,7 +78,7 @@ class Group:
         return DistributedDataParallel(module, [self.device] if self.device.type == "cuda" else None)
 
     def without_exchange(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Within, `backward` adds to this process's gradients alone.
+        """A context in which `backward` adds to this process's gradients alone.
 
         Args:
             module: From `parallel`.
@@ -125,9 +101,9 @@ class Group:
         """(processes, …) on the CPU: each process's tensor, all of one shape and type."""
         if self.world == 1:
             return tensor.unsqueeze(0)
-        found = [torch.empty_like(tensor, device=self.device) for _ in range(self.world)]
-        dist.all_gather(found, tensor.to(self.device))
-        return torch.stack(found).cpu()
+        tensors = [torch.empty_like(tensor, device=self.device) for _ in range(self.world)]
+        dist.all_gather(tensors, tensor.to(self.device))
+        return torch.stack(tensors).cpu()
 
     def from_first(self, text: str) -> str:
         """The first process's text."""
@@ -140,8 +116,3 @@ class Group:
         """Wait for all processes to come to this place."""
         if self.world > 1:
             dist.barrier()
-
-
-def _is_of_connection(error: RuntimeError) -> bool:
-    # Gloo's errors are plain RuntimeErrors, which name its files; those of NCCL and of the store have a type.
-    return isinstance(error, dist.DistError) or _GLOO.search(str(error)) is not None

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import math
+import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +30,6 @@ from dikkat.translation.training.run_folder import RunFolder
 from dikkat.translation.training.schedules import share_of_learning_rate
 from dikkat.translation.training.signals import Interrupts
 from dikkat.translation.training.state import TrainingState, Validation
-from dikkat.translation.training.steps import Step, steps
-from dikkat.translation.training.threads import go_on_with
 
 _SHOW_SECONDS = 30  # to translate and to draw for show takes about one
 
@@ -45,12 +45,59 @@ class _Loss(nn.Module):
         return self.model.loss(batch, label_smoothing=label_smoothing)
 
 
+class OptimizerStep(NamedTuple):
+    """The batches of one step of the optimiser.
+
+    Attributes:
+        batches: This process's.
+        weights: The factor of each batch's mean loss. The mean over all processes of their weighted sums is the mean
+            loss of a target token.
+        tokens: Target tokens of all batches of all processes.
+        position: Batches of the epoch up to and with these.
+        last: Whether the epoch ends with it.
+    """
+
+    batches: tuple[Batch, ...]
+    weights: tuple[float, ...]
+    tokens: int
+    position: int
+    last: bool
+
+
+def steps(
+    batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int
+) -> Iterator[OptimizerStep]:
+    """The steps that a training has yet to take.
+
+    Args:
+        batches: Those of an epoch.
+        state: Where to begin, read when the first step is taken.
+        epochs: Where to end.
+        accumulate: Batches of a step; the last step of an epoch has those that are left.
+        world: Processes that train together.
+
+    Yields:
+        Step by step, epoch by epoch.
+    """
+    position = state.batch
+    for epoch in range(state.epoch, epochs):
+        batches.load_state_dict({"epoch": epoch, "batch": position})
+        left = iter(batches)
+        while group := tuple(islice(left, accumulate)):
+            position += len(group)
+            own = [int(batch.target_lengths.sum()) for batch in group]
+            tokens = sum(batch.total_tokens or count for batch, count in zip(group, own, strict=True))
+            weights = [world * count / tokens if batch.counts else 0.0 for batch, count in zip(group, own, strict=True)]
+            yield OptimizerStep(group, tuple(weights), tokens, position, position == len(batches))
+        position = 0
+
+
 class _Result(NamedTuple):
-    """What a step came to: its mean loss and learning rate, and whether any process was asked to stop."""
+    """The result of a step: its mean loss and learning rate, and whether any process was told to stop."""
 
     loss: float
     learning_rate: float
-    asked: bool
+    stop: bool
 
 
 class Loop:
@@ -71,7 +118,6 @@ class Loop:
 
     Raises:
         CorpusError: The processes have different corpora or settings.
-        TrainingProcessError: One of them has ended.
     """
 
     def __init__(
@@ -97,10 +143,9 @@ class Loop:
         self._random: dict[str, Tensor] | None = None
         self._late = False
         self._module = _Loss(self.model.to(group.device).train())
-        with group.connected():
-            # Before the processes become one model's, whose shapes would have to be the same.
-            _check_agreement(group, [fingerprint, self.settings.to_dict()])
-            self._parallel = group.parallel(self._module)
+        # Before the processes become one model's, whose shapes would have to be the same.
+        _check_same_everywhere(group, [fingerprint, self.settings.to_dict()])
+        self._parallel = group.parallel(self._module)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def restore(self, path: Path) -> None:
@@ -111,27 +156,24 @@ class Loop:
         """
         checkpoint = checkpoints.load(path)
         folder = path.parent.parent
-        tensors = checkpoint["state_dict"]
-        sides = (self._module.state_dict(), tensors)
+        sides = (self.model.state_dict(), checkpoint.model)
         if faults := misfits(*({name: described(tensor) for name, tensor in side.items()} for side in sides)):
             raise TrainingFolderError(
                 f"{folder}: the checkpoint is one of another model: {joined(faults)}. Train anew into another folder"
             )
-        _check_fingerprint(checkpoint["fingerprint"], self.fingerprint, f"{folder}")
-        self._random = checkpoint["random"]
-        self.state = TrainingState.from_dict(checkpoint["course"])
+        _check_fingerprint(checkpoint.fingerprint, self.fingerprint, f"{folder}")
+        self._random = checkpoint.random
+        self.state = TrainingState.from_dict(checkpoint.course)
         limit = self.settings.max_minutes
         self._late = limit is not None and self.state.elapsed >= 60 * limit
-        # Other settings may have moved the end.
-        if self.state.extra and not self._is_at_end():
-            self.state.drop_extra()
-        self.state.finished = self._is_over()
-        self._module.load_state_dict(tensors)
-        self._optimizer.load_state_dict(checkpoint["optimizer_states"][0])
-        # The oldest checkpoints do not have the number.
-        remarks = [go_on_with(checkpoint.get("threads", torch.get_num_threads())), self._other_processes()]
-        for remark in filter(None, remarks if self.group.rank == 0 else ()):
-            warnings.warn(remark, UserWarning, stacklevel=2)
+        self.state.finished = self._is_over()  # other settings may have moved the end
+        self.model.load_state_dict(checkpoint.model)
+        optimizer: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in checkpoint.optimizer.items():
+            number, _, part = name.partition(".")
+            optimizer.setdefault(int(number), {})[part] = tensor
+        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": optimizer})
+        _take_threads(checkpoint.threads, told=self.group.rank == 0)
 
     def run(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
         """Train to the end, or until the user wants one.
@@ -145,19 +187,23 @@ class Loop:
         """
         self._callbacks = callbacks
         try:
-            with self.group.connected():
-                self._run(interrupts)
+            self._run(interrupts)
         except (RuntimeError, MemoryError) as error:
-            if self._batch is None or not _lacks_memory(error):
+            # On a CPU PyTorch has no type of its own for it.
+            of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+            if self._batch is None or not of_memory:
                 raise
-            raise self._memory_error(self._batch) from error
+            source, target = self._batch.source_lengths, self._batch.target_lengths
+            raise TrainingMemoryError(
+                f"out of memory after {self.state.step} steps, on a batch of {len(source)} pairs of up to "
+                f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
+                "batch_tokens), max_length or hidden_size; accumulate makes up for smaller batches"
+            ) from error
 
     def keep_best(self) -> None:
         """Give the model the weights that were best, or the mean of the best ones; without validation the last."""
         best = self.state.best(self.settings.criterion, self.settings.average)
-        if len(best) == 1:
-            self.model.load_state_dict(self._weights(best[0]))
-        elif best:
+        if best:
             self.model.load_state_dict(mean_of(self._weights(step) for step in best))
 
     def _run(self, interrupts: Interrupts) -> None:
@@ -178,21 +224,21 @@ class Loop:
                 self._call("on_epoch_start", state.epoch + 1)
             clock = time.perf_counter()
 
-    def _take_step(self, step: Step, interrupts: Interrupts) -> _Result:
+    def _take_step(self, step: OptimizerStep, interrupts: Interrupts) -> _Result:
         """One step of the optimiser."""
         rate = self.settings.learning_rate * self._share_of_learning_rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad()
-        loss, asked, late = self.group.mean(self._backward(step), interrupts.asked, self._is_late())
+        loss, stop, late = self.group.mean(self._backward(step), interrupts.requested, self._is_late())
         self._late = late > 0
         if not math.isfinite(loss):
             raise self._diverged(f"the loss became {loss} at step {self.state.step + 1}", self.model.named_parameters())
         self._clip_gradients()
         self._optimizer.step()
-        return _Result(loss, rate, asked > 0)
+        return _Result(loss, rate, stop > 0)
 
-    def _after_step(self, step: Step, result: _Result) -> None:
+    def _after_step(self, step: OptimizerStep, result: _Result) -> None:
         """Validate, keep a checkpoint and stop where it is time to."""
         state, settings = self.state, self.settings
         if (state.step - 1) % LOG_EVERY == 0:
@@ -204,13 +250,12 @@ class Loop:
         at_end = step.last and state.epoch + 1 == settings.epochs
         if self.validation is not None and (due or self._late or at_end):
             self._validate(self.validation)
-            state.extra = not due
         if step.last:
             self._call("on_epoch_end", state.end_epoch())
         state.finished = self._is_over()
         if state.finished and not step.last:
             self._call("on_epoch_end", state.all_epochs()[-1])
-        self.interrupted = result.asked and not state.finished
+        self.interrupted = result.stop and not state.finished
         state.elapsed = self._elapsed()
         if state.finished or self.interrupted or step.last or state.step % settings.checkpoint_steps == 0:
             self._save()
@@ -230,13 +275,10 @@ class Loop:
         return self.settings.max_minutes is not None and self._elapsed() >= 60 * self.settings.max_minutes
 
     def _is_over(self) -> bool:
-        """Whether no further step is to be taken."""
-        return self._is_at_end() or self.state.since_best(self.settings.criterion) >= self.settings.patience
+        at_end = self._late or self.state.epoch >= self.settings.epochs
+        return at_end or self.state.since_best(self.settings.criterion) >= self.settings.patience
 
-    def _is_at_end(self) -> bool:
-        return self._late or self.state.epoch >= self.settings.epochs
-
-    def _backward(self, step: Step) -> float:
+    def _backward(self, step: OptimizerStep) -> float:
         """Add up the gradients of the batches' weighted losses; return the sum of those losses."""
         total, bfloat16 = 0.0, self.settings.precision == "bfloat16"
         for number, (batch, weight) in enumerate(zip(step.batches, step.weights, strict=True), start=1):
@@ -285,7 +327,7 @@ class Loop:
         self._call("on_validation", validation)
 
     def _bleu(self) -> float | None:
-        """BLEU of greedy translations of the sample, by one process; None if it is for show and not yet time."""
+        """BLEU of greedy translations of the sample, by one process; None where it is for curves and not yet due."""
         # The clocks of the processes differ: the first one's counts.
         score, judges = 0.0, False
         if self.group.rank == 0:
@@ -325,30 +367,30 @@ class Loop:
         return self._kept[step] if self.folder is None else self.folder.weights(step, self.state.sums[str(step)])
 
     def _save(self) -> None:
-        """Keep a checkpoint; only then does what the one before it needed go."""
+        """Keep a checkpoint, and then remove the one before it."""
         if self.folder is None:
             return
         checkpoint = self._checkpoint()
         with self._storing("the checkpoint"):
             if self.folder.writes:
                 checkpoints.save(checkpoint, self.folder.checkpoint(self.state.step))
-                self.folder.keep_newest(self.state.needed(self.settings.criterion, self.settings.average))
+                self.folder.keep_newest(self.state.best(self.settings.criterion, self.settings.average))
         self.group.wait()
 
-    def _checkpoint(self) -> dict[str, Any]:
-        """What `restore` takes."""
+    def _checkpoint(self) -> checkpoints.Checkpoint:
         random = {"cpu": torch.get_rng_state()}
         if self.group.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.group.device)
-        return {
-            "state_dict": self._module.state_dict(),
-            "optimizer_states": [self._optimizer.state_dict()],
-            "course": self.state.to_dict(),
-            "fingerprint": self.fingerprint,
-            "threads": torch.get_num_threads(),
+        optimizer = self._optimizer.state_dict()["state"]
+        return checkpoints.Checkpoint(
+            model=self.model.state_dict(),
+            optimizer={f"{number}.{name}": part for number, parts in optimizer.items() for name, part in parts.items()},
             # Each process has random numbers of its own: the checkpoint, which one of them writes, has those of all.
-            "random": {name: self.group.gather(state) for name, state in random.items()},
-        }
+            random={name: self.group.gather(state) for name, state in random.items()},
+            course=self.state.to_dict(),
+            fingerprint=self.fingerprint,
+            threads=torch.get_num_threads(),
+        )
 
     @contextmanager
     def _storing(self, what: str) -> Iterator[None]:
@@ -362,31 +404,17 @@ class Loop:
             ) from error
 
     def _restore_random(self) -> None:
-        """Right before the first step, so that nothing in between can have used them.
+        """Restore random numbers right before the first step, so that nothing in between can have used them.
 
         A process that was not there before, or is on another kind of device, keeps the numbers it began with.
         """
-        rank, random = self.group.rank, self._random or {}
-        # Copies: PyTorch crashes on a state that begins within another tensor's memory.
-        own = {name: states[rank : rank + 1].clone() for name, states in random.items()}
-        for state in own.get("cpu", ()):
-            torch.set_rng_state(state)
-        for state in own.get("cuda", ()) if self.group.device.type == "cuda" else ():
-            torch.cuda.set_rng_state(state, self.group.device)
-
-    def _other_processes(self) -> str | None:
-        """What follows where there are more or fewer processes than before; None where there are as many."""
-        assert self._random is not None  # `restore` has read it
-        before = len(self._random["cpu"])
-        if before == self.group.world:
-            return None
-        names = ("dropout", "attention_dropout", "word_dropout")
-        drawn = [name for name in names if getattr(self.settings, name)]
-        return (
-            f"the training ran in {before} processes and goes on in {self.group.world}, so that its weights may differ "
-            "from those of a training that was never stopped "
-            + (f"by other random numbers of {' and '.join(drawn)}, and by rounding" if drawn else "by rounding")
-        )
+        for name, states in (self._random or {}).items():
+            for state in states[self.group.rank : self.group.rank + 1]:
+                own = state.clone()  # PyTorch crashes on a state that begins within another tensor's memory
+                if name == "cpu":
+                    torch.set_rng_state(own)
+                elif self.group.device.type == "cuda":
+                    torch.cuda.set_rng_state(own, self.group.device)
 
     def _call(self, hook: str, *values: Any) -> None:
         for callback in self._callbacks:
@@ -397,15 +425,6 @@ class Loop:
         return TrainingDivergedError(
             f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
             f"below {self.settings.learning_rate} or a gradient_clip below {self.settings.gradient_clip}"
-        )
-
-    def _memory_error(self, batch: Batch) -> TrainingMemoryError:
-        """How large the batch was, and which settings make smaller ones."""
-        source, target = batch.source_lengths, batch.target_lengths
-        return TrainingMemoryError(
-            f"out of memory after {self.state.step} steps, on a batch of {len(source)} pairs of up to "
-            f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
-            "batch_tokens), max_length or hidden_size; accumulate makes up for smaller batches"
         )
 
 
@@ -432,8 +451,24 @@ def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: mean.to(dtypes[name]) for name, mean in means.items()}
 
 
-def _check_agreement(group: Group, values: Any) -> None:
-    """Processes that learn from different corpora would wait for each other for ever, or learn nonsense."""
+def _take_threads(begun: int, *, told: bool) -> None:
+    """Compute with as many threads as the training began with: they share sums, so that they decide the last bits."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if begun <= processors and os.environ.get("OMP_NUM_THREADS", str(begun)) == str(begun):
+        torch.set_num_threads(begun)
+    now = torch.get_num_threads()
+    if now != begun and told:
+        warnings.warn(
+            f"the training began with {begun} threads and goes on with {now}, by OMP_NUM_THREADS or for want of "
+            "processors, so that the last bits of its weights may differ from those of a training that was never "
+            "stopped",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _check_same_everywhere(group: Group, values: Any) -> None:
+    """Refuse processes with different corpora or settings: they would wait for each other for ever."""
     digest = hashlib.sha256(json.dumps(values).encode()).digest()
     digests = group.gather(torch.tensor(list(digest)))
     for rank in (digests != digests[0]).any(1).nonzero().flatten().tolist():
@@ -445,10 +480,10 @@ def _check_agreement(group: Group, values: Any) -> None:
 def _check_fingerprint(begun: dict[str, Any], now: dict[str, Any], folder: str) -> None:
     for name, before in begun.items():
         if now.get(name) != before:
-            expected, found = (_size(each) for each in (before, now.get(name)))
+            expected, actual = (_size(each) for each in (before, now.get(name)))
             raise TrainingFolderError(
                 f"{folder}: the {name} differs from what the training began with: got "
-                f"{'as many others' if found == expected else found}; expected the same {expected}. Go on with the "
+                f"{'as many others' if actual == expected else actual}; expected the same {expected}. Go on with the "
                 "same, or train anew into another folder"
             )
 
@@ -461,8 +496,3 @@ def _size(fingerprint: Any) -> str:
 
 def _first_not_finite(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:
     return next((name for name, tensor in tensors if tensor is not None and not bool(tensor.isfinite().all())), None)
-
-
-def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
-    # On a CPU PyTorch has no type of its own for it.
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)

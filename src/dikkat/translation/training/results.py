@@ -1,4 +1,4 @@
-"""What a training comes to: a translator, or an error with the best one so far."""
+"""The result of a training: a translator, or an error with the best one so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +53,3 @@ class TrainingMemoryError(TrainingError):
 
 class TrainingStorageError(TrainingError):
     """A checkpoint could not be written, for want of space for instance; the one before it is intact."""
-
-
-class TrainingProcessError(TrainingError):
-    """Another of the processes that train together has ended; the newest checkpoint, if there is one, is intact."""

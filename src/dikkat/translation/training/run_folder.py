@@ -74,7 +74,7 @@ class RunFolder:
         """
         if not self.writes:
             return
-        if (newest := self.newest()) and not checkpoints.load(newest)["course"]["finished"]:
+        if (newest := self.newest()) and not checkpoints.load(newest).course["finished"]:
             raise TrainingFolderError(
                 f"{self.path}: a training stopped here after step {step_of(newest)}. Go on with it (resume; on the "
                 "command line --resume), or remove the folder to begin anew"
@@ -125,11 +125,11 @@ class RunFolder:
 
     def newest(self) -> Path | None:
         """The newest checkpoint."""
-        found = [entry for entry in self._checkpoints.glob("step-*") if _STEP.fullmatch(entry.name)]
-        return max(found, key=step_of, default=None)
+        steps = [entry for entry in self._checkpoints.glob("step-*") if _STEP.fullmatch(entry.name)]
+        return max(steps, key=step_of, default=None)
 
     def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint after a step belongs."""
+        """The path of the checkpoint after a step."""
         return self._checkpoints / f"step-{step:09}"
 
     def keep_newest(self, best: list[int]) -> None:
@@ -138,9 +138,9 @@ class RunFolder:
         for entry in self._checkpoints.glob("step-*"):
             if entry != newest:
                 remove_folder(entry)
-        wanted = [self._weights(step) for step in best]
+        kept = [self._weights(step) for step in best]
         for file in self._best.glob("step-*"):
-            if file not in wanted:
+            if file not in kept:
                 file.unlink()
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
@@ -211,5 +211,5 @@ def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:
 
 def step_of(path: Path) -> int:
     """The step after which a checkpoint was made."""
-    found = _STEP.match(path.name)
-    return int(found[1]) if found else 0
+    match = _STEP.match(path.name)
+    return int(match[1]) if match else 0

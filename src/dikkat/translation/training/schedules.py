@@ -1,4 +1,4 @@
-"""How the learning rate goes from step to step."""
+"""Schedules of the learning rate."""
 
 import math
 
@@ -9,7 +9,7 @@ DECAYS_TO_ZERO = ("linear", "cosine")
 
 
 def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvings: int) -> float:
-    r"""What part of `settings.learning_rate` a step of the optimiser takes.
+    r"""The share of `settings.learning_rate` that a step of the optimiser takes.
 
     With s the steps before this one, w = `warmup_steps`, d = `done` and h = `halvings`, it is
     $\min(1, \frac{s + 1}{w + 1})$ times

@@ -18,15 +18,15 @@ class Interrupts:
         aloud: Whether to say that the first one was heard: the step at work, with its validation, may take long.
 
     Attributes:
-        asked: Whether an end was asked for.
+        requested: Whether an end was requested.
     """
 
     def __init__(self, *, aloud: bool = False) -> None:
-        self.asked, self._aloud = False, aloud
+        self.requested, self._aloud = False, aloud
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Within, the signals are remembered; only the main thread of a process hears them: elsewhere nothing is."""
+        """A context in which the signals are remembered, in the main thread, which alone hears them."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -38,9 +38,9 @@ class Interrupts:
                 signal.signal(each, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
         if self._aloud:
             # Not `print`: the signal may have come within one, which must not be entered twice.
             os.write(_STDERR, b"\ndikkat: stopping after this step; Ctrl-C again stops at once\n")

@@ -1,4 +1,4 @@
-"""The state of a training beside weights, optimiser and random numbers: how far it is, and what it came to so far."""
+"""The progress and the results of a training so far."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Validation:
     Attributes:
         step: Steps of the optimiser before it.
         loss: Mean loss of a target token, without dropout and label smoothing; in nats.
-        bleu: sacreBLEU of greedy translations, cased, from 0 to 100; None where nobody asked for it.
+        bleu: sacreBLEU of greedy translations, cased, from 0 to 100; None where it was not computed.
     """
 
     step: int
@@ -51,7 +51,7 @@ class Validation:
 
 @dataclass
 class TrainingState:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
         step: Steps of the optimiser.
@@ -66,7 +66,6 @@ class TrainingState:
         finished: Whether the training came to its end.
         all_tokens: Of all epochs.
         all_seconds: Spent training on them.
-        extra: Whether only the end called for the last validation, so that a longer training would not have it.
         sums: SHA-256 of the best weights' files, by their steps.
     """
 
@@ -82,7 +81,6 @@ class TrainingState:
     epochs: list[Epoch] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     finished: bool = False
-    extra: bool = False
     sums: dict[str, str] = field(default_factory=dict)
 
     def add_step(self, loss: float, tokens: int, seconds: float, batch: int) -> None:
@@ -106,13 +104,6 @@ class TrainingState:
         """Those that are over, and the one within which the training ended."""
         return [*self.epochs, self._present_epoch()] if self.finished and self.tokens else list(self.epochs)
 
-    def drop_extra(self) -> None:
-        """Forget the validation at an earlier end, as the training is made longer."""
-        self.validations.pop()
-        self.extra = False
-        if not self.batch:  # the validation was the last one of an epoch too
-            self.epochs[-1] = dataclasses.replace(self.epochs[-1], validation_loss=self._last_loss())
-
     def _present_epoch(self) -> Epoch:
         return Epoch(self.epoch + 1, self.loss_sum / self.tokens, self._last_loss(), self.tokens / self.seconds)
 
@@ -123,11 +114,6 @@ class TrainingState:
         """The steps of the best validations, the best first; of equal ones the earlier is the better."""
         ranked = sorted(self.validations, key=lambda each: (-each.quality(criterion), each.step))
         return [each.step for each in ranked[:count]]
-
-    def needed(self, criterion: Criterion, count: int) -> list[int]:
-        """The steps whose weights must be kept: the best ones, also of this training made longer."""
-        longer = TrainingState(validations=self.validations[:-1] if self.extra else self.validations)
-        return [*self.best(criterion, count), *longer.best(criterion, count)]
 
     def since_best(self, criterion: Criterion) -> int:
         """Validations after the best one."""

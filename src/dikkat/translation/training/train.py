@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -25,7 +25,6 @@ from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingError
 from dikkat.translation.training.run_folder import RunFolder, step_of
 from dikkat.translation.training.signals import Interrupts
-from dikkat.translation.training.threads import kept_threads
 
 __all__ = ["Training", "train"]
 
@@ -55,18 +54,18 @@ def train(
     With a folder, checkpoints are kept there: every `checkpoint_steps` steps and at the end of each epoch. A training
     that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
     that of a training that was never stopped. For that it goes on with as many threads as before; where
-    `OMP_NUM_THREADS` asks for another number, or there are fewer processors, a warning says that the last bits may
-    differ. The settings must be the same, save those of which no step depends: `patience` and `checkpoint_steps`; and
-    `epochs` and `max_minutes`, unless the schedule is `linear` or `cosine`, which were made for the planned end. A
-    validation that only the earlier end called for then counts no more. Curves for TensorBoard are there too; a disk
+    `OMP_NUM_THREADS` is set, or there are fewer processors, a warning says that the last bits may differ. The settings
+    must be the same, save those of which no step depends: `patience` and `checkpoint_steps`; and
+    `epochs` and `max_minutes`, unless the schedule is `linear` or `cosine`, which were made for the planned end.
+    Curves for TensorBoard are there too; a disk
     too full for them ends them, and not the training.
 
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 
     Started by `torchrun` in several processes, on one machine or more, they train together: each has its share of every
     batch. All must see the same corpora and the same folder. The first one alone writes. As many that go on come to
-    the same bits; more or fewer come to the same weights to rounding where nothing is dropped at random, and a warning
-    says so.
+    the same bits; more or fewer come to the same weights to rounding where nothing is dropped at random. Where one
+    ends, PyTorch ends the others with an error of the connection.
 
     Args:
         settings: The model's and the training's.
@@ -94,12 +93,11 @@ def train(
             `resume`), or none or a different one (with it); the message names what differs.
         TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message names the step.
         TrainingMemoryError: A batch needs more memory than there is; the message says how large it is.
-        TrainingStorageError: A checkpoint could not be written.
-        TrainingProcessError: Another of the processes that train together has ended. These four have the best
-            translator so far, if there is one, as `error.training.translator`.
+        TrainingStorageError: A checkpoint could not be written. These three have the best translator so far, if there
+            is one, as `error.training.translator`.
         KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
     """
-    if validation is None or not _any(validation):
+    if validation is None or next(iter(validation), None) is None:
         validation = None
         _check_without_validation(settings)
     if resume and folder is None:
@@ -108,90 +106,86 @@ def train(
     check_size(settings.tokenizer, settings.vocabulary_size)
     _check_average(settings)
     leads = processes().rank == 0
-    place = None if folder is None else RunFolder(Path(folder), writes=leads)
+    run_folder = None if folder is None else RunFolder(Path(folder), writes=leads)
     # The caller's random numbers and threads stay as they were.
-    with nullcontext() if place is None else place.locked(), torch.random.fork_rng(), kept_threads():
+    with nullcontext() if run_folder is None else run_folder.locked(), torch.random.fork_rng(), _same_threads():
         newest = None
-        if place is not None and resume:
-            newest = place.resumable(settings)
-        elif place is not None:
-            place.check_free()
+        if run_folder is not None and resume:
+            newest = run_folder.resumable(settings)
+        elif run_folder is not None:
+            run_folder.check_free()
+        torch.manual_seed(settings.seed)
         judges = None if validation is None else as_corpus(validation)
         say = tell if tell is not None and leads else _nothing
-        return _train(settings, as_corpus(training), judges, place, newest, progress, on_begin, say)
+        loop, pairs = _loop(settings, as_corpus(training), judges, run_folder, newest, say)
+        if loop.group.rank:
+            torch.manual_seed(settings.seed + loop.group.rank)  # so that dropout differs
+        if newest is not None:
+            loop.restore(newest)
+        if run_folder is not None:
+            _begin(run_folder, loop.translator, on_begin, anew=newest is None)
+        shown = progress is not False and leads
+        if shown and newest is not None:
+            say_where(loop.state)
+        callbacks = _callbacks(settings, run_folder, newest, progress, len(loop.batches)) if leads else []
+        fault = _run(loop, callbacks, Interrupts(aloud=shown))
+        return _result(loop, pairs, fault)
 
 
-def _train(
-    settings: Settings,
-    training: Corpus,
-    validation: Corpus | None,
-    folder: RunFolder | None,
-    newest: Path | None,
-    progress: bool | None,
-    on_begin: Callable[[Path], object] | None,
-    say: Callable[[str], object],
-) -> Training:
-    torch.manual_seed(settings.seed)
-    translator, learnt, judged = _prepared(settings, training, validation, folder, newest, say)
-    group = Group(processes())
-    batches = _batches(learnt, settings, group, settings.seed)
-    loop = Loop(
-        translator,
-        batches,
-        validation=None if judged is None else _batches(judged, settings, group, None),
-        sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
-        fingerprint={
-            "vocabulary": [len(translator.source_tokenizer), len(translator.target_tokenizer)],
-            "training corpus": _fingerprint(learnt),
-            "validation corpus": None if judged is None else _fingerprint(judged),
-        },
-        folder=folder,
-        group=group,
-    )
-    if group.rank:
-        torch.manual_seed(settings.seed + group.rank)  # so that dropout differs
-    if newest is not None:
-        loop.restore(newest)
-    if folder is not None:
-        _begin(folder, translator, on_begin, anew=newest is None)
-    shown = progress is not False and group.rank == 0
-    if shown and newest is not None:
-        say_where(loop.state)
-    callbacks = _callbacks(settings, folder, newest, progress, len(batches)) if group.rank == 0 else []
-    fault = _run(loop, callbacks, Interrupts(aloud=shown))
-    return _result(loop, len(learnt), fault)
+@contextmanager
+def _same_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
 
 
-def _prepared(
+def _loop(
     settings: Settings,
     training: Corpus,
     validation: Corpus | None,
     folder: RunFolder | None,
     newest: Path | None,
     say: Callable[[str], object],
-) -> tuple[Translator, Store, Store | None]:
-    """The untrained translator, and the corpora as token numbers."""
+) -> tuple[Loop, int]:
+    """The loop of an untrained translator over the corpora as token numbers; and the number of training pairs."""
     if folder is not None and newest is not None:
         source, target = folder.tokenizers()
         pairs = training
     else:
         say(f"reading {training}, for the vocabularies")
-        sample, apart = evenly(training, _VOCABULARY_PAIRS)
+        sample, interval = evenly(training, _VOCABULARY_PAIRS)
         source, target = _tokenizers(settings, sample)
-        pairs = _InMemory(sample, training) if apart == 1 else training
+        pairs = _InMemory(sample, training) if interval == 1 else training
     translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
     if pairs is training:
         say(f"reading {training}, sentence by sentence")
     # Repeats in a list are meant; those in a file came about by accident.
     learnt = _stored(translator, pairs, "training", say, distinct=training.fingerprint() is not None)
     judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
-    for line in _found(translator, learnt, judged, resumed=newest is not None):
+    for line in _sizes(translator, learnt, judged, resumed=newest is not None):
         say(line)
-    return translator, learnt, judged
+    group = Group(processes())
+    loop = Loop(
+        translator,
+        _batches(learnt, settings, group, settings.seed),
+        validation=None if judged is None else _batches(judged, settings, group, None),
+        sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
+        fingerprint={
+            "vocabulary": [len(source), len(target)],
+            "training corpus": _fingerprint(learnt),
+            "validation corpus": None if judged is None else _fingerprint(judged),
+        },
+        folder=folder,
+        group=group,
+    )
+    return loop, len(learnt)
 
 
 class _InMemory(Corpus):
-    """All pairs of a corpus, so that it is not read again."""
+    """All pairs of a corpus, kept in memory, under its name and fingerprint."""
 
     def __init__(self, pairs: list[Pair], corpus: Corpus) -> None:
         self._pairs, self._corpus = pairs, corpus
@@ -216,7 +210,7 @@ def _begin(folder: RunFolder, translator: Translator, on_begin: Callable[[Path],
 
 
 def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> TrainingError | None:
-    """Train; after a second Ctrl-C or a fault, go on with what there is. The fault comes back."""
+    """Train; return the error that ended the training, if any."""
     try:
         with interrupts.watched():
             loop.run(callbacks, interrupts)
@@ -233,7 +227,7 @@ def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> T
 
 
 def _result(loop: Loop, pairs: int, fault: TrainingError | None) -> Training:
-    """The best translator, and how it became one; a fault is raised, with the result if there is one."""
+    """The result of a training; its error is raised, with the result if there is one."""
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
     if fault is not None and not state.validations:
@@ -342,28 +336,28 @@ def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
         The sample, at least half as large as is allowed, and k; where k is 1, the sample is all pairs.
 
     Example:
-        >>> sample, apart = evenly(((f"{number}", "") for number in range(10)), most=4)
-        >>> [first for first, _ in sample], apart
+        >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), most=4)
+        >>> [first for first, _ in sample], interval
         (['0', '4', '8'], 4)
     """
     kept: list[Pair] = []
-    apart = 1
+    interval = 1
     for number, pair in enumerate(pairs):
-        if number % apart == 0:
+        if number % interval == 0:
             if len(kept) == most:
-                kept, apart = kept[::2], 2 * apart
-                if number % apart:
+                kept, interval = kept[::2], 2 * interval
+                if number % interval:
                     continue
             kept.append(pair)
-    return kept, apart
+    return kept, interval
 
 
 def _nothing(_: str) -> None:
     """Ignore what is told."""
 
 
-def _found(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
-    """Sizes and device, told before the training; where it is resumed, `say_where` has the threads."""
+def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
+    """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
     yield f"{len(learnt):,} pairs to learn from, {0 if judged is None else len(judged):,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(each.numel() for each in translator.model.parameters())
@@ -399,12 +393,7 @@ def _stored(
 
 
 def _fingerprint(store: Store) -> dict[str, int | str]:
-    """What tells a corpus from others."""
     return {"pairs": store.counts.read, "sha256": store.counts.digest}
-
-
-def _any(pairs: Iterable[Pair]) -> bool:
-    return next(iter(pairs), None) is not None
 
 
 def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder | None) -> list[Pair]:

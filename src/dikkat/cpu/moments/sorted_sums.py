@@ -6,14 +6,14 @@ is added as the queries are gone through: what comes in at the right going forth
 So nothing is ever subtracted, each key is looked at for a few runs, and a query takes a number of operations that does
 not depend on how many keys it sees.
 
-A kernel that ends is a polynomial of δ = u − t on either side of the query (φ = 1), and its moments are those sums
-shifted from c to the query. The Gaussian's weight is φ(u) φ(t) e^{ut} with φ(u) = e^{−u²/2}, where e^{ut} is its
+Epanechnikov's kernel and its square are polynomials of δ = u − t (φ = 1), and their moments are those sums shifted from
+c to the query. The Gaussian's weight is φ(u) φ(t) e^{ut} with φ(u) = e^{−u²/2}, where e^{ut} is its
 Taylor series: at |u| up to the limit and |t| up to half a span it is cut where the rest is below the rounding of the
 smallest weight there is.
 
-What a query's own key weighs is never part of a sum, if it is left out. Where a sum is small beside what it was made of
-(keys at the edge of a kernel, or all nearly at one place far from the query), a kernel that ends is summed up directly,
-key by key; and the Gaussian's answer is NaN, for the caller to find by `kernel`.
+The weight of a query's own key is never part of a sum, if that key is excluded. Where a sum is small beside its terms
+(keys at the edge of the kernel, or all nearly equal and far from the query), Epanechnikov's is summed up key by key;
+and the Gaussian's answer is NaN, for the caller to find by `kernel`.
 
 Source: Greengard and Strain 1991, The fast Gauss transform (its local expansion); Fan and Marron 1994, Fast
 implementations of nonparametric curve estimators (updating).
@@ -29,30 +29,24 @@ from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
 from dikkat.cpu.engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store, total
-from dikkat.cpu.moments.record import SWEEP, TILE
-from dikkat.cpu.scoring import BOXCAR, GAUSSIAN, TRIANGULAR
+from dikkat.cpu.moments.record import SORTED, TILE
 
 # Beside the sums that they are a difference of, the least weight, and the least spread of the keys.
 LEAST_WEIGHT, LEAST_SPREAD = 2.0**-7, 1e-6
 
-_workplace = workplace_of(SWEEP)
+_workplace = workplace_of(SORTED)
 
 
-# --- what is seen
-
-
-@inlined
-def _is_inside(call: Call, gap: float) -> bool:
-    return gap < call.limit or (call.closed != 0 and gap == call.limit)
+# --- keys in reach
 
 
 @inlined
 def _lower(call: Call, q: float, zero: Any) -> int:
-    """The first key that is seen from a place."""
+    """The first key in reach of a query."""
     key, low, high = pointer(call.key, zero), 0, call.keys
     while low < high:
         middle = (low + high) // 2
-        if _is_inside(call, (q - key[middle]) * call.scale):
+        if (q - key[middle]) * call.scale < call.limit:
             high = middle
         else:
             low = middle + 1
@@ -61,11 +55,11 @@ def _lower(call: Call, q: float, zero: Any) -> int:
 
 @inlined
 def _upper(call: Call, q: float, zero: Any) -> int:
-    """The first key beyond those that are seen from a place."""
+    """The first key beyond those in reach of a query."""
     key, low, high = pointer(call.key, zero), 0, call.keys
     while low < high:
         middle = (low + high) // 2
-        if _is_inside(call, (key[middle] - q) * call.scale):
+        if (key[middle] - q) * call.scale < call.limit:
             low = middle + 1
         else:
             high = middle
@@ -74,7 +68,7 @@ def _upper(call: Call, q: float, zero: Any) -> int:
 
 @inlined
 def _middle(call: Call, n: int, zero: Any) -> int:
-    """The key that a query must not see, or the first that is not below it."""
+    """The key that is excluded for a query, or the first that is not below it."""
     if call.exclude != 0:
         return pointer(call.exclude, np.int64(0))[n]
     key, q, low, high = pointer(call.key, zero), pointer(call.query, zero)[n], 0, call.keys
@@ -95,7 +89,7 @@ def _add(call: Call, k: int, center: float, side: Pointer, zero: Any) -> None:
     """Add a key to the sums: powers of its u, of each column."""
     terms = call.terms
     u, term = (pointer(call.key, zero)[k] - center) * call.scale, pointer(call.weight, zero)[k]
-    if call.profile == GAUSSIAN:
+    if call.gaussian != 0:
         term *= math.exp(-0.5 * u * u)
     for j in range(terms):
         side[j] += term
@@ -118,7 +112,7 @@ def _add_all(call: Call, begin: int, end: int, center: float, sums: Pointer, sid
             u0, u1 = (load(key, 0) - middle) * scale, (load(key, lanes) - middle) * scale
             u2, u3 = (load(key, 2 * lanes) - middle) * scale, (load(key, 3 * lanes) - middle) * scale
             w0, w1, w2, w3 = load(weight, 0), load(weight, lanes), load(weight, 2 * lanes), load(weight, 3 * lanes)
-            if call.profile == GAUSSIAN:
+            if call.gaussian != 0:
                 half = full(-0.5, zero)
                 w0, w1 = w0 * exp(half * u0 * u0), w1 * exp(half * u1 * u1)
                 w2, w3 = w2 * exp(half * u2 * u2), w3 * exp(half * u3 * u3)
@@ -130,8 +124,8 @@ def _add_all(call: Call, begin: int, end: int, center: float, sums: Pointer, sid
                     second = w2 * load(value, 2 * lanes) + w3 * load(value, 3 * lanes)
                     store(sums, own, load(sums, own) + (first + second))
                 w0, w1, w2, w3 = w0 * u0, w1 * u1, w2 * u2, w3 * u3
-        for place in range(columns * terms):
-            side[place] += total(load(sums, place * lanes))
+        for slot in range(columns * terms):
+            side[slot] += total(load(sums, slot * lanes))
     for k in range(max(begin, whole), end):
         _add(call, k, center, side, zero)
 
@@ -148,24 +142,23 @@ def _shift(moments: Pointer, count: int, t: float) -> None:
 
 
 @inlined
-def _place(call: Call, column: int) -> int:
+def _offset(call: Call, column: int) -> int:
     """Where a column's powers begin in a query's row."""
     return 0 if column == 0 else 1 + call.mass_powers + (column - 1) * (1 + call.value_powers)
 
 
 @inlined
-def _add_polynomial(call: Call, work: Work, side: Pointer, factors: Pointer, t: float, out: Pointer) -> None:
-    """Add one side's Σ w K δ^m, of a kernel that is a polynomial there; and what these were made of."""
-    terms, shifted = call.terms, work.shifted
+def _add_polynomial(call: Call, work: Work, side: Pointer, t: float, out: Pointer, zero: Any) -> None:
+    """Add one side's Σ w K δ^m of Epanechnikov's kernel; and the sums that these are a difference of."""
+    terms, shifted, factors = call.terms, work.shifted, pointer(call.polynomial, zero)
     for column in range(1 + call.values):
         for m in range(terms):
             shifted[m] = side[column * terms + m]
         if column == 0:
             out[call.columns - 2] += shifted[0]
-            if terms > 2:
-                out[call.columns - 1] += shifted[2] + t * t * shifted[0]
+            out[call.columns - 1] += shifted[2] + t * t * shifted[0]
         _shift(shifted, terms, t)
-        into = at(out, _place(call, column))
+        into = at(out, _offset(call, column))
         for m in range(1 + (call.mass_powers if column == 0 else call.value_powers)):
             for k in range(call.degree + 1):
                 into[m] += factors[k] * shifted[m + k]
@@ -188,92 +181,84 @@ def _add_gaussian(call: Call, work: Work, t: float, out: Pointer) -> None:
                 found += factors[j] * (before[m + j] + behind[m + j])
             shifted[m] = found
         _shift(shifted, powers, t)
-        into = at(out, _place(call, column))
+        into = at(out, _offset(call, column))
         for m in range(powers):
             into[m] += shifted[m]
 
 
 @inlined
 def _add_sides(call: Call, work: Work, n: int, center: float, zero: Any) -> None:
-    """Add what the sums on both sides are to a query to its row."""
+    """Add the sums on both sides, shifted to a query, to its row."""
     t = (pointer(call.query, zero)[n] - center) * call.scale
     out = at(pointer(call.powers, zero), n * call.columns)
-    if call.profile == GAUSSIAN:
+    if call.gaussian != 0:
         _add_gaussian(call, work, t, out)
     else:
-        _add_polynomial(call, work, work.before, pointer(call.left, zero), t, out)
-        _add_polynomial(call, work, work.behind, pointer(call.right, zero), t, out)
+        _add_polynomial(call, work, work.before, t, out, zero)
+        _add_polynomial(call, work, work.behind, t, out, zero)
 
 
 # --- runs
 
 
 @inlined
-def _sweep(call: Call, work: Work, i: int, j: int, zero: Any) -> None:
-    """Sum up for the queries of a run, forth and back."""
+def _run(call: Call, work: Work, i: int, j: int, zero: Any) -> None:
+    """The sums of the queries of a run, going forth and back."""
     key, query, before, behind = pointer(call.key, zero), pointer(call.query, zero), work.before, work.behind
-    size, hidden, ends = (1 + call.values) * call.terms, int(call.exclude != 0), call.profile != GAUSSIAN
+    size, hidden, ends = (1 + call.values) * call.terms, int(call.exclude != 0), call.gaussian == 0
     center = query[i] + (query[j - 1] - query[i]) / 2
     low = _lower(call, query[j - 1] if ends else center, zero)
     high = _upper(call, query[i] if ends else center, zero)
     left, right = _middle(call, i, zero), _middle(call, j - 1, zero) + hidden
-    for place in range(size):
-        before[place] = behind[place] = 0.0
+    for slot in range(size):
+        before[slot] = behind[slot] = 0.0
     _add_all(call, low, left, center, work.sums, before, zero)
     _add_all(call, right, high, center, work.sums, behind, zero)
     for n in range(i, j):
         for k in range(left, _middle(call, n, zero)):
             _add(call, k, center, before, zero)
             left = k + 1
-        while ends and high < call.keys and _is_inside(call, (key[high] - query[n]) * call.scale):
+        while ends and high < call.keys and (key[high] - query[n]) * call.scale < call.limit:
             _add(call, high, center, behind, zero)
             high += 1
         _add_sides(call, work, n, center, zero)
-    for place in range(size):
-        before[place] = behind[place] = 0.0
+    for slot in range(size):
+        before[slot] = behind[slot] = 0.0
     for n in range(j - 1, i - 1, -1):
         for k in range(right - 1, _middle(call, n, zero) + hidden - 1, -1):
             _add(call, k, center, behind, zero)
             right = k
-        while ends and low > 0 and _is_inside(call, (query[n] - key[low - 1]) * call.scale):
+        while ends and low > 0 and (query[n] - key[low - 1]) * call.scale < call.limit:
             low -= 1
             _add(call, low, center, before, zero)
         _add_sides(call, work, n, center, zero)
 
 
 @inlined
-def _weight(call: Call, away: float) -> float:
-    """K of a kernel that ends."""
-    if call.profile == BOXCAR:
-        return 1.0
-    left = max(0.0, 1 - abs(away)) if call.profile == TRIANGULAR else max(0.0, 1 - away * away)
-    return left * left if call.squared != 0 else left
-
-
-@inlined
 def _sum_up(call: Call, n: int, out: Pointer, zero: Any) -> None:
-    """A query's row key by key."""
+    """A query's row of Epanechnikov's kernel, key by key."""
     key, q = pointer(call.key, zero), pointer(call.query, zero)[n]
     hidden = _middle(call, n, zero) if call.exclude != 0 else -1
-    for place in range(call.columns):
-        out[place] = 0.0
+    for slot in range(call.columns):
+        out[slot] = 0.0
     for k in range(_lower(call, q, zero), _upper(call, q, zero)):
         away = (key[k] - q) * call.scale
-        term = pointer(call.weight, zero)[k] * _weight(call, away)
         if k == hidden:
             continue
+        left = max(0.0, 1 - away * away)
+        term = pointer(call.weight, zero)[k] * (left * left if call.squared != 0 else left)
         for m in range(1 + call.mass_powers):
             out[m] += term
             if m <= call.value_powers:
                 for v in range(call.values):
-                    out[_place(call, 1 + v) + m] += term * pointer(call.value, zero)[v * call.keys + k]
+                    out[_offset(call, 1 + v) + m] += term * pointer(call.value, zero)[v * call.keys + k]
             term *= away
 
 
 @inlined
 def _finish(call: Call, n: int, zero: Any) -> None:
     """Turn a query's sums into means and a log-sum-exp, once they are sure."""
-    out, gaussian = at(pointer(call.powers, zero), n * call.columns), call.profile == GAUSSIAN
+    out, gaussian = at(pointer(call.powers, zero), n * call.columns), call.gaussian != 0
     mass, square = out[call.columns - 2], out[call.columns - 1]
     sure = out[0] >= call.floor if gaussian else not out[0] < LEAST_WEIGHT * mass
     if sure and call.mass_powers > 1 and out[0] > 0:
@@ -285,16 +270,16 @@ def _finish(call: Call, n: int, zero: Any) -> None:
         _sum_up(call, n, out, zero)
     by = 1 / out[0] if out[0] > 0 else 0.0
     out[0] = math.log(out[0]) if out[0] > 0 else -np.inf
-    for place in range(1, call.columns):
-        out[place] *= by
+    for slot in range(1, call.columns):
+        out[slot] *= by
 
 
 @Kernel
-def sweeps(zero: Any) -> Any:
-    """Of each query, log Σ w K, and the means of δ^m and of δ^m y: a row. A task is so many queries."""
-    layout = SWEEP.layout(__name__)
+def sorted_sums(zero: Any) -> Any:
+    """Each query's row: log Σ w K, and the means of δ^m and of δ^m y. A task is `rows` queries."""
+    layout = SORTED.layout(__name__)
 
-    def sweeps(record: Any) -> None:
+    def sorted_sums(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         work = _workplace(call, zero)
         query = pointer(call.query, zero)
@@ -304,15 +289,15 @@ def sweeps(zero: Any) -> Any:
                 return
             i = task * call.rows
             end = min(call.queries, i + call.rows)
-            for place in range(i * call.columns, end * call.columns):
-                pointer(call.powers, zero)[place] = 0.0
+            for slot in range(i * call.columns, end * call.columns):
+                pointer(call.powers, zero)[slot] = 0.0
             while i < end:
                 j = i + 1
                 while j < end and (query[j] - query[i]) * call.scale <= call.span:
                     j += 1
-                _sweep(call, work, i, j, zero)
+                _run(call, work, i, j, zero)
                 for n in range(i, j):
                     _finish(call, n, zero)
                 i = j
 
-    return sweeps
+    return sorted_sums

@@ -1,1 +1,0 @@
-"""Many processes: what they cost, and what they need, beside one."""

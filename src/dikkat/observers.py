@@ -1,0 +1,49 @@
+"""The observers of the calls of attention that a thread makes: none, unless something is recorded there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dikkat.problem import Problem, Result
+
+
+class Observer(Protocol):
+    """Is told of every call of attention."""
+
+    def runs(self, name: str, problem: Problem) -> Result | None:
+        """The result of a call that the implementation of this name is to run, if it can be looked at on the way."""
+
+    def saw(self, problem: Problem) -> None:
+        """Take note of a call that was computed."""
+
+    def saw_weights(self, weights: Tensor) -> None:
+        """Take note of the weights (..., n, m), before dropout, of a call that computes all of them anyway."""
+
+
+class _Thread(threading.local):
+    observers: tuple[Observer, ...] = ()
+
+
+_thread = _Thread()
+
+
+def current() -> tuple[Observer, ...]:
+    """The observers of this thread; none in what is being compiled."""
+    return () if torch.compiler.is_compiling() else _thread.observers
+
+
+@contextmanager
+def only(*observers: Observer) -> Iterator[None]:
+    """Let these observe this thread, and no others."""
+    before, _thread.observers = _thread.observers, observers
+    try:
+        yield
+    finally:
+        _thread.observers = before

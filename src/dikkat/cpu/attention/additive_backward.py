@@ -130,10 +130,10 @@ def _keep_rows(
 @inlined
 def _any_beyond(call: Call, first: int, count: int, zero: Any) -> bool:
     """True where any of some keys has features without exponentials."""
-    found = False
+    beyond = False
     for k in range(first, first + count):
-        found = found or pointer(call.key_beyond, np.uint8(0))[k] != 0
-    return found
+        beyond = beyond or pointer(call.key_beyond, np.uint8(0))[k] != 0
+    return beyond
 
 
 @inlined

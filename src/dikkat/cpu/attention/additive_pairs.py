@@ -220,10 +220,10 @@ def _small(query_peak: Pointer, key_peak: Pointer, c: int, zero: Any) -> Any:
 @inlined
 def any_small(query_peak: Pointer, key_peak: Pointer, padded: int, zero: Any) -> bool:
     """True where any feature is small in all rows and keys at hand."""
-    found = False
+    small = False
     for c in range(0, padded, lanes_of(zero)):
-        found = found or some(_small(query_peak, key_peak, c, zero))
-    return found
+        small = small or some(_small(query_peak, key_peak, c, zero))
+    return small
 
 
 @inlined

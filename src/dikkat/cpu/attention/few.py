@@ -148,10 +148,10 @@ class _Ready:
         call, numbers, made = self._call, self._numbers.copy(), []
         for at, operand in zip(self._operands, operands, strict=True):
             if operand is not None:
-                found = addresses.of_plain(operand)
-                if found is None:
+                place = addresses.of_plain(operand)
+                if place is None:
                     return None
-                numbers[at] = found
+                numbers[at] = place
         for at, shape, like in self._outputs:
             output, numbers[at] = addresses.made_as(like, shape)
             made.append(output)

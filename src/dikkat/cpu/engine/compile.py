@@ -41,12 +41,12 @@ class Kernel:
 
     def __call__(self, dtype: np.dtype[Any], *flags: bool | None) -> Any:
         """The compiled function, as ctypes calls it: without Python's lock."""
-        found = self._compiled.get((dtype, flags))
-        if found is None:
+        compiled = self._compiled.get((dtype, flags))
+        if compiled is None:
             with self._lock:  # several threads may call first
-                found = self._compiled.get((dtype, flags)) or _compile(self._make(dtype.type(0), *flags))
-                self._compiled[dtype, flags] = found
-        return found[1]
+                compiled = self._compiled.get((dtype, flags)) or _compile(self._make(dtype.type(0), *flags))
+                self._compiled[dtype, flags] = compiled
+        return compiled[1]
 
 
 def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:

@@ -112,10 +112,10 @@ SMALL_TANH = 0.625
 
 def _tanh_series(terms: int) -> list[float]:
     """(tanh x / x − 1)/x² by powers of x²: from tanh' = 1 − tanh²."""
-    found = [Fraction(1)]
+    series = [Fraction(1)]
     for k in range(1, terms + 1):
-        found.append(-sum((found[i] * found[k - 1 - i] for i in range(k)), Fraction(0)) / (2 * k + 1))
-    return [float(term) for term in found[1:]]
+        series.append(-sum((series[i] * series[k - 1 - i] for i in range(k)), Fraction(0)) / (2 * k + 1))
+    return [float(term) for term in series[1:]]
 
 
 @intrinsic

@@ -40,12 +40,12 @@ def workplace_of(record: Record) -> Any:
     Returns:
         A function of the call and a zero of the type that is computed in, for each worker to call once.
     """
-    made = namedtuple("Work", record.regions)  # type: ignore[misc]  # whose names are declared elsewhere
+    regions_type = namedtuple("Work", record.regions)  # type: ignore[misc]  # whose names are declared elsewhere
 
     @intrinsic
     def workplace(typingctx: Any, call: Any, zero: Any) -> Any:
         pointers = [types.CPointer(types.int64 if kind == torch.int64 else zero) for kind in record.regions.values()]
-        returned = types.NamedTuple(pointers, made)
+        returned = types.NamedTuple(pointers, regions_type)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             def field(name: str) -> Any:
@@ -55,11 +55,11 @@ def workplace_of(record: Record) -> Any:
             counter = builder.inttoptr(builder.add(field("counters"), I64(8)), I64.as_pointer())
             worker = builder.atomic_rmw("add", counter, I64(1), "monotonic")
             own = builder.add(field("scratch"), builder.mul(worker, field("scratch_size")))
-            found = [
+            regions = [
                 builder.inttoptr(builder.add(own, field(f"{name}_at")), context.get_value_type(kind))
                 for name, kind in zip(record.regions, pointers, strict=True)
             ]
-            return context.make_tuple(builder, returned, found)
+            return context.make_tuple(builder, returned, regions)
 
         return returned(call, zero), build
 

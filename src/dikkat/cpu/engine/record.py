@@ -103,16 +103,16 @@ _IMPORT = re.compile(r"^ *from (dikkat\.cpu[.\w]*) import ([\w, ]*)", re.MULTILI
 
 def sources(module: str) -> dict[str, bytes]:
     """The sources of a module and of all that it imports within `dikkat.cpu`, by name."""
-    folder, found, left = Path(__file__).parents[1], {}, [module]
+    folder, texts, left = Path(__file__).parents[1], {}, [module]
     while left:
         name = left.pop()
         path = folder.joinpath(*name.split(".")[2:]).with_suffix(".py")
-        if name in found or not path.is_file():
+        if name in texts or not path.is_file():
             continue
-        found[name] = path.read_bytes()
-        for package, names in _IMPORT.findall(found[name].decode()):
+        texts[name] = path.read_bytes()
+        for package, names in _IMPORT.findall(texts[name].decode()):
             left += [package, *(f"{package}.{own}" for own in re.findall(r"\w+", names))]
-    return found
+    return texts
 
 
 @cache

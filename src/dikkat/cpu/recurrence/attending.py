@@ -110,8 +110,8 @@ def _pair_scores(call: Call, query: Pointer, b: int, seen: int, scores: Pointer,
                 away = load(query, c) - load(key, c)
                 acc += away * away
         # A square that overflows becomes the largest number: a query far from all keys still has weights.
-        found = total(acc)
-        scores[j] = call.largest if call.pair != INNER and found > call.largest else found
+        score = total(acc)
+        scores[j] = call.largest if call.pair != INNER and score > call.largest else score
 
 
 @inlined

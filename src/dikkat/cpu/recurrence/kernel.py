@@ -141,23 +141,17 @@ def _lstm_row_gradients(
 
 
 @inlined
-def _load_rows(call: Call, task: int, rows: int, source: int, into: Pointer, zero: Any) -> None:
-    """Copy the task's rows of numbers that are (layers, batch, hidden)."""
-    size, most = call.hidden, call.task_rows
+def _copy_rows(call: Call, task: int, rows: int, everyone: int, own: Pointer, back: bool, zero: Any) -> None:
+    """Copy the task's rows of numbers (layers, batch, hidden) to numbers of its own, or back."""
+    size = call.hidden
     for layer in range(call.layers):
         for i in range(rows):
-            own = (layer * call.batch + number_at(call.order, task + i * call.tasks)) * size
-            copy_vectors(at(pointer(source, zero), own), at(into, (layer * most + i) * size), size, zero)
-
-
-@inlined
-def _store_rows(call: Call, task: int, rows: int, source: Pointer, into: int, zero: Any) -> None:
-    """Copy the task's rows back to numbers that are (layers, batch, hidden)."""
-    size, most = call.hidden, call.task_rows
-    for layer in range(call.layers):
-        for i in range(rows):
-            own = (layer * call.batch + number_at(call.order, task + i * call.tasks)) * size
-            copy_vectors(at(source, (layer * most + i) * size), at(pointer(into, zero), own), size, zero)
+            place = (layer * call.batch + number_at(call.order, task + i * call.tasks)) * size
+            theirs, ours = at(pointer(everyone, zero), place), at(own, (layer * call.task_rows + i) * size)
+            if back:
+                copy_vectors(ours, theirs, size, zero)
+            else:
+                copy_vectors(theirs, ours, size, zero)
 
 
 @inlined
@@ -239,9 +233,9 @@ def forward(zero: Any) -> Any:
             if task >= call.tasks:
                 return
             rows = (call.batch - task + call.tasks - 1) // call.tasks
-            _load_rows(call, task, rows, call.state, states, zero)
+            _copy_rows(call, task, rows, call.state, states, False, zero)
             if call.cell == LSTM:
-                _load_rows(call, task, rows, call.memory_cell, work.cells, zero)
+                _copy_rows(call, task, rows, call.memory_cell, work.cells, False, zero)
             for t in range(number_at(call.lengths, task)):
                 active = _active_rows(call, task, rows, t)
                 if call.pair != NOTHING:
@@ -265,9 +259,9 @@ def forward(zero: Any) -> Any:
                         weight = at(pointer(call.below_weight, zero), (layer - 1) * wide * size)
                         product(active, reads, size, weight, size, wide, gates, wide, zero)
                     _cell_step(call, work, task, active, t, layer, zero)
-            _store_rows(call, task, rows, states, call.last_state, zero)
+            _copy_rows(call, task, rows, call.last_state, states, True, zero)
             if call.cell == LSTM:
-                _store_rows(call, task, rows, work.cells, call.last_cell, zero)
+                _copy_rows(call, task, rows, call.last_cell, work.cells, True, zero)
 
     return forward
 
@@ -337,9 +331,9 @@ def backward(zero: Any) -> Any:
             if task >= call.tasks:
                 return
             rows = (call.batch - task + call.tasks - 1) // call.tasks
-            _load_rows(call, task, rows, call.last_state_grad, grads, zero)
+            _copy_rows(call, task, rows, call.last_state_grad, grads, False, zero)
             if call.cell == LSTM:
-                _load_rows(call, task, rows, call.last_cell_grad, work.cell_grads, zero)
+                _copy_rows(call, task, rows, call.last_cell_grad, work.cell_grads, False, zero)
             top = at(grads, (layers - 1) * most * size)
             for t in range(number_at(call.lengths, task) - 1, -1, -1):
                 active = _active_rows(call, task, rows, t)
@@ -366,9 +360,9 @@ def backward(zero: Any) -> Any:
                             store(into, c, load(into, c) + share)
                 if call.pair != NOTHING:
                     _attend_gradients(call, work, task, active, t, top, zero)
-            _store_rows(call, task, rows, grads, call.state_grad, zero)
+            _copy_rows(call, task, rows, call.state_grad, grads, True, zero)
             if call.cell == LSTM:
-                _store_rows(call, task, rows, work.cell_grads, call.cell_grad, zero)
+                _copy_rows(call, task, rows, call.cell_grad, work.cell_grads, True, zero)
             if call.pair == NOTHING:
                 continue
             weight_grad = at(pointer(call.weight_grad, zero), task * call.features)

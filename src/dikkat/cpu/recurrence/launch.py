@@ -61,8 +61,8 @@ def run(
     kind = wide_type(gates)
     operands = [in_type(operand, kind) for operand in tensors]
     fit_run(rows, layers, attention, gates, state, cell, dropped)
-    found: Any = _Run.apply(spec, *operands)  # type: ignore[no-untyped-call]
-    return Sequences(*(in_type(result, state.dtype) for result in found))
+    results: Any = _Run.apply(spec, *operands)  # type: ignore[no-untyped-call]
+    return Sequences(*(in_type(result, state.dtype) for result in results))
 
 
 class _Run(torch.autograd.Function):
@@ -87,8 +87,8 @@ class _Run(torch.autograd.Function):
             ctx.record = record
             ctx.save_for_backward(None, *tensors[1:])
         # Detached: the record, which the graph keeps, would otherwise hold results that hold the graph.
-        found = record.results(state.shape[-1], operands)
-        return tuple(None if result is None else result.detach() for result in found)
+        results = record.results(state.shape[-1], operands)
+        return tuple(None if result is None else result.detach() for result in results)
 
     @staticmethod
     @once_differentiable

@@ -42,7 +42,7 @@ class Rows:
             lens = lens[order]
         step, row = np.nonzero(np.arange(steps)[:, None] < lens)
         offsets = np.searchsorted(step, np.arange(steps))
-        kept = [torch.from_numpy(found) for found in (order, lens, offsets, order[row] * steps + step)]
+        kept = [torch.from_numpy(array) for array in (order, lens, offsets, order[row] * steps + step)]
         return cls(kept[0], kept[1], kept[2], kept[3], batch, steps)
 
 

@@ -333,8 +333,8 @@ class Panels:
             for bias in (cells.bias_ih, cells.bias_hh)
         )
         both = ours + theirs
-        found = both if self.sizes["lstm"] else torch.stack([ours[2], both[0], both[1], theirs[2]])
-        return found.unflatten(1, (-1, self._lanes)).transpose(0, 1)
+        biases = both if self.sizes["lstm"] else torch.stack([ours[2], both[0], both[1], theirs[2]])
+        return biases.unflatten(1, (-1, self._lanes)).transpose(0, 1)
 
     # --- their matrices
 

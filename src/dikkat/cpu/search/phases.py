@@ -244,7 +244,7 @@ def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -
 
 
 @inlined
-def _write(call: Call, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any) -> None:
+def _write(call: Call, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any) -> None:
     """Write a block's rows, or their tanh, to the phase's output."""
     wide = phase.panels * lanes_of(zero)
     into = _buffer(call, phase.out, phase.out_layer, zero)
@@ -252,9 +252,9 @@ def _write(call: Call, phase: Phase, block: int, first: int, rows: int, found: P
         place = at(into, (first + i) * phase.out_step + block * wide)
         if phase.tanh:
             for c in range(0, wide, lanes_of(zero)):
-                store(place, c, tanh(load(found, i * wide + c), zero))
+                store(place, c, tanh(load(results, i * wide + c), zero))
         else:
-            copy_vectors(at(found, i * wide), place, wide, zero)
+            copy_vectors(at(results, i * wide), place, wide, zero)
 
 
 @inlined
@@ -277,7 +277,7 @@ def _cell(
 
 @inlined
 def _encode_cells(
-    call: Call, state: State, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any
+    call: Call, state: State, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any
 ) -> None:
     """A step of the encoder's cells, for a vector of features of a direction."""
     lanes, size, per = lanes_of(zero), call.own, phase.blocks // call.directions
@@ -290,7 +290,7 @@ def _encode_cells(
         new = at(_buffer(call, _ENCODER_STATE, then, zero), own)
         cell = at(_buffer(call, _ENCODER_CELL, then, zero), own)
         _cell(
-            call, at(found, i * phase.panels * lanes), at(_buffer(call, _ENCODER_STATE, now, zero), own),
+            call, at(results, i * phase.panels * lanes), at(_buffer(call, _ENCODER_STATE, now, zero), own),
             at(_buffer(call, _ENCODER_CELL, now, zero), own), new, cell, zero,
         )  # fmt: skip
         place = direction * size + c
@@ -302,13 +302,13 @@ def _encode_cells(
 
 
 @inlined
-def _decode_cells(call: Call, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any) -> None:
+def _decode_cells(call: Call, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any) -> None:
     """A step of the decoder's cells, for a vector of features."""
     lanes, layer = lanes_of(zero), phase.layer
     for i in range(rows):
         own = (first + i) * call.hidden + block * lanes
         _cell(
-            call, at(found, i * phase.panels * lanes), at(_buffer(call, _BEFORE, layer, zero), own),
+            call, at(results, i * phase.panels * lanes), at(_buffer(call, _BEFORE, layer, zero), own),
             at(_buffer(call, _CELL_BEFORE, layer, zero), own), at(_buffer(call, _AFTER, layer, zero), own),
             at(_buffer(call, _CELL_AFTER, layer, zero), own), zero,
         )  # fmt: skip
@@ -402,18 +402,18 @@ def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero
 @inlined
 def _trace(call: Call, state: State, zero: Any) -> None:
     """Write the tokens of the best hypotheses, and what each looked at: so many steps of each as there is room for."""
-    for found in range(call.sentences * call.n_best):
-        step, place = number_at(call.result_steps, found), number_at(call.result_places, found)
-        b = found // call.n_best
-        keys, length = number_at(call.lengths, b), step + 1 - flags_at(call.result_ended, found)[0]
-        ids = numbers_at(call.result_ids, found * state.room)
+    for hypothesis in range(call.sentences * call.n_best):
+        step, place = number_at(call.result_steps, hypothesis), number_at(call.result_places, hypothesis)
+        b = hypothesis // call.n_best
+        keys, length = number_at(call.lengths, b), step + 1 - flags_at(call.result_ended, hypothesis)[0]
+        ids = numbers_at(call.result_ids, hypothesis * state.room)
         for t in range(step, -1, -1):
             own = (t * call.sentences + b) * call.beam + place
             if t < length:
                 ids[t] = number_at(call.step_tokens, own)
                 if call.seen != 0:
                     row = (t * call.capacity + number_at(call.step_rows, own)) * call.key_row
-                    into = (found * state.room + t) * call.longest
+                    into = (hypothesis * state.room + t) * call.longest
                     for j in range(keys):
                         pointer(call.result_weights, zero)[into + j] = pointer(call.weights, zero)[row + j]
             place = number_at(call.step_origins, own) - b * call.beam

@@ -39,12 +39,14 @@ def _allowed(call: Call, state: State, b: int, token: int) -> bool:
 
 
 @inlined
-def rank(call: Call, state: State, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any) -> None:
+def rank(
+    call: Call, state: State, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any
+) -> None:
     """Write the likeliest tokens of a block of scores, their peak, and Σ e^{score − peak}."""
     lanes, count = lanes_of(zero), call.beam
     wide = phase.panels * lanes
     for i in range(rows):
-        scores, place = at(found, i * wide), (first + i) * call.blocks + block
+        scores, place = at(results, i * wide), (first + i) * call.blocks + block
         b = number_at(call.next_sentences, first + i)
         gains, tokens = at(pointer(call.block_gains, zero), place * count), numbers_at(call.block_tokens, place * count)
         for k in range(count):
@@ -146,7 +148,7 @@ def _continue(call: Call, state: State, b: int, row: int) -> int:
 
 
 @inlined
-def _decide(call: Call, state: State, b: int, found: int) -> int:
+def _decide(call: Call, state: State, b: int, going: int) -> int:
     """Decide which hypotheses end, are cut or go on; return how many go on so far."""
     beam, place, length = call.beam, (state.step * call.sentences + b) * call.beam, state.step + 1
     totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
@@ -176,11 +178,11 @@ def _decide(call: Call, state: State, b: int, found: int) -> int:
             out[e] = 1
         doubles_at(call.totals, b * beam + e)[0] = totals[e] if goes and not over else -np.inf
         if goes and not over:
-            numbers_at(call.next_rows, found)[0] = numbers_at(call.step_rows, place)[e]
-            numbers_at(call.next_tokens, found)[0] = tokens[e]
-            numbers_at(call.next_sentences, found)[0] = b
-            found += 1
-    return found
+            numbers_at(call.next_rows, going)[0] = numbers_at(call.step_rows, place)[e]
+            numbers_at(call.next_tokens, going)[0] = tokens[e]
+            numbers_at(call.next_sentences, going)[0] = b
+            going += 1
+    return going
 
 
 @inlined
@@ -191,13 +193,13 @@ def book(call: Call, state: State, zero: Any) -> None:
         if not abs(doubles_at(call.gains, row * call.beam)[0]) < np.inf:
             state.status = UNKNOWN_SCORES
             return
-    row, found = 0, 0
+    row, going = 0, 0
     for b in range(call.sentences):
         row = _continue(call, state, b, row)
-        found = _decide(call, state, b, found)
+        going = _decide(call, state, b, going)
     state.step += 1
-    state.rows = found
-    if found == 0:
+    state.rows = going
+    if going == 0:
         for b in range(call.sentences):
             _choose(call, state, b)
         state.status = DONE

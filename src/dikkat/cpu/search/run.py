@@ -62,8 +62,8 @@ class Sentence(NamedTuple):
     most: int
 
 
-class Found(NamedTuple):
-    """A hypothesis.
+class Result(NamedTuple):
+    """A translation of a sentence.
 
     Attributes:
         ids: Its tokens, without the end.
@@ -82,7 +82,7 @@ class UnknownScoresError(ValueError):
     """A row's best score is not a finite number."""
 
 
-def search(panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int, penalty: float) -> list[list[Found]]:
+def search(panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int, penalty: float) -> list[list[Result]]:
     """Beam search of a batch, as one call.
 
     Args:
@@ -103,14 +103,14 @@ def search(panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int
     run = panels.idle.pop(shape, None) or Run(panels, *shape, min(_STEPS, max(each.most for each in sentences)))
     run.begin([sentences[index] for index in order], penalty)
     run.go()
-    found: list[list[Found]] = [[] for _ in sentences]
-    for index, group in zip(order, run.found(), strict=True):
-        found[index] = group
+    results: list[list[Result]] = [[] for _ in sentences]
+    for index, group in zip(order, run.results(), strict=True):
+        results[index] = group
     if run.nbytes <= _SMALL:  # not after an error
         if len(panels.idle) >= _IDLE:
             panels.idle.pop(next(iter(tuple(panels.idle))), None)
         panels.idle[shape] = run
-    return found
+    return results
 
 
 class Run:
@@ -308,12 +308,12 @@ class Run:
             elif seconds > _PART:
                 budget = max(_LEAST, budget // 2)
 
-    def found(self) -> list[list[Found]]:
+    def results(self) -> list[list[Result]]:
         """The best hypotheses of each sentence."""
         kept, small, best = self._call.kept, self._tables, self._n_best
         steps, totals = small["result_steps"].tolist(), small["result_totals"].view(np.float64).tolist()
         ended, ids = small["result_ended"].view(np.bool_).tolist(), kept["result_ids"].numpy()
-        results: list[list[Found]] = []
+        results: list[list[Result]] = []
         for b, keys in enumerate(self._lengths):
             results.append([])
             for k, at in enumerate(range(b * best, (b + 1) * best)):
@@ -322,5 +322,5 @@ class Run:
                 length, looked_at = steps[at] + 1 - ended[at], None
                 if self._attends:
                     looked_at = kept["result_weights"][b, k, :length, :keys].to(torch.float32, copy=True)
-                results[b].append(Found(ids[b, k, :length].tolist(), totals[at], looked_at, ended[at]))
+                results[b].append(Result(ids[b, k, :length].tolist(), totals[at], looked_at, ended[at]))
         return results

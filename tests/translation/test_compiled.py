@@ -160,6 +160,7 @@ def test_a_copy_goes_its_own_way(copied):
     model = make(vocabulary=11)
     before = beam_search(model, SOURCES, Search(4))
     other = copied(model)
+    assert kept_of(other) is None
     with torch.no_grad():
         other.output_bias.mul_(-1)
     same(beam_search(other, SOURCES, Search(4)), step_by_step(other, SOURCES, Search(4)))
@@ -223,8 +224,12 @@ def an_attribute(model):
     model.attends = False
 
 
+def a_hook(model):
+    model.readout.register_forward_hook(lambda module, inputs, output: -output)
+
+
 STRUCTURE = [
-    an_attribute, swapped, another_readout, another_rule_of_attention, a_plain_parametrization,
+    a_hook, an_attribute, swapped, another_readout, another_rule_of_attention, a_plain_parametrization,
     a_submodule_of_another_class, a_forward_of_its_own, a_method_of_its_own,
 ]  # fmt: skip
 
@@ -271,14 +276,6 @@ def test_a_model_that_is_as_it_was_is_not_looked_at_again(monkeypatch):
     wanted = beam_search(model, SOURCES, WIDE)
     monkeypatch.setattr(TranslationModel, "network_obstacles", None)
     same(beam_search(model, SOURCES, WIDE), wanted, share=0)
-
-
-def test_what_is_kept_of_a_model_is_not_saved_with_it():
-    model = make()
-    beam_search(model, SOURCES, WIDE)
-    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert kept_of(copied) is None
-    assert not any("compiled" in name for name in model.state_dict())
 
 
 def test_memory_of_a_search_serves_the_next_of_its_shape(monkeypatch):
@@ -353,6 +350,25 @@ def test_a_real_ctrl_c_ends_a_search_of_many_seconds():
     same(beam_search(model, SOURCES, Search(2)), step_by_step(model, SOURCES, Search(2)))
 
 
+def test_threads_that_search_first_at_once_share_what_is_packed(caplog):
+    model, found, ready = make(), {}, threading.Barrier(4)
+
+    def searching(index):
+        ready.wait()
+        found[index] = beam_search(model, SOURCES, Search(3))
+
+    with caplog.at_level("INFO", logger="dikkat"):
+        threads = [threading.Thread(target=searching, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum("packed into panels" in each.message for each in caplog.records) == 1
+    for each in found.values():
+        same(each, beam_search(model, SOURCES, Search(3)), share=0)
+    assert len(found) == 4
+
+
 def _in_child(model, pipe):
     pipe.send([[each.ids for each in group] for group in beam_search(model, SOURCES, Search(3))])
 
@@ -388,17 +404,6 @@ def test_what_cannot_run_is_explained():
     assert "methods of its own" in explain_search(replaced)[0]
     with torch.autocast("cpu", torch.bfloat16):
         assert "autocast" in explain_search(model)[0]
-
-
-def test_a_hook_counts_from_when_it_is_there():
-    model = make()
-    beam_search(model, SOURCES, Search(2))
-    model.readout.register_forward_hook(lambda module, inputs, output: -output)
-    found, negated = beam_search(model, SOURCES, Search(2)), make()
-    with torch.no_grad():
-        negated.readout.weight.mul_(-1)
-        negated.readout.bias.mul_(-1)
-    same(found, beam_search(negated, SOURCES, Search(2)))
 
 
 def test_weights_that_are_not_numbers_are_named_before_the_search():
@@ -442,30 +447,10 @@ def test_a_token_that_the_model_does_not_have_is_refused(token):
         beam_search(make(), [[5, 6], [7, token]])
 
 
-def test_threads_that_ask_first_at_once_pack_once(caplog):
-    model, ready, results = make(), threading.Barrier(4), []
-
-    def ask():
-        ready.wait()
-        results.append(beam_search(model, SOURCES, WIDE))
-
-    with caplog.at_level("INFO", logger="dikkat"):
-        threads = [threading.Thread(target=ask) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sum("packed into panels" in each.message for each in caplog.records) == 1
-    for result in results:
-        same(result, beam_search(model, SOURCES, WIDE), share=0)
-
-
-def changed_and_seen(model):
-    model.bfloat16()
-    assert explain_search(model)
-
-
-@pytest.mark.parametrize("change", [lambda model: model.train(), lambda model: model.train().eval(), changed_and_seen])
+@pytest.mark.parametrize(
+    "change",
+    [lambda model: model.train(), lambda model: model.train().eval(), lambda model: explain_search(model.bfloat16())],
+)
 def test_panels_go_with_train_and_when_a_change_is_seen(change):
     model = make()
     beam_search(model, SOURCES, WIDE)

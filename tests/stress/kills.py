@@ -94,9 +94,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)  # a forked process has none of its parent's threads
-    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
-    for late in ("torch.utils.tensorboard", "sacrebleu", "dikkat.cpu.attention.kernel", "dikkat.cpu.recurrence.kernel"):
-        import_module(late)  # here, and not again in each child
+    import_once()
     pairs = phrasebook.pairs()[: PAIRS + PAIRS // 4]
     training, validation = pairs[:PAIRS], pairs[PAIRS:]
     several = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
@@ -109,6 +107,13 @@ def main() -> None:
     print(path)
     if results["different_in_silence"] or results["unreadable"]:
         sys.exit("a training that was killed did not come to what it would have come to")
+
+
+def import_once() -> None:
+    """Import here what a training imports late, and not again in each child."""
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
+    for late in ("torch.utils.tensorboard", "sacrebleu", "dikkat.cpu.attention.kernel", "dikkat.cpu.recurrence.kernel"):
+        import_module(late)
 
 
 def kill(

@@ -350,6 +350,25 @@ def test_a_real_ctrl_c_ends_a_search_of_many_seconds():
     same(beam_search(model, SOURCES, Search(2)), step_by_step(model, SOURCES, Search(2)))
 
 
+def test_threads_that_search_first_at_once_share_what_is_packed(caplog):
+    model, found, ready = make(), {}, threading.Barrier(4)
+
+    def searching(index):
+        ready.wait()
+        found[index] = beam_search(model, SOURCES, Search(3))
+
+    with caplog.at_level("INFO", logger="dikkat"):
+        threads = [threading.Thread(target=searching, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum("packed into panels" in each.message for each in caplog.records) == 1
+    for each in found.values():
+        same(each, beam_search(model, SOURCES, Search(3)), share=0)
+    assert len(found) == 4
+
+
 def _in_child(model, pipe):
     pipe.send([[each.ids for each in group] for group in beam_search(model, SOURCES, Search(3))])
 
@@ -428,30 +447,10 @@ def test_a_token_that_the_model_does_not_have_is_refused(token):
         beam_search(make(), [[5, 6], [7, token]])
 
 
-def test_threads_that_ask_first_at_once_pack_once(caplog):
-    model, ready, results = make(), threading.Barrier(4), []
-
-    def ask():
-        ready.wait()
-        results.append(beam_search(model, SOURCES, WIDE))
-
-    with caplog.at_level("INFO", logger="dikkat"):
-        threads = [threading.Thread(target=ask) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sum("packed into panels" in each.message for each in caplog.records) == 1
-    for result in results:
-        same(result, beam_search(model, SOURCES, WIDE), share=0)
-
-
-def changed_and_seen(model):
-    model.bfloat16()
-    assert explain_search(model)
-
-
-@pytest.mark.parametrize("change", [lambda model: model.train(), lambda model: model.train().eval(), changed_and_seen])
+@pytest.mark.parametrize(
+    "change",
+    [lambda model: model.train(), lambda model: model.train().eval(), lambda model: explain_search(model.bfloat16())],
+)
 def test_panels_go_with_train_and_when_a_change_is_seen(change):
     model = make()
     beam_search(model, SOURCES, WIDE)

@@ -344,13 +344,17 @@ def test_in_another_thread_signals_are_left_alone():
 
 
 PROGRAM = """
-import json, random, sys
+import dataclasses, json, random, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from translation.test_resume import PAIRS, SHORT
+from dikkat.translation.training.train import train
 from tests.stress import kills
-*_, found = kills.kill(Path(sys.argv[1]), SHORT, PAIRS, PAIRS[:5], 2, random.Random(2))
+kills.import_once()
+settings = dataclasses.replace(SHORT, epochs=2)
+train(settings, PAIRS, PAIRS[:5], progress=False)  # so that not every child loads the kernels
+*_, found = kills.kill(Path(sys.argv[1]), settings, PAIRS, PAIRS[:5], 2, random.Random(2))
 print(json.dumps(found))
 """
 

@@ -33,6 +33,17 @@ from dikkat.translation.decoding.translator import Translates
 _COMPARED = "Comparison"
 _FEW = 100  # sentences
 
+_LinksOption = Annotated[
+    Path | None,
+    option(
+        "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
+        "ones; words are separated by white space and counted from 0. The model's links, to the source word with "
+        "the most attention, are compared to them.",
+        "FILE",
+        panel=_COMPARED,
+    ),
+]
+
 
 @app.command(
     cls=Command,
@@ -66,16 +77,7 @@ def evaluate_model(
     versus_file: Annotated[
         Path | None, option("Translations of another model, one a line, to compare with.", "FILE", panel=_COMPARED)
     ] = None,
-    links: Annotated[
-        Path | None,
-        option(
-            "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
-            "ones; words are separated by white space and counted from 0. The model's links, to the source word with "
-            "the most attention, are compared to them.",
-            "FILE",
-            panel=_COMPARED,
-        ),
-    ] = None,
+    links: _LinksOption = None,
     batch_size: BatchSizeOption = 64,
     as_json: JsonOption = False,
     **options: Any,

@@ -27,10 +27,22 @@ from dikkat.errors import InputError
 from dikkat.translation import Search, Translator, evaluate
 from dikkat.translation.data.corpus import Pair, read_lines
 from dikkat.translation.data.source import Source
+from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
 from dikkat.translation.decoding.translator import Translates
 
 _COMPARED = "Comparison"
 _FEW = 100  # sentences
+
+_LinksOption = Annotated[
+    Path | None,
+    option(
+        "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
+        "ones; words are separated by white space and counted from 0. The model's links, to the source word with "
+        "the most attention, are compared to them.",
+        "FILE",
+        panel=_COMPARED,
+    ),
+]
 
 
 @app.command(
@@ -65,16 +77,7 @@ def evaluate_model(
     versus_file: Annotated[
         Path | None, option("Translations of another model, one a line, to compare with.", "FILE", panel=_COMPARED)
     ] = None,
-    links: Annotated[
-        Path | None,
-        option(
-            "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
-            "ones; words are separated by white space and counted from 0. The model's links, to the source word with "
-            "the most attention, are compared to them.",
-            "FILE",
-            panel=_COMPARED,
-        ),
-    ] = None,
+    links: _LinksOption = None,
     batch_size: BatchSizeOption = 64,
     as_json: JsonOption = False,
     **options: Any,
@@ -100,10 +103,7 @@ def evaluate_model(
             raise InputError(message)
     search = search_given(options)
     translator = load(model, ensemble) if model else None
-    if references:  # of which there are no sources
-        pairs: list[Pair] = [("", line) for line in read_lines(references)]
-    else:
-        pairs = list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
+    pairs = _pairs(corpus, references)
     systems = [
         _translations(each, pairs, search, batch_size)
         for each in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
@@ -111,11 +111,17 @@ def evaluate_model(
     ]
     report = _report(systems, pairs, by_length=references is None)
     if links and isinstance(translator, Translator):
-        from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
-
-        aligned = align(translator, pairs, batch_size=batch_size)
-        report["alignment_error_rate"] = alignment_error_rate(aligned, read_links(links))
+        report["alignment_error_rate"] = alignment_error_rate(
+            align(translator, pairs, batch_size=batch_size), read_links(links)
+        )
     print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
+
+
+def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
+    """The test pairs; from references alone, pairs without sources."""
+    if references:
+        return [("", line) for line in read_lines(references)]
+    return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
 
 
 def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:

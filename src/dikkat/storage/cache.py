@@ -44,13 +44,6 @@ def cache_folder(*names: str) -> Path:
 def writing(what: str, folder: Path) -> Iterator[None]:
     """A context in which an error of the system's also says what could not be written, where, and what helps.
 
-    Args:
-        what: The name of what is written.
-        folder: Its folder in the cache.
-
-    Raises:
-        OSError: What failed within, with the same number.
-
     Example:
         >>> with writing("the list", Path("cache")):
         ...     raise OSError(28, "No space left on device")
@@ -71,16 +64,7 @@ on another disk with the environment variable DIKKAT_CACHE: 'cache'
 
 @contextmanager
 def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
-    """A file to be written, which is flushed to the disk at the end.
-
-    Args:
-        path: Of the file, in the cache.
-        mode: Binary, as of `open`.
-        what: Its name, for `writing`.
-
-    Raises:
-        OSError: It cannot be opened or flushed.
-    """
+    """A file of the cache to be written, which is flushed to the disk at the end; `what` is its name in errors."""
     with writing(what, path.parent):
         file = cast(BinaryIO, path.open(mode))
     try:
@@ -95,15 +79,7 @@ def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def waited_for(path: Path, what: str) -> Iterator[None]:
-    """A lock for processes that make the same file: one works, and the others wait.
-
-    Args:
-        path: Of the lock, in the cache.
-        what: Its name, for `writing`.
-
-    Raises:
-        OSError: The lock's file cannot be opened.
-    """
+    """A lock for processes that make the same file `what`: one works, and the others wait."""
     with ExitStack() as stack:
         with writing(what, path.parent):
             stack.enter_context(locked(path, wait=True))

@@ -66,11 +66,7 @@ def _exchange(part: Path, folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish what a stopped `write_folder` began: put the old folder back if no new one has its name, or remove it.
-
-    Raises:
-        OSError: The system could not rename it.
-    """
+    """Finish what a stopped `write_folder` began: put the old folder back if no new one has its name, or remove it."""
     old = _old(folder)
     if not old.is_dir():
         return
@@ -81,11 +77,7 @@ def recover(folder: Path) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Make and remove a folder beside this one, and its parents if need be, to see whether it could be written.
-
-    Raises:
-        OSError: The system lets nothing be written there.
-    """
+    """Check that a folder could be written: make and remove one beside it, and its parents if need be."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     trial = _part(folder)
     trial.mkdir()
@@ -93,14 +85,7 @@ def check_free(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder that, whenever that is cut short, is there whole or not at all.
-
-    Args:
-        folder: Must exist.
-
-    Raises:
-        OSError: The system could not remove it.
-    """
+    """Remove a folder, which is there whole or not at all whenever the removal is cut short."""
     gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
     folder.rename(gone)
     shutil.rmtree(gone)

@@ -11,19 +11,7 @@ def header(format_: str, version: int) -> dict[str, Any]:
 
 
 def check_header(content: Any, format_: str, versions: tuple[int, ...], otherwise: str) -> Mapping[str, Any]:
-    """A check that content is of a format, in a version that is known.
-
-    Args:
-        content: From a stranger.
-        format_: The expected `"format"`.
-        versions: The known values of `"version"`.
-        otherwise: The remedy for another version, beside the dikkat that wrote it.
-
-    Returns:
-        The content.
-
-    Raises:
-        ValueError: It is something else; the message says what, and what to do.
+    """The content, checked to be of a format, in one of some versions; `otherwise` is the remedy for other versions.
 
     Example:
         >>> check_header({"format": "cake", "version": 2}, "cake", (1,), "bake again")

@@ -39,11 +39,7 @@ def read(source: Tensors | str | os.PathLike[str]) -> Tensors:
 
 
 def write(tensors: Tensors, path: str | os.PathLike[str]) -> None:
-    """Write a safetensors file, whole or not at all.
-
-    Raises:
-        OSError: The system could not write; an older file is as it was.
-    """
+    """Write a safetensors file, whole or not at all."""
     from safetensors.numpy import save
 
     content = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
@@ -73,11 +69,7 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
 
 
 def misfits(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """The tensors that are missing, too many, or of another shape or type.
-
-    Args:
-        expected: Each tensor's description, by name.
-        found: The descriptions of those that are there.
+    """The tensors that are missing, too many, or of another shape or type, by descriptions of each.
 
     Example:
         >>> misfits({"a": "(3,)", "b": "()"}, {"a": "(2,)", "c": "()"})

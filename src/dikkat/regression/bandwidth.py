@@ -379,7 +379,7 @@ def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box)
 
 
 def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
-    """The best, or what leaves more rows a say if it leaves too few; of several features, if that is hardly worse."""
+    """The best, or a wider one with fewer degrees of freedom a row; of several features only if that is hardly worse."""
     last, alone = best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
         trial = criterion(box.clip(last.t + 0.05 * box.width))
@@ -416,7 +416,7 @@ def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array
 
 
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
-    """The paths down from the starts, those that end elsewhere than others, the lowest first."""
+    """The paths down from the starts, without those that end where a lower one does, the lowest first."""
     distinct: list[_Path] = []
     for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=attrgetter("last.error")):
         if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):
@@ -436,10 +436,10 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
 
 
 def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Trial]:
-    """Starts with only some of the features, by what each says alone, so that the columns' order is nothing.
+    """Starts with only some of the features, tried by their errors alone and not by the columns' order.
 
-    Without those that count for little, left out one by one; with those that count, taken in likewise; and from the one
-    that alone says most, however narrow its bandwidth: others hide what oscillates.
+    One leaves features out one by one, one takes features in, as long as the error falls; one begins with the feature
+    that alone has the least error, however narrow its bandwidth: others hide what oscillates.
     """
 
     def alone(c: int, step: float) -> Trial:
@@ -501,7 +501,7 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
 
 
 def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
-    """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes the whole."""
+    """The step to the minimum of the quadratic model, at most 1.5 long. A feature that crosses `far` goes to `high`."""
     free = (t < box.high) & ((t > box.low) | (slope < 0))
     step = np.zeros_like(t)
     step[free] = -np.linalg.lstsq(curve[np.ix_(free, free)], slope[free], rcond=None)[0]  # flat where nothing changes

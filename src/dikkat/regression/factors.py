@@ -59,7 +59,7 @@ class Factors:
 
     @cached_property
     def _typical(self) -> float:
-        """g."""
+        """g, the geometric mean of the distances of rows."""
         return float(np.exp(np.average(np.log(self._between), weights=self._joined.weight)))
 
     @cached_property
@@ -91,7 +91,7 @@ class Factors:
         return np.clip(result, -_FAR, _FAR)
 
     def _over_spread(self, x: Array) -> Array:
-        """In standard deviations; 0 of a constant column."""
+        """Numbers in standard deviations; 0 of a constant column."""
         return np.divide(x, self._spread, out=np.zeros_like(x), where=self._spread > 0)
 
     def _each(self, factor: Array) -> Array:

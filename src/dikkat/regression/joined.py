@@ -38,10 +38,10 @@ WIDEST, NARROWEST = 1e6, 1 / 50
 
 
 class Coding:
-    """Which coordinates the columns of X are.
+    """The coordinates of the columns of X.
 
     Args:
-        columns: What they are; nothing where all are numbers.
+        columns: Their kinds; nothing where all are numbers.
         size: How many there are.
 
     Attributes:

@@ -308,7 +308,7 @@ class Smoother:
         return self._doubt(window, self.ridge) if self.degree else None
 
     def _doubt(self, window: Window, amount: float = RIDGE) -> Tensor:
-        """Λ S_0 of so much ridge."""
+        """Λ S_0 of a ridge ρ."""
         bandwidth = window.bandwidth[..., : self.joined.numbers]
         return ridge_of(torch.tensor(amount).to(bandwidth), self._spread.to(bandwidth), bandwidth)
 

@@ -379,7 +379,7 @@ def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box)
 
 
 def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
-    """The best, or a wider one with fewer degrees of freedom a row; of several features only if that is hardly worse."""
+    """The best, or a wider one with fewer degrees of freedom a row; of several features if that is hardly worse."""
     last, alone = best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
         trial = criterion(box.clip(last.t + 0.05 * box.width))

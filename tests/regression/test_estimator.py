@@ -27,8 +27,8 @@ def _data(outputs=(), seed=0, dtype=np.float64):
 
 def _searched():
     """Both kernels and orders, with a search and with a rule, and with bandwidths that differ from place to place."""
-    rule, adaptive = (NadarayaWatson(bandwidth="scott", **more) for more in ({"order": "linear"}, {"neighbors": 3}))
-    return [NadarayaWatson(), NadarayaWatson("epanechnikov", order="linear"), rule, adaptive]
+    rule = NadarayaWatson("epanechnikov", bandwidth="scott", order="linear")
+    return [NadarayaWatson(), NadarayaWatson("epanechnikov"), rule, NadarayaWatson(bandwidth="scott", neighbors=3)]
 
 
 @parametrize_with_checks(_searched())

@@ -204,12 +204,6 @@ def test_sample_weights():
     np.testing.assert_allclose(NadarayaWatson(bandwidth=1.0).fit(X, Y, sample_weight=3).predict(X), expected)
 
 
-@EVERY
-def test_one_row_of_weight(kernel):
-    model = NadarayaWatson(kernel, bandwidth="loo").fit(X, Y, sample_weight=np.eye(23)[4])
-    _sensible(model, X, Y[4], Y[4])
-
-
 @pytest.mark.parametrize("level", [0, 1, -0.1, 95, np.nan, "high", None])
 def test_levels(level):
     with pytest.raises(ValueError, match=r"level: got .*; expected a number between 0 and 1"):

@@ -354,7 +354,7 @@ def test_dates_are_days():
         ({"bandwidth": [0.9, 1, 0.5, 0.5]}, "got 0.9 for a column of 3 categories; expected λ of at most 0.6667"),
         ({"bandwidth": [0.5, 0, 0.5, 0.5]}, r"bandwidth: got \[0.5, 0, 0.5, 0.5\]; expected a positive number"),
         ({"categorical_features": ["twon"]}, "categorical_features: got 'twon'; expected a column of X"),
-        ({"categorical_features": [4]}, r"categorical_features: got 4; expected a name, or a place below 4"),
+        ({"categorical_features": [4]}, r"categorical_features: got 4; expected a name, or a position below 4"),
         ({"categorical_features": [True]}, r"categorical_features: got a mask of 1; expected 4"),
         ({"categorical_features": "town"}, "categorical_features: got 'town'; expected 'from_dtype'"),
         ({"categorical_features": ["rooms"]}, "ordered_features: got column 'rooms', which is in cat"),

@@ -26,10 +26,9 @@ def _data(outputs=(), seed=0, dtype=np.float64):
 
 
 def _searched():
-    """With the bandwidth from a search of each kind, of a smooth criterion and of one with steps."""
-    found = [NadarayaWatson(), NadarayaWatson("epanechnikov"), NadarayaWatson(bandwidth="scott", order="linear")]
-    found += [NadarayaWatson(bandwidth="scott", neighbors=3)]
-    return found + [NadarayaWatson(k, bandwidth="scott", order=o) for k in dense.COMPACT for o in dense.ORDERS]
+    """Both kernels and orders, with a search and with a rule, and with bandwidths that differ from place to place."""
+    rule = NadarayaWatson("epanechnikov", bandwidth="scott", order="linear")
+    return [NadarayaWatson(), NadarayaWatson("epanechnikov"), rule, NadarayaWatson(bandwidth="scott", neighbors=3)]
 
 
 @parametrize_with_checks(_searched())

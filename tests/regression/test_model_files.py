@@ -131,7 +131,6 @@ def set_to(name, value):
         (put(neighbors=1), "neighbors: got 1; expected a number of at least 2, or null"),
         (put(neighbors=150), "neighbors: got 150 of n_samples = 23"),
         (former(tolerance=1e-6), "tolerance: got 1e-06, a setting that is no more; fit again without it"),
-        (former(missing="drop"), "missing: got 'drop', a setting that is no more"),
         (former(kernel="boxcar"), "kernel: got 'boxcar'; expected 'gaussian', 'epanechnikov'"),
         (former(bandwidth="gcv"), "bandwidth: got 'gcv'; expected"),
         (set_to("extra", 1), "got the settings bandwidth, categorical_features, extra, kernel"),

@@ -131,11 +131,10 @@ def _yes_or_no(random):
     return town[:, None].astype(float), (random.uniform(size=300) < np.array([0.05, 0.9, 0.4])[town]) * 1.0, [0]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("order", dense.ORDERS)
 @pytest.mark.parametrize("table", [_towns, _levels, _interaction, _counts, _yes_or_no])
-def test_cells_are_predicted_by_about_their_means(table, order, seed):
-    x, y, categories = table(np.random.default_rng(seed))
+def test_cells_are_predicted_by_about_their_means(table, order):
+    x, y, categories = table(np.random.default_rng(0))
     model = NadarayaWatson(order=order, categorical_features=categories).fit(x, y)
     same = (x[:, None] == x).all(2)
     sums, counts = same @ y, same.sum(1)
@@ -159,7 +158,7 @@ def _waves(seed):
 
 
 @pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_turned_scaled_and_reversed_columns_give_the_same_model(order, seed):
     x, y, query = _waves(seed)
     expected = NadarayaWatson(order=order).fit(x, y).predict(query)

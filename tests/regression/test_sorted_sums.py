@@ -1,4 +1,4 @@
-"""Sweeps along one feature against the formula in long double, and against the same moments pair by pair."""
+"""Sorted sums along one feature against the formula in long double, and against moments by pairs."""
 
 import dense
 import numpy as np
@@ -11,9 +11,8 @@ from dikkat.regression import NadarayaWatson
 from dikkat.regression.joined import join
 from dikkat.regression.local import Points, moments, sensitivity
 
-CPU = torch.device("cpu")
 KERNELS = [*dense.COMPACT, "gaussian"]
-PLACES = {
+KEYS = {
     "even": lambda random: random.uniform(0, 5, 211),
     "far from the origin": lambda random: 1e8 + random.uniform(0, 5, 211),
     "dense and sparse": lambda random: random.lognormal(0, 2, 211),
@@ -23,19 +22,19 @@ PLACES = {
 
 
 @pytest.fixture(autouse=True)
-def sweeping(monkeypatch):
-    """Few keys are swept as well; and how often is counted."""
+def sorted_calls(monkeypatch):
+    """The kernels of the calls of sorted sums, which take few keys as well."""
     calls = []
     powers = launch.powers
     monkeypatch.setattr(launch, "_KEYS", 2)
     monkeypatch.setattr(launch, "_DENSE", 0)
-    monkeypatch.setattr(launch, "powers", lambda *args, **more: calls.append(args[2]) or powers(*args, **more))
+    monkeypatch.setattr(launch, "powers", lambda *args, **more: calls.append(args[2].profile) or powers(*args, **more))
     return calls
 
 
 def points(kind="even", values=2, seed=0):
     random = np.random.default_rng(seed)
-    x = np.sort(PLACES[kind](random))[:, None]
+    x = np.sort(KEYS[kind](random))[:, None]
     y, weight = random.normal(size=(211, values)), random.uniform(0.1, 3, 211)
     return Points(*(torch.from_numpy(each) for each in (x, y, weight)))
 
@@ -73,28 +72,28 @@ def check(found, right, within=1e-12):
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("sigma", [0.09, 0.37, 23.0])
-def test_moments_are_what_their_formula_says(sweeping, sigma, kernel, degree, squared):
+def test_moments_are_what_their_formula_says(sorted_calls, sigma, kernel, degree, squared):
     given = points()
     query = torch.from_numpy(np.random.default_rng(1).uniform(-1, 6, (97, 1)))
     found = moments(query, given, window(kernel, sigma, squared), degree=degree)
     check(found, by_formula(query, given, kernel, sigma, squared))
-    assert sweeping == [kernel]
+    assert sorted_calls == [kernel]
 
 
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("sigma", [0.09, 0.37, 23.0])
-@pytest.mark.parametrize("kind", [kind for kind in PLACES if kind != "tied"])
-def test_each_key_left_out_of_its_own(sweeping, kind, sigma, kernel, degree):
+@pytest.mark.parametrize("kind", [kind for kind in KEYS if kind != "tied"])
+def test_each_key_left_out_of_its_own(sorted_calls, kind, sigma, kernel, degree):
     given = points(kind)
     # Distances at 10⁸ are multiples of 1.5e-8, of which the long double knows as much.
     found = moments(given.key, given, window(kernel, sigma), degree=degree, exclude=torch.arange(211))
     check(found, by_formula(given.key, given, kernel, sigma, exclude=range(211)), 1e-11)
-    assert sweeping == [kernel]
+    assert sorted_calls == [kernel]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_tied_keys_and_edges_are_those_of_pairs(sweeping, kernel):
+def test_tied_keys_and_edges_are_those_of_pairs(sorted_calls, kernel):
     given, plain = points("tied"), points("tied")
     object.__setattr__(plain, "line", None)
     query = torch.arange(-3, 50, dtype=torch.float64)[:, None] / 8
@@ -102,7 +101,7 @@ def test_tied_keys_and_edges_are_those_of_pairs(sweeping, kernel):
         found, right = (moments(query, each, window(kernel, sigma), degree=1) for each in (given, plain))
         for came, wanted in zip(found, right, strict=True):
             torch.testing.assert_close(came, wanted, rtol=1e-12, atol=1e-12)
-    assert sweeping == [kernel] * 3
+    assert sorted_calls == [kernel] * 3
 
 
 def test_large_values_elsewhere_cost_no_digits():
@@ -118,7 +117,7 @@ def test_large_values_elsewhere_cost_no_digits():
 
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("sigma", [0.09, 0.37, 23.0])
-def test_sensitivity_is_what_pairs_say(sweeping, sigma, degree):
+def test_sensitivity_is_what_pairs_say(sorted_calls, sigma, degree):
     given, plain = points(), points()
     object.__setattr__(plain, "line", None)
     random = torch.Generator().manual_seed(3)
@@ -127,29 +126,29 @@ def test_sensitivity_is_what_pairs_say(sweeping, sigma, degree):
     lse = moments(plain.key, plain, at, exclude=exclude).lse
     found, right = (sensitivity(given.key, each, at, lse, row, fit, exclude) for each in (given, plain))
     torch.testing.assert_close(found, right, rtol=0, atol=1e-11)
-    assert sweeping == ["gaussian"]
+    assert sorted_calls == ["gaussian"]
 
 
-def test_far_from_all_keys_the_gaussian_asks_pairs(sweeping):
+def test_far_from_all_keys_the_gaussian_asks_pairs(sorted_calls):
     given = points()
     query = torch.tensor([[-40.0], [2.5], [90.0]], dtype=torch.float64)
     found = moments(query, given, window("gaussian", 0.5))
     score = given.weight.log() - ((given.key[:, 0] - query) / 0.5).square() / 2
     torch.testing.assert_close(found.lse, score.logsumexp(1))
     torch.testing.assert_close(found.value, score.softmax(1) @ given.value)
-    assert sweeping == ["gaussian"]
+    assert sorted_calls == ["gaussian"]
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-9])
-def test_no_more_is_left_out_than_the_tolerance(sweeping, tolerance):
+def test_no_more_is_left_out_than_the_tolerance(sorted_calls, tolerance):
     given, query = points("dense and sparse"), torch.linspace(0, 60, 301, dtype=torch.float64)[:, None]
     found = moments(query, given, window("gaussian", 0.37, tolerance=tolerance))
     for i, (lse, *_) in enumerate(by_formula(query, given, "gaussian", 0.37)):
         assert -1.001 * tolerance <= found.lse[i].item() - float(lse) <= 1e-12
-    assert sweeping == ["gaussian"]
+    assert sorted_calls == ["gaussian"]
 
 
-def test_whom_they_do_not_serve(sweeping, monkeypatch):
+def test_whom_they_do_not_serve(sorted_calls, monkeypatch):
     """Another key than the own left out, single precision, several features, few keys: all of these by pairs."""
     given = points()
     moments(given.key, given, window("epanechnikov"), exclude=torch.arange(211).flip(0))
@@ -159,7 +158,7 @@ def test_whom_they_do_not_serve(sweeping, monkeypatch):
     assert Points(given.key.expand(-1, 2), given.value, given.weight).line is None
     monkeypatch.setattr(launch, "_DENSE", 16)
     moments(given.key, given, window("gaussian", 0.1))
-    assert sweeping == []
+    assert sorted_calls == []
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -176,7 +175,7 @@ def test_random_problems_are_those_of_pairs(kernel):
             np.append(random.normal(0, 1e-9, count - 1), 5),
         )[random.integers(5)] * 10.0 ** random.choice([0, -150, 100])
         joined = join(x[:, None], random.normal(size=(count, 1)), 10.0 ** random.integers(0, 10, count))
-        swept, plain = (Points(*map(torch.from_numpy, (joined.x, joined.y, joined.weight))) for _ in range(2))
+        summed, plain = (Points(*map(torch.from_numpy, (joined.x, joined.y, joined.weight))) for _ in range(2))
         object.__setattr__(plain, "line", None)
         apart = np.abs(x - x[random.integers(count)]).max()
         sigma = random.choice([apart, np.abs(x[0] - x[1]), np.ptp(x) * 10.0 ** random.uniform(-3, 5)])
@@ -184,10 +183,10 @@ def test_random_problems_are_those_of_pairs(kernel):
             continue
         leaving = bool(random.integers(2))
         places = random.choice(np.append(x, random.uniform(x.min() - sigma, x.max() + sigma, 20)), 30)[:, None]
-        query = swept.key if leaving else torch.from_numpy(places)
+        query = summed.key if leaving else torch.from_numpy(places)
         exclude = torch.arange(len(query)) if leaving else None
         at = window(kernel, sigma, bool(random.integers(2)))
-        found, right = (moments(query, each, at, degree=int(leaving), exclude=exclude) for each in (swept, plain))
+        found, right = (moments(query, each, at, degree=int(leaving), exclude=exclude) for each in (summed, plain))
         assert (torch.isfinite(found.lse) == torch.isfinite(right.lse)).all()
         seen = right.lse > np.log(1e-4)
         torch.testing.assert_close(found.lse[seen], right.lse[seen], rtol=0, atol=1e-9)
@@ -211,13 +210,13 @@ def test_tasks_end_anywhere(monkeypatch):
 
 @pytest.mark.parametrize("order", dense.ORDERS)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_search_and_the_answers_are_those_of_pairs(sweeping, monkeypatch, kernel, order):
+def test_the_search_and_the_answers_are_those_of_pairs(sorted_calls, monkeypatch, kernel, order):
     random = np.random.default_rng(7)
     x = random.uniform(0, 5, (307, 1))
     y, query = np.sin(3 * x[:, 0]) + 0.3 * random.normal(size=307), np.linspace(0.1, 4.9, 53)[:, None]
     model = NadarayaWatson(kernel, order=order).fit(x, y)
     found = [model.predict(query), *model.confidence_band(query)]
-    assert len(sweeping) > 10
+    assert len(sorted_calls) > 10
     monkeypatch.setattr(launch, "_KEYS", 1000)
     plain = NadarayaWatson(kernel, order=order).fit(x, y)
     assert plain.history_[-1]["error"] == pytest.approx(model.history_[-1]["error"], rel=1e-9)

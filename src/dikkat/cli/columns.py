@@ -132,21 +132,21 @@ class Data:
 
     def categories(self) -> dict[str, Any]:
         """The settings that say which columns are categories."""
-        found = {
+        result = {
             f"{setting}_features": [name for name, each in self.kinds.items() if each == kind] or None
             for setting, kind in (("categorical", "category"), ("ordered", "ordered"))
         }
-        return found if any(found.values()) else {}
+        return result if any(result.values()) else {}
 
 
 def _orders(given: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Columns with their levels in order; no levels where the numbers have one."""
     for each in given:
         name, sign, levels = each.partition("=")
-        found = [level.strip() for level in levels.split(",")] if sign else []
-        if sign and (len(found) < 2 or len(set(found)) < len(found) or not all(found)):
+        result = [level.strip() for level in levels.split(",")] if sign else []
+        if sign and (len(result) < 2 or len(set(result)) < len(result) or not all(result)):
             raise InputError(f"--ordered: got {each!r}; expected a column, or one with levels: size=low,high")
-        yield name.strip(), found
+        yield name.strip(), result
 
 
 def _reasons(left_out: Mapping[str, str]) -> str:
@@ -172,14 +172,14 @@ def predicted(model: "NadarayaWatson", x: "pyarrow.Table", level: float | None) 
     if not there.all():
         warnings.warn(f"{(~there).sum():,} of {len(there):,} rows lack a cell and get no prediction", stacklevel=2)
         x = x.filter(pyarrow.array(there))
-    found = np.full((2 if level is None else 4, len(there)), np.nan)
+    result = np.full((2 if level is None else 4, len(there)), np.nan)
     if there.any():
-        found[:2, there] = model.predict(x, return_std=True)
+        result[:2, there] = model.predict(x, return_std=True)
     if there.any() and level is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what was said of the predictions is true of the band
-            found[2:, there] = model.confidence_band(x, level)
-    return list(found)
+            result[2:, there] = model.confidence_band(x, level)
+    return list(result)
 
 
 def say_form(*tables: "Table") -> None:

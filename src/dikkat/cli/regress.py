@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
-_FOR_APPLY = {"apply", "band", "missing", "text"}
 _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
-_POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
 _LEVELS = 5  # most categories that are named
-_FOLDS = 5  # unless said otherwise
 _AIC = "exp(AICc − 1)"  # what `history_` has as "error" with the bandwidth "aic"
 _CHOSEN = ", by which the bandwidth was chosen"
 _CURVES = 8  # most features with a curve; more would be too small to read
@@ -227,25 +224,25 @@ def regress(
         raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
     form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
     if apply is not None:
-        if wrong := [name for name in named if name not in _FOR_APPLY]:
+        if wrong := [name for name in named if name not in ("apply", "band", "missing", "text")]:
             raise InputError(f"--{wrong[0]} is for a fit, and --apply takes a model as it is: leave out one of them")
         return _apply(apply, table, form, band, drops, _made(output))
     model = {name: _value(name, each) for name, each in _pairs("set", settings, _SET).items()}
     if order is not None:
         model["order"] = order
     data = Data.read(table, context.params, form, model)
-    return _regression(model, data, band, _FOLDS if folds is None else folds, drops, _made(output))
+    return _regression(model, data, band, 5 if folds is None else folds, drops, _made(output))
 
 
 def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
     """Values by their names, from NAME=VALUE."""
-    found = {}
+    result = {}
     for each in given or ():
         name, sign, value = each.partition("=")
         if not sign or name not in known:
             raise InputError(f"--{option}: got {each!r}; expected NAME=VALUE, with one of {', '.join(known)}")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def _value(name: str, text: str) -> Any:
@@ -317,7 +314,7 @@ def _apply(path: Path, table: Path, form: "FormOptions", level: float | None, dr
     x = rows.frame(kinds, drops, orders, texts)
     try:
         with working("predicting", None, len(rows) * len(model.X_train_)):
-            found = predicted(model, x, level)
+            result = predicted(model, x, level)
     except ValueError as error:
         raise InputError(f"{rows.path}: {error}") from error
     other = [name for name in rows.names if name not in kinds]
@@ -325,9 +322,9 @@ def _apply(path: Path, table: Path, form: "FormOptions", level: float | None, dr
     if other:
         print(f"not used: {', '.join(other)}")
     say_form(rows)
-    lost = int(np.isnan(found[0]).sum())
+    lost = int(np.isnan(result[0]).sum())
     print(f"rows: {len(rows):,}" + (f", {lost:,} without a prediction" if lost else ""))
-    rows.write(written, dict(zip(names, found, strict=True)))
+    rows.write(written, dict(zip(names, result, strict=True)))
     print(f"predictions: {written}")
 
 
@@ -462,7 +459,9 @@ def _experiment(seed: int, output: Path) -> None:
     learned.save(output / MODEL)
     print(f"\nmodel: {output / MODEL}")
     written = output / f"{PREDICTIONS}.csv"
-    predicted = {name: each.predicted for name, each in zip(_POOLINGS, done.poolings, strict=True)}
+    predicted = {
+        name: each.predicted for name, each in zip(("average", "gaussian", "learned"), done.poolings, strict=True)
+    }
     write_columns(written, {"x": done.at, "truth": done.truth, **predicted})
     print(f"predictions: {written}")
     _save(pictures.draw_experiment(done), output / "experiment")
@@ -509,8 +508,8 @@ def _widest(data: Data) -> str:
 def _naming_options(columns: Mapping[str, str]) -> Iterator[None]:
     """Errors about the estimator's arguments name the columns or the options instead."""
 
-    def named(found: re.Match[str]) -> str:
-        name = found[0]
+    def named(match: re.Match[str]) -> str:
+        name = match[0]
         return columns.get(name) or _OPTIONS.get(name) or (f"--set {name}" if name in _SET else f"--{name}")
 
     try:

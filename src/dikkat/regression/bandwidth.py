@@ -16,7 +16,6 @@ from dikkat.regression.local import RIDGE
 
 Rule = Literal["silverman", "scott"]
 Searched = Literal["loo", "loo-1se", "aic"]
-Steps = list[tuple[Array, float]]
 
 _SAMPLE = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
@@ -43,7 +42,7 @@ class Chosen(NamedTuple):
 
     bandwidth: Array
     ridge: float
-    steps: Steps
+    steps: list[tuple[Array, float]]
     neighbors: int | None = None
 
 
@@ -164,19 +163,19 @@ def _searched(
     if ridge is None:
         rule = np.append(rule, math.log(RIDGE))
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
-    found = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
+    path = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
     if by == "loo-1se":
         few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
         alike = _alike(part, rule, box) if few else None
         if alike is not None and _predicts_as_well(part, alike, rule, box):
-            found.append(alike.step())
+            path.append(alike.step())
         else:
-            found.append(_simplest(whole, whole(found[-1].t), alike, box))
-    last = whole(found[-1].t)
+            path.append(_simplest(whole, whole(path[-1].t), alike, box))
+    last = whole(path[-1].t)
     if whole.kind == "loo":  # the others count the degrees of freedom themselves
         wider = _wide_enough(whole, last, box)
-        last, found = wider, found if wider is last else [*found, wider.step()]
-    return _Candidate(whole, found, last, neighbors)
+        last, path = wider, path if wider is last else [*path, wider.step()]
+    return _Candidate(whole, path, last, neighbors)
 
 
 def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -209,11 +208,11 @@ def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> 
     count = max(1.0, float(joined.weight.sum()))
     columns = joined.x.T[:size].astype(np.float64)
     spread = np.array([_spread(column, joined.weight) for column in columns])
-    found = beyond(joined)
-    found[:size] = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), found[:size])
+    result = beyond(joined)
+    result[:size] = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), result[:size])
     if count > 1:
-        found[size:] = np.where(varying(joined)[size:], math.sqrt((size + 4) / (4 * math.log(count))), found[size:])
-    return within_dtype(found, joined.x.dtype)
+        result[size:] = np.where(varying(joined)[size:], math.sqrt((size + 4) / (4 * math.log(count))), result[size:])
+    return within_dtype(result, joined.x.dtype)
 
 
 def radius(profile: Profile, size: int) -> float:
@@ -230,9 +229,9 @@ def beyond(joined: Joined) -> Array:
 
 def varying(joined: Joined) -> NDArray[np.bool_]:
     """True for each feature that varies."""
-    found = np.zeros(joined.features, bool)
-    np.logical_or.at(found, joined.feature, (joined.x != joined.x[0]).any(0))
-    return found
+    result = np.zeros(joined.features, bool)
+    np.logical_or.at(result, joined.feature, (joined.x != joined.x[0]).any(0))
+    return result
 
 
 def _spread(column: Array, weight: Array) -> float:
@@ -380,7 +379,7 @@ def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box)
 
 
 def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
-    """The best, or what leaves more rows a say if it leaves too few; of several features, if that is hardly worse."""
+    """The best, or a wider one with fewer degrees of freedom a row; of several features if that is hardly worse."""
     last, alone = best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
         trial = criterion(box.clip(last.t + 0.05 * box.width))
@@ -417,7 +416,7 @@ def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array
 
 
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
-    """The paths down from the starts, those that end elsewhere than others, the lowest first."""
+    """The paths down from the starts, without those that end where a lower one does, the lowest first."""
     distinct: list[_Path] = []
     for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=attrgetter("last.error")):
         if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):
@@ -437,10 +436,10 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
 
 
 def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Trial]:
-    """Starts with only some of the features, by what each says alone, so that the columns' order is nothing.
+    """Starts with only some of the features, tried by their errors alone and not by the columns' order.
 
-    Without those that count for little, left out one by one; with those that count, taken in likewise; and from the one
-    that alone says most, however narrow its bandwidth: others hide what oscillates.
+    One leaves features out one by one, one takes features in, as long as the error falls; one begins with the feature
+    that alone has the least error, however narrow its bandwidth: others hide what oscillates.
     """
 
     def alone(c: int, step: float) -> Trial:
@@ -452,19 +451,19 @@ def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Tri
     single = {c: min((alone(c, step) for step in _ALONE), key=attrgetter("error")) for c in features}
     features.sort(key=lambda c: single[c].error)
     ridge = np.flatnonzero(box.width == 0).tolist()
-    found = []
+    result = []
     for trial, other in ((best, box.far), (part(np.maximum(best.t, box.far)), best.t)):
         for c in [*ridge, *features[::-1]]:  # the slopes first, if they are searched for
             changed = trial.t.copy()
             changed[c] = other[c]
             trial = min(trial, part(changed), key=attrgetter("error"))
-        found.append(trial)
+        result.append(trial)
     trial = single[features[0]] if features else best
     for c in features:
         changed = trial.t.copy()
         changed[c] = best.t[c] if trial.t[c] >= box.far[c] else trial.t[c]
         trial = min(trial, part(changed), key=attrgetter("error"))
-    return [*found, trial]
+    return [*result, trial]
 
 
 def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
@@ -502,7 +501,7 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
 
 
 def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
-    """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes the whole."""
+    """The step to the minimum of the quadratic model, at most 1.5 long. A feature that crosses `far` goes to `high`."""
     free = (t < box.high) & ((t > box.low) | (slope < 0))
     step = np.zeros_like(t)
     step[free] = -np.linalg.lstsq(curve[np.ix_(free, free)], slope[free], rcond=None)[0]  # flat where nothing changes

@@ -27,8 +27,8 @@ def predict(model: Any, X: Any, return_std: bool) -> Any:
     def predicted(model: Any, block: Any) -> tuple[Array, ...]:
         if not len(block):
             return np.empty((0, *shape), dtype), np.empty((0, *shape), dtype)
-        found = model.predict(block, return_std)
-        return found if return_std else (found,)
+        result = model.predict(block, return_std)
+        return result if return_std else (result,)
 
     made = [delayed(predicted, nout=2, traverse=False)(whole, block) for block in blocks]
     answers = [

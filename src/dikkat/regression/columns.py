@@ -79,26 +79,26 @@ def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | No
         raise ValueError(f"ordered_features: got {both}, which is in categorical_features too; expected it in one")
     if not (_is_frame(X) or masks[0].any() or masks[1].any()):
         return ()
-    found = []
+    result = []
     for j in range(size):
         cells = _cells(X, j)
         typed = cells.levels is not None and not (masks[0][j] or masks[1][j])
         if masks[1][j] or (typed and cells.ordered and _is_dtype(ordered)):
-            found.append(Column("ordered", _ordered_levels(cells, _called(j, names))))
+            result.append(Column("ordered", _ordered_levels(cells, _called(j, names))))
         elif masks[0][j] or (typed and _is_dtype(categorical)):
-            found.append(Column("category", _levels(cells.values, _called(j, names))))
+            result.append(Column("category", _levels(cells.values, _called(j, names))))
         elif cells.values.dtype.kind == "M":
             known = cells.values[~np.isnat(cells.values)]
             first = known.min() if len(known) else np.datetime64("1970-01-01")
-            found.append(Column("date", origin=str(first.astype("datetime64[us]"))))
+            result.append(Column("date", origin=str(first.astype("datetime64[us]"))))
         else:
-            found.append(Column())
-    return () if all(each.kind == "number" for each in found) else tuple(found)
+            result.append(Column())
+    return () if all(each.kind == "number" for each in result) else tuple(result)
 
 
 def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Column, ...]:
     """Columns with the further levels of X; those that were there keep their indices."""
-    X, found = _indexed(X), []
+    X, result = _indexed(X), []
     for j, column in enumerate(columns):
         if column.coded:
             known = _Indices(column.levels)
@@ -107,8 +107,8 @@ def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> 
                 column = column._replace(levels=(*column.levels, *new))
             elif not any(isinstance(level, str) for level in (*column.levels, *new)):
                 column = column._replace(levels=tuple(sorted((*column.levels, *new), key=float)))
-        found.append(column)
-    return tuple(found)
+        result.append(column)
+    return tuple(result)
 
 
 def recoded(x: Array, old: Sequence[Column], new: Sequence[Column]) -> Array:
@@ -156,14 +156,14 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
                 f"X: got {wrong!r} in {called}; expected numbers, or the column among the categorical_features"
             ) from None
     indices = _Indices(column.levels)
-    found = np.array([math.nan if _is_missing(each) else indices.of(each, -1) for each in values.tolist()], np.float64)
-    new = np.flatnonzero(found == -1)
+    result = np.array([math.nan if _is_missing(each) else indices.of(each, -1) for each in values.tolist()], np.float64)
+    new = np.flatnonzero(result == -1)
     if column.kind == "ordered" and len(new):
         if any(isinstance(level, str) for level in column.levels) or not all(map(_is_number, values[new].tolist())):
             raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {_listed(column.levels)}")
         levels = np.array(column.levels, np.float64)
-        found[new] = np.interp(values[new].astype(np.float64), levels, np.arange(len(levels)))
-    return found
+        result[new] = np.interp(values[new].astype(np.float64), levels, np.arange(len(levels)))
+    return result
 
 
 class _Indices:
@@ -181,8 +181,8 @@ class _Indices:
 
     def of(self, level: Level, new: int | None = None) -> int | None:
         """The index of a level, or `new` of one that is not there."""
-        found = self._exact.get(level)
-        return found if found is not None else self._alike.get(_alike(level), new)
+        result = self._exact.get(level)
+        return result if result is not None else self._alike.get(_alike(level), new)
 
 
 def _alike(level: Level) -> float | str:
@@ -196,8 +196,8 @@ def _alike(level: Level) -> float | str:
 def _levels(values: NDArray[Any], called: str) -> tuple[Level, ...]:
     """The levels that occur, sorted: numbers, and then texts."""
     cells = (value.item() if isinstance(value, np.generic) else value for value in values.tolist())
-    found = set(_checked([value for value in cells if not _is_missing(value)], called))
-    return tuple(sorted(found, key=lambda value: (isinstance(value, str), value)))
+    result = set(_checked([value for value in cells if not _is_missing(value)], called))
+    return tuple(sorted(result, key=lambda value: (isinstance(value, str), value)))
 
 
 def _checked(levels: Sequence[Any], called: str) -> Sequence[Level]:

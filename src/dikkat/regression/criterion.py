@@ -128,9 +128,9 @@ class Criterion:
         window, rows, pieces = self.window(t), torch.arange(len(self.points.key), device=self.device), []
         for part in parts(len(rows), self.points.columns(self.degree)):
             near = window.of(part)
-            found = moments(self.points.key[part], self.points, near, degree=self.degree, exclude=rows[part])
-            fit = local_fit(found, self._ridge(t, near))
-            pieces.append((found.lse, fit.row, fit.theta))  # without the moments, which are much larger
+            around = moments(self.points.key[part], self.points, near, degree=self.degree, exclude=rows[part])
+            fit = local_fit(around, self._ridge(t, near))
+            pieces.append((around.lse, fit.row, fit.theta))  # without the moments, which are much larger
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
@@ -151,8 +151,8 @@ class Criterion:
 
     def _bare(self, lse: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """1/a of the unique rows of repeats, (k, 1); 0 where no other row is in reach."""
-        found: torch.Tensor = (lse.exp() / row[:, 0])[self.unique, None]
-        return found.nan_to_num(0.0)
+        result: torch.Tensor = (lse.exp() / row[:, 0])[self.unique, None]
+        return result.nan_to_num(0.0)
 
     def freedom(self, trial: Trial) -> float:
         """ν over the number of rows."""
@@ -170,8 +170,8 @@ class Criterion:
         residual = trial.kept[:, None] * trial.left
         squares = [(self.alone * trial.left.square()).sum(), (self.share * residual.square()).sum()]
         squares[0] = squares[0] + (self.repeats_share * trial.repeated.square()).sum()
-        found: Array = torch.stack([*squares, (1 - trial.kept).sum()]).cpu().numpy()
-        return found
+        result: Array = torch.stack([*squares, (1 - trial.kept).sum()]).cpu().numpy()
+        return result
 
     def loss(self, trial: Trial) -> torch.Tensor:
         """(m, v): the mean squared error of the rows of each unique row."""
@@ -240,10 +240,10 @@ class Criterion:
         window = self.window(t, 1.0)
         if self.factors is not None:
             window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
-        found = moments(query, self.points, window, degree=self.degree)
-        estimate = local_fit(found, self._ridge(t, window)).estimate
+        around = moments(query, self.points, window, degree=self.degree)
+        estimate = local_fit(around, self._ridge(t, window)).estimate
         mean = (self.points.weight[:, None] * self.points.value).sum(0) / self.points.weight.sum()
-        reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None]
+        reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(around.lse)[:, None]
         return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
 
     def _with_ridge(self, change: torch.Tensor, trial: Trial, theta: torch.Tensor) -> torch.Tensor:

@@ -143,9 +143,9 @@ def _folds_of(joined: Joined, rows: Rows, count: int) -> NDArray[np.intp]:
     copy = (unique[1:] == unique[:-1]) & (values[1:] == values[:-1]).all(1) & np.append(copies, True)[repeat[1:]]
     label = np.cumsum(np.append(True, ~copy)) - 1
     fold = np.random.default_rng(0).permutation(label[-1] + 1) % min(count, label[-1] + 1)
-    found = np.full(len(y), -1, np.intp)
-    found[there] = fold[label]
-    return found
+    result = np.full(len(y), -1, np.intp)
+    result[there] = fold[label]
+    return result
 
 
 def reach(model: NadarayaWatson) -> Array:
@@ -154,12 +154,12 @@ def reach(model: NadarayaWatson) -> Array:
     Of a category that is the width in its coordinates, in which two categories are 1 apart.
     """
     coding, rows = model._rows.coding, model.X_train_[model.sample_weight_ > 0]
-    found = np.empty(rows.shape[1])
-    found[coding.order] = coding.widths(model.bandwidth_)
+    result = np.empty(rows.shape[1])
+    result[coding.order] = coding.widths(model.bandwidth_)
     ranges = np.ptp(rows, axis=0).astype(np.float64)
     coded = np.array([column.coded for column in model.columns_], bool)
     ranges[: len(coded)][coded] = np.minimum(ranges[: len(coded)][coded], 1.0)
-    relative: Array = np.divide(found, ranges, out=np.full(len(found), math.inf), where=ranges > 0)
+    relative: Array = np.divide(result, ranges, out=np.full(len(result), math.inf), where=ranges > 0)
     return relative
 
 
@@ -196,6 +196,6 @@ def among(model: NadarayaWatson, by: Array) -> Among:
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
     for start in range(0, len(query), at_once):
-        found = np.asarray(model._current().attention(query[start : start + at_once], model.sample_weight_))
-        weights.append(np.add.reduceat(found[:, order], starts, axis=1))
+        result = np.asarray(model._current().attention(query[start : start + at_once], model.sample_weight_))
+        weights.append(np.add.reduceat(result[:, order], starts, axis=1))
     return Among(np.concatenate(weights), len(order))

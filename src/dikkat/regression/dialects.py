@@ -115,20 +115,20 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
     """The content with the marks in numbers by which most columns are numbers, of those that were not given."""
     from pyarrow import types
 
-    found: list[tuple[int, Form, Any, Any]] = []
+    result: list[tuple[int, Form, Any, Any]] = []
     for decimal in [options.decimal] if options.decimal else ".,".replace(options.thousands or " ", ""):
         columns = _parsed(text, form.delimiter, decimal)
         plain = _count_numeric(columns) == columns.num_columns  # and no other reading has more numbers
         for group in ["", *_GROUPS[decimal]] if options.thousands is None and not plain else [options.thousands or ""]:
             typed = _with_numbers(columns, decimal, group)
-            found.append((_count_numeric(typed), form._replace(decimal=decimal, thousands=group), columns, typed))
+            result.append((_count_numeric(typed), form._replace(decimal=decimal, thousands=group), columns, typed))
         if plain:
             break
     # Beside commas between the columns one in a number is between thousands; else it is before decimals.
-    found.sort(key=lambda each: (-each[0], bool(each[1].thousands) if form.delimiter != "," else False))
-    best_count, best, columns, typed = found[0]
+    result.sort(key=lambda each: (-each[0], bool(each[1].thousands) if form.delimiter != "," else False))
+    best_count, best, columns, typed = result[0]
     if options.decimal is None and options.thousands is None and any(map(types.is_floating, typed.schema.types)):
-        _check_clear(path, text, best, {form.decimal for count, form, _, _ in found if count == best_count})
+        _check_clear(path, text, best, {form.decimal for count, form, _, _ in result if count == best_count})
     names = [" ".join(name.split()) for name in columns.column_names]
     if all(re.fullmatch(_NUMBER, name) for name in names):
         raise InputError(
@@ -248,8 +248,8 @@ def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
         there = compute.drop_null(cells)
         if not len(there) or not compute.all(compute.match_substring_regex(there, _DATE)).as_py():
             continue
-        found = [cell and re.match(_DATE, cell) for cell in cells.to_pylist()]
-        dates = [match for match in found if match]
+        result = [cell and re.match(_DATE, cell) for cell in cells.to_pylist()]
+        dates = [match for match in result if match]
         first, second = (max(int(match[part]) for match in dates) for part in (1, 3))
         day_first = first > 12 or (second <= 12 and {match[2] for match in dates} == {"."})
         if max(first, second) <= 12 and not day_first:
@@ -260,7 +260,7 @@ def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
         try:
             made = [
                 match and datetime.strptime(match[0], order.format(match[2]) + times[match[0].count(":")])
-                for match in found
+                for match in result
             ]
         except ValueError:  # some are none, such as 31 February
             continue

@@ -44,7 +44,7 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
         torch.tensor(each, dtype=torch.float64, device=smoother.device)
         for each in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
     )
-    amount, found = torch.tensor(smoother.ridge, dtype=torch.float64), []
+    amount, result = torch.tensor(smoother.ridge, dtype=torch.float64), []
     for rows in parts(len(query), key.numel() + 4 * len(key) * (1 + slopes)):
         at = torch.tensor(query[rows], dtype=torch.float64, device=smoother.device)
         wide = sigma if smoother.factors is None else local_bandwidth(sigma, smoother.factors, at)
@@ -60,8 +60,8 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
         ridge = ridge_of(amount, spread[:slopes], wide)
         fading = 2 / (1 + (wide / spread[:slopes]).square())
         row = _rows(share, pull, delta, wide, wider, ridge, fading, lse, smoother.degree)
-        found.append(((row.mT @ value).cpu(), (row.square() / weight[:, None]).sum(1).cpu()))
-    slope, norm = (torch.cat(each).numpy() for each in zip(*found, strict=True))
+        result.append(((row.mT @ value).cpu(), (row.square() / weight[:, None]).sum(1).cpu()))
+    slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
     return slope, norm
 
 
@@ -105,5 +105,5 @@ def _rows(
     if degree:
         change[..., 1:] = torch.diag_embed(1 / sigma) - wider[..., None] * (fading * held * inverse[:, 0, 1:])[:, None]
     left = (change - lever.mT @ design) @ inverse
-    found: Tensor = lever + share[..., None] * (design @ left.mT)
-    return found.masked_fill(~reached[:, None, None], math.nan)
+    result: Tensor = lever + share[..., None] * (design @ left.mT)
+    return result.masked_fill(~reached[:, None, None], math.nan)

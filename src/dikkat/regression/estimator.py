@@ -211,8 +211,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         if hasattr(X, "__dask_graph__"):
             check_is_fitted(self)
-            found: Array | tuple[Array, Array] = collections.predict(self, X, return_std)
-            return found
+            result: Array | tuple[Array, Array] = collections.predict(self, X, return_std)
+            return result
         return self._answer(self._query(X), return_std)
 
     def _answer(self, query: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -479,9 +479,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        state.pop("_smoother", None)
-        return state
+        return {name: each for name, each in super().__getstate__().items() if name != "_smoother"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -513,18 +511,18 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         numbers = bool(rows.columns) and not isinstance(given, str)
         degree, device = int(self.order == "linear"), torch.device(self.device)
         bandwidth = coding.widths(given) if numbers else given
-        found = choose(joined, bandwidth, self.ridge, self.kernel, degree, device, self.neighbors)
+        chosen = choose(joined, bandwidth, self.ridge, self.kernel, degree, device, self.neighbors)
         return self._with(
-            rows, joined, ridge_=found.ridge, neighbors_=None if found.neighbors is None else int(found.neighbors),
-            bandwidth_=given if numbers else coding.bandwidths(found.bandwidth),
-            history_=[{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in found.steps],
+            rows, joined, ridge_=chosen.ridge, neighbors_=None if chosen.neighbors is None else int(chosen.neighbors),
+            bandwidth_=given if numbers else coding.bandwidths(chosen.bandwidth),
+            history_=[{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in chosen.steps],
         )  # fmt: skip
 
-    def _with(self, rows: Rows, joined: Joined, **found: Any) -> Self:
+    def _with(self, rows: Rows, joined: Joined, **attributes: Any) -> Self:
         """Another estimator with these settings, with rows and the attributes that were found for them."""
         other, outputs = object.__new__(type(self)), 1 if rows.y.ndim == 1 else rows.y.shape[1]
-        found |= dict(zip(("X_train_", "y_train_", "sample_weight_", "columns_"), rows, strict=True))
-        other.__dict__ = vars(self) | found | {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
+        attributes |= dict(zip(("X_train_", "y_train_", "sample_weight_", "columns_"), rows, strict=True))
+        other.__dict__ = vars(self) | attributes | {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
         other._smoother = other._smoothed(joined)
         return other
 
@@ -564,8 +562,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         query = np.ascontiguousarray(query, dtype)
         return self._rows.coding.coordinates(query) if columns else query
 
-    def _output(self, found: Array) -> Array:
-        shaped = found[:, 0] if self.y_train_.ndim == 1 else found
+    def _output(self, answer: Array) -> Array:
+        shaped = answer[:, 0] if self.y_train_.ndim == 1 else answer
         return shaped.astype(self.X_train_.dtype)
 
     def _saved_settings(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Factors:
 
     @cached_property
     def _typical(self) -> float:
-        """g."""
+        """g, the geometric mean of the distances of rows."""
         return float(np.exp(np.average(np.log(self._between), weights=self._joined.weight)))
 
     @cached_property
@@ -81,23 +81,23 @@ class Factors:
         size = max(1, _AT_ONCE // count)
         for start in range(0, len(query), size):
             part = slice(start, start + size)
-            found = self._tree.query(scaled[part], [count], workers=-1)
-            distance[part], index[part] = (each[:, 0] for each in found)
+            result = self._tree.query(scaled[part], [count], workers=-1)
+            distance[part], index[part] = (each[:, 0] for each in result)
         return distance.clip(1 / _FAR), index
 
     def _scaled(self, x: Array) -> Array:
         with np.errstate(over="ignore"):
-            found = self._over_spread(x[:, : self._joined.numbers].astype(np.float64) - self._origin)
-        return np.clip(found, -_FAR, _FAR)
+            result = self._over_spread(x[:, : self._joined.numbers].astype(np.float64) - self._origin)
+        return np.clip(result, -_FAR, _FAR)
 
     def _over_spread(self, x: Array) -> Array:
-        """In standard deviations; 0 of a constant column."""
+        """Numbers in standard deviations; 0 of a constant column."""
         return np.divide(x, self._spread, out=np.zeros_like(x), where=self._spread > 0)
 
     def _each(self, factor: Array) -> Array:
-        found = np.ones((len(factor), self._joined.x.shape[1]))
-        found[:, : self._joined.numbers] = factor[:, None]
-        return found
+        result = np.ones((len(factor), self._joined.x.shape[1]))
+        result[:, : self._joined.numbers] = factor[:, None]
+        return result
 
 
 def _near_on_line(query: Array, rows: Array, count: int) -> tuple[Array, NDArray[np.intp]]:

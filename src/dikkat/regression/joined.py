@@ -38,10 +38,10 @@ WIDEST, NARROWEST = 1e6, 1 / 50
 
 
 class Coding:
-    """Which coordinates the columns of X are.
+    """The coordinates of the columns of X.
 
     Args:
-        columns: What they are; nothing where all are numbers.
+        columns: Their kinds; nothing where all are numbers.
         size: How many there are.
 
     Attributes:
@@ -88,15 +88,15 @@ class Coding:
 
     def bandwidths(self, widths: Array) -> Array:
         """(d,), in the order of X: σ of numbers and λ of categories, from what `widths` gives."""
-        found = np.array(widths, np.float64)
+        result = np.array(widths, np.float64)
         for c, column in enumerate(self._columns, start=self.numbers):
-            weight, others = np.exp(-1 / (2 * found[c] ** 2)), len(column.levels) - 1
-            if found[c] >= WIDEST * (1 - 1e-9):
-                found[c] = largest(column)
+            weight, others = np.exp(-1 / (2 * result[c] ** 2)), len(column.levels) - 1
+            if result[c] >= WIDEST * (1 - 1e-9):
+                result[c] = largest(column)
             else:
-                found[c] = others * weight / (1 + others * weight) if column.kind == "category" else weight
-        bandwidth = np.empty_like(found)
-        bandwidth[self.order] = found
+                result[c] = others * weight / (1 + others * weight) if column.kind == "category" else weight
+        bandwidth = np.empty_like(result)
+        bandwidth[self.order] = result
         return bandwidth
 
 
@@ -113,8 +113,8 @@ def _points(column: Column, levels: Array) -> Array:
     corners = np.zeros((count + 1, count))
     corners[1:] = np.linalg.cholesky((np.eye(count) + 1) / 2)  # whose products are those of a simplex about its first
     center = corners[: len(column.levels)].mean(0) if len(column.levels) > 1 else corners[1]  # unlike the only one
-    found: Array = np.vstack([corners, center])[levels.astype(np.intp)]
-    return found
+    result: Array = np.vstack([corners, center])[levels.astype(np.intp)]
+    return result
 
 
 class Rows(NamedTuple):
@@ -163,8 +163,8 @@ class Repeats(NamedTuple):
     @property
     def times(self) -> Array:
         """(k,), how many rows each stands for that are left out one by one."""
-        found: Array = np.ceil(self.weight / self.out)
-        return found
+        result: Array = np.ceil(self.weight / self.out)
+        return result
 
 
 class Joined(NamedTuple):
@@ -221,8 +221,8 @@ class Joined(NamedTuple):
     def variances(self) -> Array:
         """(v,), of all values."""
         about = self.y - np.average(self.y, axis=0, weights=self.weight)
-        found: Array = np.average(about**2 + self.within, axis=0, weights=self.weight)
-        return found
+        result: Array = np.average(about**2 + self.within, axis=0, weights=self.weight)
+        return result
 
     def spread(self) -> Array:
         """(d,), the coordinates' standard deviations, float64; of a constant one exactly 0."""
@@ -230,8 +230,8 @@ class Joined(NamedTuple):
         unit = np.ptp(x, axis=0)
         about = (x - x[0]) / np.where(unit > 0, unit, 1)
         center = np.average(about, axis=0, weights=self.weight)
-        found: Array = unit * np.sqrt(np.average((about - center) ** 2, axis=0, weights=self.weight))
-        return found
+        result: Array = unit * np.sqrt(np.average((about - center) ** 2, axis=0, weights=self.weight))
+        return result
 
     def some(self, chosen: NDArray[np.intp]) -> "Joined":
         """Some of the unique rows alone, ascending, without the rows that they were made of."""
@@ -318,6 +318,6 @@ def _repeats(
         _, value, times = np.unique(y[starts], axis=0, return_inverse=True, return_counts=True)
         out = np.where(times[value.ravel()] > 1, np.minimum(total, 1), total)
     order = np.flatnonzero(shared)[np.argsort(own[shared], kind="stable")]
-    found = np.full(len(starts), -1, np.intp)
-    found[order] = np.arange(len(order))
-    return Repeats(own[order], y[starts[order]], total[order], out[order]), found[np.cumsum(first) - 1]
+    result = np.full(len(starts), -1, np.intp)
+    result[order] = np.arange(len(order))
+    return Repeats(own[order], y[starts[order]], total[order], out[order]), result[np.cumsum(first) - 1]

@@ -141,8 +141,8 @@ def sensitivity(
     """
     if points.tiles is not None:
         by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}
-        (found,) = _in_order(_sensitivity, query, by_query, points=points, window=window)
-        return found
+        (result,) = _in_order(_sensitivity, query, by_query, points=points, window=window)
+        return result
     pieces = []
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
         delta, score = _scores(query, points, window, rows, exclude)
@@ -168,8 +168,8 @@ def _in_order(
     """A compiled kernel's results, for queries and what is given for each, computed in `spatial_order`."""
     order = torch.from_numpy(launch.spatial_order(query.numpy()))
     ordered = {name: each if each is None else each[order] for name, each in by_query.items()}
-    found = kernel(query[order], **ordered, window=window.of(order), **more)
-    return [torch.empty_like(each).index_copy_(0, order, each) for each in found]
+    result = kernel(query[order], **ordered, window=window.of(order), **more)
+    return [torch.empty_like(each).index_copy_(0, order, each) for each in result]
 
 
 def _averages(
@@ -182,10 +182,10 @@ def _averages(
         excluded = None if exclude is None else exclude[chosen]
         return launch.moments(query[chosen], points.tiles, window.of(chosen), degree, excluded)
 
-    found = _by_sorted_sums(query, points, window, 2 * degree, degree, exclude)
-    if found is None:
+    result = _by_sorted_sums(query, points, window, 2 * degree, degree, exclude)
+    if result is None:
         return by_pairs(slice(None))
-    lse, mass, value = found
+    lse, mass, value = result
     means = torch.cat([value[:, 0], mass, value[:, 1:].flatten(1)], 1)
     unsure = lse.isnan()
     if unsure.any():
@@ -209,15 +209,15 @@ def _sensitivity(
         return (by_pairs(slice(None)),)
     weight, mass, value = sums
     # Σ_k (u·z)_k Σ w δ^(2+k) (y − zᵀθ): of powers of δ, and of those with y.
-    found = query.new_zeros(len(query), points.value.shape[1])
+    result = query.new_zeros(len(query), points.value.shape[1])
     for k in range(1 + degree):
         left = value[:, 2 + k] - sum(fit[:, e] * mass[:, 1 + k + e, None] for e in range(1 + degree))
-        found += row[:, k, None] * left
-    found *= (weight - lse).exp()[:, None]
+        result += row[:, k, None] * left
+    result *= (weight - lse).exp()[:, None]
     unsure = weight.isnan()
     if unsure.any():
-        found[unsure] = by_pairs(unsure)[:, 0]
-    return (found[:, None],)
+        result[unsure] = by_pairs(unsure)[:, 0]
+    return (result[:, None],)
 
 
 def _by_sorted_sums(
@@ -241,15 +241,15 @@ def _plain_averages(
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
         delta, score = _scores(query, points, window, rows, exclude)
         share, *_ = softmax(score, None)
-        found = [share @ points.value]
+        result = [share @ points.value]
         if degree:
             weighted = share[..., None] * delta
-            found += [
+            result += [
                 weighted.sum(1),
                 torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
                 torch.einsum("nmc,mv->ncv", weighted, points.value).flatten(1),
             ]
-        means.append(torch.cat(found, 1))
+        means.append(torch.cat(result, 1))
         totals.append(score.logsumexp(1))
     return torch.cat(means), torch.cat(totals)
 
@@ -305,29 +305,29 @@ class _Centred(NamedTuple):
     lse: Tensor
 
 
-def local_fit(found: Moments, ridge: Tensor | None) -> LocalFit:
+def local_fit(around: Moments, ridge: Tensor | None) -> LocalFit:
     """The local constant; with Λ S_0, (p,) or (n, p), the local line, with slopes along the first p coordinates."""
     if ridge is None:
-        return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
+        return LocalFit(torch.ones_like(around.lse)[:, None], around.value[:, None])
     slopes = ridge.shape[-1]
-    centred = _centred(found, slopes)
+    centred = _centred(around, slopes)
     offset = centred.offset[..., None]
     solved = _solve(centred, torch.cat([centred.cross, offset], -1), ridge)
     slope, lean = solved[..., :-1], solved[..., -1]
-    height = found.value - (slope * offset).sum(1)
+    height = around.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
-    flat = found.spread.shape[1] - slopes
+    flat = around.spread.shape[1] - slopes
     row, theta = torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1)
     return LocalFit(pad(row, (0, flat)), pad(theta, (0, 0, 0, flat)))
 
 
-def without_unseen(found: Moments, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> Moments:
+def without_unseen(around: Moments, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> Moments:
     r"""Moments with S_0 as it is without those columns of which a query has a category that was not there.
 
     Such a category is at the same distance r from every row. That leaves the weights' shares as they are, but takes
     $r^2/2\sigma^2$ from log S_0, which is added to it again: otherwise the ridge would take the slopes for it.
     """
-    return found._replace(lse=found.lse + (1 + squared) * lost_to_unseen(joined, query, bandwidth))
+    return around._replace(lse=around.lse + (1 + squared) * lost_to_unseen(joined, query, bandwidth))
 
 
 def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
@@ -341,10 +341,10 @@ def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
 
 def has_unseen(joined: Joined, query: Tensor) -> Tensor:
     """True for queries with a category that was not there, (n,)."""
-    found = query.new_zeros(len(query), dtype=torch.bool)
+    result = query.new_zeros(len(query), dtype=torch.bool)
     for _, _, there in _unseen(joined, query):
-        found |= there
-    return found
+        result |= there
+    return result
 
 
 def _unseen(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -355,25 +355,25 @@ def _unseen(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Ten
         yield own, center, (query[:, own] == center).all(1)
 
 
-def noise_share(found: Moments, squared: Moments, ridge: Tensor) -> Tensor:
+def noise_share(around: Moments, squared: Moments, ridge: Tensor) -> Tensor:
     """‖l‖², (n,), with l the local line's row of the smoother matrix, from moments under K and under K²."""
-    share = (squared.lse - 2 * found.lse).exp()  # Σ_j w_j²
-    centred, about = (_centred(each, ridge.shape[-1]) for each in (found, squared))
+    share = (squared.lse - 2 * around.lse).exp()  # Σ_j w_j²
+    centred, about = (_centred(each, ridge.shape[-1]) for each in (around, squared))
     lean = _solve(centred, centred.offset[..., None], ridge)
     shift = (about.offset - centred.offset)[..., None]  # the mean of δ − o under w², and next that of its square
     spread = about.spread + shift @ shift.mT
     return share * (1 + (lean * (spread @ lean - 2 * shift)).sum((1, 2)))
 
 
-def _centred(found: Moments, slopes: int) -> _Centred:
+def _centred(around: Moments, slopes: int) -> _Centred:
     """The moments of the coordinates that have slopes, about their mean."""
-    spread, offset = found.spread[:, :slopes, :slopes], found.offset[:, :slopes, None]
+    spread, offset = around.spread[:, :slopes, :slopes], around.offset[:, :slopes, None]
     return _Centred(
         offset[..., 0],
         spread.diagonal(dim1=1, dim2=2),
         spread - offset @ offset.mT,
-        found.cross[:, :slopes] - offset * found.value[:, None],
-        found.lse,
+        around.cross[:, :slopes] - offset * around.value[:, None],
+        around.lse,
     )
 
 

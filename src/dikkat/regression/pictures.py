@@ -221,7 +221,7 @@ def _short(name: str) -> str:
 
 
 def _some(count: int, most: int) -> NDArray[np.int64]:
-    """Which of so many points are drawn: all, or some at random, always the same."""
+    """The indices of the points that are drawn: all, or a random sample that is always the same."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, most, replace=False))

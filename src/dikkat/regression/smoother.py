@@ -112,9 +112,9 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            found = moments(part, self._points, window, degree=self.degree)
-            found = without_unseen(found, self.joined, part, window.bandwidth)
-            return local_fit(found, self._ridge(window)).estimate, found.lse
+            around = moments(part, self._points, window, degree=self.degree)
+            around = without_unseen(around, self.joined, part, window.bandwidth)
+            return local_fit(around, self._ridge(window)).estimate, around.lse
 
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
@@ -124,9 +124,9 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            found = self._about(part, window)
-            doubt = _open(found, self._doubt(window))
-            return (self._deviation(part + found.offset * window.bandwidth, doubt),)
+            around = self._about(part, window)
+            doubt = _open(around, self._doubt(window))
+            return (self._deviation(part + around.offset * window.bandwidth, doubt),)
 
         return self._by_parts(query, self._wide, work)[0]
 
@@ -147,11 +147,11 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part, narrow)
-            found, squared = (self._about(part, replace(window, squared=square)) for square in (False, True))
+            around, squared = (self._about(part, replace(window, squared=square)) for square in (False, True))
             ridge = self._doubt(window)
-            _, noise, freedom = self._errors(part + found.offset * window.bandwidth)
-            share = noise_share(found, squared, ridge)[:, None] + _open(found, ridge)
-            return local_fit(found, ridge).estimate, (noise * share).sqrt(), freedom
+            _, noise, freedom = self._errors(part + around.offset * window.bandwidth)
+            share = noise_share(around, squared, ridge)[:, None] + _open(around, ridge)
+            return local_fit(around, ridge).estimate, (noise * share).sqrt(), freedom
 
         center, error, freedom = self._by_parts(query, self._wide, work)
         in_reach = self.profile == "gaussian" or self.neighbors(query) > 0
@@ -162,8 +162,8 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            found = moments(part, self._wide, window, degree=1)
-            return (self._errors(part + found.offset * window.bandwidth)[1],)
+            around = moments(part, self._wide, window, degree=1)
+            return (self._errors(part + around.offset * window.bandwidth)[1],)
 
         return self._by_parts(query, self._wide, work)[0]
 
@@ -183,8 +183,8 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            found = moments(part, self._points, window).lse - window.bandwidth[..., :size].log().sum(-1)
-            return (found.masked_fill(has_unseen(self.joined, part), -math.inf),)
+            around = moments(part, self._points, window).lse - window.bandwidth[..., :size].log().sum(-1)
+            return (around.masked_fill(has_unseen(self.joined, part), -math.inf),)
 
         if self.profile == "gaussian":
             scale = -size / 2 * math.log(2 * math.pi)
@@ -198,8 +198,8 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            found = moments(part, self._wide, window, degree=self.degree)
-            return found.lse, local_fit(found, self._ridge(window)).row[:, 0]
+            around = moments(part, self._wide, window, degree=self.degree)
+            return around.lse, local_fit(around, self._ridge(window)).row[:, 0]
 
         lse, own = self._by_parts(self.joined.x, self._wide, work)
         return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
@@ -209,20 +209,20 @@ class Smoother:
         kept = np.flatnonzero(self.joined.inverse >= 0)
         unique, weight = self.joined.inverse[kept], row_weight[kept]
         dtype, pieces = self.joined.x.dtype, list[Any]()
-        for part, found in self._weights(query, self.joined.x[unique], weight):
-            lost = found.sum(1) == 0
+        for part, result in self._weights(query, self.joined.x[unique], weight):
+            lost = result.sum(1) == 0
             if lost.any():
                 shares = self.nearest(query[part][lost]).toarray()
-                found[lost] = shares[:, unique] * (weight / self.joined.weight[unique])
+                result[lost] = shares[:, unique] * (weight / self.joined.weight[unique])
             if top_k is None:
-                pieces.append(np.zeros((len(found), len(row_weight)), dtype))
-                pieces[-1][:, kept] = found
+                pieces.append(np.zeros((len(result), len(row_weight)), dtype))
+                pieces[-1][:, kept] = result
                 continue
             count = min(int(top_k), len(kept))
-            columns = np.sort(np.argpartition(-found, count - 1, axis=1)[:, :count], axis=1)
-            largest = np.take_along_axis(found, columns, 1).astype(dtype)
-            ends = np.arange(len(found) + 1) * count
-            shape = len(found), len(row_weight)
+            columns = np.sort(np.argpartition(-result, count - 1, axis=1)[:, :count], axis=1)
+            largest = np.take_along_axis(result, columns, 1).astype(dtype)
+            ends = np.arange(len(result) + 1) * count
+            shape = len(result), len(row_weight)
             pieces.append(csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=shape))
             pieces[-1].eliminate_zeros()
         return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
@@ -241,9 +241,9 @@ class Smoother:
         with np.errstate(over="ignore"):
             scaled = np.clip((query - self.joined.x[0].astype(np.float64)) * scale, -1e150, 1e150)
         distance, _ = tree.query(scaled)
-        found = tree.query_ball_point(scaled, distance * (1 + 1e-12))
-        unique = np.concatenate(found).astype(np.intp)
-        rows = np.repeat(np.arange(len(query)), [len(each) for each in found])
+        result = tree.query_ball_point(scaled, distance * (1 + 1e-12))
+        unique = np.concatenate(result).astype(np.intp)
+        rows = np.repeat(np.arange(len(query)), [len(each) for each in result])
         weight = self.joined.weight[unique]
         share = weight / np.bincount(rows, weight)[rows]
         return csr_array((share, (rows, unique)), shape=(len(query), len(self.joined.x)))
@@ -258,8 +258,8 @@ class Smoother:
 
     def _about(self, part: Tensor, window: Window) -> Moments:
         """Moments of degree 1 in float64, with log S_0 as it is without unseen categories."""
-        found = moments(part, self._wide, window, degree=1)
-        return without_unseen(found, self.joined, part, window.bandwidth, window.squared)
+        around = moments(part, self._wide, window, degree=1)
+        return without_unseen(around, self.joined, part, window.bandwidth, window.squared)
 
     def _deviation(self, at: Tensor, doubt: Tensor) -> Tensor:
         error, noise, _ = self._errors(at)
@@ -268,11 +268,11 @@ class Smoother:
     def _errors(self, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """τ² (n, v), s² (n, v) and ν (n, 1) at points among the data."""
         window = self._window(at, _WIDER)
-        found, squared = (moments(at, self._residuals, replace(window, squared=each)) for each in (False, True))
+        around, squared = (moments(at, self._residuals, replace(window, squared=each)) for each in (False, True))
         values = self.joined.y.shape[1]
-        error, noise, share = found.value.split([values, values, 1], 1)
+        error, noise, share = around.value.split([values, values, 1], 1)
         few = share <= _ALONE
-        freedom = (2 * found.lse - squared.lse).exp()[:, None] * share
+        freedom = (2 * around.lse - squared.lse).exp()[:, None] * share
         return error, torch.where(few, math.inf, noise / share.clamp(min=_ALONE)), freedom
 
     @cached_property
@@ -308,7 +308,7 @@ class Smoother:
         return self._doubt(window, self.ridge) if self.degree else None
 
     def _doubt(self, window: Window, amount: float = RIDGE) -> Tensor:
-        """Λ S_0 of so much ridge."""
+        """Λ S_0 of a ridge ρ."""
         bandwidth = window.bandwidth[..., : self.joined.numbers]
         return ridge_of(torch.tensor(amount).to(bandwidth), self._spread.to(bandwidth), bandwidth)
 
@@ -321,19 +321,19 @@ class Smoother:
 
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
         """The results of `work` for all queries, in float64, made a part at a time to save memory."""
-        found = [
+        result = [
             [piece.double().cpu() for piece in work(torch.tensor(query[rows]).to(points.key))]
             for rows in parts(len(query), points.columns(1))
         ]
-        return [torch.cat(pieces).numpy() for pieces in zip(*found, strict=True)]
+        return [torch.cat(pieces).numpy() for pieces in zip(*result, strict=True)]
 
 
-def _open(found: Moments, ridge: Tensor) -> Tensor:
+def _open(around: Moments, ridge: Tensor) -> Tensor:
     """b, (n, 1)."""
-    slopes, fit = ridge.shape[-1], local_fit(found, ridge)
-    lean = fit.row[:, 1 : 1 + slopes] * (-found.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
-    gone = (found.lse < _GONE)[:, None]
-    return torch.where(gone, _unknown(found.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
+    slopes, fit = ridge.shape[-1], local_fit(around, ridge)
+    lean = fit.row[:, 1 : 1 + slopes] * (-around.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
+    gone = (around.lse < _GONE)[:, None]
+    return torch.where(gone, _unknown(around.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
 
 
 def _unknown(offset: Tensor, ridge: Tensor) -> Tensor:

@@ -85,15 +85,15 @@ class Table:
 
         Those are numbers, dates, and texts that are categories: at most 50 different ones, each there twice on average.
         """
-        found, others = [], {}
+        result, others = [], {}
         for index, name in enumerate(self.names):
             if name in used:
                 continue
             if fault := self._fault(index):
                 others[name] = fault
             else:
-                found.append(name)
-        return found, others
+                result.append(name)
+        return result, others
 
     def check_usable(self, name: str) -> None:
         """Refuse a column that cannot be used without a word on what it is to be taken as."""
@@ -146,15 +146,15 @@ class Table:
             if kind == "date":
                 if not _holds_dates(column.type):
                     raise InputError(f"{self.path}: column {name!r} {_Held.of(column)}; dates are needed")
-                found = column.cast(pyarrow.timestamp("us", getattr(column.type, "tz", None)), safe=False)
+                result = column.cast(pyarrow.timestamp("us", getattr(column.type, "tz", None)), safe=False)
             else:
                 is_other = name in texts and (_holds_numbers(column.type) or _holds_dates(column.type))
                 is_text = is_other or _holds_text(column.type)
-                found = dialects.known(column.cast(pyarrow.string())) if is_text else column
-            lost = np.flatnonzero(np.asarray(found.is_null()))
+                result = dialects.known(column.cast(pyarrow.string())) if is_text else column
+            lost = np.flatnonzero(np.asarray(result.is_null()))
             if len(lost) and not missing:
-                raise _lacking(self.path, name, lost, len(found), "missing")
-            return self._ordered(name, found, orders[name]) if name in orders else found
+                raise _lacking(self.path, name, lost, len(result), "missing")
+            return self._ordered(name, result, orders[name]) if name in orders else result
 
         return pyarrow.table({name: made(name, kind) for name, kind in kinds.items()})
 
@@ -187,11 +187,11 @@ class Table:
             held = _Held.of(column)
             raise InputError(f"{self.path}: column {name!r} {held}; numbers are needed")
         # Not safe: integers past 2^53 are rounded, as in any computation with them.
-        found = column.cast(pyarrow.float64(), safe=False).to_numpy()
-        missing = np.flatnonzero(np.isinf(found) if lacking else ~np.isfinite(found))
+        result = column.cast(pyarrow.float64(), safe=False).to_numpy()
+        missing = np.flatnonzero(np.isinf(result) if lacking else ~np.isfinite(result))
         if len(missing):
-            raise _lacking(self.path, name, missing, len(found), "missing, NaN or infinite")
-        return np.asarray(found, np.float64)
+            raise _lacking(self.path, name, missing, len(result), "missing, NaN or infinite")
+        return np.asarray(result, np.float64)
 
     def check_once(self, name: str) -> None:
         """Refuse a name that no column has, or several."""

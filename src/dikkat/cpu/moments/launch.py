@@ -178,8 +178,8 @@ def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: 
     size, values = points.key.shape[1], points.value.shape[1]
     columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
     call = _Pairs(query, points, window, degree, exclude)
-    found = call.average(columns)
-    lse, means = found[:, 0] * math.log(2), found[:, 1:]
+    result = call.average(columns)
+    lse, means = result[:, 0] * math.log(2), result[:, 1:]
     if not degree:
         return means, lse
     # Undo the kernel's order, feature by feature, and its unit.
@@ -262,24 +262,24 @@ class _Pairs(_Observed):
         from dikkat.cpu.moments import kernel
 
         fields, lanes = self.fields, self.lanes
-        found = self.new("moments", fields["queries"], columns)
-        if not len(found):
-            return found
+        result = self.new("moments", fields["queries"], columns)
+        if not len(result):
+            return result
         keys = fields["tiles"] * TILE * lanes
         row_cost = keys * (_PAIR + columns)
         # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
         most = min(_ROWS if fields["gaussian"] else _FEW_ROWS, max(_ROWS // 4, _TASK // row_cost))
-        rows = max(1, min(most, len(found), _SUMS // (lanes * columns)))
+        rows = max(1, min(most, len(result), _SUMS // (lanes * columns)))
         fields |= {"rows": rows, "columns": columns}
         wide, padded = TILE * lanes, up(rows, lanes)
         self.run_all(
-            kernel.windows, -(-len(found) // rows), _TASK // (rows * row_cost), keys,
+            kernel.windows, -(-len(result) // rows), _TASK // (rows * row_cost), keys,
             sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
             delta=wide * fields["features"], near=fields["boxes"] + fields["groups"] + GROUP, tails=BINS,
             prices=PRICES, peaks=rows, spent=rows, apart=padded, across=padded * fields["features"],
             scales=padded * fields["features"],
         )  # fmt: skip
-        return found
+        return result
 
 
 def is_sorted_quicker(query: Tensor, points: Line, window: Window, exclude: Tensor | None) -> bool:
@@ -345,17 +345,17 @@ def powers(
     call.point("polynomial", torch.tensor(polynomial, dtype=torch.float64))
     if exclude is not None:
         call.point("exclude", exclude.contiguous())
-    found = call.new("powers", count, call.fields["columns"])
+    result = call.new("powers", count, call.fields["columns"])
     call.run_all(
         sorted_sums.sorted_sums, -(-count // rows), 1, len(points.key), sums=columns * terms * call.lanes,
         before=columns * terms, behind=columns * terms, shifted=terms, factors=max(1, order),
     )  # fmt: skip
-    mass, value = found[:, 1 : 1 + mass_powers], found[:, 1 + mass_powers : -2]
+    mass, value = result[:, 1 : 1 + mass_powers], result[:, 1 + mass_powers : -2]
     value = value.reshape(count, values, 1 + value_powers).mT
     if unit != 1:
         mass = mass * unit ** torch.arange(1.0, mass_powers + 1, dtype=torch.float64)
         value = value * unit ** torch.arange(1.0 + value_powers, dtype=torch.float64)[:, None]
-    return found[:, 0], mass, value
+    return result[:, 0], mass, value
 
 
 def _series(points: Line, tolerance: float, span: float) -> tuple[float, int, float]:

@@ -176,10 +176,10 @@ def _add_gaussian(call: Call, work: Work, t: float, out: Pointer) -> None:
         before, behind = at(work.before, column * terms), at(work.behind, column * terms)
         powers = 1 + (call.mass_powers if column == 0 else call.value_powers)
         for m in range(powers):
-            found = 0.0
+            sum_ = 0.0
             for j in range(order):
-                found += factors[j] * (before[m + j] + behind[m + j])
-            shifted[m] = found
+                sum_ += factors[j] * (before[m + j] + behind[m + j])
+            shifted[m] = sum_
         _shift(shifted, powers, t)
         into = at(out, _offset(call, column))
         for m in range(powers):

@@ -168,7 +168,7 @@ def test_a_program_keeps_no_tensor_of_a_call(taken: list[bool]) -> None:
     for _ in range(2):
         dikkat.attend(x, x, x, score=scores.Gaussian(), valid_lens=torch.tensor([3, 5, 7, 11, 13]))
     ((only,),) = (programs.values() for programs in program._PROGRAMS.values())
-    assert not only.problem.again(weight=None).limits.again().lens
+    assert not only.problem.again(weight=None).restrictions.again().lens
     assert all(getattr(only.problem, name) is None for name in ("query", "key", "value", "weight"))
 
 

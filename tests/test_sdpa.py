@@ -204,8 +204,8 @@ def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
 def test_values_are_looked_at_once(limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     for place in (backends, call, sdpa):
-        real = place.are_harmless
-        monkeypatch.setattr(place, "are_harmless", lambda *given, real=real: looked.append(1) or real(*given))
+        real = place.are_finite
+        monkeypatch.setattr(place, "are_finite", lambda *given, real=real: looked.append(1) or real(*given))
     x = torch.randn(2, 5, 8)
     for use in (dikkat.attend, dikkat.implementations):
         looked.clear()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, transformed
-from dikkat.masking import Hiding, Restricting, Restrictions, align, are_harmless, broadcast, restrict
+from dikkat.masking import Hiding, Restricting, Restrictions, align, are_finite, broadcast, restrict
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
@@ -57,21 +57,21 @@ def problem(
     lead = batch = leading(("query", query), ("key", key), ("value", value))
     if heads is not None:
         lead = torch.Size((*batch, heads.number))
-    limits = restrict(lead, query.shape[-2], key.shape[-2], query.device, **restricting)
+    restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **restricting)
     query, key, value = (rank(t, len(batch)) for t in (query, key, value))
-    harmless = None
-    if limits.hide():
+    finite = None
+    if restrictions.hide():
         # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Where keys are compared as they
         # are and everything is finite, nothing needs to be zeroed: looking is quicker than copying.
-        seen, live = (by_any_head(shown, len(batch)) for shown in limits.seen_and_live())
+        seen, live = (by_any_head(shown, len(batch)) for shown in restrictions.seen_and_live())
         if heads is None and _all(live) and type(score) in _PLAIN and not _all(seen):
-            harmless = are_harmless(query, key, value) or None
-        if not harmless:
+            finite = are_finite(query, key, value) or None
+        if not finite:
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     if heads is not None:
         query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
-    found = compared(query, value, score.project(query, key), score, limits, lead, wanted)
-    return replace(found, harmless=harmless)
+    found = compared(query, value, score.project(query, key), score, restrictions, lead, wanted)
+    return replace(found, finite=finite)
 
 
 def problem_of_projected(
@@ -86,18 +86,18 @@ def problem_of_projected(
 ) -> Problem:
     """Validate a call of `attend_memory`, whose keys are projected, perhaps packed, and zeroed past their lengths."""
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
-    limits = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
-    further = limits.hide()
+    restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
+    further = restrictions.hide()
     if lens is not None:  # which belong to the memory's own first dimension
-        limits = replace(limits, lens=rank(align(lens, key.shape[:-2]), len(lead), 1))
+        restrictions = replace(restrictions, lens=rank(align(lens, key.shape[:-2]), len(lead), 1))
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))
-    if limits.hide():
-        query = hide(query, limits.live())
+    if restrictions.hide():
+        query = hide(query, restrictions.live())
     if further:
-        seen = limits.seen()
+        seen = restrictions.seen()
         key, value = hide(key, seen), hide(value, seen)
     packed = None if packed is None else rank(packed, len(lead), 3)
-    return compared(query, value, (score.project_query(query), key), score, limits, lead, wanted, packed)
+    return compared(query, value, (score.project_query(query), key), score, restrictions, lead, wanted, packed)
 
 
 def compared(
@@ -105,7 +105,7 @@ def compared(
     value: Tensor,
     projected: tuple[Tensor, Tensor],
     score: Score,
-    limits: Restrictions,
+    restrictions: Restrictions,
     lead: torch.Size,
     wanted: Wanted,
     packed: Tensor | None = None,
@@ -128,9 +128,9 @@ def compared(
             f"score: got a pair_weight of {type(score).__name__} with shape {tuple(weight.shape)}; "
             f"expected ({projected_query.shape[-1]},), one a projected feature"
         )
-    if limits.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
+    if restrictions.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
         # A row that is shared by batch elements which see it and others which do not is copied for each here.
-        shared, seen = projected_key, limits.seen()
+        shared, seen = projected_key, restrictions.seen()
         projected_key, value = apart(projected_key, seen), apart(value, seen)
         packed = packed if projected_key is shared else None
     return Problem(
@@ -140,7 +140,7 @@ def compared(
         projected_key,
         None if weight is None else rank(weight, len(lead), 1),
         value,
-        limits,
+        restrictions,
         lead,
         dropout=probability(wanted.dropout),
         packed=packed,

@@ -21,7 +21,7 @@ from dikkat.addresses import can_read_values, check_dense, extremes
 _INF = float("inf")
 
 
-def are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """True where all is finite, every inner product too: hidden pairs and values then have no effect as they are.
 
     A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞. False where values cannot be read.

@@ -91,7 +91,7 @@ class Program(NamedTuple):
     def kept(self) -> "Program":
         """The program without the call's numbers, for others of its signature."""
         problem, make = self.problem, BACKENDS[self.name].ready
-        shape = None if problem.limits.lens is None else tuple(problem.limits.lens.shape)
+        shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
         ready = None if make is None else make(problem)
         return Program(self.name, problem.without_tensors().again(kept={}), None, problem.records, shape, ready)
 
@@ -113,23 +113,24 @@ class Program(NamedTuple):
             projects_keys: Whether the keys were projected: the gradient of a projection multiplies what it was given.
         """
         template, backend = self.problem, BACKENDS[self.name]
-        limits, known = template.limits, None
+        restrictions, known = template.restrictions, None
         if lens is not None:
             known = extremes(lens) if lens.numel() else (0, 0)
-            if known[0] < 1 or known[1] > limits.keys:
+            if known[0] < 1 or known[1] > restrictions.keys:
                 return None
-            if known[0] == limits.keys:
+            if known[0] == restrictions.keys:
                 lens = None
             elif lens.dtype is not torch.int64:
                 lens = lens.to(torch.int64)
-        hides = lens is not None or limits.causal
+        hides = lens is not None or restrictions.causal
         # A distance that overflows is clipped only where hidden rows are set to 0.
         clips = self.name == "reference" and template.pair == "distance"
         reads = clips or (hides and not backend.skips_hidden)
         if hides and self.records:
             if (reads or projects_keys) and not _is_finite(key):
                 return None
-            if limits.causal and limits.queries > limits.keys and not _is_finite(query):  # the first see no key
+            blind = restrictions.causal and restrictions.queries > restrictions.keys  # the first queries see no key
+            if blind and not _is_finite(query):
                 return None
             if self.name == "numba" and not _is_finite(value):  # its backward reads values that its forward skips
                 return None
@@ -140,9 +141,14 @@ class Program(NamedTuple):
             result = Result(outputs[0], None, outputs[1] if template.wants_weights else None)
         else:
             if lens is not None and self.lens_shape is not None:
-                limits = limits.again(lens=lens.view(self.lens_shape), extremes=known)
+                restrictions = restrictions.again(lens=lens.view(self.lens_shape), extremes=known)
             problem = template.again(
-                query=query, key=key, weight=weight, value=value, limits=limits, harmless=True if reads else None
+                query=query,
+                key=key,
+                weight=weight,
+                value=value,
+                restrictions=restrictions,
+                finite=True if reads else None,
             )
             result = backend.run(problem, None)
         return None if reads and not _is_finite(result.mean) else result
@@ -247,7 +253,7 @@ def _is_kept(problem: Problem, *given: Tensor) -> bool:
     """Whether a program serves other calls of its signature, given other numbers in the shapes of these."""
     lead, value = problem.lead, problem.value
     if (
-        problem.harmless is False
+        problem.finite is False
         or max(t.numel() for t in given) > _LARGEST
         or not value.shape[-1]
         or value.dtype not in _FLOATS

@@ -13,7 +13,7 @@ from dikkat.backends.crossovers import CROSSOVERS, pairs_of
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
-from dikkat.masking import are_harmless
+from dikkat.masking import are_finite
 from dikkat.problem import Examined, Problem, Result
 from dikkat.scores import Pair
 
@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
     Attributes:
         name: The implementation's name.
-        problem: The call; `harmless` is set if it was looked at.
+        problem: The call; `finite` is set if it was looked at.
         examined: The answers, by implementation.
     """
 
@@ -76,10 +76,10 @@ class Choice(NamedTuple):
 
 def choose(problem: Problem) -> Choice:
     """The implementation that `impl="auto"` runs."""
-    if problem.pair == "inner" and problem.limits.vary_by_row() and problem.harmless is None:
+    if problem.pair == "inner" and problem.restrictions.vary_by_row() and problem.finite is None:
         operands = (problem.query, problem.key, problem.value)
         if can_read_values(*operands):
-            problem = replace(problem, harmless=are_harmless(*operands))
+            problem = replace(problem, finite=are_finite(*operands))
     examined: dict[str, Examined] = {}
 
     def runs(name: str) -> bool:
@@ -93,7 +93,7 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
     """The first implementation that serves a problem, the fastest before the others."""
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
-        return "reference" if problem.limits.causal or not runs("sdpa") else "sdpa"
+        return "reference" if problem.restrictions.causal or not runs("sdpa") else "sdpa"
     if _few_is_quicker(problem) and runs("numba-few"):
         return "numba-few"
     if not _by_plain_products(problem) and runs("sdpa"):

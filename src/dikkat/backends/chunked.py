@@ -54,7 +54,7 @@ class _Tile:
         return self.problem.value[..., self.cols, :]
 
     def visible(self) -> Tensor | None:
-        return self.problem.limits.visible(self.rows, self.cols)
+        return self.problem.restrictions.visible(self.rows, self.cols)
 
     def hidden_from_some(self, visible: Tensor | None) -> Tensor | None:
         """`visible` where hidden pairs must be left out of sums one by one; None where a plain product will do."""
@@ -70,12 +70,12 @@ class _Tile:
 
 
 def _forward(problem: Problem) -> Output:
-    lead, limits = problem.lead, problem.limits
+    lead, restrictions = problem.lead, problem.restrictions
     size = problem.value.shape[-1]
     new = problem.query.new_zeros
-    mean, total = new((*lead, limits.queries, size)), new((*lead, limits.queries))
+    mean, total = new((*lead, restrictions.queries, size)), new((*lead, restrictions.queries))
     peak = torch.full_like(total, -_INF)
-    weights = new((*lead, limits.queries, limits.keys) if problem.wants_weights else (0,))
+    weights = new((*lead, restrictions.queries, restrictions.keys) if problem.wants_weights else (0,))
     exact = must_exclude(problem)
     for part, (mean_part, peak_part, total_part, weights_part) in _parts(problem, (mean, peak, total, weights)):
         for rows in _rows(part):
@@ -115,7 +115,7 @@ def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if problem.profile != "gaussian":
             reached = scores != -_INF
             visible = reached if visible is None else visible & reached
-    bias = problem.limits.key_bias
+    bias = problem.restrictions.key_bias
     return scores if bias is None else scores + bias[..., None, tile.cols], visible, made
 
 
@@ -127,7 +127,7 @@ def _shares(scores: Tensor, visible: Tensor | None, peak: Tensor) -> Tensor:
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     grad = upstream(problem, out, grads)
-    operands = (problem.query, problem.key, problem.weight, problem.value, problem.limits.key_bias)
+    operands = (problem.query, problem.key, problem.weight, problem.value, problem.restrictions.key_bias)
     sums = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
     exact = must_exclude(problem, grad.mean)
     for part, tensors in _parts(problem, (*sums, out.peak, *grad)):
@@ -159,7 +159,7 @@ def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> 
     if visible is not None:
         by_score = by_score.masked_fill(~visible, 0.0)
 
-    if problem.limits.key_bias is not None:
+    if problem.restrictions.key_bias is not None:
         _add(into.key_bias[..., cols], by_score.sum(-2))
     if made is None:
         _add(into.query[..., rows, :], pool(by_score, tile.key, some))
@@ -196,14 +196,14 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
     One batch element at a time where lengths differ and the work is worth it; otherwise as many at a time as fill a
     tile, so that tiles are few.
     """
-    lead, lens = problem.lead, problem.limits.lens
+    lead, lens = problem.lead, problem.restrictions.lens
     if not lead.numel() or not lead:
         yield problem, tensors
         return
     apart = lens is not None and lens.shape[0] > 1 and can_read_values(lens)
     dim = 0 if apart else max(range(len(lead)), key=lambda i: lead[i])
     each = lead.numel() // lead[dim] * _features(problem)
-    pairs = max(1, problem.limits.queries * problem.limits.keys)
+    pairs = max(1, problem.restrictions.queries * problem.restrictions.keys)
     step = max(1, _TILE // (each * min(pairs, _SQUARE)))
     if apart and each * pairs >= _ALONE:
         step = 1
@@ -223,18 +223,18 @@ def _features(problem: Problem) -> int:
 
 def _rows(problem: Problem) -> Iterator[slice]:
     step = _steps(problem)[0]
-    for start in range(0, problem.limits.queries, step):
-        yield slice(start, min(start + step, problem.limits.queries))
+    for start in range(0, problem.restrictions.queries, step):
+        yield slice(start, min(start + step, problem.restrictions.queries))
 
 
 def _tiles(problem: Problem, rows: slice, exact: bool) -> Iterator[_Tile]:
     """The tiles of some rows in which a pair may be visible."""
-    limits = problem.limits
-    stop = limits.keys
-    if limits.causal:
-        stop = min(stop, rows.stop + limits.keys - limits.queries)
-    if limits.lens is not None and limits.lens.numel() and can_read_values(limits.lens):
-        lens = limits.lens if limits.lens.shape[-1] == 1 else limits.lens[..., rows]
+    restrictions = problem.restrictions
+    stop = restrictions.keys
+    if restrictions.causal:
+        stop = min(stop, rows.stop + restrictions.keys - restrictions.queries)
+    if restrictions.lens is not None and restrictions.lens.numel() and can_read_values(restrictions.lens):
+        lens = restrictions.lens if restrictions.lens.shape[-1] == 1 else restrictions.lens[..., rows]
         stop = min(stop, int(lens.max())) if lens.numel() else 0
     step = _steps(problem)[1]
     for start in range(0, max(0, stop), step):
@@ -244,8 +244,8 @@ def _tiles(problem: Problem, rows: slice, exact: bool) -> Iterator[_Tile]:
 def _steps(problem: Problem) -> tuple[int, int]:
     """Rows and columns of a tile: as square as the budget allows."""
     pairs = max(1, _TILE // max(1, problem.lead.numel() * _features(problem)))
-    rows = min(max(1, problem.limits.queries), max(1, int(pairs**0.5)))
-    return rows, max(1, min(max(1, problem.limits.keys), pairs // rows))
+    rows = min(max(1, problem.restrictions.queries), max(1, int(pairs**0.5)))
+    return rows, max(1, min(max(1, problem.restrictions.keys), pairs // rows))
 
 
 run = Operator("chunked", _forward, _backward)

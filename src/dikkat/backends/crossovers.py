@@ -41,18 +41,18 @@ class Crossovers(NamedTuple):
 
     def by_products(self, problem: Problem) -> bool:
         """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
-        limits, features = problem.limits, max(problem.query.shape[-1], problem.value.shape[-1])
-        pairs, masked = pairs_of(problem), limits.lens is not None
+        restrictions, features = problem.restrictions, max(problem.query.shape[-1], problem.value.shape[-1])
+        pairs, masked = pairs_of(problem), restrictions.lens is not None
         if problem.records:
             return pairs <= (self.inner_masked_back * features**2 if masked else self.inner_back * features)
         few = not masked and pairs <= self.inner * features
-        return few or limits.queries < self.rows or limits.keys < (1 if masked else 4) * features
+        return few or restrictions.queries < self.rows or restrictions.keys < (1 if masked else 4) * features
 
     def by_few(self, problem: Problem) -> bool:
         """Whether inner products are quicker by the compiled kernel for few queries."""
-        limits, size = problem.limits, pairs_of(problem) * problem.query.shape[-1]
-        if limits.lens is None:
-            enough = limits.queries == 1 and size >= self.few_whole
+        restrictions, size = problem.restrictions, pairs_of(problem) * problem.query.shape[-1]
+        if restrictions.lens is None:
+            enough = restrictions.queries == 1 and size >= self.few_whole
         else:
             enough = not problem.records or size >= self.few_back
         return enough and few.is_quicker(problem)
@@ -64,7 +64,7 @@ class Crossovers(NamedTuple):
 
 def pairs_of(problem: Problem) -> int:
     """How many pairs of a query and a key there are."""
-    return math.prod(problem.lead) * problem.limits.queries * problem.limits.keys
+    return math.prod(problem.lead) * problem.restrictions.queries * problem.restrictions.keys
 
 
 CROSSOVERS = Crossovers()

@@ -26,22 +26,22 @@ def run(problem: Problem) -> Result:
     """Scores, softmax, average."""
     if problem.kept is None:
         problem = problem.wide()
-    limits = problem.limits
-    visible = limits.visible()
+    restrictions = problem.restrictions
+    visible = restrictions.visible()
     # Where all rows of a batch element see the same keys, the front door has set the others to 0: plain products do.
-    hidden_from_some = visible if limits.vary_by_row() and not problem.harmless else None
+    hidden_from_some = visible if restrictions.vary_by_row() and not problem.finite else None
     # Where no operand is broadcast, `bmm` spares a small call what `matmul` looks at first.
     product = torch.bmm if problem.kept is not None and len(problem.lead) == 1 else torch.matmul
     scores = pair_scores(problem, hidden_from_some, product)
-    if limits.key_bias is not None:
-        scores = scores + limits.key_bias[..., None, :]
+    if restrictions.key_bias is not None:
+        scores = scores + restrictions.key_bias[..., None, :]
     if scores.shape[:-2] != problem.lead:  # a restriction may have leading dimensions that no query or key has
         scores = scores.expand(*problem.lead, *scores.shape[-2:])
     if problem.pair == "distance" and problem.profile != "gaussian":  # beyond a kernel's support a key is hidden too
         reached = scores != -float("inf")
         visible = reached if visible is None else visible & reached
         hidden_from_some = visible
-    weights = shares(scores, visible, plain=bool(problem.harmless) and limits.leaves_some())
+    weights = shares(scores, visible, plain=bool(problem.finite) and restrictions.leaves_some())
     lse, tail = log_sum_exp(*softmax(scores, visible)[1:]) if problem.wants_state else (None, None)
     scale = dropout_scale(problem)
     kept = weights if scale is None else weights * scale
@@ -71,11 +71,12 @@ def _pairwise(problem: Problem, query: Tensor, key: Tensor, weight: Tensor | Non
 
 def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
     """`run` for finite operands in the shapes of a problem, which hides at most what lies behind lengths, above 0."""
-    limits = template.limits
-    if limits.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
+    restrictions = template.restrictions
+    if restrictions.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
         return None
     product = torch.bmm if len(template.lead) == 1 else torch.matmul
-    keys, lens_shape = positions(limits.keys), None if limits.lens is None else (*limits.lens.shape, 1)
+    keys = positions(restrictions.keys)
+    lens_shape = None if restrictions.lens is None else (*restrictions.lens.shape, 1)
 
     def run(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None) -> list[Tensor]:
         inner = template.pair == "inner"

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat.addresses import can_read_values, have_tangents, transformed
-from dikkat.masking import are_harmless
+from dikkat.masking import are_finite
 from dikkat.problem import Examined, Problem, Result
 
 _INF = float("inf")
@@ -41,7 +41,7 @@ def examine(problem: Problem) -> Examined:
     reasons = _obstacles(problem)
     if reasons or not problem.query.is_cuda or torch.compiler.is_compiling():
         return Examined(reasons)
-    bias, kind = problem.limits.key_bias, problem.narrow_dtype
+    bias, kind = problem.restrictions.key_bias, problem.narrow_dtype
     if bias is not None and torch.promote_types(bias.dtype, kind) != kind:
         return Examined([f"key_bias is {bias.dtype}, and PyTorch's fast paths would round it to {kind}"])
     masked = _masked(problem)
@@ -50,7 +50,7 @@ def examine(problem: Problem) -> Examined:
 
 def _obstacles(problem: Problem) -> list[str]:
     """The reasons that are known without asking PyTorch."""
-    limits, device = problem.limits, problem.query.device.type
+    restrictions, device = problem.restrictions, problem.query.device.type
     found = []
     if problem.pair != "inner":
         found.append(f"the score's pair function is {problem.pair!r}; PyTorch fuses 'inner' only")
@@ -58,17 +58,17 @@ def _obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch returns no log-sum-exp, so there is no state to merge")
     if problem.wants_weights:
         found.append("PyTorch's fused kernels show no weights")
-    if limits.lens is not None and limits.lens.shape[-1] != 1:
+    if restrictions.lens is not None and restrictions.lens.shape[-1] != 1:
         found.append("valid_lens of one length a query would need an n × m mask")
-    if limits.causal and limits.queries != limits.keys:
+    if restrictions.causal and restrictions.queries != restrictions.keys:
         found.append("causal with n ≠ m would need an n × m mask: PyTorch's is aligned top-left")
-    if limits.causal and _needs_mask(problem):
+    if restrictions.causal and _needs_mask(problem):
         found.append("PyTorch takes causal or a mask, not both")
-    if limits.exclude is not None:
+    if restrictions.exclude is not None:
         found.append("exclude would need an n × m mask")
-    if limits.key_bias is not None and limits.key_bias.requires_grad:
+    if restrictions.key_bias is not None and restrictions.key_bias.requires_grad:
         found.append("PyTorch's fast paths give no gradient to key_bias")
-    if not (limits.queries and limits.keys and problem.value.shape[-1] and math.prod(problem.lead)):
+    if not (restrictions.queries and restrictions.keys and problem.value.shape[-1] and math.prod(problem.lead)):
         found.append("PyTorch's fast paths take no empty tensors")
     if device not in ("cpu", "cuda"):
         found.append(f"it has not been tried on {device}, only on cpu and cuda")
@@ -80,7 +80,7 @@ def _obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch's fast paths on CUDA take no float64")
     if transformed() or have_tangents(problem.query, problem.key, problem.value):
         found.append("PyTorch's fast paths do not run under torch.func transforms, nor in forward mode")
-    if problem.pair == "inner" and limits.vary_by_row() and _is_seen_to_do_harm(problem):
+    if problem.pair == "inner" and restrictions.vary_by_row() and _is_seen_to_do_harm(problem):
         found.append("something is not finite, and PyTorch's fast paths would show it to rows that it is hidden from")
     return found
 
@@ -88,9 +88,9 @@ def _obstacles(problem: Problem) -> list[str]:
 def _is_seen_to_do_harm(problem: Problem) -> bool:
     """Whether something is not finite, as far as values can be read without waiting for a device."""
     operands = (problem.query, problem.key, problem.value)
-    if problem.harmless is not None:
-        return not problem.harmless
-    return can_read_values(*operands) and not are_harmless(*operands)
+    if problem.finite is not None:
+        return not problem.finite
+    return can_read_values(*operands) and not are_finite(*operands)
 
 
 def _refused_by_cuda(masked: _Masked) -> list[str]:
@@ -101,7 +101,7 @@ def _refused_by_cuda(masked: _Masked) -> list[str]:
         problem.query.new_empty((*_four(t, problem.lead).shape[:3], size), dtype=kind)
         for t in (problem.query, problem.key, problem.value)
     )
-    parameters = SDPAParams(query, key, value, masked.mask, problem.dropout, problem.limits.causal, False)
+    parameters = SDPAParams(query, key, value, masked.mask, problem.dropout, problem.restrictions.causal, False)
     if can_use_flash_attention(parameters) or can_use_efficient_attention(parameters):
         return []
     return [f"none of PyTorch's fast paths takes these shapes in {kind} on this device"]
@@ -114,7 +114,7 @@ def run(problem: Problem, masked: _Masked | None = None) -> Result:
     query, key, value = (t.to(kind) for t in (problem.query, problem.key, problem.value))
     # On a CPU the fast path is taken by itself, wherever there is no obstacle.
     with _pinned() if query.is_cuda else nullcontext():
-        out = fused(query, key, value, mask, problem.lead, problem.limits.causal, problem.dropout)
+        out = fused(query, key, value, mask, problem.lead, problem.restrictions.causal, problem.dropout)
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
 
 
@@ -163,26 +163,30 @@ def width(query: Tensor, values: int) -> int:
 
 
 def _needs_mask(problem: Problem) -> bool:
-    limits = problem.limits
-    return any(t is not None for t in (limits.lens, limits.mask, limits.key_bias))
+    restrictions = problem.restrictions
+    return any(t is not None for t in (restrictions.lens, restrictions.mask, restrictions.key_bias))
 
 
 def _cut(problem: Problem) -> Problem:
     """Drop the keys past every length, where the lengths can be read, to save their work."""
-    limits = problem.limits
-    if limits.lens is None or limits.causal or not (limits.extremes or can_read_values(limits.lens)):
+    restrictions = problem.restrictions
+    if (
+        restrictions.lens is None
+        or restrictions.causal
+        or not (restrictions.extremes or can_read_values(restrictions.lens))
+    ):
         return problem
-    shortest, longest = limits.extremes or (int(length) for length in limits.lens.aminmax())
+    shortest, longest = restrictions.extremes or (int(length) for length in restrictions.lens.aminmax())
     keys = max(1, longest)
-    mask, bias = limits.mask, limits.key_bias
-    restricted = limits.again(
+    mask, bias = restrictions.mask, restrictions.key_bias
+    restricted = restrictions.again(
         keys=keys,
-        lens=limits.lens if shortest < keys else None,
+        lens=restrictions.lens if shortest < keys else None,
         mask=mask if mask is None or mask.shape[-1] == 1 else mask[..., :keys],
         key_bias=None if bias is None else bias[..., :keys],
     )
     key, value = problem.key.narrow(-2, 0, keys), problem.value.narrow(-2, 0, keys)
-    return problem.again(key=key, value=value, limits=restricted)
+    return problem.again(key=key, value=value, restrictions=restricted)
 
 
 def _masked(problem: Problem) -> _Masked:
@@ -192,21 +196,21 @@ def _masked(problem: Problem) -> _Masked:
     a row, NaN or 0, depends on its version and the device.
     """
     problem = _cut(problem)
-    limits, lead = problem.limits, problem.lead
-    visible = limits.visible() if _needs_mask(problem) else None
+    restrictions, lead = problem.restrictions, problem.lead
+    visible = restrictions.visible() if _needs_mask(problem) else None
     if visible is None:
         return _Masked(problem)
     mask, empty = visible, None
-    if not limits.leaves_some():
+    if not restrictions.leaves_some():
         empty = ~visible.any(-1, keepdim=True)
         mask = visible | empty
-    if limits.key_bias is not None and empty is not None:
+    if restrictions.key_bias is not None and empty is not None:
         # The CPU kernel takes a mask in float32 beside halves, which would round a bias, and large ones to −∞.
         kind = problem.narrow_dtype if problem.query.is_cuda else problem.dtype
-        bias = limits.key_bias[..., None, :].to(kind)
+        bias = restrictions.key_bias[..., None, :].to(kind)
         mask = torch.where(visible, bias, torch.where(empty, 0.0, -_INF).to(kind))
-    if mask.shape[-1] != limits.keys:
-        mask = mask.expand(*mask.shape[:-1], limits.keys)
+    if mask.shape[-1] != restrictions.keys:
+        mask = mask.expand(*mask.shape[:-1], restrictions.keys)
     full = mask.expand(*lead, *mask.shape[-2:]) if len(lead) > 2 else mask
     return _Masked(problem, _four(full, lead), empty)
 

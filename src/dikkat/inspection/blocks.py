@@ -96,12 +96,12 @@ def _pooled(weights: Tensor, cells: int, by_largest: bool) -> Tensor:
 def numbers_of_a_row(problem: Problem) -> int:
     """The numbers that a row of a call takes where every pair is built."""
     features = 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
-    return math.prod(problem.lead) * problem.limits.keys * features
+    return math.prod(problem.lead) * problem.restrictions.keys * features
 
 
 def of_rows(problem: Problem, rows: Tensor) -> Problem:
     """The call of some of its queries: each row sees what it saw."""
-    whole, lens = problem.limits, problem.limits.lens
+    whole, lens = problem.restrictions, problem.restrictions.lens
     count, ones = whole.keys - whole.queries, (1,) * len(problem.lead)
     if lens is not None and lens.shape[-1] != 1:
         lens = lens[..., rows]
@@ -114,4 +114,4 @@ def of_rows(problem: Problem, rows: Tensor) -> Problem:
     if exclude is not None and exclude.shape[-1] != 1:
         exclude = exclude[..., rows]
     cut = replace(whole, queries=len(rows), causal=False, lens=lens, mask=mask, exclude=exclude)
-    return replace(problem, query=problem.query[..., rows, :], limits=cut)
+    return replace(problem, query=problem.query[..., rows, :], restrictions=cut)

@@ -90,7 +90,7 @@ def inspected(problem: Problem, request: Request, impl: str = "auto", *, pools: 
     """The requested summaries of a checked call; and its output, if `pools`, in the dtype that was computed in."""
     whole = replace(problem, wants_state=True, wants_weights=True)
     problem = replace(whole, value=_no_values(problem.value, problem.lead))
-    queries, keys, device = problem.limits.queries, problem.limits.keys, problem.query.device
+    queries, keys, device = problem.restrictions.queries, problem.restrictions.keys, problem.query.device
     asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
     summary = _summary(problem, asked, impl, whole if pools else None)
     rows = None
@@ -134,13 +134,18 @@ def _no_values(like: Tensor, lead: torch.Size) -> Tensor:
 def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -> Summary:
     """The summaries, in compiled code where that runs and is worth it or was named; and the mean of the whole call."""
     name = choose(problem).name if impl == "auto" else impl
-    limits, compiled = problem.limits, name == "numba" or (impl == "auto" and name != "reference")
-    some = limits.queries and limits.keys and problem.lead.numel()
+    restrictions, compiled = problem.restrictions, name == "numba" or (impl == "auto" and name != "reference")
+    some = restrictions.queries and restrictions.keys and problem.lead.numel()
     if some and compiled and not launch.obstacles(problem):
         return launch.summarise(whole or problem, asked, pools=whole is not None)
     each, device = numbers_of_a_row(problem), problem.query.device
     summary = summarise(
-        lambda rows: _lse_and_weights(of_rows(problem, rows), name), limits.queries, limits.keys, each, asked, device
+        lambda rows: _lse_and_weights(of_rows(problem, rows), name),
+        restrictions.queries,
+        restrictions.keys,
+        each,
+        asked,
+        device,
     )
     if whole is None:
         return summary

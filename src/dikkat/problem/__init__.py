@@ -49,14 +49,14 @@ class Problem:
         key: (..., m, h), projected.
         weight: (..., h): v, for `additive`.
         value: (..., m, d_v).
-        limits: Who may see whom.
+        restrictions: Who may see whom.
         lead: The leading dimensions of the result.
         dropout: The probability that a normalised weight is set to 0.
         seeds: (...) integers, one a batch element, where dropout is above 0.
         packed: The keys as `backends.pack` keeps them for many calls, with the leading dimensions of `key`; or None.
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.
-        harmless: Whether query, key, value and their inner products are finite; None where nobody has looked.
+        finite: Whether query, key, value and their inner products are finite; None where nobody has looked.
         kept: What implementations keep from one call to the next of the same shapes and types; None for a single call.
     """
 
@@ -66,14 +66,14 @@ class Problem:
     key: Tensor
     weight: Tensor | None
     value: Tensor
-    limits: Restrictions
+    restrictions: Restrictions
     lead: torch.Size
     dropout: float = 0.0
     seeds: Tensor | None = None
     packed: Tensor | None = None
     wants_state: bool = False
     wants_weights: bool = False
-    harmless: bool | None = None
+    finite: bool | None = None
     kept: dict[Any, Any] | None = None
 
     @property
@@ -89,19 +89,26 @@ class Problem:
     @property
     def records(self) -> bool:
         """Whether gradients are recorded."""
-        operands = (self.query, self.key, self.weight, self.value, self.limits.key_bias)
+        operands = (self.query, self.key, self.weight, self.value, self.restrictions.key_bias)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the call by name, those of the restrictions among them."""
-        named = ((name, getattr(self.limits if name in _OF_RESTRICTIONS else self, name)) for name in OWN_DIMENSIONS)
+        named = (
+            (name, getattr(self.restrictions if name in _OF_RESTRICTIONS else self, name)) for name in OWN_DIMENSIONS
+        )
         return {name: tensor for name, tensor in named if tensor is not None}
 
     def replaced(self, tensors: Mapping[str, Tensor | None], **rest: Any) -> "Problem":
         """The call with other tensors, those of the restrictions among them, and other fields."""
         own: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
-        limits: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS}
-        return replace(self, **own, **rest, limits=replace(self.limits, **limits) if limits else self.limits)
+        restrictions: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS}
+        return replace(
+            self,
+            **own,
+            **rest,
+            restrictions=replace(self.restrictions, **restrictions) if restrictions else self.restrictions,
+        )
 
     def mapped(self, change: Callable[[str, Tensor], Tensor], **rest: Any) -> "Problem":
         """The call with `change(name, tensor)` in every tensor's place, and other fields."""
@@ -109,7 +116,7 @@ class Problem:
 
     def wide(self) -> "Problem":
         """The call in the dtype of the arithmetic."""
-        query, bias = self.query.dtype, self.limits.key_bias
+        query, bias = self.query.dtype, self.restrictions.key_bias
         if query in _WIDE and query is self.key.dtype is self.value.dtype and bias is None and self._weight_is(query):
             return self
         kind, tensors = self.dtype, self.tensors()
@@ -125,15 +132,17 @@ class Problem:
     def without_tensors(self) -> "Problem":
         """The call's shape and options alone."""
         own, restricting = (dict.fromkeys(names) for names in (_OWN_TENSORS, _OF_RESTRICTIONS))
-        return self.again(**own, limits=self.limits.again(**restricting))
+        return self.again(**own, restrictions=self.restrictions.again(**restricting))
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Problem":
         """The call with tensors again, of the shapes and types it had."""
         own = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
-        limits = self.limits
+        restrictions = self.restrictions
         if len(own) < len(tensors):
-            limits = limits.again(**{name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS})
-        return self.again(**own, limits=limits)
+            restrictions = restrictions.again(
+                **{name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS}
+            )
+        return self.again(**own, restrictions=restrictions)
 
     def _weight_is(self, kind: torch.dtype) -> bool:
         return self.weight is None or self.weight.dtype is kind

@@ -26,7 +26,7 @@ def farthest(features: int, dtype: torch.dtype) -> float:
 
 def clip(problem: Problem, side: Tensor) -> Tensor:
     """Clip a Gaussian's coordinates to where all squares are finite, so that no row is empty for being far away."""
-    if problem.pair != "distance" or problem.profile != "gaussian" or problem.harmless:
+    if problem.pair != "distance" or problem.profile != "gaussian" or problem.finite:
         return side
     limit = farthest(side.shape[-1], side.dtype)
     return side.clamp(-limit, limit)
@@ -81,11 +81,11 @@ def must_exclude(problem: Problem, *grads: Tensor) -> bool:
 
     Where looking would wait for a device, it is assumed.
     """
-    limits = problem.limits
+    restrictions = problem.restrictions
     by_support = problem.pair == "distance" and problem.profile != "gaussian"
-    if not (limits.vary_by_row() or by_support):
+    if not (restrictions.vary_by_row() or by_support):
         return False
-    operands = grads if problem.harmless else (problem.query, problem.key, problem.value, *grads)
+    operands = grads if problem.finite else (problem.query, problem.key, problem.value, *grads)
     if not can_read_values(*operands):
         return True
     return not all(bool(torch.isfinite(t).all()) for t in operands)
@@ -115,9 +115,9 @@ def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = sli
     """
     if problem.seeds is None:
         return None
-    limits, device = problem.limits, problem.query.device
-    row = torch.arange(limits.queries, device=device)[rows]
-    key = torch.arange(limits.keys, device=device)[cols]
+    restrictions, device = problem.restrictions, problem.query.device
+    row = torch.arange(restrictions.queries, device=device)[rows]
+    key = torch.arange(restrictions.keys, device=device)[cols]
     by_row = derive_seeds(problem.seeds[..., None], row)
     kept = random_bits(by_row[..., None], key) >= int(problem.dropout * 2**32)
     return kept.to(problem.dtype) * (1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0)

@@ -83,7 +83,7 @@ _DIFFERENTIABLE = [_INDEX[name] for name in Gradients._fields]
 
 
 def _flat(problem: Problem) -> list[Any]:
-    return [getattr(problem.limits if name in _RESTRICTIONS else problem, name) for name in _OPERANDS]
+    return [getattr(problem.restrictions if name in _RESTRICTIONS else problem, name) for name in _OPERANDS]
 
 
 def _problem(operands: Sequence[Any]) -> Problem:
@@ -93,8 +93,8 @@ def _problem(operands: Sequence[Any]) -> Problem:
     lead = broadcast(*(tensor.shape[: tensor.ndim - own] for tensor, own in shapes if tensor is not None))
     restricting = {name: named.pop(name) for name in _OPERANDS if name in _RESTRICTIONS}
     query = named["query"]
-    limits = Restrictions(query.shape[-2], named["key"].shape[-2], device=query.device, **restricting)
-    return Problem(**named, limits=limits, lead=lead)
+    restrictions = Restrictions(query.shape[-2], named["key"].shape[-2], device=query.device, **restricting)
+    return Problem(**named, restrictions=restrictions, lead=lead)
 
 
 def _schema(returned: int, *more: str) -> str:
@@ -264,10 +264,10 @@ def _as_function(op: Callable[..., Any], save: Callable[..., None], differentiat
 
 def _fake_output(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem = _problem(operands)
-    lead, limits = problem.lead, problem.limits
-    mean = problem.query.new_empty((*lead, limits.queries, problem.value.shape[-1]))
-    weights = (*lead, limits.queries, limits.keys) if problem.wants_weights else (0,)
-    peak, total = (mean.new_empty((*lead, limits.queries)) for _ in range(2))
+    lead, restrictions = problem.lead, problem.restrictions
+    mean = problem.query.new_empty((*lead, restrictions.queries, problem.value.shape[-1]))
+    weights = (*lead, restrictions.queries, restrictions.keys) if problem.wants_weights else (0,)
+    peak, total = (mean.new_empty((*lead, restrictions.queries)) for _ in range(2))
     return mean, peak, total, mean.new_empty(weights)
 
 

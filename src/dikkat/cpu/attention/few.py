@@ -30,7 +30,7 @@ _ALONE = 2**15
 
 def obstacles(problem: Problem) -> list[str]:
     """The reasons why the kernels cannot run a problem."""
-    limits, lead, weight = problem.limits, problem.lead, problem.weight
+    limits, lead, weight = problem.restrictions, problem.lead, problem.weight
     operands = (problem.query, problem.key, problem.value)
     reasons = addresses.obstacles([*operands, weight, limits.lens])
     if problem.dropout:
@@ -51,7 +51,7 @@ def obstacles(problem: Problem) -> list[str]:
 def is_quicker(problem: Problem) -> bool:
     """Whether these kernels take less time than those that pack the keys."""
     queries, features = problem.query.shape[-2:]
-    pairs = problem.lead.numel() * queries * problem.limits.keys
+    pairs = problem.lead.numel() * queries * problem.restrictions.keys
     return problem.packed is None and (queries <= _QUERIES or pairs * features <= _SMALL[problem.pair])
 
 
@@ -72,17 +72,17 @@ def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
 
     if problem.wants_state or problem.records or FENCE:
         return None
-    call, rows = _Call(problem), (*problem.lead, problem.limits.queries)
+    call, rows = _Call(problem), (*problem.lead, problem.restrictions.queries)
     outputs = {"mean": (*rows, problem.value.shape[-1])}
     if problem.wants_weights:
-        outputs["weights"] = (*rows, problem.limits.keys)
+        outputs["weights"] = (*rows, problem.restrictions.keys)
     return _Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
 
 
 class _Call(ProblemCall):
     def __init__(self, problem: Problem) -> None:
         super().__init__(FEW, problem)
-        features, limits = problem.query.shape[-1], problem.limits
+        features, limits = problem.query.shape[-1], problem.restrictions
         padded, keys = up(features, self.lanes), up(limits.keys, self.lanes)
         self.fields |= {
             "padded": padded,
@@ -104,8 +104,8 @@ class _Call(ProblemCall):
             call.point(operand, tensor.resolve_neg().contiguous())
         if problem.weight is not None:
             call.point("weight", problem.weight.resolve_neg().contiguous())
-        if problem.limits.lens is not None:
-            call.point("lens", problem.limits.lens.contiguous())
+        if problem.restrictions.lens is not None:
+            call.point("lens", problem.restrictions.lens.contiguous())
         return call
 
 
@@ -166,7 +166,7 @@ class _Ready:
 
 
 def _forward(problem: Problem) -> Output:
-    call, rows = _Call.of(problem), (*problem.lead, problem.limits.queries)
+    call, rows = _Call.of(problem), (*problem.lead, problem.restrictions.queries)
     peak, whole = call.new("peak", *rows), call.new("total", *rows)
     mean, weights = _pooled(call, problem)
     return Output(mean, peak, whole, problem.query.new_empty(0) if weights is None else weights)
@@ -176,9 +176,9 @@ def _pooled(call: _Call, problem: Problem) -> tuple[Tensor, Tensor | None]:
     """The means, and the weights if they are requested."""
     from dikkat.cpu.attention import few_kernel
 
-    rows = (*problem.lead, problem.limits.queries)
+    rows = (*problem.lead, problem.restrictions.queries)
     mean = call.new("mean", *rows, problem.value.shape[-1])
-    weights = call.new("weights", *rows, problem.limits.keys) if problem.wants_weights else None
+    weights = call.new("weights", *rows, problem.restrictions.keys) if problem.wants_weights else None
     call.run(few_kernel.forward, call.rows)
     return mean, weights
 

@@ -53,7 +53,7 @@ class ProblemCall(Call):
 
     def __init__(self, record: Record, problem: Problem) -> None:
         super().__init__(record, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
-        limits, lens = problem.limits, problem.limits.lens
+        limits, lens = problem.restrictions, problem.restrictions.lens
         self.batch = problem.lead.numel()
         self.fields |= {
             "queries": limits.queries,
@@ -78,7 +78,7 @@ class ProblemCall(Call):
     @classmethod
     def of(cls, problem: Problem) -> Self:
         """The call of a problem without its operands; where the sizes of its shapes are kept, a copy of them."""
-        kept, name = problem.kept, (cls, problem.limits.lens is None)
+        kept, name = problem.kept, (cls, problem.restrictions.lens is None)
         sizes = cls(problem) if kept is None or name not in kept else kept[name]  # type: ignore[arg-type, call-arg]
         if kept is not None:
             kept[name] = sizes
@@ -90,7 +90,7 @@ class ProblemCall(Call):
 class _Call(ProblemCall):
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem)
-        limits, size, ranges = problem.limits, problem.query.shape[-1], RANGES[self.dtype]
+        limits, size, ranges = problem.restrictions, problem.query.shape[-1], RANGES[self.dtype]
         highest = ranges.highest
         if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
@@ -200,7 +200,7 @@ def _forward(problem: Problem) -> Output:
     from dikkat.cpu.attention import kernel
 
     call = _Call.of(problem)
-    fields, lead, limits = call.fields, problem.lead, problem.limits
+    fields, lead, limits = call.fields, problem.lead, problem.restrictions
     rows = min(_ROWS, max(1, limits.queries))
     parts = -(-limits.queries // rows)
     fields["rows"], fields["parts"] = rows, parts
@@ -222,7 +222,7 @@ def _forward(problem: Problem) -> Output:
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     grad = upstream(problem, out, grads)
     call = _Call.of(problem)
-    fields, lead, queries = call.fields, problem.lead, problem.limits.queries
+    fields, lead, queries = call.fields, problem.lead, problem.restrictions.queries
     if problem.wants_weights:
         call.point("weights_grad", grad.weights.contiguous())
     for name, tensor in (("peak", out.peak), ("total", out.total), ("total_grad", grad.total), ("drift", grad.drift)):
@@ -250,7 +250,7 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         summed(by_key, problem.key, 2),
         summed(by_weight, problem.weight, 1),
         summed(by_value, problem.value, 2),
-        summed(by_bias, problem.limits.key_bias, 1),
+        summed(by_bias, problem.restrictions.key_bias, 1),
     )
 
 
@@ -275,7 +275,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     fields |= {"group": group, "rows": rows}
     by_key, by_value = call.new("key_grad", tasks, keys, padded), call.new("value_grad", tasks, keys, stride)
     by_weight = call.new("weight_grad", tasks, size)
-    by_bias = call.zeros("bias_grad", tasks, keys) if problem.limits.key_bias is not None else None
+    by_bias = call.zeros("bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
     pairs, row_pairs = group * SIDE, rows * SIDE
     call.run(
         additive_backward.backward, tasks,
@@ -302,7 +302,7 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
     fields["rows"] = rows
     by_key = call.zeros("key_grad", tasks, blocks, size, lanes)
     by_value = call.zeros("value_grad", tasks, blocks, values, lanes)
-    by_bias = call.zeros("bias_grad", tasks, blocks * lanes) if call.problem.limits.key_bias is not None else None
+    by_bias = call.zeros("bias_grad", tasks, blocks * lanes) if call.problem.restrictions.key_bias is not None else None
     call.run(
         backward.backward, tasks, scores=GROUP * width, weights=GROUP * width, by_score=GROUP * width, dropped=width,
         query=rows * size, query_sums=rows * size * lanes, limits=rows,
@@ -344,7 +344,7 @@ def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary
     from dikkat.cpu.attention import summaries
 
     problem = problem.wide()
-    call, lead, queries, keys = _Call.of(problem), problem.lead, problem.limits.queries, problem.limits.keys
+    call, lead, queries, keys = _Call.of(problem), problem.lead, problem.restrictions.queries, problem.restrictions.keys
     rows, parts, keeps = _divide_summary(call, asked)
     fields, tasks, width = call.fields, call.batch * parts, TILE * call.lanes
     fields |= {"parts": parts, "rows": rows, "top": asked.top, "keeps": keeps}

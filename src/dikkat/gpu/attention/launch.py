@@ -74,7 +74,7 @@ def obstacles(problem: Problem) -> list[str]:
 
 def _blocks(problem: Problem) -> _Blocks:
     """Choose the blocks by registers, loads for each pair and programs on a multiprocessor; never by timings."""
-    n, m = problem.limits.queries, problem.limits.keys
+    n, m = problem.restrictions.queries, problem.restrictions.keys
     rows, keys, warps = (16, 64, 4) if n <= 16 else (32, 64, 4) if m <= 64 else (32, 128, 8)
     features, values = (_power_of_two(t.shape[-1]) for t in (problem.query, problem.value))
     return _Blocks(rows, keys, warps, rows, min(128, max(4, features)), min(128, max(16, values)))
@@ -185,7 +185,9 @@ def _row_seeds(problem: Problem) -> Tensor | None:
     """A seed for each row, as in `arithmetic.dropout_scale`; the kernels make one for each pair of it."""
     if problem.seeds is None:
         return None
-    return derive_seeds(problem.seeds[..., None], torch.arange(problem.limits.queries, device=problem.query.device))
+    return derive_seeds(
+        problem.seeds[..., None], torch.arange(problem.restrictions.queries, device=problem.query.device)
+    )
 
 
 def _profile(problem: Problem) -> str:
@@ -195,7 +197,7 @@ def _profile(problem: Problem) -> str:
 
 def _exact(problem: Problem) -> bool:
     """True where sums must keep what is not finite from the rows that it is hidden from."""
-    return problem.limits.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
+    return problem.restrictions.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 
 def _dropout(problem: Problem) -> tuple[int, float]:
@@ -210,12 +212,12 @@ def _check_readable(problem: Problem, *more: Tensor) -> None:
 
 
 def _is_empty(problem: Problem) -> bool:
-    return not (problem.lead.numel() and problem.limits.queries and problem.limits.keys)
+    return not (problem.lead.numel() and problem.restrictions.queries and problem.restrictions.keys)
 
 
 def _forward(problem: Problem) -> Output:
     _check_readable(problem)
-    limits, lead = problem.limits, problem.lead
+    limits, lead = problem.restrictions, problem.lead
     n, m, size = limits.queries, limits.keys, problem.value.shape[-1]
     new = problem.query.new_empty
     mean, peak, total = new((*lead, n, size)), new((*lead, n)), new((*lead, n))
@@ -256,7 +258,7 @@ def _weigh(
 
     Without `total` they are not divided by it: what comes from above has been.
     """
-    n, m, size = rows.stop - rows.start, problem.limits.keys, problem.value.shape[-1]
+    n, m, size = rows.stop - rows.start, problem.restrictions.keys, problem.value.shape[-1]
     count = elements.stop - elements.start
     empty = operand(None)
     upstream: tuple[Any, ...] = (empty, empty, empty, None, None, None)
@@ -271,15 +273,15 @@ def _weigh(
         scored, restricted, operand(problem.value), weights, operand(peak[..., rows], 1),
         operand(None if total is None else total[..., rows], 1), *upstream,
         sizes_of(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
-        m - problem.limits.queries + rows.start, *_dropout(problem),
-        CAUSAL=problem.limits.causal, PROFILE=_profile(problem),
+        m - problem.restrictions.queries + rows.start, *_dropout(problem),
+        CAUSAL=problem.restrictions.causal, PROFILE=_profile(problem),
         BM=blocks.rows, BN=blocks.keys, BD=min(64, blocks.values), W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
     )  # fmt: skip
 
 
 def _parts(problem: Problem, blocks: _Blocks) -> Iterator[tuple[slice, slice]]:
     """Rows and batch elements, so many at a time that their pairs fit into the buffers."""
-    n, m, count = problem.limits.queries, problem.limits.keys, problem.lead.numel()
+    n, m, count = problem.restrictions.queries, problem.restrictions.keys, problem.lead.numel()
     elements = min(count, max(1, _PAIRS // (n * m)))
     rows = n if n * m <= _PAIRS else max(1, _PAIRS // m // blocks.rows) * blocks.rows
     for element in range(0, count, elements):
@@ -300,7 +302,7 @@ class _Sums(NamedTuple):
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     grad = upstream(problem, out, grads)
     _check_readable(problem, *out, *grad)
-    limits, lead, weight = problem.limits, problem.lead, problem.weight
+    limits, lead, weight = problem.restrictions, problem.lead, problem.weight
     n, m = limits.queries, limits.keys
     new, blocks = problem.query.new_zeros, _blocks(problem)
     sums = _Sums(
@@ -329,7 +331,7 @@ def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Te
 
 def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstream, sums: _Sums) -> None:
     """Add every pair's share to the gradients."""
-    new, m, size = problem.query.new_empty, problem.limits.keys, problem.value.shape[-1]
+    new, m, size = problem.query.new_empty, problem.restrictions.keys, problem.value.shape[-1]
     made, seeds, sizes = _made_once(problem, blocks), _row_seeds(problem), sizes_of(problem.lead)
     key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
     query_powers: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -345,7 +347,7 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
         weights, by_score = new((count, n, m)), new((count, n, m))
         live = new((count, row_blocks, key_blocks), dtype=torch.int32)
         by_bias = None if sums.key_bias is None else new((count, row_blocks, m))
-        scored, restricted = _scored(problem, made, blocks, rows), _limits(problem.limits, seeds, rows)
+        scored, restricted = _scored(problem, made, blocks, rows), _limits(problem.restrictions, seeds, rows)
         buffers = _Buffers(grad, by_score, by_bias, live)
         _weigh(problem, blocks, scored, restricted, rows, elements, weights, out.peak, buffers=buffers)
         if by_bias is not None and sums.key_bias is not None:

@@ -1,7 +1,9 @@
 """Programs: which calls run those of earlier calls, and that they come to the same bits as the first."""
 
+import gc
 import pickle
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -255,7 +257,7 @@ def test_hidden_nan_does_not_reach_the_gradients_of_a_projection(name: str, take
         torch.testing.assert_close(came, right, rtol=1e-4, atol=1e-5)
 
 
-def test_a_weight_of_another_type_is_not_read_as_the_plans(taken: list[bool]) -> None:
+def test_a_weight_of_another_type_is_not_read_as_the_programs(taken: list[bool]) -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 3, 7), torch.randn(2, 5, 7), torch.randn(2, 5, 11)
     score = scores.Additive(7, 7, 13)
@@ -414,6 +416,41 @@ def test_queries_that_see_no_key_do_not_reach_gradients(case: str, broken: float
             out = dikkat.attend(*leaves[:3], score=score, causal=True)
             grads.append(torch.autograd.grad(out.square().sum(), leaves, allow_unused=True, materialize_grads=True))
         torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", SCORES)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("size", SHAPES)
+def test_a_program_keeps_nothing_of_its_first_call_alive(case: str, grad: bool, size: str) -> None:
+    lead, queries, keys = SHAPES[size]
+    score = SCORES[case]()
+    sources = [torch.randn(*lead, rows, 7, requires_grad=grad) for rows in (queries, keys, keys)]
+    operands = [source * 2 for source in sources]
+    out = dikkat.attend(*operands, score=score)
+    alive = [weakref.ref(each) for each in operands]
+    del operands, out
+    gc.collect()
+    assert [each() for each in alive] == [None] * 3
+
+
+@pytest.mark.filterwarnings("ignore")  # `torch.jit.trace` is deprecated, and warns of each size that it keeps
+def test_a_trace_has_the_arithmetic_in_it() -> None:
+    """Compiled code is no operation that a trace could keep."""
+    score, lens = scores.Gaussian(1.3), torch.tensor([3, 11])
+    first, second = ([torch.randn(2, rows, 7) for rows in (3, 11, 11)] for _ in range(2))
+    with torch.no_grad():
+        dikkat.attend(*first, score=score, valid_lens=lens)
+        traced = torch.jit.trace(lambda *given: dikkat.attend(*given, score=score, valid_lens=lens), first)
+        torch.testing.assert_close(traced(*second), dikkat.attend(*second, score=score, valid_lens=lens))
+
+
+def test_lengths_without_their_storage_are_refused() -> None:
+    operands, lens = [torch.randn(2, rows, 7) for rows in (3, 11, 11)], torch.tensor([3, 11])
+    for _ in range(2):
+        dikkat.attend(*operands, score=scores.Dot(), valid_lens=lens)
+    lens.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=r"valid_lens: got shape .* storage"):
+        dikkat.attend(*operands, score=scores.Dot(), valid_lens=lens)
 
 
 def test_programs_keep_no_memory_by_the_key(taken: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def is_eager() -> bool:
         or _transforms() is not None
         or _modes()
         or torch._C._len_torch_function_stack()
+        or torch._C._get_tracing_state() is not None
         or forward_ad._current_level >= 0
         or torch.is_autocast_enabled("cpu")
     )
@@ -242,8 +243,8 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
         reasons.append(f"it runs on {'the CPU' if device == 'cpu' else device}")
     elif torch.compiler.is_compiling() or transformed() or have_tangents(*present):
         reasons.append("it runs outside torch.compile, torch.func and forward-mode derivatives")
-    elif watched():
-        reasons.append("it runs outside modes that see every operation, as FakeTensorMode, make_fx and profilers are")
+    elif watched() or torch._C._get_tracing_state() is not None:
+        reasons.append("it runs outside traces and modes that see every operation, as FakeTensorMode and profilers")
     elif not all(_keys(tensor) in _plain(device) for tensor in present):
         reasons.append("it takes tensors with numbers of their own (not fake, functional, wrapped or sparse ones)")
     elif device == "cpu":

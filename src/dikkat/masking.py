@@ -145,7 +145,8 @@ class Restrictions:
         """
         if not self._restricts():
             return None
-        key = positions(self.keys) if self.extremes else torch.arange(self.keys, device=self.device)
+        on_cpu = self.extremes is not None and self.device.type == "cpu"
+        key = positions(self.keys) if on_cpu else torch.arange(self.keys, device=self.device)
         if cols is not _ALL:  # cut after it is made: the indices of a slice would tie a compiled graph to one length
             key = key[cols]
         parts: list[Tensor] = []
@@ -430,10 +431,11 @@ _POSITIONS = torch.empty(0, dtype=torch.int64, device="cpu")
 def positions(count: int) -> Tensor:
     """0 ... count − 1 on the CPU, of which one tensor serves all calls; nobody writes to it."""
     global _POSITIONS
-    if len(_POSITIONS) < count:
+    table = _POSITIONS  # other threads may exchange it meanwhile
+    if len(table) < count:
         with torch.inference_mode(False):
-            _POSITIONS = torch.arange(2 * count, device="cpu")
-    return _POSITIONS.narrow(0, 0, count)
+            table = _POSITIONS = torch.arange(2 * count, device="cpu")
+    return table.narrow(0, 0, count)
 
 
 def shares(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:

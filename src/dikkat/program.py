@@ -183,6 +183,8 @@ def run(
         check_room("query", query)
         check_room("key", key)
         check_room("value", value)
+        if isinstance(valid_lens, Tensor):
+            check_room("valid_lens", valid_lens)
         (to_compare, keys), weight = score.project(query, key), score.pair_weight()
         program = programs.get(_projected_signature(to_compare, keys, weight, value))
         if program is not None:
@@ -197,11 +199,12 @@ def run(
     program = Program.of(problem, impl)
     result = program.run()
     if signature is not None and program.name in _KEPT and _is_kept(problem := program.problem, query, key, value):
-        if sum(map(len, _PROGRAMS.values())) >= _MOST:
-            _PROGRAMS.clear()
         weight = None if problem.weight is None else problem.weight.reshape(-1)
         second = _projected_signature(problem.query, problem.key, weight, problem.value)
-        _PROGRAMS.setdefault(signature, {}).setdefault(second, program.kept())
+        if second not in _PROGRAMS.get(signature, {}):
+            if sum(map(len, _PROGRAMS.values())) >= _MOST:
+                _PROGRAMS.clear()
+            _PROGRAMS.setdefault(signature, {})[second] = program.kept()
     return result
 
 
@@ -246,7 +249,7 @@ def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, valu
     own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
     learns = query.requires_grad or key.requires_grad or value.requires_grad
     records = torch.is_grad_enabled() and (learns or (weight is not None and weight.requires_grad))
-    return records, query.shape, key.shape, query.dtype, key.dtype, own
+    return records, type(query), query.shape, query.dtype, type(key), key.shape, key.dtype, own
 
 
 def _is_kept(problem: Problem, *given: Tensor) -> bool:

@@ -96,9 +96,9 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
         return "reference" if problem.restrictions.causal or not runs("sdpa") else "sdpa"
     if _few_is_quicker(problem) and runs("numba-few"):
         return "numba-few"
-    if not _by_plain_products(problem) and runs("sdpa"):
-        return "sdpa"
     if problem.pair == "inner":
+        if not _by_plain_products(problem) and runs("sdpa"):
+            return "sdpa"
         return "reference" if pairs_of(problem) <= _SMALL or not runs("chunked") else "chunked"
     if CROSSOVERS.by_reference(problem):
         return "reference"
@@ -116,7 +116,7 @@ def _few_is_quicker(problem: Problem) -> bool:
 
 def _by_plain_products(problem: Problem) -> bool:
     """Whether plain products of small matrices are quicker than a fused kernel, which they are more often than not."""
-    if problem.pair != "inner" or not problem.query.is_cpu or torch.compiler.is_compiling():
+    if not problem.query.is_cpu or torch.compiler.is_compiling():
         return False
     return pairs_of(problem) <= _SMALL and CROSSOVERS.by_products(problem)
 

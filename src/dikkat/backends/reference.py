@@ -75,6 +75,7 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
     if restrictions.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
         return None
     product = torch.bmm if len(template.lead) == 1 else torch.matmul
+    template = template.without_tensors()  # a program keeps no tensor of the call that made it
     keys = positions(restrictions.keys)
     lens_shape = None if restrictions.lens is None else (*restrictions.lens.shape, 1)
 

@@ -37,7 +37,7 @@ def record(model: nn.Module, **request: Unpack[Requesting]) -> Iterator[Trace]:
     Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`, but not with flash or flexible
     attention. Weights are those before dropout; they are summarised at once, moved to the CPU, and have no gradient.
     Neither the model's results nor its gradients change, but for rounding where a shortcut would have gone by a module
-    without calling it: PyTorch's for encoders in evaluation, a recurrence's for a step, a compiled search.
+    without calling it: PyTorch's for encoders in evaluation, and the compiled search.
 
     A call belongs to the innermost module of the model that is being called (`module(...)`), which hooks on the modules
     tell meanwhile; a module's other methods count as part of what called them. Other threads are not seen, and may
@@ -115,8 +115,9 @@ class _Recorder:
                 self._calls.append(call)
 
         def leave(*_: Any) -> None:
-            if threading.get_ident() == self._thread:
-                while self._calls.pop() is not call:  # what an interrupt has left open
+            # Not entered where another hook raised before; and an interrupt may have left inner calls open.
+            if threading.get_ident() == self._thread and any(each is call for each in self._calls):
+                while self._calls.pop() is not call:
                     pass
 
         yield module.register_forward_pre_hook(enter)

@@ -217,7 +217,7 @@ class _Attentional(StackedCells):
             score = memory.scoring()
         return Memory(score, memory.key, memory.value, memory.valid_lens, memory.packed)
 
-    def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: CellState | None = None) -> list[str]:
+    def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: CellState) -> list[str]:
         reasons = sequence.obstacles(self, inputs, memory, score, before)
         return [*reasons, "with coverage the keys change from step to step"] if self.coverage else reasons
 

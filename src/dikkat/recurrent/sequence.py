@@ -82,9 +82,9 @@ class SequenceResult(NamedTuple):
 # --- as one operation
 
 
-def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: CellState | None) -> list[str]:
+def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: CellState) -> list[str]:
     """The reasons why the compiled recurrence cannot run, but for a coverage."""
-    states = () if before is None else (before.hidden, before.cell)
+    states = before.hidden, before.cell
     reasons = fused.obstacles((inputs, memory.key, memory.value, memory.valid_lens, *states, *cells.parameters()))
     reasons += score_obstacles(score)
     if memory.key.ndim != 3 or len(memory.key) != len(inputs):

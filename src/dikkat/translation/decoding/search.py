@@ -199,7 +199,7 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
 
 
 def runnable(models: Sequence[TranslationModel], search: Search) -> "Compiled | None":
-    """The panels and stamps of the model for the compiled call; None where it cannot do this search.
+    """The model's kept panels, for the compiled call; None where it cannot do this search.
 
     Raises:
         SettingsError: A precision that PyTorch's steps do not have.

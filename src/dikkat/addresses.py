@@ -85,7 +85,7 @@ def is_eager() -> bool:
 
 
 def watched() -> bool:
-    """True where a mode sees each operation of PyTorch's: it would see none of compiled code's."""
+    """Whether a dispatch mode is active, which would see no compiled code."""
     return bool(_modes())
 
 

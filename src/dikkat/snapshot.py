@@ -43,7 +43,7 @@ def learns(module: nn.Module, *tensors: Tensor) -> bool:
 
 
 def traced() -> bool:
-    """True where PyTorch records operations and not values: a memory then lives no longer than the record."""
+    """Whether operations are being traced."""
     return torch.compiler.is_compiling() or transformed() or watched()
 
 

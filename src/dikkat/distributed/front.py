@@ -135,7 +135,7 @@ def attend_heads_together(
 
 
 def _description(shard: _Shard, score: Score) -> dict[str, Any]:
-    """A rank's call, but for its numbers and the number of its keys, after checks of what this rank alone can check."""
+    """The parts of a call that must agree on all ranks, after this rank's own checks."""
     query, key, value, heads, wanted, restrictions = shard
     call.check_features("query", query)
     call.check_call(key, value, score)
@@ -177,7 +177,7 @@ def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: 
 
 
 def _own(restrictions: Restricting, lead: torch.Size, query: Tensor, key: Tensor, first: int, keys: int) -> Restricting:
-    """The restrictions of this rank's keys, from those of all keys."""
+    """The restrictions cut down to this rank's keys, which count from 0."""
     n, m, device = query.shape[-2], key.shape[-2], query.device
     own: Restricting = {"key_bias": restrictions.get("key_bias")}
     whole: Restricting = {**restrictions, "key_bias": None}

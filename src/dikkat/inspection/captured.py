@@ -132,7 +132,7 @@ def _projected(given: dict[str, Tensor], query: Tensor, key: Tensor) -> tuple[Te
 
 
 def _padded(mask: Tensor | None, keys: int) -> Tensor | None:
-    """PyTorch's mask, with the keys that its layer adds, as `attend` takes it: True takes part, or numbers to add."""
+    """PyTorch's mask in the form of `attend`, extended to the keys that its layer appends."""
     if mask is None:
         return None
     mask = F.pad(mask, (0, keys - mask.shape[-1]))

@@ -172,7 +172,7 @@ class _Recorder:
 
 
 def _is_passed_over(module: nn.Module) -> bool:
-    """True for a module without hooks: TorchScript takes none, and PyTorch's layers without parts attend to nothing.
+    """Whether a module gets no hooks: of TorchScript, or a layer of PyTorch's without children.
 
     Recurrences and scores run in compiled code only where nothing is hooked to their layers.
     """
@@ -219,7 +219,7 @@ class _Stance:
 
 @contextmanager
 def _uncompiled() -> Iterator[None]:
-    """Run compiled code as it was written, while anybody records."""
+    """Disable `torch.compile` in all threads while a recording is active."""
     with _Stance.lock:
         if not _Stance.count:
             _Stance.forced = torch.compiler.set_stance("force_eager")

@@ -416,7 +416,7 @@ def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array
 
 
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
-    """The paths down from the starts, without those that end where a lower one does, the lowest first."""
+    """The distinct descents from the starts, the best first."""
     distinct: list[_Path] = []
     for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=attrgetter("last.error")):
         if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):
@@ -425,7 +425,7 @@ def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
 
 
 def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
-    """The rule of thumb, the best multiples of it, and such with only some of the features.
+    """Starting bandwidths: the rule of thumb, its best multiples, and these with some of the features.
 
     Features are left out one by one, and taken in one by one, as long as the error falls.
     """
@@ -511,7 +511,7 @@ def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
 
 
 def _downhill(criterion: Criterion, trial: Trial, step: Array, gain: float) -> Trial | None:
-    """The first point back along a step where the error falls in proportion to what the slope promises."""
+    """A backtracking line search with Armijo's condition."""
     for _ in range(10):
         following = criterion(trial.t + step)
         rise = following.error - trial.error

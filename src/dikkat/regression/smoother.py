@@ -257,7 +257,7 @@ class Smoother:
         return cKDTree(x * scale), scale
 
     def _about(self, part: Tensor, window: Window) -> Moments:
-        """Moments of degree 1 in float64, with log S_0 as it is without unseen categories."""
+        """Moments of degree 1 in float64, with the log S_0 of known categories."""
         around = moments(part, self._wide, window, degree=1)
         return without_unseen(around, self.joined, part, window.bandwidth, window.squared)
 

@@ -329,7 +329,7 @@ class Served:
 
 
 class _Walk:
-    """The steps of a translation, which is one of those under way until it is left."""
+    """A step-by-step translation under way, registered until it is closed."""
 
     def __init__(self, steps: Iterator[Step], under_way: "set[_Walk]") -> None:
         self._steps, self._under_way, self._is_left = steps, under_way, False

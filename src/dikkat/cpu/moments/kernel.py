@@ -122,7 +122,7 @@ def _bin_masses(call: Call, near: Pointer, tails: Pointer, zero: Any) -> None:
 
 @inlined
 def _reach(call: Call, rows: int, peaks: Pointer, sums: Pointer, tails: Pointer, prices: Pointer, zero: Any) -> float:
-    """The squared distance from which on tiles may be skipped, given what each row has added up so far.
+    """The squared distance beyond which tiles may be skipped, from each row's sum so far.
 
     Half of the skipping budget is shared by all rows; the other half is each row's own, for tiles that are nearer to
     other rows. A price is the fraction of a row's budget that a unit of mass spends, by whole steps beyond the reach.
@@ -317,7 +317,7 @@ def _tile(
     call: Call, work: Work, t: int, i0: int, rows: int, fixed: bool, reach: float, query: Pointer, scale: Pointer,
     zero: Any,
 ) -> None:  # fmt: skip
-    """Add a tile's share to some rows; a row out of reach skips it as long as its budget pays the price."""
+    """Add a tile's share to some rows; a row out of reach skips it while its error budget allows."""
     peaks, sums, spent, apart, delta = work.peaks, work.sums, work.spent, work.apart, work.delta
     weights, weighted = work.weights, work.weighted
     lanes = lanes_of(zero)

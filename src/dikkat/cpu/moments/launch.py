@@ -297,7 +297,7 @@ def is_sorted_quicker(query: Tensor, points: Line, window: Window, exclude: Tens
 
 
 def _density(numbers: Tensor, sigma: float) -> float:
-    """The mean count of sorted numbers in half a bandwidth, where there are some."""
+    """The mean number of sorted points within half a bandwidth."""
     cell = ((numbers - numbers[0]) * (2 / sigma)).floor()
     return len(numbers) / (1 + int(torch.count_nonzero(cell[1:] != cell[:-1])))
 

@@ -125,7 +125,7 @@ def _chunk(call: Call, phase: Phase, rows: int, chunk: int) -> tuple[int, int]:
 
 @inlined
 def _layer_of(call: Call, state: State, phase: Phase, part: Any, block: int) -> int:
-    """The layer of its buffer that a part is read from: of an encoder's state, by the step's parity and direction."""
+    """The buffer layer that a part reads; for an encoder's state, by the step's parity and direction."""
     if phase.kind == ENCODE:
         return (state.inner % 2) * call.directions + block // (phase.blocks // call.directions)
     return part.layer
@@ -133,7 +133,7 @@ def _layer_of(call: Call, state: State, phase: Phase, part: Any, block: int) -> 
 
 @inlined
 def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows: int, into: Pointer, zero: Any) -> None:
-    """Fill a block's rows with its bias; of an encoder's step, the input's gates with what they are."""
+    """Fill a block's rows with the bias, or in an encoder's step with the input's gates."""
     lanes, wide = lanes_of(zero), phase.panels * lanes_of(zero)
     bias = at(pointer(phase.bias, zero), block * wide)
     for i in range(rows):
@@ -156,7 +156,7 @@ def _position(call: Call, state: State, b: int, direction: int) -> int:
 
 @inlined
 def _at_once(rows: int, panels: int) -> int:
-    """The number of panels that so many rows, up to six, go through at once, of those that are left."""
+    """The number of panels, at most six, that so many rows are multiplied with at once."""
     if rows == 1 and panels >= 4:
         return 4
     return 2 if rows <= 3 and panels >= 2 else 1
@@ -383,7 +383,7 @@ def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> Non
 
 @inlined
 def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero: Any) -> None:
-    """Prepare a phase, and count its tasks and what each costs, in products."""
+    """Set up a phase: its number of tasks and the cost of each, in multiplications."""
     rows = _rows(call, state, phase)
     chunks = _chunks(call, phase, rows)
     if phase.kind == ENCODE and state.inner == 0:

@@ -184,7 +184,7 @@ class Run:
         self._set(PUBLISHED, len(chunks))
 
     def _small(self) -> None:
-        """Make the small tables, in one piece of memory, which `begin` sets back to what they are here."""
+        """Allocate the small tables in one block; `begin` resets them to this state."""
         count, rows, best, call = self._count, self._capacity, self._count * self._n_best, self._call
         chunks = count * -(-self._longest // CHUNK)
         sizes = {

@@ -196,12 +196,12 @@ def _profile(problem: Problem) -> str:
 
 
 def _exact(problem: Problem) -> bool:
-    """True where sums must keep what is not finite from the rows that it is hidden from."""
+    """Whether hidden values that are not finite must be excluded pair by pair."""
     return problem.restrictions.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 
 def _dropout(problem: Problem) -> tuple[int, float]:
-    """The least random number with which a weight is kept, and what kept weights are multiplied by."""
+    """The threshold and the scale of dropout."""
     return int(problem.dropout * 2**32), 1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0
 
 
@@ -325,7 +325,7 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
 
 
 def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Tensor:
-    """A gradient over what its operand is broadcast over; empty where there is no such operand."""
+    """A gradient summed over broadcast dimensions; empty without an operand."""
     return problem.query.new_empty((0,)) if grad is None or operand is None else grad.sum_to_size(operand.shape)
 
 

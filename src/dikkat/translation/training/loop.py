@@ -35,7 +35,7 @@ _SHOW_SECONDS = 30  # to translate and to draw for show takes about one
 
 
 class _Loss(nn.Module):
-    """A batch's loss as a module's output, since that is what PyTorch's data parallelism wraps."""
+    """The loss of a batch as a module, for `DistributedDataParallel`."""
 
     def __init__(self, model: TranslationModel) -> None:
         super().__init__()

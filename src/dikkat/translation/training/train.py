@@ -397,7 +397,7 @@ def _fingerprint(store: Store) -> dict[str, int | str]:
 
 
 def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder | None) -> list[Pair]:
-    """All validation pairs to choose the best model by, some for the curve alone, none where there is no curve."""
+    """The validation pairs for choosing a model; a sample where only the curve needs them."""
     if settings.criterion == "bleu":
         return list(validation)
     return [] if folder is None else evenly(validation, _BLEU_PAIRS)[0]

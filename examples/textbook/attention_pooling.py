@@ -54,7 +54,7 @@ class Data(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What learning came to: the layer, and the width σ before each step and after the last."""
+    """The learnt layer, and the width σ before each step and after the last."""
 
     layer: dikkat.KernelAttention
     widths: list[float]

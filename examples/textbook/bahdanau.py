@@ -95,7 +95,7 @@ def try_way(recipe: Recipe, cell: str, score: str) -> Way:
 
 
 def measure(recipe: Recipe, turns: int, rounds: int) -> list[float]:
-    """What a round costs in each way, in seconds of the processor: the median of some turns that all ways take.
+    """Seconds of the processor that a round costs in each way: the median of some turns that all ways take.
 
     They have all been trained before: what is computed for the first time is compiled, and that is no part of the cost.
     """

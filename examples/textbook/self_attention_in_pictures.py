@@ -208,7 +208,7 @@ def draw_shuffled(layer: dikkat.SelfAttention, names: list[str]) -> Figure:
 def by_hand(
     layer: dikkat.SelfAttention, x: Tensor, *, scaled_late: bool = False, cut_flat: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """What a layer computes, step by step, with either mistake if wanted: the output and the weights."""
+    """A layer's output and weights, computed step by step, with either mistake on request."""
     heads, steps = layer.num_heads, len(x)
 
     def cut(features: Tensor) -> Tensor:

@@ -2,4 +2,4 @@
 
 
 class InputError(ValueError):
-    """What a user gave cannot be used; the message says what it is, what is expected and what to do."""
+    """An input that cannot be used; the message says what came, what is expected and what to do."""

@@ -290,7 +290,7 @@ class Clause:
 
     @property
     def _english_rest(self) -> str:
-        """What follows the operator in a question."""
+        """The words after the operator in a question."""
         if self.tense == "future":
             return "going to " + self.predicate.infinitive_english
         return self.predicate.english if self._has_be else self.predicate.infinitive_english

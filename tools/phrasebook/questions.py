@@ -61,7 +61,7 @@ def _where_is(dice: Dice) -> Pair:
 
 
 def _what(dice: Dice) -> Pair:
-    """What someone eats, what someone wants to eat, whom someone sees."""
+    """Questions of what someone eats or wants to eat, and of whom someone sees."""
     if dice.chance(0.25):
         what = Predicate.simple(dice.pick(verbs.MEET))
         return question(Clause(subject(dice), what, tense_of(dice, what)), ("who", "qui"))

@@ -36,6 +36,6 @@ RANGES = {
     torch.float64: Ranges(2.0**-100, 2.0**1022, 160.0, 240.0, 350.0, 1e300),
 }
 LOWER = 2.0**-13
-"""What s and the limit are multiplied by where four features, and not eight, share a division."""
+"""The factor of s and of the limit where four features, and not eight, share a division."""
 SMALL_PAIR, SMALL_ROW = 0.25, 0.5
 """Below this |q| + |k| of a feature, or of a whole row with its keys, tanh is computed as such: −2r has lost digits."""

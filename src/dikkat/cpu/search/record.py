@@ -31,12 +31,12 @@ BUFFERS = (
     "embedded_source", "outputs", "outputs_below", "gates", "encoder_state", "encoder_cell", "final", "final_cell",
     "keys", "before", "cell_before", "after", "cell_after", "embedding", "context", "query", "readout",
 )  # fmt: skip
-"""What the phases of a search read and write, by the numbers under which the kernel has their addresses."""
+"""The buffers of a search's phases, by the numbers under which the kernel has their addresses."""
 
 READ, DENSE, ENCODE, KEYS, GATHER, ATTEND, CELL, RANK = range(8)
 """The kinds of phases."""
 POSITIONS, SENTENCES, LIVE = range(3)
-"""What rows a phase has: all positions of all sentences, the sentences, or the hypotheses that go on."""
+"""The rows of a phase: all positions of all sentences, the sentences, or the hypotheses that go on."""
 
 _PHASE = (
     "kind", "rows", "blocks", "panels", "weight", "stride", "scales", "scale_stride", "bias", "part", "parts", "tanh",

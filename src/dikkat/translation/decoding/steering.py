@@ -18,7 +18,7 @@ from dikkat.translation.text.tokenizer import BEGIN, END, UNKNOWN
 _ROUNDING = 1e-6
 """By how much pinned weights may add up to more than 1."""
 _NOTHING = 1e-12
-"""What weights add up to that have no proportions any more."""
+"""The sum of weights below which their proportions are lost."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ _WITHOUT_SUMS = 1  # the version before, which is still read
 _QUANTIZED = 3  # of folders with weights in int8
 
 SCALES = ".scales"
-"""What is put to the name of a matrix in int8 for the name of its rows' scales."""
+"""The suffix of an int8 matrix's name that names its rows' scales."""
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
 FILES = (WEIGHTS, SETTINGS, SOURCE, TARGET)

@@ -11,7 +11,7 @@ from dikkat.cpu.search.network import Affine, Cells, Compared, Network
 from dikkat.translation.formats.onnx_nodes import FLAG, FLOAT, WHOLE, Graph
 
 ENCODER, DECODER = "encoder", "decoder"
-"""What the graphs are called."""
+"""The names of the graphs."""
 
 _FARTHEST = 0.49 * math.sqrt(3.4e38)  # over the root of the features: coordinates whose squared distances are finite
 

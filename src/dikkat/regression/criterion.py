@@ -151,8 +151,8 @@ class Criterion:
 
     def _bare(self, lse: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """1/a of the unique rows of repeats, (k, 1); 0 where no other row is in reach."""
-        result: torch.Tensor = (lse.exp() / row[:, 0])[self.unique, None]
-        return result.nan_to_num(0.0)
+        result: torch.Tensor = lse[self.unique].exp() / row[self.unique, 0]
+        return result.nan_to_num(0.0)[:, None]
 
     def freedom(self, trial: Trial) -> float:
         """ν over the number of rows."""

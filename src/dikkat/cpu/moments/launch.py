@@ -287,7 +287,9 @@ def is_sorted_quicker(query: Tensor, points: Line, window: Window, exclude: Tens
     if query.dtype != torch.float64 or not len(query):
         return False
     sigma = float(window.bandwidth)
-    if window.profile == "gaussian" and min(_density(query[:, 0], sigma), _density(points.key, sigma)) < _DENSE:
+    every = exclude is not None and len(query) == len(points.key)  # the queries are the keys
+    sides = [points.key] if every else [query[:, 0], points.key]
+    if window.profile == "gaussian" and any(_density(side, sigma) < _DENSE for side in sides):
         return False
     if exclude is None:
         return True

@@ -429,7 +429,8 @@ def prepared(cls: type, kind: str) -> tuple[Any, Any, dict[str, Tensor], str]:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
+    text = re.sub(r" from '[^']*'", "", " ".join(str(error).split()))  # a module says in which folder it lies
+    return f"{type(error).__name__}: {text[:150]}"
 
 
 def walked(cls: type, kind: str) -> dict[str, Any]:

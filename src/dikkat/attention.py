@@ -246,8 +246,8 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    wanted = call.Wanted(dropout, False, return_weights)
-    result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
+    requested = call.Requested(dropout, False, return_weights)
+    result = program.run(query, key, value, score, requested, impl, valid_lens, mask, causal, key_bias, exclude)
     return output_of(result, value, return_weights)
 
 
@@ -306,7 +306,7 @@ def attention_state(
         tensor([1.0986, 1.0986, 1.0986])
     """
     check_names(restrictions, Restricting)
-    result = program.run(query, key, value, score, call.Wanted(dropout, wants_state=True), impl, **restrictions)
+    result = program.run(query, key, value, score, call.Requested(dropout, wants_state=True), impl, **restrictions)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -346,7 +346,7 @@ def attention_weights(
     check_names(restrictions, Restricting)
     call.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
-    result = program.run(query, key, nothing, score, call.Wanted(wants_weights=True), impl, **restrictions)
+    result = program.run(query, key, nothing, score, call.Requested(wants_weights=True), impl, **restrictions)
     return weights_of(result).to(query.dtype)
 
 
@@ -465,9 +465,9 @@ def attend_memory(
     call.check_alike(("query", query), ("memory.value", memory.value))
     score = memory.scoring()
     memory.check_recorded(score, query)
-    wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
+    requested = call.Requested(dropout=dropout, wants_weights=return_weights)
     problem = call.problem_of_projected(
-        query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed, **restrictions
+        query, memory.key, memory.value, score, requested, memory.valid_lens, memory.packed, **restrictions
     )
     return output_of(program.dispatch(problem, impl), memory.value, return_weights)
 
@@ -509,8 +509,8 @@ def implementations(
         ['reference', 'sdpa', 'chunked', 'numba-few', 'numba']
     """
     check_names(restrictions, Restricting)
-    wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
-    first, problem, examined = choose(call.problem(query, key, value, score, wanted, **restrictions))
+    requested = call.Requested(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
+    first, problem, examined = choose(call.problem(query, key, value, score, requested, **restrictions))
     listed = []
     for name in sorted(BACKENDS, key=lambda name: name != first):
         reasons = tuple((examined.get(name) or BACKENDS[name].examine(problem)).reasons)

@@ -21,7 +21,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _PLAIN = (Dot, ScaledDot)
 
 
-class Wanted(NamedTuple):
+class Requested(NamedTuple):
     """Results requested beside the output, and the dropout."""
 
     dropout: float = 0.0
@@ -46,7 +46,7 @@ def problem(
     key: Tensor,
     value: Tensor,
     score: Score,
-    wanted: Wanted,
+    requested: Requested,
     heads: Heads | None = None,
     **restricting: Unpack[Restricting],
 ) -> Problem:
@@ -70,7 +70,7 @@ def problem(
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     if heads is not None:
         query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
-    found = compared(query, value, score.project(query, key), score, restrictions, lead, wanted)
+    found = compared(query, value, score.project(query, key), score, restrictions, lead, requested)
     return replace(found, finite=finite)
 
 
@@ -79,7 +79,7 @@ def problem_of_projected(
     key: Tensor,
     value: Tensor,
     score: Score,
-    wanted: Wanted,
+    requested: Requested,
     lens: Tensor | None,
     packed: Tensor | None,
     **hiding: Unpack[Hiding],
@@ -97,7 +97,7 @@ def problem_of_projected(
         seen = restrictions.seen()
         key, value = hide(key, seen), hide(value, seen)
     packed = None if packed is None else rank(packed, len(lead), 3)
-    return compared(query, value, (score.project_query(query), key), score, restrictions, lead, wanted, packed)
+    return compared(query, value, (score.project_query(query), key), score, restrictions, lead, requested, packed)
 
 
 def compared(
@@ -107,7 +107,7 @@ def compared(
     score: Score,
     restrictions: Restrictions,
     lead: torch.Size,
-    wanted: Wanted,
+    requested: Requested,
     packed: Tensor | None = None,
 ) -> Problem:
     """The problem of a query and a key that are projected, and perhaps packed; `query` as it was before.
@@ -142,10 +142,10 @@ def compared(
         value,
         restrictions,
         lead,
-        dropout=probability(wanted.dropout),
+        dropout=probability(requested.dropout),
         packed=packed,
-        wants_state=wanted.wants_state,
-        wants_weights=wanted.wants_weights,
+        wants_state=requested.wants_state,
+        wants_weights=requested.wants_weights,
     )
 
 

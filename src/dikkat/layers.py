@@ -396,7 +396,7 @@ def attend_heads(
         raise ValueError(f"query, key, value: got shapes {came}; expected all with a batch dimension, or none")
     restrictions: dict[str, Any] = {"valid_lens": valid_lens, **restricted}
     return_weights, impl = restrictions.pop("return_weights", False), restrictions.pop("impl", "auto")
-    wanted = call.Wanted(dropout, wants_state=ranks is not None, wants_weights=return_weights)
+    requested = call.Requested(dropout, wants_state=ranks is not None, wants_weights=return_weights)
     alone = query.ndim == 2  # no batch: the heads must not be taken for one
     if alone:
         query, key, value = query[None], key[None], value[None]
@@ -422,7 +422,7 @@ def attend_heads(
     else:
         heads = call.Heads(num_heads, tuple(map(by_head, projections)))
         if ranks is None:
-            problem = call.problem(query, key, value, score, wanted, heads, **restrictions)
+            problem = call.problem(query, key, value, score, requested, heads, **restrictions)
             output = output_of(program.dispatch(problem, impl), problem.value, return_weights)
         elif return_weights:
             raise ValueError(
@@ -431,7 +431,7 @@ def attend_heads(
         else:
             given = {name: each for name, each in restrictions.items() if each is not None}
             output = attend_heads_together(
-                ranks, query, key, value, score, heads, wanted, impl, cast(Restricting, given)
+                ranks, query, key, value, score, heads, requested, impl, cast(Restricting, given)
             )
     parts = output if isinstance(output, tuple) else (output,)
     joined, *weights = (part[0] for part in parts) if alone else parts

@@ -170,14 +170,14 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 
 def run(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, impl: str,
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str,
     valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
     key_bias: Tensor | None = None, exclude: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes."""
     signature = None
     if impl == "auto" and mask is key_bias is exclude is None:
-        signature = _signature(query, key, value, score, wanted, valid_lens, causal)
+        signature = _signature(query, key, value, score, requested, valid_lens, causal)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
         check_room("query", query)
@@ -193,7 +193,7 @@ def run(
             if result is not None:
                 return result
     problem = call.problem(
-        query, key, value, score, wanted,
+        query, key, value, score, requested,
         valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
     program = Program.of(problem, impl)
@@ -214,11 +214,11 @@ def dispatch(problem: Problem, impl: str = "auto") -> Result:
 
 
 def _signature(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted,
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested,
     lens: Tensor | int | None, causal: bool,
 ) -> Hashable:  # fmt: skip
     """Everything that the checks of a call depend on; None for a call whose program is not kept."""
-    if type(score) not in _SCORES or wanted.dropout or type(wanted.dropout) not in (float, int) or not is_eager():
+    if type(score) not in _SCORES or requested.dropout or type(requested.dropout) not in (float, int) or not is_eager():
         return None
     if "pair" in (own := vars(score)) or "profile" in own:
         return None
@@ -236,7 +236,7 @@ def _signature(
         by_lens = lens.shape
     return (
         type(score), query.shape, query.dtype, key.shape, key.dtype, value.shape,
-        value.dtype, by_lens, causal, wanted,
+        value.dtype, by_lens, causal, requested,
     )  # fmt: skip
 
 

@@ -212,7 +212,7 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
         return
     for start in range(0, lead[dim], step):
         rows = slice(start, min(start + step, lead[dim]))
-        # Weights that are not wanted are (0,), and have no leading dimension to cut.
+        # Weights that are not requested are (0,), and have no leading dimension to cut.
         yield problem.part(dim, rows), tuple(narrow(t, dim, rows) if t.ndim > len(lead) else t for t in tensors)
 
 

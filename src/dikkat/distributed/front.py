@@ -82,7 +82,7 @@ def attend(
     """
     check_names(restrictions, Restricting)
     return attend_heads_together(
-        Ranks(group), query, key, value, score, None, call.Wanted(dropout, wants_state=True), impl, restrictions
+        Ranks(group), query, key, value, score, None, call.Requested(dropout, wants_state=True), impl, restrictions
     )
 
 
@@ -93,7 +93,7 @@ class _Shard(NamedTuple):
     key: Tensor
     value: Tensor
     heads: call.Heads | None
-    wanted: call.Wanted
+    requested: call.Requested
     restrictions: Restricting
 
 
@@ -104,12 +104,12 @@ def attend_heads_together(
     value: Tensor,
     score: Score,
     heads: call.Heads | None,
-    wanted: call.Wanted,
+    requested: call.Requested,
     impl: str,
     restrictions: Restricting,
 ) -> Tensor:
     """`attend`, of one head or of several: with heads (..., heads, n, d_v)."""
-    shard = _Shard(query, key, value, heads, wanted, restrictions)
+    shard = _Shard(query, key, value, heads, requested, restrictions)
     ranks.together(lambda: (_description(shard, score), None))
     lengths: list[int] = ranks.exchange(key.shape[-2])
     first, keys = sum(lengths[: ranks.rank]), sum(lengths)
@@ -136,7 +136,7 @@ def attend_heads_together(
 
 def _description(shard: _Shard, score: Score) -> dict[str, Any]:
     """The parts of a call that must agree on all ranks, after this rank's own checks."""
-    query, key, value, heads, wanted, restrictions = shard
+    query, key, value, heads, requested, restrictions = shard
     call.check_features("query", query)
     call.check_call(key, value, score)
     call.check_alike(("query", query), ("key", key))
@@ -150,7 +150,7 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "value": (*value.shape[:-2], "…", value.shape[-1]),
         "score": f"{type(score).__name__} of {[tuple(each.shape) for each in parameters]}",
         "heads": None if heads is None else heads.number,
-        "dropout": call.probability(wanted.dropout),
+        "dropout": call.probability(requested.dropout),
         "gradients": learns,
         "recorded": bool(observers.current()),
     }
@@ -164,9 +164,9 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
 
 def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: int) -> State:
     """The state of the queries over this rank's keys, the first of which is key `first` of `keys` in all."""
-    query, key, value, heads, wanted, restrictions = shard
+    query, key, value, heads, requested, restrictions = shard
     own = _own(restrictions, call.leading(("query", query), ("key", key), ("value", value)), query, key, first, keys)
-    problem = call.problem(query, key, value, score, wanted, heads, **own)
+    problem = call.problem(query, key, value, score, requested, heads, **own)
     if problem.dropout:  # other weights are dropped on each rank, also where all have one seed
         seeds = call.draw_seeds(problem.lead, query.device)
         problem = replace(problem, seeds=derive_seeds(seeds, torch.tensor(rank, device=query.device)))
@@ -209,7 +209,7 @@ def _tell(ranks: Ranks, shard: _Shard, score: Score) -> None:
     if bias is not None:
         restrictions = {**restrictions, "key_bias": torch.cat([own for _, own in parts], -1).to(key.device)}
     nothing = value.new_zeros(1).expand(*value.shape[:-2], whole.shape[-2], value.shape[-1])
-    problem = call.problem(query, whole, nothing, score, call.Wanted(), heads, **restrictions)
+    problem = call.problem(query, whole, nothing, score, call.Requested(), heads, **restrictions)
     for observer in observers.current():
         observer.saw(problem)
 

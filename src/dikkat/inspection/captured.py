@@ -57,9 +57,9 @@ def of_dot_product(
         if causal and queries != keys:
             lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
         value = key.new_zeros(*key.shape[:-1], 1)
-        wanted = call.Wanted(wants_state=True, wants_weights=True)
+        requested = call.Requested(wants_state=True, wants_weights=True)
         problem = call.problem(
-            query, key, value, Dot(), wanted, valid_lens=lens, mask=mask, causal=causal and queries == keys
+            query, key, value, Dot(), requested, valid_lens=lens, mask=mask, causal=causal and queries == keys
         )
         return inspected(problem, request)
 

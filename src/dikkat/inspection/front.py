@@ -76,7 +76,7 @@ def inspect(
     with torch.no_grad(), observers.only():
         problem = call.problem(
             query, key, _no_values(key, key.shape[:-2]) if value is None else value, score,
-            call.Wanted(wants_state=True, wants_weights=True), **_part(call_and_request, Restricting),
+            call.Requested(wants_state=True, wants_weights=True), **_part(call_and_request, Restricting),
         )  # fmt: skip
         seen = inspected(problem, request, impl, pools=value is not None)
     return seen if value is None or seen.output is None else replace(seen, output=seen.output.to(value.dtype))

@@ -15,7 +15,7 @@ from dikkat.state import log_sum_exp
 
 
 class Output(NamedTuple):
-    """The outputs of a kernel's forward: a `Pooled`, and weights, which are empty, (0,), where they are not wanted.
+    """The outputs of a kernel's forward: a `Pooled`, and weights, which are empty, (0,), where they are not requested.
 
     The peak and the total are apart, since their sum as a log-sum-exp would be rounded as a number of the scores' size
     is: weights made from it again would not add up to 1.
@@ -35,7 +35,7 @@ class Upstream(NamedTuple):
 
     Attributes:
         mean: (..., n, d_v).
-        weights: (..., n, m); empty, (0,), where weights were not wanted.
+        weights: (..., n, m); empty, (0,), where weights were not requested.
         total: (..., n), the total's own gradient.
         drift: (..., n): Σ_j of weight times its gradient, by way of the mean and the weights, less that of the total.
     """

@@ -30,18 +30,18 @@ _ALONE = 2**15
 
 def obstacles(problem: Problem) -> list[str]:
     """The reasons why the kernels cannot run a problem."""
-    limits, lead, weight = problem.restrictions, problem.lead, problem.weight
+    restrictions, lead, weight = problem.restrictions, problem.lead, problem.weight
     operands = (problem.query, problem.key, problem.value)
-    reasons = addresses.obstacles([*operands, weight, limits.lens])
+    reasons = addresses.obstacles([*operands, weight, restrictions.lens])
     if problem.dropout:
         reasons.append("it has no dropout")
     if problem.profile != "gaussian":
         reasons.append(f"it has no {problem.profile} kernel")
-    if any(t is not None for t in (limits.mask, limits.key_bias, limits.exclude)):
+    if any(t is not None for t in (restrictions.mask, restrictions.key_bias, restrictions.exclude)):
         reasons.append("it takes lengths and causality, and no other restriction")
     if any(t.shape[:-2] != lead for t in operands):
         reasons.append("query, key and value must have all leading dimensions: it broadcasts none")
-    if not lead.numel() * limits.queries * limits.keys * problem.query.shape[-1]:
+    if not lead.numel() * restrictions.queries * restrictions.keys * problem.query.shape[-1]:
         reasons.append("it takes no empty tensors")
     if weight is not None and weight.numel() != weight.shape[-1]:
         reasons.append("it takes one weight for all batch elements")
@@ -82,15 +82,15 @@ def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
 class _Call(ProblemCall):
     def __init__(self, problem: Problem) -> None:
         super().__init__(FEW, problem)
-        features, limits = problem.query.shape[-1], problem.restrictions
-        padded, keys = up(features, self.lanes), up(limits.keys, self.lanes)
+        features, restrictions = problem.query.shape[-1], problem.restrictions
+        padded, keys = up(features, self.lanes), up(restrictions.keys, self.lanes)
         self.fields |= {
             "padded": padded,
             "most": _MOST[self.dtype],
             "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
         }
-        self.rows = self.batch * limits.queries
-        self.alone = self.rows * limits.keys * features <= _ALONE
+        self.rows = self.batch * restrictions.queries
+        self.alone = self.rows * restrictions.keys * features <= _ALONE
         self.lay_out(
             query=padded, weight=padded, scores=keys, shares=keys, sums=self.lanes**2, spare=self.lanes, by_score=keys,
             query_sums=padded, weight_sums=padded,

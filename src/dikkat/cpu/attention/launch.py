@@ -53,14 +53,14 @@ class ProblemCall(Call):
 
     def __init__(self, record: Record, problem: Problem) -> None:
         super().__init__(record, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
-        limits, lens = problem.restrictions, problem.restrictions.lens
+        restrictions, lens = problem.restrictions, problem.restrictions.lens
         self.batch = problem.lead.numel()
         self.fields |= {
-            "queries": limits.queries,
-            "keys": limits.keys,
+            "queries": restrictions.queries,
+            "keys": restrictions.keys,
             "features": problem.query.shape[-1],
             "values": problem.value.shape[-1],
-            "causal": limits.causal,
+            "causal": restrictions.causal,
         }
         if lens is not None:
             self.fields["lens_row"] = lens.shape[-1] != 1
@@ -90,25 +90,25 @@ class ProblemCall(Call):
 class _Call(ProblemCall):
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem)
-        limits, size, ranges = problem.restrictions, problem.query.shape[-1], RANGES[self.dtype]
+        restrictions, size, ranges = problem.restrictions, problem.query.shape[-1], RANGES[self.dtype]
         highest = ranges.highest
         if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
         self.fields |= {
             "profile": PROFILES.index(problem.profile),
             "padded": up(size, FOLD) if problem.pair == "additive" else size,
-            "blocks": -(-limits.keys // self.lanes),
+            "blocks": -(-restrictions.keys // self.lanes),
             "scale": ranges.scale,
             "limit": ranges.limit,
             "highest": highest,
-            "bias_stride": up(limits.keys, self.lanes),
+            "bias_stride": up(restrictions.keys, self.lanes),
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
-        if limits.exclude is not None:
-            self.fields["exclude_row"] = limits.exclude.shape[-1] != 1
-        if limits.mask is not None:
-            self.fields["mask_row"], self.fields["mask_col"] = (size != 1 for size in limits.mask.shape[-2:])
+        if restrictions.exclude is not None:
+            self.fields["exclude_row"] = restrictions.exclude.shape[-1] != 1
+        if restrictions.mask is not None:
+            self.fields["mask_row"], self.fields["mask_col"] = (size != 1 for size in restrictions.mask.shape[-2:])
         for name, tensor in _shared(problem):
             if name != "lens":
                 self.divide(name, tensor.shape[: tensor.ndim - _OWN[name]], problem.lead)
@@ -179,9 +179,9 @@ def can_pack(pair: Pair, key: Tensor) -> bool:
 def pack(key: Tensor) -> Tensor:
     """Projected keys (..., m, h) as `Problem.packed` wants them for additive scores, (..., blocks, h, lanes)."""
     lead, count = key.shape[:-2], key.shape[-2]
-    limits = Restrictions(1, count, None, None, False, None, None, key.device)
+    restrictions = Restrictions(1, count, None, None, False, None, None, key.device)
     nothing = key.new_empty((*lead, count, 0))
-    problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, limits, lead).wide()
+    problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, restrictions, lead).wide()
     return _Call.of(problem).pack(values=False).reshape(_packed_shape(key))
 
 
@@ -200,14 +200,14 @@ def _forward(problem: Problem) -> Output:
     from dikkat.cpu.attention import kernel
 
     call = _Call.of(problem)
-    fields, lead, limits = call.fields, problem.lead, problem.restrictions
-    rows = min(_ROWS, max(1, limits.queries))
-    parts = -(-limits.queries // rows)
+    fields, lead, restrictions = call.fields, problem.lead, problem.restrictions
+    rows = min(_ROWS, max(1, restrictions.queries))
+    parts = -(-restrictions.queries // rows)
     fields["rows"], fields["parts"] = rows, parts
     mean = call.means()
-    peak, whole = (call.new(name, *lead, limits.queries) for name in ("peak", "total"))
+    peak, whole = (call.new(name, *lead, restrictions.queries) for name in ("peak", "total"))
     if problem.wants_weights:
-        weights = call.zeros("weights", *lead, limits.queries, limits.keys)
+        weights = call.zeros("weights", *lead, restrictions.queries, restrictions.keys)
     else:
         weights = problem.query.new_zeros(0)
     width = TILE * call.lanes

@@ -103,7 +103,7 @@ def side_gradient(
     """Adds to the gradients of a block of queries (or keys), which stays in registers while the keys (queries) go by.
 
     Each thread keeps rows and features of its own, so that no sum crosses threads: `by_score` is read column by column.
-    `e` is e^{2k}; `twin` e^{2k} − 1 where the gradient of v is wanted, and e^{-2k} elsewhere.
+    `e` is e^{2k}; `twin` e^{2k} − 1 where the gradient of v is requested, and e^{-2k} elsewhere.
     """
     blocks = tl.cdiv(side_count, BLOCK)
     block = tl.program_id(0) % blocks

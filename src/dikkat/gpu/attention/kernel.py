@@ -12,30 +12,30 @@ from dikkat.gpu.attention.pairs import at, profile_slope, score_tile
 
 
 @triton.jit
-def limit_of(limits, element, sizes, rows, n, m, shift, CAUSAL: tl.constexpr):
+def limit_of(restrictions, element, sizes, rows, n, m, shift, CAUSAL: tl.constexpr):
     """Row i sees keys below limit_i, as lengths and causality have it."""
     limit = tl.where(rows < n, m, 0)
     if CAUSAL:
         limit = tl.minimum(limit, rows + shift + 1)
-    if limits.lens.data is not None:
-        lens = at(limits.lens, element, sizes) + tl.minimum(rows, n - 1) * limits.lens.row
+    if restrictions.lens.data is not None:
+        lens = at(restrictions.lens, element, sizes) + tl.minimum(rows, n - 1) * restrictions.lens.row
         limit = tl.minimum(limit, tl.maximum(tl.minimum(tl.load(lens), m), 0).to(tl.int32))
     return limit
 
 
 @triton.jit
-def restrict(score, limits, element, sizes, rows, cols, limit, n, m):
+def restrict(score, restrictions, element, sizes, rows, cols, limit, n, m):
     """The scores with their bias, −∞ where hidden; and who sees whom."""
     inside_rows, inside_cols = tl.minimum(rows, n - 1).to(tl.int64), tl.minimum(cols, m - 1).to(tl.int64)
     visible = cols[None, :] < limit[:, None]
-    if limits.mask.data is not None:
-        mask = at(limits.mask, element, sizes) + inside_rows[:, None] * limits.mask.row
-        visible = visible & (tl.load(mask + inside_cols[None, :] * limits.mask.col) != 0)
-    if limits.exclude.data is not None:
-        excluded = tl.load(at(limits.exclude, element, sizes) + inside_rows * limits.exclude.row)
+    if restrictions.mask.data is not None:
+        mask = at(restrictions.mask, element, sizes) + inside_rows[:, None] * restrictions.mask.row
+        visible = visible & (tl.load(mask + inside_cols[None, :] * restrictions.mask.col) != 0)
+    if restrictions.exclude.data is not None:
+        excluded = tl.load(at(restrictions.exclude, element, sizes) + inside_rows * restrictions.exclude.row)
         visible = visible & (cols[None, :] != excluded[:, None])
-    if limits.key_bias.data is not None:
-        bias = tl.load(at(limits.key_bias, element, sizes) + inside_cols * limits.key_bias.row)
+    if restrictions.key_bias.data is not None:
+        bias = tl.load(at(restrictions.key_bias, element, sizes) + inside_cols * restrictions.key_bias.row)
         visible = visible & (bias != float("-inf"))[None, :]
         score = score + bias[None, :]
     visible = visible & (score != float("-inf"))
@@ -43,9 +43,9 @@ def restrict(score, limits, element, sizes, rows, cols, limit, n, m):
 
 
 @triton.jit
-def _kept(limits, element, sizes, rows, cols, n, threshold, scale):
+def _kept(restrictions, element, sizes, rows, cols, n, threshold, scale):
     """The factors of dropout: the bits of `arithmetic.random_bits`, in 32-bit arithmetic."""
-    seeds = tl.load(at(limits.seeds, element, sizes) + tl.minimum(rows, n - 1) * limits.seeds.row)
+    seeds = tl.load(at(restrictions.seeds, element, sizes) + tl.minimum(rows, n - 1) * restrictions.seeds.row)
     low, high = seeds.to(tl.uint32)[:, None], (seeds >> 32).to(tl.uint32)[:, None]
     bits = (cols.to(tl.uint32) * 0x9E3779B1)[None, :] + low
     bits = (bits ^ (bits >> 16)) * 0x7FEB352D
@@ -73,7 +73,7 @@ def pool(weights, seen, value, EXACT: tl.constexpr):
 
 @triton.jit
 def attend(
-    scored, limits, value, mean, peaks, totals, sizes, n, m, features, size, shift, threshold, scale,
+    scored, restrictions, value, mean, peaks, totals, sizes, n, m, features, size, shift, threshold, scale,
     CAUSAL: tl.constexpr, EXACT: tl.constexpr, PROFILE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
@@ -82,7 +82,7 @@ def attend(
     element = tl.program_id(0).to(tl.int64) // blocks
     row_block = tl.program_id(0) % blocks
     rows, features_out = row_block * BM + tl.arange(0, BM), tl.program_id(1) * BD + tl.arange(0, BD)
-    limit = limit_of(limits, element, sizes, rows, n, m, shift, CAUSAL)
+    limit = limit_of(restrictions, element, sizes, rows, n, m, shift, CAUSAL)
     values = at(value, element, sizes) + features_out[None, :].to(tl.int64) * value.col
 
     peak = tl.full([BM], float("-inf"), tl.float32)
@@ -91,14 +91,14 @@ def attend(
     for key_block in range(0, tl.cdiv(tl.max(limit, 0), BN)):
         cols = key_block * BN + tl.arange(0, BN)
         score, _made = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
-        score, visible = restrict(score, limits, element, sizes, rows, cols, limit, n, m)
+        score, visible = restrict(score, restrictions, element, sizes, rows, cols, limit, n, m)
         higher = tl.maximum(peak, tl.max(score, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
         share = tl.where(visible, tl.exp(score - base[:, None]), 0.0)
         fade = tl.exp(peak - base)
         total = total * fade + tl.sum(share, 1)
-        if limits.seeds.data is not None:
-            share *= _kept(limits, element, sizes, rows, cols, n, threshold, scale)
+        if restrictions.seeds.data is not None:
+            share *= _kept(restrictions, element, sizes, rows, cols, n, threshold, scale)
         inside = (cols < m)[:, None] & (features_out < size)[None, :]
         v = tl.load(values + cols[:, None].to(tl.int64) * value.row, inside, 0.0)
         pooled = pooled * fade[:, None] + pool(share, visible, v, EXACT)
@@ -117,7 +117,7 @@ def attend(
 
 @triton.jit
 def weigh(
-    scored, limits, value, weights, peaks, totals, by_mean, drift, by_weight, by_score, by_bias, live,
+    scored, restrictions, value, weights, peaks, totals, by_mean, drift, by_weight, by_score, by_bias, live,
     sizes, first, n, m, features, size, shift, threshold, scale,
     CAUSAL: tl.constexpr, PROFILE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
@@ -135,13 +135,13 @@ def weigh(
     rows, cols = row_block * BM + tl.arange(0, BM), key_block * BN + tl.arange(0, BN)
     inside = (rows < n)[:, None] & (cols < m)[None, :]
     pairs = (local * n + rows)[:, None] * m + cols[None, :]
-    limit = limit_of(limits, element, sizes, rows, n, m, shift, CAUSAL)
+    limit = limit_of(restrictions, element, sizes, rows, n, m, shift, CAUSAL)
     share = tl.zeros([BM, BN], tl.float32)
     found = tl.zeros([BM, BN], tl.float32)
     bias = tl.zeros([BN], tl.float32)
     if tl.max(limit, 0) > key_block * BN:
         score, square = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
-        score, visible = restrict(score, limits, element, sizes, rows, cols, limit, n, m)
+        score, visible = restrict(score, restrictions, element, sizes, rows, cols, limit, n, m)
         inside_rows = tl.minimum(rows, n - 1).to(tl.int64)
         peak = tl.load(at(peaks, element, sizes) + inside_rows * peaks.row)
         base = tl.where(peak == float("-inf"), 0.0, peak)
@@ -159,8 +159,8 @@ def weigh(
                 v = tl.load(values + d[:, None].to(tl.int64) * value.col, (d < size)[:, None], 0.0)
                 wanted += tl.dot(g, v, input_precision="ieee")
             kept = share
-            if limits.seeds.data is not None:
-                factor = _kept(limits, element, sizes, rows, cols, n, threshold, scale)
+            if restrictions.seeds.data is not None:
+                factor = _kept(restrictions, element, sizes, rows, cols, n, threshold, scale)
                 wanted *= factor
                 kept = share * factor
             if by_weight.data is not None:

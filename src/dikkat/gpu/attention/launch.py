@@ -18,7 +18,7 @@ from torch import Tensor
 from dikkat import addresses
 from dikkat.addresses import have_tangents
 from dikkat.gpu.attention import ranges
-from dikkat.gpu.attention.operands import Limits, Operand, Scored, operand, sizes_of
+from dikkat.gpu.attention.operands import Operand, Restricted, Scored, operand, sizes_of
 from dikkat.masking import Restrictions
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest
@@ -163,20 +163,20 @@ def _scored(problem: Problem, made: _Made, blocks: _Blocks, rows: slice) -> Scor
     )
 
 
-def _limits(limits: Restrictions, seeds: Tensor | None, rows: slice) -> Limits:
+def _restricted(restrictions: Restrictions, seeds: Tensor | None, rows: slice) -> Restricted:
     """The restrictions of some rows, and the seeds of their dropout."""
 
     def some(table: Tensor | None) -> Operand:
         return operand(table if table is None or table.shape[-1] == 1 else table[..., rows], 1)
 
-    mask = limits.mask
+    mask = restrictions.mask
     if mask is not None:
         mask = (mask if mask.shape[-2] == 1 else mask[..., rows, :]).view(torch.uint8)
-    return Limits(
-        lens=some(limits.lens),
+    return Restricted(
+        lens=some(restrictions.lens),
         mask=operand(mask),
-        key_bias=operand(limits.key_bias, 1),
-        exclude=some(limits.exclude),
+        key_bias=operand(restrictions.key_bias, 1),
+        exclude=some(restrictions.exclude),
         seeds=operand(None if seeds is None else seeds[..., rows], 1),
     )
 
@@ -217,8 +217,8 @@ def _is_empty(problem: Problem) -> bool:
 
 def _forward(problem: Problem) -> Output:
     _check_readable(problem)
-    limits, lead = problem.restrictions, problem.lead
-    n, m, size = limits.queries, limits.keys, problem.value.shape[-1]
+    restrictions, lead = problem.restrictions, problem.lead
+    n, m, size = restrictions.queries, restrictions.keys, problem.value.shape[-1]
     new = problem.query.new_empty
     mean, peak, total = new((*lead, n, size)), new((*lead, n)), new((*lead, n))
     weights = new((*lead, n, m) if problem.wants_weights else (0,))
@@ -228,12 +228,12 @@ def _forward(problem: Problem) -> Output:
     seeds = _row_seeds(problem)
     with _on(problem):
         made = _made_once(problem, blocks)
-        scored, restricted = _scored(problem, made, blocks, everything), _limits(limits, seeds, everything)
+        scored, restricted = _scored(problem, made, blocks, everything), _restricted(restrictions, seeds, everything)
         grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
         _kernels().kernel.attend[grid](
             scored, restricted, operand(problem.value), mean, peak, total, sizes_of(lead),
             n, m, problem.query.shape[-1], size, m - n, *_dropout(problem),
-            CAUSAL=limits.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
+            CAUSAL=restrictions.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
             BM=blocks.rows, BN=blocks.keys, BD=blocks.values, W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
         )  # fmt: skip
         if problem.wants_weights:
@@ -302,15 +302,15 @@ class _Sums(NamedTuple):
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     grad = upstream(problem, out, grads)
     _check_readable(problem, *out, *grad)
-    limits, lead, weight = problem.restrictions, problem.lead, problem.weight
-    n, m = limits.queries, limits.keys
+    restrictions, lead, weight = problem.restrictions, problem.lead, problem.weight
+    n, m = restrictions.queries, restrictions.keys
     new, blocks = problem.query.new_zeros, _blocks(problem)
     sums = _Sums(
         query=new((*lead, n, problem.query.shape[-1])),
         key=new((*lead, m, problem.key.shape[-1])),
         value=new((*lead, m, problem.value.shape[-1])),
         weight=None if weight is None else new((*lead, -(-n // blocks.side), weight.shape[-1])),
-        key_bias=None if limits.key_bias is None else new((*lead, m)),
+        key_bias=None if restrictions.key_bias is None else new((*lead, m)),
     )
     if not _is_empty(problem):
         with _on(problem):
@@ -320,7 +320,7 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         key=sums.key.sum_to_size(problem.key.shape),
         weight=_summed(None if sums.weight is None else sums.weight.sum(-2), weight, problem),
         value=sums.value.sum_to_size(problem.value.shape),
-        key_bias=_summed(sums.key_bias, limits.key_bias, problem),
+        key_bias=_summed(sums.key_bias, restrictions.key_bias, problem),
     )
 
 
@@ -347,7 +347,7 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
         weights, by_score = new((count, n, m)), new((count, n, m))
         live = new((count, row_blocks, key_blocks), dtype=torch.int32)
         by_bias = None if sums.key_bias is None else new((count, row_blocks, m))
-        scored, restricted = _scored(problem, made, blocks, rows), _limits(problem.restrictions, seeds, rows)
+        scored, restricted = _scored(problem, made, blocks, rows), _restricted(problem.restrictions, seeds, rows)
         buffers = _Buffers(grad, by_score, by_bias, live)
         _weigh(problem, blocks, scored, restricted, rows, elements, weights, out.peak, buffers=buffers)
         if by_bias is not None and sums.key_bias is not None:

@@ -22,7 +22,7 @@ class Operand(NamedTuple):
     col: int = 0
 
 
-class Limits(NamedTuple):
+class Restricted(NamedTuple):
     """The restrictions, and the seeds of each row's dropout."""
 
     lens: Operand

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from command import run_before
 from dikkat.translation import (
     InputError,
     Search,
@@ -225,14 +226,12 @@ def test_equally_likely_ones_come_in_order():
 @pytest.mark.usefixtures("steps")
 def test_what_ended_costs_nothing_any_more(monkeypatch):
     model, search, batches = make(seed=7, sharpness=4), Search(5, n_best=5, length_penalty=0), []
-    step = model.step_features
 
     def counted(previous, memory, state):
         assert len(previous) == memory.key.shape[0] == state.shape[1]
         batches.append(len(previous))
-        return step(previous, memory, state)
 
-    monkeypatch.setattr(model, "step_features", counted)
+    run_before(monkeypatch, model, "step_features", counted)
     found = beam_search(model, MANY, search)
     assert batches[:2] == [7, 35]
     assert batches[1:] == sorted(batches[1:], reverse=True)

@@ -36,9 +36,7 @@ def test_the_decays_by_hand():
 def rates(monkeypatch, validation, **changes):
     """The learning rate of every step of a training, as the optimiser has it."""
     seen = []
-    run_before(
-        monkeypatch, torch.optim.Adam, "step", lambda optimizer, *_: seen.append(optimizer.param_groups[0]["lr"])
-    )
+    run_before(monkeypatch, torch.optim.Adam, "step", lambda adam, *_: seen.append(adam.param_groups[0]["lr"]))
     result = train(dataclasses.replace(TINY, **changes), PAIRS, validation, progress=False)
     return seen, result
 

@@ -4,6 +4,7 @@ import json
 import threading
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -299,11 +300,8 @@ def test_threads_record_their_own_runs_alone() -> None:
             both.wait()
         traces[number] = trace
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(run, range(3)))
     assert [[traces[number].count(name) for name in traces[number].names] for number in range(2)] == [[1] * 4, [2] * 4]
     assert [len(traces[number]["own", 0].sums) for number in range(2)] == [1, 2]
 

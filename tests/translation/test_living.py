@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from command import command_line
+from command import command_line, made
 from dikkat.show.living import bundle
 from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.phrasebook import pairs
@@ -306,8 +306,7 @@ def test_the_command(translator, tmp_path, capsys, monkeypatch):
     translator.save(tmp_path / "model")
     page = tmp_path / "page.html"
     run = command_line(monkeypatch, capsys, "export", str(tmp_path / "model"))
-    status, said, _ = run("--html", page, "--example", "Go.")
-    assert status == 0
+    said, _ = made(run("--html", page, "--example", "Go."))
     assert "with the model inside" in said
     assert "<title>model</title>" in page.read_text(encoding="utf-8")
     graphs = tmp_path / "graphs"

@@ -1,13 +1,17 @@
-"""The command line, run in the process of a test, and what comes before a call."""
+"""The command line, run in the process of a test, and what several tests look at or have made."""
 
 import io
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dikkat.cli import main
+from dikkat.storage.locks import locked
 
 Result = tuple[int, str, str]
 Run = Callable[..., Result]
@@ -28,6 +32,17 @@ def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         return status, captured.out, captured.err
 
     return run
+
+
+@contextmanager
+def once(factory: pytest.TempPathFactory, name: str) -> Iterator[tuple[Path, bool]]:
+    """A folder that test processes side by side share, and whether its content is still to be made."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    with locked(folder / "lock", wait=True):
+        yield folder, not (folder / "made").exists()
+        (folder / "made").touch()
 
 
 def run_before(patch: pytest.MonkeyPatch, owner: Any, name: str, action: Callable[..., object]) -> None:

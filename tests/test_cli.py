@@ -36,7 +36,7 @@ from dikkat.translation.formats.origin import Origin
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.text.tokenizer import END
 from dikkat.translation.training.train import train as train_translator
-from translation.conftest import PAIRS, TINY
+from translation.conftest import PAIRS, TINY, tell_bfloat16
 
 
 @pytest.fixture(scope="module")
@@ -758,14 +758,12 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, tm
 
 
 def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monkeypatch):
-    from dikkat.translation.network import precision
-
-    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
+    tell_bfloat16(monkeypatch, bf16=True)
     options = ["--corpus", pairs, "--validation", "none", "--precision", "bfloat16", *QUICK]
     made(run("train", "--batch-tokens", 37, "-o", tmp_path / "model", *options))
     settings = Translator.load(tmp_path / "model").settings
     assert (settings.batch_tokens, settings.precision) == (37, "bfloat16")
-    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: False)
+    tell_bfloat16(monkeypatch)
     status, _, err = run("train", "-o", tmp_path / "other", *options)
     assert status == 2
     assert "dikkat: --precision is 'bfloat16'; this CPU has no products in bfloat16" in err

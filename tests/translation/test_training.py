@@ -10,14 +10,14 @@ import torch
 
 from command import run_before
 from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, TranslationModel
-from dikkat.translation.network import precision
+from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import train as module
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import TrainingDivergedError, TrainingMemoryError
 from dikkat.translation.training.state import TrainingState, Validation
 from dikkat.translation.training.train import train
-from translation.conftest import PAIRS, TINY
+from translation.conftest import PAIRS, TINY, tell_bfloat16
 
 
 def shorter(**changes) -> Settings:
@@ -200,7 +200,7 @@ def test_batches_by_tokens_reach_the_training_and_the_validation(monkeypatch):
 
 
 def test_bfloat16_is_for_training_alone_and_reaches_the_products(monkeypatch):
-    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)  # imitated products do for this
+    tell_bfloat16(monkeypatch, bf16=True)
     seen = set()
 
     def spied(model, *_, **__):
@@ -219,10 +219,10 @@ def test_bfloat16_is_for_training_alone_and_reaches_the_products(monkeypatch):
     [({"amx_bf16": True}, True), ({"avx512_bf16": True}, True), ({"bf16": True}, True), ({"avx2": True}, False)],
 )
 def test_a_processor_without_bfloat16_is_refused(monkeypatch, capabilities, has):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert precision._has_bfloat16("cpu") == has
-    if not has:
+    tell_bfloat16(monkeypatch, **capabilities)
+    if has:
+        check_precision("bfloat16", "cpu")
+    else:
         monkeypatch.setattr(module, "device_type", lambda: "cpu")
         with pytest.raises(SettingsError, match=r"precision is 'bfloat16'; this CPU has no products in bfloat16"):
             train(shorter(precision="bfloat16"), PAIRS, PAIRS, progress=False)
@@ -230,7 +230,8 @@ def test_a_processor_without_bfloat16_is_refused(monkeypatch, capabilities, has)
 
 def test_a_pytorch_that_cannot_tell_has_no_bfloat16(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert not precision._has_bfloat16("cpu")
+    with pytest.raises(SettingsError, match="or this PyTorch cannot tell"):
+        check_precision("bfloat16", "cpu")
 
 
 def test_an_empty_or_too_long_corpus_is_refused():

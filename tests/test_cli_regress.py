@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from command import command_line
+from command import command_line, made, refused
 from dikkat.regression import NadarayaWatson
 from dikkat.regression.diagnostics import hold_out
 
@@ -45,15 +45,6 @@ def homes(tmp_path):
     frame["town"] = "Lyon"
     frame.to_csv(tmp_path / "homes.csv", index=False)
     return frame
-
-
-def refused(result, message):
-    status, out, err = result
-    assert status == 2
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith("dikkat: ")
-    assert message in err
 
 
 def pictures(folder):
@@ -97,8 +88,7 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
 
 
 def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_found(run, quick, homes, tmp_path):
-    status, out, _ = run("homes.csv", "--target", "price")
-    assert status == 0
+    out, _ = made(run("homes.csv", "--target", "price"))
     assert [line.split()[0] for line in out.splitlines()[:4]] == ["feature", "area", "age", "count"]
     assert pictures(tmp_path / "regression") == both("attention", "fit", "history")
     model = NadarayaWatson.load("regression/model.safetensors")
@@ -110,8 +100,7 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
     settings = ["kernel=epanechnikov", "ridge=0.5", "neighbors=5", "bandwidth=silverman", "device=cpu"]
     options = ["--order", "linear", *(part for each in settings for part in ("--set", each))]
-    status, _, _ = run("homes.csv", "--target", "price", "--feature", "area", *options)
-    assert status == 0
+    made(run("homes.csv", "--target", "price", "--feature", "area", *options))
     assert NadarayaWatson.load("regression/model.safetensors").get_params() == {
         "kernel": "epanechnikov",
         "bandwidth": "silverman",
@@ -145,8 +134,7 @@ def test_another_table_is_predicted_in_its_own_format(run, quick, homes, tmp_pat
 def test_tables_with_little_in_them(run, quick, tmp_path, table):
     (tmp_path / "t.csv").write_text(table)
     settings = ["--order", "linear", "--set", "kernel=epanechnikov"] if "5," in table or "1e6" in table else []
-    status, out, _ = run("t.csv", "--target", "y", *settings)
-    assert status == 0
+    out, _ = made(run("t.csv", "--target", "y", *settings))
     assert "nan" not in out
     assert {"attention.png", "fit.svg"} <= set(pictures(tmp_path / "regression"))
 
@@ -234,7 +222,7 @@ def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, home
     refused(run("homes.csv", "--target", "price"), message + options)
     refused(run("homes.csv", "--target", "price", "--feature", "area"), message + options)
     refused(run("homes.csv", "--target", "area"), message + "numbers are needed")
-    assert run("homes.csv", "--target", "price", "--feature", "age", "--set", "bandwidth=2")[0] == 0
+    made(run("homes.csv", "--target", "price", "--feature", "age", "--set", "bandwidth=2"))
     homes.loc[6, "area"] = None
     homes.to_csv("homes.csv", index=False)
     refused(
@@ -271,8 +259,7 @@ def test_numbers_too_large_to_compute_with_are_one_line(run, homes, tmp_path, co
 
 def test_long_work_says_how_far_it_is(run, quick, homes, monkeypatch):
     monkeypatch.setattr("dikkat.regression.progress._EVERY", 0.0)
-    status, _, err = run("homes.csv", "--target", "price")
-    assert status == 0
+    _, err = made(run("homes.csv", "--target", "price"))
     lines = err.splitlines()
     assert re.fullmatch(
         r"finding the bandwidth: \d+\.\d times over all pairs of rows, 0 s", lines[0].replace(" 1 s", " 0 s")
@@ -307,9 +294,9 @@ def test_without_a_table_the_experiment_is_made(run, tmp_path):
         assert f" {error:.4f}\n" in out
     assert f"\n{len(model.history_) - 1} " in out
     for folder, seed in (("zero", 0), ("one", 1)):
-        assert run("-o", folder, "--seed", seed)[0] == 0
-    made, zero, one = ((tmp_path / name / "predictions.csv").read_bytes() for name in ("made", "zero", "one"))
-    assert made == zero != one
+        made(run("-o", folder, "--seed", seed))
+    first, zero, one = ((tmp_path / name / "predictions.csv").read_bytes() for name in ("made", "zero", "one"))
+    assert first == zero != one
     refused(run("--seed", "-1"), "--seed: got -1; expected at least 0")
 
 
@@ -320,8 +307,7 @@ def test_options_for_a_table_need_one(run, option):
 
 def test_help_fits_80_columns(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    status, page, _ = run("--help")
-    assert status == 0
+    page, _ = made(run("--help"))
     assert max(map(len, page.splitlines())) <= 80
     assert "Example" in page
     assert "…" not in page

@@ -1,10 +1,9 @@
 import platform
-import sys
 
 import pytest
 import torch
 
-from dikkat.cli import main
+from command import command_line, made
 
 
 @pytest.fixture
@@ -12,14 +11,11 @@ def report(monkeypatch, capsys, tmp_path):
     """What `dikkat report` prints, as {title: lines}, with both caches in the test's folder."""
     monkeypatch.setenv("DIKKAT_CACHE", str(tmp_path / "corpora"))
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
-    monkeypatch.setattr(sys, "argv", ["dikkat", "report"])
+    run = command_line(monkeypatch, capsys, "report")
 
     def call():
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert not stopped.value.code
         found = {}
-        for line in capsys.readouterr().out.splitlines():
+        for line in made(run())[0].splitlines():
             if not line.startswith("  "):
                 title = line
             found.setdefault(title, []).extend([line.strip()] if line.startswith("  ") else [])

@@ -12,6 +12,7 @@ import torch
 from numba import carray
 
 import dikkat
+from command import run_before
 from dikkat import scores
 from dikkat.cpu.attention.record import CALL as ATTENTION
 from dikkat.cpu.engine import record
@@ -39,13 +40,8 @@ def fenced(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of the regions and outputs that were looked at."""
-    names, check = set[str](), record._check
-
-    def told(name: str, *room: Any) -> None:
-        names.add(name)
-        check(name, *room)
-
-    monkeypatch.setattr(record, "_check", told)
+    names = set[str]()
+    run_before(monkeypatch, record, "_check", lambda name, *_: names.add(name))
     return names
 
 

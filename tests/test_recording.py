@@ -4,6 +4,7 @@ import json
 import threading
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import dikkat
+from command import run_before
 from dikkat import observers, scores
 from dikkat.cpu.attention import launch
 from dikkat.recurrent import AttentionalGRU
@@ -114,13 +116,8 @@ def test_training_has_the_same_losses_and_gradients_and_weights_before_dropout()
 def test_in_inference_what_is_recorded_is_a_by_product(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     layer, x = dikkat.MultiHeadAttention(12, 3, score=scores.Additive(4, 4, 5)).eval(), torch.randn(2, 331, 12)
-    pooled, summarise = [], launch.summarise
-
-    def told(*arguments: Any, pools: bool = False) -> Any:
-        pooled.append(pools)
-        return summarise(*arguments, pools=pools)
-
-    monkeypatch.setattr(launch, "summarise", told)
+    pooled: list[bool] = []
+    run_before(monkeypatch, launch, "summarise", lambda *_, pools=False: pooled.append(pools))
     with torch.no_grad():
         before, weights = layer(x, x, x, LENS[:2] * 30), layer(x, x, x, LENS[:2] * 30, return_weights=True)[1]
         for recorders in (1, 2):
@@ -303,11 +300,8 @@ def test_threads_record_their_own_runs_alone() -> None:
             both.wait()
         traces[number] = trace
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(run, range(3)))
     assert [[traces[number].count(name) for name in traces[number].names] for number in range(2)] == [[1] * 4, [2] * 4]
     assert [len(traces[number]["own", 0].sums) for number in range(2)] == [1, 2]
 

@@ -1,6 +1,5 @@
 """Attention over 2 and 4 gloo ranks against the twin in `kit.py`."""
 
-import os
 import re
 
 import pytest
@@ -8,24 +7,18 @@ import torch
 
 import dikkat
 import kit
+from command import once
 from dikkat.distributed import attend
 from dikkat.scores import Dot
-from dikkat.storage.locks import locked
 from ranks.cases import CALLS, DROPOUT, dropped_case, heads_case, hidden_case
 from ranks.processes import run_ranks
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def results(request, tmp_path_factory):
-    base = tmp_path_factory.getbasetemp()
-    # Test processes side by side share what one of them has the ranks do.
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"ranks-{request.param}"
-    folder.mkdir(exist_ok=True)
-    with locked(folder / "lock", wait=True):
-        if not (folder / "done").exists():
-            for rank, done in enumerate(run_ranks(request.param, folder, "ranks.cases:all_calls")):
-                assert done.returncode == 0, f"rank {rank}: {done.stderr[-3000:]}"
-            (folder / "done").touch()
+    with once(tmp_path_factory, f"ranks-{request.param}") as (folder, new):
+        for rank, done in enumerate(run_ranks(request.param, folder, "ranks.cases:all_calls") if new else ()):
+            assert done.returncode == 0, f"rank {rank}: {done.stderr[-3000:]}"
     left = {path.stem: path.read_text() for path in folder.glob("rank-*.txt")}
     return {"world": request.param, "left": left, **torch.load(folder / f"results-{request.param}.pt")}
 

@@ -23,6 +23,12 @@ TINY = Settings(
 )  # fmt: skip
 
 
+def tell_bfloat16(patch: pytest.MonkeyPatch, **capabilities: bool) -> None:
+    """Have PyTorch tell of a processor with these capabilities; imitated products do for those in bfloat16."""
+    patch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    patch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Tests run side by side: threads of small products that wait for each other would slow all of them twentyfold."""

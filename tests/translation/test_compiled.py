@@ -8,6 +8,7 @@ import pickle
 import signal
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -351,22 +352,17 @@ def test_a_real_ctrl_c_ends_a_search_of_many_seconds():
 
 
 def test_threads_that_search_first_at_once_share_what_is_packed(caplog):
-    model, found, ready = make(), {}, threading.Barrier(4)
+    model, ready = make(), threading.Barrier(4)
 
-    def searching(index):
+    def searching(_):
         ready.wait()
-        found[index] = beam_search(model, SOURCES, Search(3))
+        return beam_search(model, SOURCES, Search(3))
 
-    with caplog.at_level("INFO", logger="dikkat"):
-        threads = [threading.Thread(target=searching, args=(index,)) for index in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with caplog.at_level("INFO", logger="dikkat"), ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(searching, range(4)))
     assert sum("packed into panels" in each.message for each in caplog.records) == 1
-    for each in found.values():
+    for each in found:
         same(each, beam_search(model, SOURCES, Search(3)), share=0)
-    assert len(found) == 4
 
 
 def _in_child(model, pipe):

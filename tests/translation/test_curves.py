@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
+from command import run_before
 from dikkat.translation import Search
 from dikkat.translation.training import train as module
 from dikkat.translation.training.curves import Curves
@@ -59,18 +60,13 @@ def test_bleu_is_that_of_greedy_translations(tmp_path):
 
 
 def test_who_goes_on_goes_on_with_the_curve(tmp_path, monkeypatch):
-    class StoppedError(BaseException):
-        pass
+    def stopping(loop, *_):
+        if loop.state.step == 34:
+            raise SystemExit
 
-    def stopping(self, *args):
-        if self.state.step == 34:
-            raise StoppedError
-        return inner(self, *args)
-
-    inner = Loop._take_step
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_take_step", stopping)
-        with pytest.raises(StoppedError):
+        run_before(patch, Loop, "_take_step", stopping)
+        with pytest.raises(SystemExit):
             train(SETTINGS, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
     train(SETTINGS, PAIRS, PAIRS[:5], folder=tmp_path / "run", resume=True, progress=False)
     curves = read(tmp_path / "run")

@@ -8,13 +8,15 @@ from chromium import names, needs_chromium, outcomes_of
 
 @pytest.fixture(scope="session")
 def outcomes(translator, tmp_path_factory):
-    page = tmp_path_factory.mktemp("living") / "page.html"
-    translator.export_html(page, title="English to French", examples=["The man is calm.", "Go."])
-    text = page.read_text(encoding="utf-8")
-    damaged = page.with_name("damaged.html")
-    damaged.write_text(re.sub(r'(id="dikkat-model"[^>]*>.{4000})....', r"\1AAAA", text), encoding="utf-8")
-    assert damaged.read_text(encoding="utf-8") != text
-    return outcomes_of("browser.mjs", page, damaged)
+    def prepare(folder):
+        page, damaged = folder / "page.html", folder / "damaged.html"
+        translator.export_html(page, title="English to French", examples=["The man is calm.", "Go."])
+        text = page.read_text(encoding="utf-8")
+        damaged.write_text(re.sub(r'(id="dikkat-model"[^>]*>.{4000})....', r"\1AAAA", text), encoding="utf-8")
+        assert damaged.read_text(encoding="utf-8") != text
+        return page, damaged
+
+    return outcomes_of("browser.mjs", tmp_path_factory, prepare)
 
 
 @needs_chromium

@@ -44,14 +44,16 @@ def trace():
 
 @pytest.fixture(scope="session")
 def outcomes(translator, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
-    shown = sentences()
-    languages = {"source_language": "fr", "target_language": "en"}
-    save_page(folder / "sentences.html", shown, scores=[64.25] * len(shown), score_name="chrF", **languages)
-    lines = ["The man is calm.", "I lost.", "Go."]
-    save_page(folder / "alive.html", translator.translate(lines), translator=translator)
-    trace().to_html(folder / "calls.html", title="Calls of <i>a</i> model")
-    return outcomes_of("pages.mjs", folder)
+    def prepare(folder):
+        shown = sentences()
+        languages = {"source_language": "fr", "target_language": "en"}
+        save_page(folder / "sentences.html", shown, scores=[64.25] * len(shown), score_name="chrF", **languages)
+        lines = ["The man is calm.", "I lost.", "Go."]
+        save_page(folder / "alive.html", translator.translate(lines), translator=translator)
+        trace().to_html(folder / "calls.html", title="Calls of <i>a</i> model")
+        return [folder]
+
+    return outcomes_of("pages.mjs", tmp_path_factory, prepare)
 
 
 @needs_chromium

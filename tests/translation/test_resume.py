@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from command import run_before
 from dikkat.storage import folders
 from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError
 from dikkat.translation.errors import TrainingFolderError
@@ -240,16 +241,13 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
-    step = Loop._take_step
-
-    def spoiled(self, *args):
-        if self.state.step == 6:
+    def spoiled(loop, *_):
+        if loop.state.step == 6:
             with torch.no_grad():
-                self.model.bridge.bias[3] = float("nan")
-        return step(self, *args)
+                loop.model.bridge.bias[3] = float("nan")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_take_step", spoiled)
+        run_before(patch, Loop, "_take_step", spoiled)
         with pytest.raises(TrainingDivergedError, match=r"at step 7, where bridge\.bias is not finite"):
             learn(SHORT, tmp_path / "run")
     newest = RunFolder(tmp_path / "run").newest()
@@ -284,35 +282,22 @@ def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monk
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_at_the_next_step_with_a_checkpoint(tmp_path, monkeypatch, number):
-    step, before = Loop._take_step, signal.getsignal(number)
-    settings = dataclasses.replace(SHORT, checkpoint_steps=1000)
-
-    def interrupted(self, *args):
-        if self.state.step == 5:
-            os.kill(os.getpid(), number)
-        return step(self, *args)
-
+    handler, settings = signal.getsignal(number), dataclasses.replace(SHORT, checkpoint_steps=1000)
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_take_step", interrupted)
+        run_before(patch, Loop, "_take_step", lambda loop, *_: loop.state.step == 5 and os.kill(os.getpid(), number))
         result = learn(settings, tmp_path / "run")
     assert result.interrupted
     assert result.resumable
     assert len(result.epochs) == 1
     assert RunFolder(tmp_path / "run").newest().name == "step-000000006"
-    assert signal.getsignal(number) is before
+    assert signal.getsignal(number) is handler
     again = learn(settings, tmp_path / "run", resume=True)
     assert not again.interrupted
     assert equal(weights(again), weights(in_peace(settings)))
 
 
 def test_before_the_first_validation_there_is_nothing_but_the_folder(tmp_path, monkeypatch):
-    step = Loop._take_step
-
-    def interrupted(self, *args):
-        os.kill(os.getpid(), signal.SIGINT)
-        return step(self, *args)
-
-    monkeypatch.setattr(Loop, "_take_step", interrupted)
+    run_before(monkeypatch, Loop, "_take_step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     result = learn(SHORT, tmp_path / "run")
     assert (result.interrupted, result.resumable, result.epochs) == (True, True, [])
     with pytest.raises(KeyboardInterrupt):
@@ -327,12 +312,12 @@ def test_the_second_ctrl_c_stops_at_once(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
         reached.append(args)
 
-    before = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(Loop, "_take_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         learn(SHORT, tmp_path / "run")
     assert reached == []
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_in_another_thread_signals_are_left_alone():
@@ -404,14 +389,11 @@ def test_the_seconds_are_those_of_the_whole_training(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("progress", [None, False])
 def test_ctrl_c_is_answered_where_anything_is_shown(capfd, monkeypatch, progress):
-    step = Loop._take_step
-
-    def interrupted(self, *args):
-        if self.state.step == 5:
+    def interrupted(loop, *_):
+        if loop.state.step == 5:
             signal.raise_signal(signal.SIGINT)
-        return step(self, *args)
 
-    monkeypatch.setattr(Loop, "_take_step", interrupted)
+    run_before(monkeypatch, Loop, "_take_step", interrupted)
     assert train(SHORT, PAIRS, PAIRS[:5], progress=progress).interrupted
     answered = "dikkat: stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err.splitlines()
     assert answered == (progress is None)
@@ -508,13 +490,8 @@ def begun_with_two_threads(tmp_path, monkeypatch):
 
 @pytest.fixture
 def threads_of_steps(monkeypatch):
-    found, step = set(), Loop._take_step
-
-    def looking(self, *args):
-        found.add(torch.get_num_threads())
-        return step(self, *args)
-
-    monkeypatch.setattr(Loop, "_take_step", looking)
+    found = set()
+    run_before(monkeypatch, Loop, "_take_step", lambda *_: found.add(torch.get_num_threads()))
     return found
 
 

@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from command import run_before
 from dikkat.translation import SettingsError
 from dikkat.translation.training.schedules import share_of_learning_rate
 from dikkat.translation.training.train import train
@@ -35,13 +36,7 @@ def test_the_decays_by_hand():
 def rates(monkeypatch, validation, **changes):
     """The learning rate of every step of a training, as the optimiser has it."""
     seen = []
-    step = torch.optim.Adam.step
-
-    def spied(self, *args, **kwargs):
-        seen.append(self.param_groups[0]["lr"])
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.optim.Adam, "step", spied)
+    run_before(monkeypatch, torch.optim.Adam, "step", lambda adam, *_: seen.append(adam.param_groups[0]["lr"]))
     result = train(dataclasses.replace(TINY, **changes), PAIRS, validation, progress=False)
     return seen, result
 

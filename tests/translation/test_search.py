@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from command import run_before
 from dikkat.translation import (
     InputError,
     Search,
@@ -116,7 +117,6 @@ def agree(found, wanted):
 SOURCES = st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=1, max_size=7), min_size=1, max_size=5)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @hypothesis_settings(deadline=None)
 @given(
     SOURCES,
@@ -128,16 +128,18 @@ SOURCES = st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=
     st.sampled_from([(0, None), (0.4, None), (1, 1.1), (2.2, 2.2), (0, 0.3), (3, None)]),
 )
 def test_a_batch_is_searched_as_its_sentences_are_one_by_one(
-    compiled, sources, vocabulary, seed, widths, penalty, longest, ratios
+    sources, vocabulary, seed, widths, penalty, longest, ratios
 ):
     model = make(vocabulary, seed)
     search = Search(*widths, penalty, *ratios, max_length=longest)
+    compiled = beam_search(model, sources, search)
     with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr(search_module, "runnable", lambda *_: None)
-        results = beam_search(model, sources, search)
-    for source, found in zip(sources, results, strict=True):
-        agree(found, plain(model, source, search))
+        patch.setattr(search_module, "runnable", lambda *_: None)
+        stepped = beam_search(model, sources, search)
+    for source, *found in zip(sources, compiled, stepped, strict=True):
+        wanted = plain(model, source, search)
+        for each in found:
+            agree(each, wanted)
 
 
 MANY = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
@@ -225,14 +227,12 @@ def test_equally_likely_ones_come_in_order():
 @pytest.mark.usefixtures("steps")
 def test_what_ended_costs_nothing_any_more(monkeypatch):
     model, search, batches = make(seed=7, sharpness=4), Search(5, n_best=5, length_penalty=0), []
-    step = model.step_features
 
     def counted(previous, memory, state):
         assert len(previous) == memory.key.shape[0] == state.shape[1]
         batches.append(len(previous))
-        return step(previous, memory, state)
 
-    monkeypatch.setattr(model, "step_features", counted)
+    run_before(monkeypatch, model, "step_features", counted)
     found = beam_search(model, MANY, search)
     assert batches[:2] == [7, 35]
     assert batches[1:] == sorted(batches[1:], reverse=True)

@@ -132,9 +132,12 @@ def outcomes(translator, tmp_path_factory):
             heatmaps(words[None], queries=["me", "you"], keys=["one", "two", "<b>three</b>"], interactive=True)
         ),
     }
-    path = tmp_path_factory.mktemp("widgets") / "states.json"
-    path.write_text(json.dumps(states), encoding="utf-8")
-    return outcomes_of("widget.mjs", path)
+
+    def prepare(folder):
+        (folder / "states.json").write_text(json.dumps(states), encoding="utf-8")
+        return [folder / "states.json"]
+
+    return outcomes_of("widget.mjs", tmp_path_factory, prepare)
 
 
 @needs_chromium

@@ -12,6 +12,8 @@ Each run is a fork of this process, which has imported the large libraries once,
 """
 
 import argparse
+import ast
+import builtins
 import contextlib
 import importlib
 import json
@@ -21,6 +23,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import symtable
 import sys
 import tempfile
 import time
@@ -34,6 +37,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CHANGES = Path(__file__).with_name("changes.toml")
 _LARGE = ("torch", "numba", "sklearn.base", "scipy.stats", "pyarrow", "tokenizers", "typer")
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -44,14 +48,32 @@ def changes() -> list[dict[str, Any]]:
 
 
 def changed(text: str, change: dict[str, Any]) -> str:
-    """A file's text with a change made.
+    """A file's text with a change made in the function that it names.
 
     Raises:
-        ValueError: what is to be changed is not there, or not once.
+        ValueError: there is no such function, or what is to be changed is not there once.
     """
-    if (times := text.count(change["old"])) != 1:
-        raise ValueError(f"{change['id']}: in {change['file']} its old text is there {times} times; expected once")
-    return text.replace(change["old"], change["new"])
+    body: list[ast.stmt] = ast.parse(text).body
+    for name in change["function"].split("."):
+        found = [each for each in body if isinstance(each, _NAMED) and each.name == name]
+        if not found:
+            raise ValueError(f"{change['id']}: in {change['file']} there is no {change['function']}")
+        body = found[-1].body  # behind its overloads
+    lines = text.splitlines(keepends=True)
+    before, own, behind = lines[: (a := found[-1].lineno - 1)], lines[a : (b := found[-1].end_lineno)], lines[b:]
+    if (times := "".join(own).count(change["old"])) != 1:
+        raise ValueError(f"{change['id']}: in {change['function']} its old text is there {times} times; expected once")
+    return "".join([*before, "".join(own).replace(change["old"], change["new"]), *behind])
+
+
+def unknown_names(text: str) -> set[str]:
+    """Names that a module reads and never binds: with one, a test would be red for the wrong reason."""
+    tables = [top := symtable.symtable(text, "changed", "exec")]
+    for table in tables:
+        tables += table.get_children()
+    bound = {each.get_name() for each in top.get_symbols() if each.is_assigned() or each.is_imported()}
+    read = {each.get_name() for table in tables for each in table.get_symbols() if each.is_global()}
+    return read - bound - set(dir(builtins))
 
 
 def bring_up_to_date(copy: Path) -> None:

@@ -165,11 +165,11 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 def run(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str,
     valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
-    key_bias: Tensor | None = None, exclude: Tensor | None = None,
+    bias: Tensor | None = None, key_bias: Tensor | None = None, exclude: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes."""
     signature = None
-    if impl == "auto" and mask is key_bias is exclude is None:
+    if impl == "auto" and mask is bias is key_bias is exclude is None:
         signature = _signature(query, key, value, score, requested, valid_lens, causal)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
@@ -187,7 +187,7 @@ def run(
                 return result
     problem = call.problem(
         query, key, value, score, requested,
-        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+        valid_lens=valid_lens, mask=mask, causal=causal, bias=bias, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
     program = Program.of(problem, impl)
     result = program.run()

@@ -33,8 +33,7 @@ def run(problem: Problem) -> Result:
     # Where no operand is broadcast, `bmm` spares a small call what `matmul` looks at first.
     product = torch.bmm if problem.kept is not None and len(problem.lead) == 1 else torch.matmul
     scores = pair_scores(problem, hidden_from_some, product)
-    if restrictions.key_bias is not None:
-        scores = scores + restrictions.key_bias[..., None, :]
+    scores = restrictions.biased(scores)
     if scores.shape[:-2] != problem.lead:  # a restriction may have leading dimensions that no query or key has
         scores = scores.expand(*problem.lead, *scores.shape[-2:])
     if problem.pair == "distance" and problem.profile != "gaussian":  # beyond a kernel's support a key is hidden too

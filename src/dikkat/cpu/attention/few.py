@@ -34,7 +34,7 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append("it has no dropout")
     if problem.profile != "gaussian":
         reasons.append(f"it has no {problem.profile} kernel")
-    if any(t is not None for t in (restrictions.mask, restrictions.key_bias, restrictions.exclude)):
+    if any(t is not None for t in (restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)):
         reasons.append("it takes lengths and causality, and no other restriction")
     if any(t.shape[:-2] != lead for t in operands):
         reasons.append("query, key and value must have all leading dimensions: it broadcasts none")
@@ -140,7 +140,8 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     call.run(few_kernel.backward, call.batch)
     if problem.weight is not None:
         by_weight = by_task.sum(0).view(problem.weight.shape)
-    return Gradients(by_query, by_key, by_weight, by_value, torch.empty(0, device="cpu"))
+    nothing = torch.empty(0, device="cpu")
+    return Gradients(by_query, by_key, by_weight, by_value, bias=nothing, key_bias=nothing)
 
 
 _KERNEL = Kernel(_forward, _backward, "numba-few")

@@ -163,19 +163,17 @@ def _searched(
     if ridge is None:
         rule = np.append(rule, math.log(RIDGE))
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
-    path = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
+    steps, last, _ = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
     if by == "loo-1se":
         few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
         alike = _alike(part, rule, box) if few else None
-        if alike is not None and _predicts_as_well(part, alike, rule, box):
-            path.append(alike.step())
-        else:
-            path.append(_simplest(whole, whole(path[-1].t), alike, box))
-    last = whole(path[-1].t)
+        as_well = alike is not None and _predicts_as_well(part, alike, rule, box)
+        last = alike if alike is not None and as_well else _simplest(whole, last, alike, box)
+        steps = [*steps, last.step()]
     if whole.kind == "loo":  # the others count the degrees of freedom themselves
         wider = _wide_enough(whole, last, box)
-        last, path = wider, path if wider is last else [*path, wider.step()]
-    return _Candidate(whole, path, last, neighbors)
+        last, steps = wider, steps if wider is last else [*steps, wider.step()]
+    return _Candidate(whole, steps, last, neighbors)
 
 
 def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -349,14 +347,14 @@ def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box
             continue
         inner_alike = _alike(inner, rule, box)
         starts = [inner_alike, *_with_some(inner, rule, box, inner_alike)]
-        own = _simplest(inner, inner(_descent(inner, inner, starts, 0 * box.width, box)[-1].t), None, box)
+        own = _simplest(inner, _descent(inner, inner, starts, 0 * box.width, box).last, None, box)
         for which, step in enumerate((own, inner_alike)):
             errors[which] += inner.error_at(held, step.t)
     return bool(errors[1] <= errors[0])
 
 
-def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Step:
-    """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
+def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Trial:
+    """The trial with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
 
     def without(trial: Trial, c: int) -> Trial:
         t = trial.t.copy()
@@ -375,7 +373,7 @@ def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box)
         if not _is_near(criterion, best, trial):
             break
         chosen = trial
-    return chosen.step()
+    return chosen
 
 
 def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
@@ -403,16 +401,16 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array, box: _Box) -> list[Step]:
-    """The steps from the best start to the minimum over all rows."""
+def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array, box: _Box) -> _Path:
+    """The path from the best start to the minimum over all rows."""
     rough = _rough(part, starts, box)
     if part is whole:
         fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
         start, end = min(zip(rough, fine, strict=False), key=lambda pair: pair[1].last.error)
-        return [*start.steps, *end.steps[1:]]
+        return end._replace(steps=[*start.steps, *end.steps[1:]])
     trials = ((whole(box.clip(path.last.t - grow)), path.curve) for path in rough[:3])
     first, curve = min(trials, key=lambda pair: pair[0].error)
-    return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow.max())).steps
+    return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow.max()))
 
 
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:

@@ -806,10 +806,7 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
     assert "dikkat: --batch-tokens: got 3; expected at least" in err
 
 
-HOW = (
-    "is not installed; run pip install '.[{extra}]' in the folder of dikkat's sources, or pip install 'WHEEL[{extra}]' "
-    "with the path of its wheel"
-)
+HOW = f'is not installed. Run: pip install -e "{Path(__file__).parents[1]}[{{extra}}]"'
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
-# The first Python that MXNet, whose last release is of 2022, can run on; empty where there is none.
+# The first Python that MXNet, whose last release is of 2022 and for Intel, can run on; empty where there is none.
 MXNET_PYTHON ?= $(shell for python in python3.11 python3; do \
-  $$python -c 'import sys; sys.exit(sys.version_info[:2] > (3, 11))' 2> /dev/null && { echo $$python; break; }; done)
+  $$python -c 'import platform, sys; sys.exit(sys.version_info[:2] > (3, 11) or platform.machine() != "x86_64")' 2> /dev/null && { echo $$python; break; }; done)
 MXNET := .venv-mxnet/bin
 SOURCES := src tests benchmarks examples docs tools conftest.py
 # Without bytecode of all that is installed: what is imported is compiled then.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+# The first that installs dependency groups.
+PIP := 'pip>=25.1'
+TEST := -e '.[translation,regression,dask,datasets,tensorboard,textbook,transformers,onnx,serve]' --group test
 # Threads that wait busily for work would take the cores from the other process's.
 WAITING := OMP_WAIT_POLICY=passive
 PYTEST := $(WAITING) $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
@@ -32,7 +35,7 @@ WEB := web/node_modules/installed
 help:  ## Say what there is.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: .venv/demo  ## Train a translator on the phrasebook, score it, and show what it looks at.
+demo: .venv/demo  ## Train a translator on the phrasebook, score it, and make the page in which it lives.
 	$(BIN)/python examples/demo.py
 
 install: .venv/tools  ## The environment of the commands: translation and regression.
@@ -67,10 +70,11 @@ test-pythons:  ## The core's tests on each of $(PYTHONS) that is here, each in a
 	for version in $(PYTHONS); do \
 	  command -v python$$version > /dev/null && python$$version -c '' 2> /dev/null || { echo "python$$version: not here"; continue; }; \
 	  python$$version -m venv .venv-$$version && \
-	  .venv-$$version/bin/python $(INSTALL) -c constraints.txt -e '.[test]' && \
+	  .venv-$$version/bin/python $(INSTALL) $(PIP) && \
+	  .venv-$$version/bin/python $(INSTALL) -c constraints.txt $(TEST) && \
 	  $(WAITING) .venv-$$version/bin/python -m pytest -q --numprocesses=2 $(FAST_TESTS) || exit 1; done
 
-test-mxnet: $(if $(MXNET_PYTHON),.venv-mxnet/installed,.venv/test)  ## The textbook's chapters on MXNet; without Python 3.11 or older, skipped and counted.
+test-mxnet: $(if $(MXNET_PYTHON),.venv-mxnet/installed,.venv/test)  ## The textbook's chapters on MXNet; without Python 3.11 or older on Intel, skipped and counted.
 	$(if $(MXNET_PYTHON),$(WAITING) $(MXNET)/python -m pytest -q --numprocesses=2 --dist=worksteal $(MXNET_TESTS) src/dikkat/textbook/mxnet.py,$(PYTEST) $(MXNET_TESTS))
 
 mxnet: $(if $(MXNET_PYTHON),.venv-mxnet/installed)  # the environment of test-mxnet, where it can be had
@@ -116,19 +120,20 @@ clean:  ## Remove the environments and everything made.
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv || { echo "Python has no venv: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
+	$(BIN)/python $(INSTALL) $(PIP)
 	touch $@
 
-.venv/demo: extra := translation
-.venv/tools: extra := regression
-.venv/test: extra := test
-.venv/frameworks: extra := frameworks
-.venv/check: extra := check
+.venv/demo: parts := -e '.[translation]'
+.venv/tools: parts := -e '.[regression]'
+.venv/test: parts := $(TEST)
+.venv/frameworks: parts := -e '.[jax,textbook-tensorflow]'
+.venv/check: parts := --group check
 .venv/tools: | .venv/demo
 .venv/test: | .venv/tools
 .venv/frameworks .venv/check: | .venv/test
 
 .venv/demo .venv/tools .venv/test .venv/frameworks .venv/check: .venv/python pyproject.toml constraints.txt
-	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[$(extra)]'
+	$(BIN)/python $(INSTALL) -c constraints.txt $(parts)
 	touch $@
 
 .venv-mxnet/installed: pyproject.toml constraints-mxnet.txt

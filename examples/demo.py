@@ -10,6 +10,7 @@ from dikkat.translation import Search, Settings, evaluate, hold_out, train
 from dikkat.translation.phrasebook import split
 
 SENTENCES = ["go .", "i lost .", "he's calm .", "i'm home ."]
+OFFERED = ["I lost.", "He's calm.", "She is tired."]
 SETTINGS = Settings(
     min_freq=1,
     embedding_size=128,
@@ -53,9 +54,13 @@ def main() -> None:
     )
     save(figure, folder / "heatmap.png")
     save_page(folder / "translations.html", [*examples, *translations[:20]])
+    living = folder / "translator.html"
+    translator.export_html(living, title="English to French", examples=OFFERED)
     print(f"picture: {folder / 'heatmap.png'}")
-    print(f"page: {folder / 'translations.html'}")
+    print(f"translations: {folder / 'translations.html'}")
     print(f"model: {folder / 'model'}")
+    print(f"Now open {living.resolve().as_uri()} in a browser: it translates as you type, shows where it looks,")
+    print("and writes on from what you change.")
 
 
 if __name__ == "__main__":

@@ -773,10 +773,7 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
     assert "dikkat: --batch-tokens: got 3; expected at least" in err
 
 
-HOW = (
-    "is not installed; run pip install '.[{extra}]' in the folder of dikkat's sources, or pip install 'WHEEL[{extra}]' "
-    "with the path of its wheel"
-)
+HOW = f'is not installed. Run: pip install -e "{Path(__file__).parents[1]}[{{extra}}]"'
 
 
 @pytest.mark.parametrize(
@@ -875,22 +872,63 @@ def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "dikkat: interrupted\n")
 
 
-def test_every_help_page_fits_80_columns_and_no_flag_looks_as_if_it_took_a_value(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    everything = "train translate evaluate show info quantize export serve compare recipes regress report"
-    for command in ([], *([name] for name in everything.split())):
-        page, _ = made(run(*command, "--help"))
-        assert f"dikkat {' '.join(command)}" in page
-        assert "Example" in page if command else all(name in page for name in everything.split())
-        assert max(map(len, page.splitlines())) <= 80
-        assert not re.search(r"<(bool|str|path|list|int|float)", page)
-        assert "…" not in page
+COMMANDS = "train translate evaluate show info quantize export serve compare recipes regress warm report".split()
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_help_begins_with_an_example_and_fits_the_terminal(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in COMMANDS:
+        status, page, _ = run(command, "--help")
+        assert status == 0
+        assert page.startswith(f"Example:\n  dikkat {command}")
+        assert max(map(len, page.splitlines())) <= columns
+        assert not re.search(r"<(bool|str|path|list|int|float)|[\\…│\x1b]", re.sub(r" \\\n", "", page), re.IGNORECASE)
         assert "(0.05)" not in page
+    _, page, _ = run("--help")
+    assert all(re.search(rf"^  {name}\b", page, re.MULTILINE) for name in COMMANDS)
+    assert max(map(len, page.splitlines())) <= columns
     assert run("--version") == (0, f"dikkat {version('dikkat')}\n", "")
     _, page, _ = run("train", "--help")
-    page = " ".join(page.replace("│", " ").split())
+    page = " ".join(page.split())
     for text in ("--no-bidirectional ", "[default: 64]", "[default: none]", "--max-length", "scaled_dot,"):
         assert text in page
+
+
+def test_dikkat_alone_shows_the_ways_in(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    status, page, error = run()
+    assert (status, error) == (0, "")
+    assert len(page.splitlines()) < 30
+    assert max(map(len, page.splitlines())) <= 40
+    typed = page.replace(" \\\n", "")
+    for way in (
+        "dikkat train --corpus",
+        "dikkat export my-model --html",
+        "dikkat regress",
+        "with dikkat.record(model)",
+    ):
+        assert f"\n  {way}" in re.sub(" +", " ", typed).replace("\n ", "\n  ")
+
+
+@pytest.mark.parametrize(("lines", "paged"), [(20, True), (2000, False)])
+def test_help_that_a_terminal_is_too_low_for_is_paged(run, monkeypatch, lines, paged):
+    pages = []
+    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr("pydoc.pager", pages.append)
+    _, shown, _ = run("train", "--help")
+    assert ("--embedding-size" in shown) != paged
+    assert len(pages) == paged
+
+
+def test_a_terminal_is_told_the_next_step(run, model, tmp_path, monkeypatch):
+    page = tmp_path / "a page.html"
+    assert run("export", model, "--html", page)[2] == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run("export", model, "--html", page)[2] == f"next: open {page.as_uri()} in a browser\n"
+    assert "%20" in page.as_uri()
+    assert run("translate", model, "Go.")[2] == f"next: dikkat show {model} Go., to see what it looked at\n"
 
 
 def test_every_setting_and_every_way_of_searching_has_the_option_of_its_name(run):

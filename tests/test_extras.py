@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,20 @@ def test_a_message_names_an_extra_that_brings_the_package(extra):
     assert extras._EXTRAS[extra] <= own
     named = set().union(*extras._EXTRAS.values())
     assert own <= named, "a package of an extra that no message names"
+
+
+@pytest.mark.parametrize(
+    ("told", "source"),
+    [
+        (None, "dikkat"),
+        ('{"url": "https://example.org/dikkat.whl"}', "dikkat"),
+        ('{"url": "file:///some%20where/dikkat-1-py3-none-any.whl"}', "/some where/dikkat-1-py3-none-any.whl"),
+    ],
+)
+def test_a_message_says_where_this_package_came_from(monkeypatch, told, source):
+    monkeypatch.setattr(extras, "__file__", "/nowhere/lib/dikkat/extras.py")
+    monkeypatch.setattr(extras, "distribution", lambda _: SimpleNamespace(read_text=lambda _: told))
+    assert extras.missing("onnx", "onnx") == f'onnx is not installed. Run: pip install "{source}[onnx]"'
 
 
 WITHOUT_NUMBA = """

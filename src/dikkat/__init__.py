@@ -65,6 +65,36 @@ __all__ = [
     "self_attention",
 ]
 
+_ROOMS = (
+    "attention", "distributed", "frameworks", "inspection", "layers", "masking", "recurrent", "regression", "scores",
+    "show", "state", "textbook", "translation",
+)  # fmt: skip
+
+# Names of other libraries and of the literature, in small letters, and what they are called here.
+_MEANT = {
+    "attention": "AdditiveAttention",
+    "bahdanauattention": "AdditiveAttention",
+    "concatattention": "AdditiveAttention",
+    "explain": "inspect",
+    "flash_attention": "attend",
+    "functional": "attend",
+    "generalattention": "BilinearAttention",
+    "gru": "recurrent.AttentionalGRU",
+    "heatmap": "show.heatmaps",
+    "kernelregression": "regression.NadarayaWatson",
+    "lstm": "recurrent.AttentionalLSTM",
+    "luongattention": "BilinearAttention",
+    "nadarayawatson": "regression.NadarayaWatson",
+    "nn": "layers",
+    "scaled_dot_product_attention": "attend",
+    "scaleddotproductattention": "DotProductAttention",
+    "sdpa": "attend",
+    "softmax": "masked_softmax",
+    "train": "translation.train",
+    "translator": "translation.Translator",
+    "visualize": "record",
+}
+
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first asked for.
@@ -72,15 +102,29 @@ def __getattr__(name: str) -> Any:
     Nobody needs PyTorch to read a page of help or a message, and whoever stops the command line while PyTorch is being
     imported is to see no traceback: so nothing is imported before there is somebody who would catch the interrupt.
     """
-    if name in ("distributed", "scores"):
+    if name in _ROOMS:
         return import_module(f"dikkat.{name}")
     if name in __all__:
         for home in ("attention", "state", "layers", "masking", "addresses", "adapters", "inspection", "huggingface"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}", name=name)
+
+
+def _meant(name: str) -> str:
+    """A question with the name that a stranger will have meant."""
+    if name.startswith("_"):
+        return ""
+    from difflib import get_close_matches
+
+    scores = import_module("dikkat.scores")
+    kinds = {each: kind for each, kind in vars(scores).items() if isinstance(kind, type) and each[0] != "_"}
+    known = {each.lower(): f"scores.{each}" for each, kind in kinds.items() if issubclass(kind, scores.Score)}
+    known |= {each.lower(): each for each in (*__all__, *_ROOMS)} | _MEANT
+    near = get_close_matches(name.lower(), known, n=1, cutoff=0.7)
+    return f"; did you mean dikkat.{known[near[0]]}?" if near else ". What there is: help(dikkat), dir(dikkat)"
 
 
 def __dir__() -> list[str]:
     """The public names, whether imported or not."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -1,7 +1,12 @@
 """Optional libraries: which extra installs each, and the message where one is missing."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import distribution
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 # The packages that each extra installs.
 _EXTRAS = {
@@ -15,7 +20,7 @@ _EXTRAS = {
     "onnx": {"onnx", "onnxruntime"},
     "serve": {"fastapi", "uvicorn", "prometheus_client", "limits"},
     "show": {"matplotlib"},
-    "notebook": {"anywidget"},
+    "notebook": {"anywidget", "jupyterlab"},
     "dask": {"dask"},
     "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
 }  # fmt: skip
@@ -34,17 +39,21 @@ def extra_of(package: str, *, first: str) -> str | None:
 def missing(package: str, extra: str) -> str:
     """The message for a package that is not installed.
 
-    dikkat is on no package index, so that pip needs to be told where its sources or its wheel are.
-
     Example:
         >>> missing("tokenizers", "translation")
-        "tokenizers is not installed; run pip install '.[translation]' in the folder of dikkat's sources, or \
-pip install 'WHEEL[translation]' with the path of its wheel"
+        'tokenizers is not installed. Run: pip install ...[translation]"'
     """
-    return (
-        f"{package} is not installed; run pip install '.[{extra}]' in the folder of dikkat's sources, or "
-        f"pip install 'WHEEL[{extra}]' with the path of its wheel"
-    )
+    return f'{package} is not installed. Run: pip install {_source()}[{extra}]"'
+
+
+def _source() -> str:
+    """The beginning of what pip takes for this package: its sources or its wheel, or its name on an index."""
+    folder = Path(__file__).parents[2]
+    if (folder / "pyproject.toml").is_file():
+        return f'-e "{folder}'
+    told = distribution("dikkat").read_text("direct_url.json")  # absent where it came from an index
+    url = urlsplit(json.loads(told)["url"] if told else "")
+    return f'"{url2pathname(url.path)}' if url.scheme == "file" else '"dikkat'
 
 
 @contextmanager

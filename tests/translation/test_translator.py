@@ -1,11 +1,21 @@
 import dataclasses
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator, beam_search
+from dikkat.translation import (
+    InputError,
+    Search,
+    Settings,
+    Tokenizer,
+    Translation,
+    TranslationModel,
+    Translator,
+    beam_search,
+)
 from dikkat.translation.decoding import translator as translator_module
 
 PAIRS = [("Where is the man?", "Où est l'homme ?"), ("She sees Marie.", "Elle voit Marie."), ("I lost.", "J'ai perdu.")]
@@ -65,9 +75,22 @@ def test_an_unknown_word_is_copied_where_the_model_looked():
         assert token == found.source_tokens[max(unknown, key=lambda index: weights[index].item())]
 
 
+def test_one_sentence_has_one_translation(translator):
+    (wanted,) = translator.translate(["Go."])
+    found = translator.translate("Go.")
+    assert (found.source, found.target, found.score) == ("Go.", wanted.target, wanted.score)
+
+
+def test_a_notebook_shows_the_weights():
+    weights = torch.tensor([[0.0, 0.996], [0.25, 0.75]])
+    page = Translation("a <b>", "x", ["a", "<b>"], ["<x>", "y"], weights, 0.0)._repr_html_()
+    assert re.findall(r"<th[^>]*>([^<]*)</th>", page) == ["", "a", "&lt;b&gt;", "&lt;x&gt;", "y"]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", page) == ["0 %", "100 %", "25 %", "75 %"]
+    assert re.findall(r"180, ([\d.]+)", page) == ["0.00", "1.00", "0.25", "0.75"]
+    assert "a &lt;b&gt; → <b>x</b>" in page
+
+
 def test_what_is_no_sentence_is_refused(translator):
-    with pytest.raises(TypeError, match="one string"):
-        translator.translate("Go.")
     with pytest.raises(TypeError, match=r"sentences\[1\]: got int"):
         translator.translate(["Go.", 3])
     with pytest.raises(TypeError, match="one string"):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @app.command(
     cls=Command,
     epilog="Examples:\n\n"
+    "dikkat compare phrasebook --vary score=additive,dot --output compared\n\n"
     "dikkat compare phrasebook --vary score=additive,dot,bilinear,none --vary cell=gru,lstm --output compared\n\n"
     "dikkat compare phrasebook --vary hidden_size=32,64,128 --vary seed=0,1 --output compared",
 )

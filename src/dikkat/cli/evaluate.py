@@ -1,6 +1,7 @@
 """`dikkat evaluate`."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ import typer
 
 from dikkat.cli import lines
 from dikkat.cli.app import Command, app, option
+from dikkat.cli.messages import suggest
 from dikkat.cli.options import (
     BatchSizeOption,
     CorpusOption,
@@ -49,7 +51,7 @@ _LinksOption = Annotated[
     cls=Command,
     name="evaluate",
     epilog="Examples:\n\n"
-    "dikkat evaluate my-model --corpus phrasebook\n\n"
+    "dikkat evaluate my-model --corpus test.tsv\n\n"
     "dikkat evaluate my-model --versus my-second-model "
     '--corpus \'{source = "test.en.gz", target = "test.fr.gz"}\'\n\n'
     "dikkat evaluate --hypotheses letters.fr --references letters.human.fr --json",
@@ -115,6 +117,8 @@ def evaluate_model(
             align(translator, pairs, batch_size=batch_size), read_links(links)
         )
     print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
+    if model and not as_json:
+        suggest(f"dikkat show {shlex.quote(str(model))} {shlex.quote(pairs[0][0])}, to see what it looks at")
 
 
 def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:

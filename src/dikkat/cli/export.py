@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dikkat.cli.app import Command, app, option
+from dikkat.cli.messages import in_browser, suggest
 from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
 from dikkat.storage.files import check_replaceable
@@ -13,7 +14,8 @@ from dikkat.translation.formats import model_folder
 
 @app.command(
     cls=Command,
-    epilog='Examples:\n\ndikkat export my-model --html translator.html --example "She is tired."\n\n'
+    epilog="Examples:\n\ndikkat export my-model --html translator.html\n\n"
+    'dikkat export my-model --html translator.html --title "Phrasebook" --example "She is tired."\n\n'
     "dikkat export my-model --onnx my-graphs",
 )
 def export(
@@ -21,7 +23,7 @@ def export(
     html: Annotated[
         Path | None, option("The page to write: one file, which a browser opens from the disk.", "FILE", "--html")
     ] = None,
-    title: Annotated[str | None, option("The page's heading. \\[default: the model's name]", "TEXT")] = None,
+    title: Annotated[str | None, option("The page's heading. [default: the model's name]", "TEXT")] = None,
     example: Annotated[
         list[str] | None,
         option("A sentence for the page to begin with. May be given several times.", "SENTENCE", "--example"),
@@ -51,3 +53,4 @@ def export(
         translator = Translator.load(model)
         translator.export_html(html, title=title or model.resolve().name, examples=example or [])
         print(f"{html}: a page of {html.stat().st_size / 1e6:.1f} MB, with the model inside")
+        suggest(in_browser(html))

@@ -1,9 +1,11 @@
 """`dikkat info`."""
 
+import shlex
 from typing import Any
 
 from dikkat.cli.app import Command, app
 from dikkat.cli.lines import json_text
+from dikkat.cli.messages import suggest
 from dikkat.cli.options import JsonOption, ModelArgument
 from dikkat.cli.tables import show_table
 from dikkat.translation import Translator
@@ -29,6 +31,7 @@ def info(
     show_table(["", ""], [[name.replace("_", " "), _written(value)] for name, value in facts.items()], words=2)
     print()
     show_table(["setting", "value"], [[name, _written(value)] for name, value in settings.items()], words=2)
+    suggest(f'dikkat translate {shlex.quote(str(model))} "A sentence."')
 
 
 def _written(value: Any) -> str:

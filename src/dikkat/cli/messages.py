@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 _wording: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
 
@@ -32,3 +33,14 @@ def complain(message: str) -> None:
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning without its line of code: the function that `warnings` calls."""
     complain(_wording.get()(str(message)))
+
+
+def suggest(step: str) -> None:
+    """Print what may be done next, where somebody reads it: on a terminal."""
+    if sys.stderr.isatty():
+        print(f"next: {printable(step)}", file=sys.stderr)
+
+
+def in_browser(page: Path) -> str:
+    """The advice to open a page."""
+    return f"open {page.resolve().as_uri()} in a browser"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dikkat.cli.app import FLAG, option
+from dikkat.cli.app import option
 from dikkat.cli.messages import worded
 from dikkat.errors import InputError
 from dikkat.translation.decoding.options import Search
@@ -36,13 +36,13 @@ EnsembleOption = Annotated[
         "FOLDER",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 CorpusOption = Annotated[str | None, option(f"{_SPELLINGS}.", "CORPUS", panel="Corpus")]
 ValidationOption = Annotated[
     str | None,
     option(
         "Pairs to validate the model on while it learns: a corpus; '{share = 0.05}' of the pairs, which are then not "
-        "learnt from; or none. \\[default: the corpus's own, or else '{share = 0.05}']",
+        "learnt from; or none. [default: the corpus's own, or else '{share = 0.05}']",
         "CORPUS",
         panel="Corpus",
     ),
@@ -50,7 +50,7 @@ ValidationOption = Annotated[
 TestOption = Annotated[
     str | None,
     option(
-        "Pairs to score the trained model on: a corpus, or none. They are not learnt from. \\[default: none]",
+        "Pairs to score the trained model on: a corpus, or none. They are not learnt from. [default: none]",
         "CORPUS",
         panel="Corpus",
     ),
@@ -75,7 +75,7 @@ _SEARCH_HELP = {
     "without --sample and --ensemble; or bfloat16 for the largest products, for many sentences at once where the "
     "processor has it.",
 }
-_METAVARS = {bool: FLAG, int: "N", float: "NUMBER", str: "NAME"}
+_METAVARS = {bool: None, int: "N", float: "NUMBER", str: "NAME"}
 
 
 def setting_options() -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _option(name: str, allowed: Allowed, text: str, default: object, panel: str,
     return Annotated[
         bool | None if flag else str | None,
         option(
-            _with_option_names(rf"{text} \[default: {_written(default)}]"),
+            _with_option_names(f"{text} [default: {_written(default)}]"),
             _METAVARS[allowed.kind],
             f"{option_name(name)}{opposite}",
             panel=panel,

@@ -1,9 +1,11 @@
 """`dikkat quantize`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 from dikkat.cli.app import Command, app, option
+from dikkat.cli.messages import suggest
 from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
 from dikkat.translation import Translator
@@ -30,3 +32,4 @@ def quantize(
     translator.save(output, int8=True)
     before, after = ((folder / model_folder.WEIGHTS).stat().st_size for folder in (model, output))
     print(f"{output}: weights of {after / 1e6:.1f} MB, {after / before:.0%} of {before / 1e6:.1f} MB")
+    suggest(f'dikkat translate {shlex.quote(str(output))} --precision int8 "A sentence."')

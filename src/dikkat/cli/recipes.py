@@ -1,6 +1,7 @@
 """`dikkat recipes`."""
 
 from dikkat.cli.app import Command, app
+from dikkat.cli.messages import suggest
 from dikkat.cli.tables import show_table
 from dikkat.translation.formats.recipe import built_in, purpose
 
@@ -10,3 +11,4 @@ def recipes() -> None:
     """List the recipes that come with dikkat; `dikkat train NAME --output FOLDER` follows one."""
     show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], words=2)
     print(f"files: {next(iter(built_in().values())).parent}")
+    suggest("dikkat train phrasebook --output my-model")

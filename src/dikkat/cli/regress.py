@@ -64,7 +64,7 @@ TargetOption = Annotated[str | None, _column("The column to predict.")]
 FeatureOption = Annotated[
     Names,
     _column(
-        "A column to predict it from. May be given several times. \\[default: all other columns of numbers, dates and "
+        "A column to predict it from. May be given several times. [default: all other columns of numbers, dates and "
         "categories]"
     ),
 ]
@@ -72,7 +72,7 @@ WithoutOption = Annotated[Names, _column("A column not to predict it from. May b
 CategoricalOption = Annotated[
     Names,
     _column(
-        "A column whose cells are categories: equal or not. May be given several times. \\[default: text with few "
+        "A column whose cells are categories: equal or not. May be given several times. [default: text with few "
         "different values]"
     ),
 ]
@@ -87,7 +87,7 @@ MissingOption = Annotated[
     str | None,
     option(
         "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted. "
-        "\\[default: refuse]",
+        "[default: refuse]",
         "NAME",
         panel=_DATA,
         completes=("refuse", "drop"),
@@ -100,7 +100,7 @@ WeightsOption = Annotated[
 PredictOption = Annotated[
     Path | None,
     _data(
-        "Another table with the same features, for whose rows the target is predicted. \\[default: the table itself]",
+        "Another table with the same features, for whose rows the target is predicted. [default: the table itself]",
         "TABLE",
     ),
 ]
@@ -123,7 +123,7 @@ OrderOption = Annotated[
     str | None,
     option(
         "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of the "
-        "data, and mostly predicts better. \\[default: constant]",
+        "data, and mostly predicts better. [default: constant]",
         "NAME",
         panel=_MODEL,
         completes=("constant", "linear"),
@@ -134,7 +134,7 @@ SetOption = Annotated[
     option(
         "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, or "
         "how it is found, loo-1se, loo, aic, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-        "neighbors=N, auto or none; device=NAME. May be given several times. \\[default: bandwidth=loo-1se, "
+        "neighbors=N, auto or none; device=NAME. May be given several times. [default: bandwidth=loo-1se, "
         "kernel=gaussian, ridge=auto, neighbors=none]",
         "NAME=VALUE",
         "--set",
@@ -153,13 +153,13 @@ FoldsOption = Annotated[
     int | None,
     option(
         "In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how good "
-        "predictions of new rows are. Each takes as long as a fit. 0: not measured. \\[default: 5]",
+        "predictions of new rows are. Each takes as long as a fit. 0: not measured. [default: 5]",
         "N",
         panel=_RESULT,
     ),
 ]
 SeedOption = Annotated[
-    int | None, _data("Without a table: where the random numbers begin, at least 0. \\[default: 0]", "N")
+    int | None, _data("Without a table: where the random numbers begin, at least 0. [default: 0]", "N")
 ]
 OutputOption = Annotated[
     Path,

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dikkat.cli.app import Command, app
+from dikkat.cli.messages import suggest
 
 _PACKAGES = (
     "dikkat", "torch", "numpy", "numba", "llvmlite", "triton", "tokenizers", "safetensors", "pyarrow",
@@ -31,6 +32,7 @@ def report() -> None:
     ):
         print(title)
         print("\n".join(f"  {line}" for line in lines) or "  nothing is set")
+    suggest("dikkat report > report.txt, and add the file to an issue")
 
 
 def _system() -> Iterator[str]:

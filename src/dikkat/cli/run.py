@@ -21,8 +21,6 @@ def run() -> None:
     try:
         raise SystemExit(app(prog_name=app.info.name, standalone_mode=False) or 0)
     except _UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # the help stands there already
-            raise SystemExit(2) from None
         _fail(_misuse(error))
     except InterruptedCommand:
         raise KeyboardInterrupt from None

@@ -36,11 +36,11 @@ def serve(
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        option("A site whose pages may use the server, such as https://example.org. \\[default: none]", "ORIGIN"),
+        option("A site whose pages may use the server, such as https://example.org. [default: none]", "ORIGIN"),
     ] = None,
     rate: Annotated[
         str | None,
-        option("Most requests of one address, such as 20/second. \\[default: any number]", "RATE", panel=_LIMITS),
+        option("Most requests of one address, such as 20/second. [default: any number]", "RATE", panel=_LIMITS),
     ] = None,
     queue: Annotated[
         int, typer.Option(help="Most sentences that may wait.", min=1, metavar="N", rich_help_panel=_LIMITS)

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dikkat.cli.app import FLAG, Command, app
-from dikkat.cli.messages import printable
+from dikkat.cli.app import Command, app
+from dikkat.cli.messages import in_browser, printable, suggest
 from dikkat.cli.options import (
     FileOption,
     ModelArgument,
@@ -23,7 +23,7 @@ from dikkat.translation.data.corpus import read_lines
 
 @app.command(
     cls=Command,
-    epilog='Examples:\n\ndikkat show my-model "She is tired." "He is calm." --output pictures\n\n'
+    epilog='Examples:\n\ndikkat show my-model "She is tired." --output pictures\n\n'
     "dikkat show my-model --file letters.en --beam 1 --model-inside",
 )
 @with_options({"beam": search_options()["beam"]})
@@ -41,7 +41,6 @@ def show(
             "--model-inside",
             help="Put the model into the page too, in int8: the page then translates whatever is typed, like that of "
             "`dikkat export --html`.",
-            metavar=FLAG,
         ),
     ] = False,
     **options: Any,
@@ -61,3 +60,4 @@ def show(
         print(printable(f"{translation.source} => {translation.target}"))
     print(f"picture: {picture}")
     print(f"page: {page}")
+    suggest(in_browser(page))

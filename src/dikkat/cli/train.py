@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dikkat.cli.app import FLAG, Command, app, option
+from dikkat.cli.app import Command, app, option
+from dikkat.cli.messages import suggest
 from dikkat.cli.options import (
     CorpusOption,
     TestOption,
@@ -39,6 +40,7 @@ _TO_GO_ON = "To go on: dikkat train --resume --output "
 @app.command(
     cls=Command,
     epilog="Examples:\n\n"
+    "dikkat train --corpus pairs.tsv --output my-model\n\n"
     "dikkat train phrasebook --output my-model\n\n"
     "dikkat train book --corpus '{name = \"phrasebook\", first = 600}' --seed 1 --output my-model\n\n"
     "dikkat train --corpus fra.txt --max-minutes 20 --output my-model\n\n"
@@ -66,7 +68,7 @@ def train(
     ] = None,
     resume: Annotated[
         bool,
-        option("Go on with the training that was interrupted, with its recipe.", FLAG, "--resume", panel="Result"),
+        option("Go on with the training that was interrupted, with its recipe.", None, "--resume", panel="Result"),
     ] = False,
     corpus: CorpusOption = None,
     validation: ValidationOption = None,
@@ -160,6 +162,8 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
     if plan.test is not None and _leads():
         scores = _score(translator, list(plan.test.open("test")))
         replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
+    if _leads():
+        suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
 
 
 def _stopped_early(result: "Training", settings: Settings) -> str | None:

@@ -1,5 +1,6 @@
 """`dikkat translate`."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli import lines
-from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.app import Command, app
+from dikkat.cli.messages import suggest
 from dikkat.cli.options import (
     BatchSizeOption,
     EnsembleOption,
@@ -27,7 +29,7 @@ from dikkat.translation.decoding.translator import Translates
 @app.command(
     cls=Command,
     epilog="Examples:\n\n"
-    'dikkat translate my-model "She is tired." "He is calm."\n\n'
+    'dikkat translate my-model "She is tired."\n\n'
     "dikkat translate my-model --file letters.en > letters.fr\n\n"
     "cat letters.en | dikkat translate my-model --json > letters.jsonl\n\n"
     "dikkat translate my-model --ensemble my-second-model --file letters.en",
@@ -45,7 +47,6 @@ def translate(
             "--json",
             help="Print each translation as a line of JSON: source, target, the tokens of both, score, the attention "
             "of each target token to the source tokens (weights), and the one with the most (alignment).",
-            metavar=FLAG,
         ),
     ] = False,
     **options: Any,
@@ -68,6 +69,9 @@ def translate(
                     text = lines.line(number, translation, as_json=as_json, numbered=search.n_best > 1)
                     print(text, flush=True)
                 advance()
+    if sentences:
+        seen = " ".join(map(shlex.quote, sentences))
+        suggest(f"dikkat show {shlex.quote(str(model))} {seen}, to see what it looked at")
 
 
 def load(model: Path, others: Sequence[Path] | None) -> Translates:

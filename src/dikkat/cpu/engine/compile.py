@@ -1,10 +1,12 @@
 """The compilation of kernels, and their cache on disk between processes."""
 
 import ctypes
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from multiprocessing import parent_process
 from threading import Lock
 from typing import Any
 
@@ -35,7 +37,7 @@ class Kernel:
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], None]]) -> None:
-        self._make = make
+        self.make = make
         self._compiled: dict[tuple[Any, ...], Any] = {}
         self._lock = Lock()
 
@@ -44,7 +46,7 @@ class Kernel:
         compiled = self._compiled.get((dtype, flags))
         if compiled is None:
             with self._lock:  # several threads may call first
-                compiled = self._compiled.get((dtype, flags)) or _compile(self._make(dtype.type(0), *flags))
+                compiled = self._compiled.get((dtype, flags)) or _compile(self.make(dtype.type(0), *flags))
                 self._compiled[dtype, flags] = compiled
         return compiled[1]
 
@@ -88,11 +90,20 @@ def _compiling(function: Callable[[Any], None]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if not is_kept(function, _SIGNATURE):
+            _announce()
             index = index_of(function)
             index.parent.mkdir(parents=True, exist_ok=True)
             with suppress(OSError, NotImplementedError):  # a file system without locks
                 stack.enter_context(locked(index.with_suffix(".lock"), wait=True))
         yield
+
+
+@cache
+def _announce() -> None:
+    """Say once why a call takes long, where somebody waits for it; `dikkat warm`, which has workers, says it itself."""
+    if sys.stderr.isatty() and parent_process() is None:
+        text = "compiling for this processor, once: 5 to 20 seconds for a kind of call. `dikkat warm` compiles all"
+        print(f"dikkat: {text}", file=sys.stderr)
 
 
 def _cannot_write(error: Exception) -> bool:

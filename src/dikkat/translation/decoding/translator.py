@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
@@ -53,6 +53,12 @@ class Translation:
     score: float
     finished: bool = True
 
+    def _repr_html_(self) -> str:
+        """The weights as a coloured table, which a notebook shows."""
+        from dikkat.show.table import table
+
+        return table(self)
+
 
 class Translates:
     """Sentences in, translations out: the methods of a translator and of an ensemble."""
@@ -63,30 +69,50 @@ class Translates:
     def _models(self) -> tuple[TranslationModel, ...]:
         raise NotImplementedError
 
+    @overload
+    def translate(self, sentences: str, *, batch_size: int = ..., search: Search = ...) -> Translation: ...
+
+    @overload
     def translate(
-        self, sentences: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
-    ) -> list[Translation]:
-        """Translate sentences.
+        self, sentences: Iterable[str], *, batch_size: int = ..., search: Search = ...
+    ) -> list[Translation]: ...
+
+    def translate(
+        self, sentences: str | Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+    ) -> Translation | list[Translation]:
+        """Translate sentences, or one.
 
         A word that the model would write as unknown is copied from the source: of the words that the model does not
         know, the one at which it looked most. Without attention there is none, and a known word stands there.
 
         Args:
-            sentences: Any text, a sentence each, of at most `MAX_CHARACTERS` characters.
+            sentences: Any text, a sentence each, of at most `MAX_CHARACTERS` characters; or one sentence.
             batch_size: How many to translate at once; sentences of similar lengths go together, and of more than 100
                 tokens fewer.
             search: How to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
 
         Returns:
-            One translation a sentence, in their order.
+            One translation a sentence, in their order; of one sentence its translation.
 
         Raises:
             InputError: A sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
                 not numbers.
             SettingsError: A beam or `top_k` beyond the model's target vocabulary, or a precision that the processor has
                 not.
-            TypeError: One string in place of several, or something among them that is not a string.
+            TypeError: Something among them that is not a string.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> translator = Translator(model, settings, english, french)
+            >>> translator.translate("Go.").source, len(translator.translate(["Go.", "Go."]))
+            ('Go.', 2)
         """
+        if isinstance(sentences, str):
+            return next(self.translate_lines([sentences], batch_size=batch_size, search=search))
         return list(self.translate_lines(sentences, batch_size=batch_size, search=search))
 
     def translate_lines(
@@ -106,7 +132,7 @@ class Translates:
             An iterator of one translation a sentence, in their order.
 
         Raises:
-            InputError, SettingsError, TypeError: As in `translate`.
+            InputError, SettingsError, TypeError: As in `translate`; also one string in place of several.
         """
         return (best for best, *_ in self.translate_n_best(lines, batch_size=batch_size, search=search))
 
@@ -128,7 +154,7 @@ class Translates:
             InputError, SettingsError, TypeError: As in `translate`.
         """
         if isinstance(lines, str):
-            raise TypeError("sentences: got one string; expected several of them: translate([sentence])")
+            raise TypeError("sentences: got one string; expected several of them: [sentence]")
         _check_batch_size(batch_size)
         size = _WINDOW * batch_size if batch_size > 1 else 1
         return (group for window in _windows(lines, size) for group in self._window(window, batch_size, search))

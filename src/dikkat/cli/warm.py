@@ -1,0 +1,58 @@
+"""`dikkat warm`."""
+
+import inspect
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import import_module
+from multiprocessing import get_context
+from pkgutil import walk_packages
+
+from dikkat.cli.app import Command, app
+from dikkat.cli.messages import suggest
+
+_Variant = tuple[str, str, str, tuple[bool | None, ...]]  # a module, its kernel, a type of number, the kernel's flags
+
+
+@app.command(cls=Command, epilog="Example:\n\ndikkat warm")
+def warm() -> None:
+    """Compile all kernels for this processor, so that nothing waits for them later.
+
+    Without it, each is compiled when it is first needed. Those that are there already are left as they are.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    begun, variants = time.monotonic(), list(_variants())
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as workers:
+        running = {workers.submit(_compiled, each): each for each in variants}
+        for number, done in enumerate(as_completed(running), start=1):
+            module, kernel, dtype, _ = running[done]
+            place = module.removeprefix("dikkat.cpu.")
+            print(f"{number} of {len(variants)}: {place}.{kernel}, {dtype}: {done.result():.1f} s", flush=True)
+    print(f"compiled in {time.monotonic() - begun:.0f} s")
+    suggest("dikkat report says where they lie")
+
+
+def _variants() -> Iterator[_Variant]:
+    """All kernels: for each type of number, and each kind of score or weights that it has code of its own for."""
+    import dikkat.cpu
+    from dikkat.cpu.engine.compile import Kernel
+
+    for found in walk_packages(dikkat.cpu.__path__, "dikkat.cpu."):
+        for name, kernel in vars(import_module(found.name)).items():
+            if isinstance(kernel, Kernel) and kernel.make.__module__ == found.name:
+                _, *flags = inspect.signature(kernel.make).parameters
+                variants = [tuple(each == flag or None for each in flags) for flag in flags or [""]]
+                variants += [(None,)] if len(flags) == 1 else []
+                for dtype in ("float32", "float64"):
+                    yield from ((found.name, name, dtype, variant) for variant in variants)
+
+
+def _compiled(variant: _Variant) -> float:
+    """Compile a kernel, or find it in the cache; return the seconds that it took."""
+    import numpy as np
+
+    module, kernel, dtype, flags = variant
+    begun = time.monotonic()
+    getattr(import_module(module), kernel)(np.dtype(dtype), *flags)
+    return time.monotonic() - begun

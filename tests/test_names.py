@@ -1,0 +1,51 @@
+"""The names of the package, and those that strangers guess."""
+
+import subprocess
+import sys
+
+import pytest
+
+import dikkat
+
+
+@pytest.mark.parametrize(
+    ("guess", "meant"),
+    [
+        ("Additive", "scores.Additive"),
+        ("Attention", "AdditiveAttention"),
+        ("BahdanauAttention", "AdditiveAttention"),
+        ("MultiheadAttention", "MultiHeadAttention"),
+        ("NadarayaWatson", "regression.NadarayaWatson"),
+        ("Translator", "translation.Translator"),
+        ("aditive", "scores.Additive"),
+        ("attend_memry", "attend_memory"),
+        ("functional", "attend"),
+        ("nn", "layers"),
+        ("scaled_dot_product_attention", "attend"),
+        ("softmax", "masked_softmax"),
+        ("visualise", "record"),
+    ],
+)
+def test_a_guess_is_told_the_right_name(guess, meant):
+    with pytest.raises(AttributeError, match=rf"no attribute '{guess}'; did you mean dikkat\.{meant}\?$"):
+        getattr(dikkat, guess)
+
+
+def test_every_name_that_is_meant_is_there():
+    for name in {*dikkat._MEANT.values(), *dikkat._ROOMS}:
+        home = dikkat
+        for part in name.split("."):
+            home = getattr(home, part)
+
+
+def test_a_wild_guess_and_a_private_one():
+    with pytest.raises(AttributeError, match=r"no attribute 'qqq'\. What there is"):
+        _ = dikkat.qqq
+    code = "import sys, dikkat; assert not hasattr(dikkat, '__wrapped__'); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_the_rooms_are_there_without_an_import_of_their_own():
+    code = "import dikkat; print(dikkat.attention.attend is dikkat.attend, dikkat.regression.NadarayaWatson.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True NadarayaWatson\n"

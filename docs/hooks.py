@@ -1,16 +1,27 @@
 """Formulas become MathML when the pages are built, so that they need no script and no network; settings a table.
 
-A subscript in running text, `d_q` in a docstring for instance, becomes one that looks like those of the formulas.
+A subscript in running text, `d_q` in a docstring for instance, becomes one that looks like those of the formulas. The living
+pages inside the site's are made of the demo's translator, by the programs that the gallery shows.
 """
 
+import contextlib
+import os
 import re
+import runpy
+import tempfile
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from dikkat.translation.settings import Option, Settings
 
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
 SETTINGS = "<!-- settings -->"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 # What must stay as it is, a tag, or a subscript: of one letter (or a closing bracket), and of one or two, or in braces.
@@ -19,6 +30,35 @@ SUBSCRIPT = re.compile(
     r"|(?P<base>(?<!\w)[^\W\d_]'?|\))_(?:\{(?P<braced>[^{}<>]+)\}|(?P<plain>[^\W_]{1,2}))(?!\w)",
     re.DOTALL,
 )
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Called by MkDocs with the files of the site, to which living pages and notebooks are added."""
+    if files.get_file_from_path("index.md") is None:
+        return files
+    for name, content in _living().items():
+        files.append(File.generated(config, name, content=content))
+    for notebook in sorted((EXAMPLES / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{notebook.name}", abs_src_path=str(notebook)))
+    return files
+
+
+def _living() -> dict[str, bytes]:
+    """Pages that hold the demo's translator, which is trained if it is not there."""
+    if not (ROOT / "demo" / "model").is_dir():
+        with contextlib.chdir(ROOT):
+            runpy.run_path(str(EXAMPLES / "demo.py"), run_name="__main__")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        os.symlink(ROOT / "demo", "demo")
+        for name in ("translator", "links"):
+            runpy.run_path(str(EXAMPLES / "gallery" / f"{name}.py"))
+        return {page.name: page.read_bytes() for page in Path().glob("*.html")}
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Called by MkDocs with each page's whole HTML: the folder of a translated page is its language."""
+    language = page.url.partition("/")[0]
+    return output.replace('lang="en"', f'lang="{language}"', 1) if language in ("tr", "zh") else output
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

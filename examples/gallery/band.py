@@ -1,6 +1,7 @@
 import numpy as np
-from dikkat.regression import NadarayaWatson
 from matplotlib.figure import Figure
+
+from dikkat.regression import NadarayaWatson
 
 random = np.random.default_rng(0)
 x = np.sort(random.uniform(0, 5, 50))[:, None]

@@ -1,4 +1,5 @@
 import torch
+
 from dikkat import inspect, scores
 from dikkat.show import heatmaps, save
 

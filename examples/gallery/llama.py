@@ -1,10 +1,12 @@
-import dikkat, torch
-from dikkat.show import heatmaps, save
+import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+import dikkat
+from dikkat.show import heatmaps, save
+
 torch.manual_seed(0)
-sizes = {"vocab_size": 500, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-config = LlamaConfig(**sizes, initializer_range=0.3)
+sizes = {"vocab_size": 500, "hidden_size": 64, "intermediate_size": 128}
+config = LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=4, initializer_range=0.3)
 model = AutoModelForCausalLM.from_config(config).eval()  # or AutoModelForCausalLM.from_pretrained(...)
 with dikkat.record(model, overview=64) as trace:
     model(torch.randint(500, (1, 64)))

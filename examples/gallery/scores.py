@@ -1,4 +1,5 @@
 import torch
+
 from dikkat import attention_weights, scores
 from dikkat.show import heatmaps, save
 

@@ -1,0 +1,38 @@
+"""The notebooks of examples/notebooks, run again: they show what they have stored."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("ipykernel")
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
+
+
+def shown(cell):
+    """What a reader sees of a cell: texts, and the kinds of its pictures. Where numbers vary by machine, no text."""
+    found = []
+    for output in cell.get("outputs", []):
+        data = output.get("data", {"stream": output.get("text", "")})
+        kinds = sorted(data)
+        text = "".join(data.get("stream", data.get("text/plain", "")))
+        text = (
+            "" if "varies" in cell.metadata.get("tags", []) else re.sub(r"0x[0-9a-f]+|Widget\(.*", "", text, flags=re.S)
+        )
+        found.append((output.output_type, kinds, text))
+    return found
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_shows_what_it_has_stored(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    stored, again = (nbformat.read(path, as_version=4) for _ in range(2))
+    nbclient.NotebookClient(
+        again, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
+    assert any(shown(cell) for cell in stored.cells)
+    for before, after in zip(stored.cells, again.cells, strict=True):
+        assert shown(after) == shown(before), before.source

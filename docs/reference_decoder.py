@@ -3,6 +3,16 @@
     python reference_decoder.py FOLDER 5 17 42      # numbers of source tokens; prints those of the translation
 
 It takes the likeliest token at each step. Scores additive, dot, scaled_dot and bilinear; GRU and LSTM; any depth.
+
+Names and shapes; e = embedding_size, h = hidden_size, d = h or, bidirectional, h/2; G gates: of a GRU 3, r z n, reset
+after the recurrent product; of an LSTM 4, i f g o:
+source_embedding.weight (not with tied_embeddings three), target_embedding.weight (tokens, e): times √e when it is read;
+encoder.gru (lstm) .weight_ih_l0[_reverse] (G d, e), above (G d, h), .weight_hh_… (G d, d), both biases (G d,);
+bridge (of an LSTM cell_bridge too) .weight (h, h), .bias (h,): a layer's first state is tanh of it, the first cell it;
+decoder.weight_ih_l0 (G h, e + h), embedding, then context, above (G h, h), .weight_hh_… (G h, h), .bias_… (G h,);
+decoder.score.W_q.weight, .W_k.weight (h, h), .w_v.weight (1, h) of an additive score, W_q of a bilinear one;
+readout.weight (e, h + h + e), state, context, embedding, then tanh, .bias (e,); output_weight (tokens, e) where none
+is tied, else the target's; output_bias (tokens,). A step: context from the state before, cells, readout, scores.
 """
 
 import json

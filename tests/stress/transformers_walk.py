@@ -1,4 +1,4 @@
-"""Every model that transformers lists, tiny by rule, with "dikkat" beside "eager": the table in docs/transformers.md.
+"""Every model that transformers lists, tiny by rule, with "dikkat" beside "eager": the table docs/transformers.tsv.
 
 PYTHONPATH=src:tests python -m stress.transformers_walk rows.jsonl
 
@@ -33,6 +33,7 @@ import dikkat
 from dikkat import huggingface
 
 PAGE, MARK = Path(__file__).parents[2] / "docs" / "transformers.md", "<!-- walk -->"
+TABLE = PAGE.with_suffix(".tsv")
 SECONDS = 30  # one model's
 LARGEST = 110_000_000  # parameters of a model that rules made no smaller
 LIMIT = 1e-3  # of a difference, as a part of the largest number; in float32
@@ -558,17 +559,19 @@ ORDER = {
 
 
 def write(rows: list[dict[str, Any]]) -> None:
-    """Put the table into the page, behind its mark."""
+    """Put the counts into the page, behind its mark, and the models into the file that the site's page takes in."""
     count = collections.Counter(row["result"] for row in rows)
     lines = ["| result | rows | |", "| --- | --- | --- |"]
     lines += [f"| {name} | {count[name]} | {said} |" for name, said in ORDER.items() if count[name]]
-    lines += ["", "| model | class | result | compared, or the reason |", "| --- | --- | --- | --- |"]
+    models = ["model\tclass\tresult\tcompared, or the reason"]
     for row in sorted(rows, key=lambda row: (row["kind"], row["class"])):
         reason = row["reason"] or ", ".join(row.get("passed", ()))
         if row["result"] == "refused":
             reason = f"{row['when']}: {reason.split('; expected')[0]}"
         reason = reason.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
-        lines.append(f"| {row['kind']} | {row['class']} | {row['result']} | {reason} |")
+        models.append("\t".join((row["kind"], row["class"], row["result"], " ".join(reason.split()))))
+    TABLE.write_text("\n".join(models) + "\n", encoding="utf-8")
+    lines += ["", "<!-- models -->"]
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(text[: text.index(MARK) + len(MARK)] + "\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
 

@@ -1,0 +1,39 @@
+"""The notebooks of examples/notebooks, run again: they show what they have stored."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("ipykernel")
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
+
+
+def shown(cell):
+    """What a reader sees of a cell: texts, and the kinds of its pictures. Where numbers vary by machine, no text."""
+    varies = "varies" in cell.metadata.get("tags", [])
+    found, printed = [], ""
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream":  # which comes in parts, as time has it
+            printed += output.text
+        else:
+            text = "".join(output.get("data", {}).get("text/plain", output.get("evalue", "")))
+            found.append(
+                (output.output_type, sorted(output.get("data", {})), not varies and re.sub(" object at .*", "", text))
+            )
+    return bool(printed) if varies else printed, found
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_shows_what_it_has_stored(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    stored, again = (nbformat.read(path, as_version=4) for _ in range(2))
+    nbclient.NotebookClient(
+        again, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
+    assert any(cell.get("outputs") for cell in stored.cells)
+    for before, after in zip(stored.cells, again.cells, strict=True):
+        assert shown(after) == shown(before), before.source

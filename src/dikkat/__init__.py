@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dikkat import distributed, scores
+    from dikkat import distributed, scores, show
     from dikkat.adapters import as_torch_attention
     from dikkat.addresses import check_values
     from dikkat.attention import (
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         prepare,
     )
     from dikkat.huggingface import register_transformers
-    from dikkat.inspection import Inspection, Requesting, Trace, inspect, record
+    from dikkat.inspection import Attentions, Inspection, Requesting, Trace, attentions, inspect, record
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -35,6 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "Attentions",
     "BilinearAttention",
     "DotProductAttention",
     "Implementation",
@@ -52,6 +53,7 @@ __all__ = [
     "attend_memory",
     "attention_state",
     "attention_weights",
+    "attentions",
     "check_values",
     "distributed",
     "implementations",
@@ -63,6 +65,7 @@ __all__ = [
     "register_transformers",
     "scores",
     "self_attention",
+    "show",
 ]
 
 
@@ -72,7 +75,7 @@ def __getattr__(name: str) -> Any:
     Nobody needs PyTorch to read a page of help or a message, and whoever stops the command line while PyTorch is being
     imported is to see no traceback: so nothing is imported before there is somebody who would catch the interrupt.
     """
-    if name in ("distributed", "scores"):
+    if name in ("distributed", "scores", "show"):
         return import_module(f"dikkat.{name}")
     if name in __all__:
         for home in ("attention", "state", "layers", "masking", "addresses", "adapters", "inspection", "huggingface"):

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
         prepare,
     )
     from dikkat.huggingface import register_transformers
-    from dikkat.inspection import Attentions, Inspection, Requesting, Trace, attentions, inspect, record
+    from dikkat.inspection import (
+        Attentions,
+        Inspection,
+        Requesting,
+        Timestamps,
+        Trace,
+        attentions,
+        inspect,
+        record,
+        token_timestamps,
+    )
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -47,6 +57,7 @@ __all__ = [
     "Restricting",
     "SelfAttention",
     "State",
+    "Timestamps",
     "Trace",
     "as_torch_attention",
     "attend",
@@ -66,6 +77,7 @@ __all__ = [
     "scores",
     "self_attention",
     "show",
+    "token_timestamps",
 ]
 
 

@@ -4,6 +4,17 @@ from dikkat.inspection.attentions import attentions
 from dikkat.inspection.front import inspect
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection, Requesting
+from dikkat.inspection.timestamps import Timestamps, token_timestamps
 from dikkat.inspection.trace import Attentions, Trace
 
-__all__ = ["Attentions", "Inspection", "Requesting", "Trace", "attentions", "inspect", "record"]
+__all__ = [
+    "Attentions",
+    "Inspection",
+    "Requesting",
+    "Timestamps",
+    "Trace",
+    "attentions",
+    "inspect",
+    "record",
+    "token_timestamps",
+]

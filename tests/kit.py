@@ -137,6 +137,14 @@ def _bias(*shape: int) -> Tensor:
     return bias.requires_grad_()
 
 
+def _pair_bias(*shape: int) -> Tensor:
+    """With one row of which nothing is visible."""
+    bias = torch.randn(*shape, dtype=torch.float64)
+    bias[..., 0, :] = -math.inf if shape[-2] > 1 else 1.5
+    bias[..., 3] = -math.inf
+    return bias.requires_grad_()
+
+
 # What restricts a call; each is made under a seed of its own, and has rows without a key wherever it can.
 RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "none": dict,
@@ -149,6 +157,10 @@ RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "causal": lambda: {"causal": True},
     "bias": lambda: {"key_bias": _bias(BATCH, 1, KEYS)},
     "bias for all": lambda: {"key_bias": _bias(KEYS)},
+    "pair bias": lambda: {"bias": torch.randn(BATCH, 1, QUERIES, KEYS, dtype=torch.float64, requires_grad=True)},
+    "pair bias that hides": lambda: {"bias": _pair_bias(1, HEADS, QUERIES, KEYS)},
+    "pair bias of rows": lambda: {"bias": torch.randn(HEADS, QUERIES, 1, dtype=torch.float64, requires_grad=True)},
+    "numbers": lambda: {"bias": _pair_bias(1, HEADS, QUERIES + 1, KEYS)[..., 1:, :].detach().mT.contiguous().mT},
     "exclude": lambda: {"exclude": torch.randint(-1, KEYS, (BATCH, 1, QUERIES))},
     "all": lambda: {
         "valid_lens": torch.tensor([[7, 6, 0, 5, 7], [2, 7, 7, 7, 3]]),
@@ -157,7 +169,18 @@ RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
         "key_bias": _bias(BATCH, HEADS, KEYS),
         "exclude": torch.randint(-1, KEYS, (QUERIES,)),
     },
+    "all with a pair bias": lambda: {
+        "valid_lens": torch.tensor([[7, 6, 0, 5, 7], [2, 7, 7, 7, 3]]),
+        "mask": torch.rand(QUERIES, KEYS) < 0.8,
+        "causal": True,
+        "bias": _pair_bias(1, KEYS),
+        "key_bias": _bias(HEADS, KEYS),
+        "exclude": torch.randint(-1, KEYS, (QUERIES,)),
+    },
 }
+PAIR_BIASES = [
+    "pair bias", "pair bias that hides", "pair bias of rows", "numbers", "all with a pair bias",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -261,6 +284,9 @@ def visible_keys(restricted: dict[str, Any], b: int, h: int, i: int, n: int, m: 
         bias = restricted.get("key_bias")
         if bias is not None and bias.expand(BATCH, HEADS, m)[b, h, j] == -math.inf:
             continue
+        bias = restricted.get("bias")
+        if bias is not None and bias.expand(BATCH, HEADS, n, m)[b, h, i, j] == -math.inf:
+            continue
         exclude = restricted.get("exclude")
         if exclude is not None and j == int(exclude.expand(BATCH, HEADS, n)[b, h, i]):
             continue
@@ -305,6 +331,9 @@ def _twin_row(call: Call, b: int, h: int, i: int, seen: list[int]) -> tuple[Tens
     bias = call.restricted.get("key_bias")
     if bias is not None:
         score = score + bias.expand(BATCH, HEADS, -1)[b, h, reached]
+    bias = call.restricted.get("bias")
+    if bias is not None:
+        score = score + bias.expand(BATCH, HEADS, query.shape[0], key.shape[0])[b, h, i, reached]
     weights = score.softmax(-1)
     return weights @ value[reached], score.logsumexp(-1), empty[2].index_put((torch.tensor(reached),), weights)
 
@@ -362,7 +391,7 @@ def _absolute_sums(made: Call) -> dict[str, Tensor]:
     upstream, value = upstream_of(out).abs(), made.value.detach().abs()
     by_weight = upstream @ value.mT
     by_score = weights * (by_weight + (weights * by_weight).sum(-1, keepdim=True))
-    leaves = {name: leaf for name, leaf in made.leaves().items() if name not in ("value", "key_bias")}
+    leaves = {name: leaf for name, leaf in made.leaves().items() if name not in ("value", "bias", "key_bias")}
     sums = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     largest = torch.zeros((), dtype=torch.float64)
     for b, h, i, j in (weights > 0).nonzero().tolist():
@@ -378,7 +407,11 @@ def _absolute_sums(made: Call) -> dict[str, Tensor]:
                 sums[name] += by_score[b, h, i, j] * grad.abs()
                 condition += (grad * leaves[name].detach()).abs().sum()
         largest = torch.maximum(largest, condition)
-    sums |= {"value": (weights.mT @ upstream).sum_to_size(value.shape), "key_bias": by_score.sum()}
+    sums |= {
+        "value": (weights.mT @ upstream).sum_to_size(value.shape),
+        "key_bias": by_score.sum(),
+        "bias": by_score.sum(),
+    }
     one = torch.ones((), dtype=torch.float64)
     # A weight's error is relative to it as the score's is absolute; so is the log-sum-exp's.
     sums |= {"output": value.max(), "weights": one + largest, "lse": one + largest}
@@ -455,7 +488,7 @@ TRACED = [w for w in WAYS if w != "numba-few"]
 # Those that take every call.
 GENERAL = [w for w in WITH_STATES if w in TRACED]
 # PyTorch's fused kernels, and the compiled ones for few queries, take no more than this.
-SDPA_RESTRICTIONS = ["none", "lengths", "lengths above 0", "mask", "mask a head", "mask of keys"]
+SDPA_RESTRICTIONS = ["none", "lengths", "lengths above 0", "mask", "mask a head", "mask of keys", "numbers"]
 FEW_RESTRICTIONS = ["none", "lengths", "lengths above 0", "lengths a query", "causal"]
 
 

@@ -173,8 +173,9 @@ def test_gradcheck(way: str, case: str, restriction: str) -> None:
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(names, tensors, strict=True))
-        parameters = {f"score.{name}": given[name] for name in names if name not in ("query", "key", "value")}
-        return torch.func.functional_call(module, parameters, (given["query"], given["key"], given["value"]))
+        made.restricted.update({name: given.pop(name) for name in names if name in made.restricted})
+        sides = [given.pop(name) for name in ("query", "key", "value")]
+        return torch.func.functional_call(module, {f"score.{name}": each for name, each in given.items()}, tuple(sides))
 
     with kit.way(way) as impl:
         assert torch.autograd.gradcheck(run, leaves, fast_mode=True, atol=1e-6)
@@ -219,13 +220,14 @@ def test_split_and_merge(way: str, case: str, restriction: str) -> None:
 def part_state(made: kit.Call, impl: str, start: int, stop: int) -> dikkat.State:
     """The state over keys start ... stop, with every restriction said as a mask or a bias."""
     cols = slice(start, stop)
-    bias = made.restricted.get("key_bias")
+    bias, pairs = made.restricted.get("key_bias"), made.restricted.get("bias")
     return dikkat.attention_state(
         made.query,
         made.key[..., cols, :],
         made.value[..., cols, :],
         score=made.score,
         mask=seen_pairs(made)[..., cols],
+        bias=None if pairs is None else pairs[..., cols],
         key_bias=None if bias is None else bias[..., cols],
         impl=impl,
     )

@@ -67,6 +67,9 @@ RESTRICTIONS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "mask": lambda n, m: {"mask": _mask(n, m)},
     "causal": lambda n, m: {"causal": True},
     "bias": lambda n, m: {"key_bias": _bias(m, BATCH, 1)},
+    "pair bias": lambda n, m: {"bias": _bias(m, HEADS, n)},
+    "pair bias for all": lambda n, m: {"bias": _bias(n, m).mT, "causal": True, "key_bias": _bias(m)},
+    "pair bias of keys": lambda n, m: {"bias": _bias(m, BATCH, 1, 1)},
     "exclude": lambda n, m: {"exclude": torch.randint(-1, m, (BATCH, 1, n))},
     "all": lambda n, m: {
         "valid_lens": _lens(n, m),

@@ -172,14 +172,20 @@ def of_plain(tensor: Tensor) -> int | None:
     return start if tensor.untyped_storage().nbytes() >= needs and (start or not needs) else None
 
 
-def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """`address` of a matrix whose rows are contiguous, and may lie apart."""
+def strided_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """`address` of a tensor whose strides may be any."""
     start = _start(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
+    check_room(name, tensor)
+    return start
+
+
+def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """`address` of a matrix whose rows are contiguous, and may lie apart."""
+    start = strided_address(name, tensor, dtype)
     if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a matrix of contiguous rows")
-    check_room(name, tensor)
     return start
 
 

@@ -192,6 +192,7 @@ def attend(
     valid_lens: Tensor | int | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
+    bias: Tensor | None = None,
     key_bias: Tensor | None = None,
     exclude: Tensor | None = None,
     dropout: float = 0.0,
@@ -201,7 +202,7 @@ def attend(
     r"""Attention: for each query the average of the values, weighted by the scores of the query with their keys.
 
     $$ o_i = \sum_j w_{ij} v_j, \qquad
-       w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
+       w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_{ij}}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_{il}}} $$
 
     V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
     output 0 and gradient 0. Keys hidden from a query have no effect on it, whatever they hold.
@@ -224,7 +225,9 @@ def attend(
             (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
         mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), b, added to the scores: the log of a sample weight. −∞ hides a key.
+        bias: Numbers that broadcast to (..., n, m), added to the scores (a part of b): relative positions, masks of
+            numbers. They are read as they lie in memory, and have a gradient. −∞ hides a pair.
+        key_bias: (..., m), the other part of b: the log of a sample weight. −∞ hides a key.
         exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
         return_weights: Whether to return the weights too, as they are before dropout.
@@ -247,7 +250,7 @@ def attend(
         tensor([0.5000, 4.0000])
     """
     requested = call.Requested(dropout, False, return_weights)
-    result = program.run(query, key, value, score, requested, impl, valid_lens, mask, causal, key_bias, exclude)
+    result = program.run(query, key, value, score, requested, impl, valid_lens, mask, causal, bias, key_bias, exclude)
     return output_of(result, value, return_weights)
 
 

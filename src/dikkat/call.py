@@ -133,6 +133,7 @@ def compared(
         shared, seen = projected_key, restrictions.seen()
         projected_key, value = apart(projected_key, seen), apart(value, seen)
         packed = packed if projected_key is shared else None
+    bias = restrictions.bias
     return Problem(
         score.pair,
         score.profile,
@@ -146,6 +147,7 @@ def compared(
         packed=packed,
         wants_state=requested.wants_state,
         wants_weights=requested.wants_weights,
+        wants_bias_grad=bias is not None and (bias.requires_grad or transformed()),
     )
 
 

@@ -1,7 +1,7 @@
 """Layers over `attend`, batch first. Nothing of a call stays on a module.
 
 Each is called `layer(query, key, value, valid_lens=None, ...)` with the restrictions of `dikkat.attend` as keywords
-(`mask`, `causal`, `key_bias`, `exclude`), `return_weights` and `impl`. It returns a tensor, or with
+(`mask`, `causal`, `bias`, `key_bias`, `exclude`), `return_weights` and `impl`. It returns a tensor, or with
 `return_weights=True` the pair (output, weights). Dropout acts on the weights, in training mode only.
 """
 
@@ -191,7 +191,7 @@ def self_attention(
     Args:
         x: (..., n, d), floating point.
         valid_lens: (B,) or (B, n) integers in 0 ... n: token j takes part where j < valid_len.
-        **restricted: `mask`, `causal`, `key_bias`, `exclude`, `return_weights` and `impl` of `dikkat.attend`.
+        **restricted: `mask`, `causal`, `bias`, `key_bias`, `exclude`, `return_weights` and `impl` of `dikkat.attend`.
 
     Returns:
         (..., n, d), and with `return_weights` the weights (..., n, n).
@@ -309,8 +309,8 @@ class MultiHeadAttention(nn.Module):
             key: (B, m, key_size).
             value: (B, m, value_size).
             valid_lens: None, (B,) or (B, n).
-            **restricted: As in `dikkat.attend`; a `mask` (B, n, m), `key_bias` (B, m) or `exclude` (B, n) holds for all
-                heads, and one with a dimension more has the heads after B.
+            **restricted: As in `dikkat.attend`; a `mask` or `bias` (B, n, m), `key_bias` (B, m) or `exclude` (B, n)
+                holds for all heads, and one with a dimension more has the heads after B.
 
         Returns:
             (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, m).
@@ -369,7 +369,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 # What holds for a batch element holds for its heads: these have one leading dimension fewer than queries with heads.
-_BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in ("mask", "key_bias", "exclude")}
+_BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in ("mask", "bias", "key_bias", "exclude")}
 
 
 def attend_heads(

@@ -66,6 +66,7 @@ class Hiding(TypedDict, total=False):
 
     mask: Tensor | None
     causal: bool
+    bias: Tensor | None
     key_bias: Tensor | None
     exclude: Tensor | None
 
@@ -80,6 +81,7 @@ class Restricting(Hiding, total=False):
             (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
         mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
+        bias: Numbers that broadcast to (..., n, m), added to the scores, as they lie in memory. −∞ hides a pair.
         key_bias: (..., m), added to the scores: the log of a sample weight. −∞ hides a key.
         exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
     """
@@ -103,7 +105,7 @@ def check_names(given: Mapping[str, object], allowed: type) -> None:
 
 _ALL = slice(None)
 # How many of a restriction's last dimensions are its own: those before them are the call's leading dimensions.
-OWN_DIMENSIONS = {"lens": 1, "mask": 2, "key_bias": 1, "exclude": 1}
+OWN_DIMENSIONS = {"lens": 1, "mask": 2, "bias": 2, "key_bias": 1, "exclude": 1}
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,12 @@ class Restrictions:
         lens: (..., n or 1) integers: key j takes part where j < lens.
         mask: (..., n or 1, m or 1) booleans, True takes part.
         causal: query i sees keys j <= i + m - n.
+        bias: (..., n or 1, m or 1), added to the scores; -inf hides a pair.
         key_bias: (..., m), added to the scores; -inf hides a key.
         exclude: (..., n or 1) integers: the one key index that a row must not see; -1 for none.
         device: Where the call runs.
         extremes: The shortest and the longest length, where they are known.
+        bias_hides: Whether a bias of -inf may hide a pair: False where all are known to be finite.
     """
 
     queries: int
@@ -127,10 +131,12 @@ class Restrictions:
     lens: Tensor | None
     mask: Tensor | None
     causal: bool
+    bias: Tensor | None
     key_bias: Tensor | None
     exclude: Tensor | None
     device: torch.device
     extremes: tuple[int, int] | None = field(default=None, init=False)  # so that `replace` forgets them
+    bias_hides: bool = field(default=True, init=False)
 
     def again(self, **fields: Any) -> "Restrictions":
         """The restrictions of a call like this one, with other tensors of the same shapes and types."""
@@ -156,24 +162,43 @@ class Restrictions:
             query = torch.arange(self.queries, device=self.device)[rows]
             parts.append(key <= (query + self.keys - self.queries)[:, None])
         if self.mask is not None:
-            mask = self.mask if self.mask.shape[-2] == 1 else self.mask[..., rows, :]
-            parts.append(mask if mask.shape[-1] == 1 else mask[..., cols])
+            parts.append(pairs_of(self.mask, rows, cols))
+        if self._by_bias():
+            parts.append(self.bias_of(rows, cols) != -_INF)
         if self.key_bias is not None:
             parts.append((self.key_bias[..., cols] != -_INF)[..., None, :])
         if self.exclude is not None:
             parts.append(key != _rows(self.exclude, rows)[..., None])
         return reduce(torch.logical_and, parts)
 
+    def biased(self, scores: Tensor, rows: slice = _ALL, cols: slice = _ALL) -> Tensor:
+        """The scores of a tile with what is added to them."""
+        if self.bias is not None:
+            scores = scores + self.bias_of(rows, cols)
+        return scores if self.key_bias is None else scores + self.key_bias[..., None, cols]
+
+    def bias_of(self, rows: slice, cols: slice) -> Any:
+        """The bias of a tile, of a call that has one."""
+        return None if self.bias is None else pairs_of(self.bias, rows, cols)
+
+    def _by_bias(self) -> bool:
+        return self.bias is not None and self.bias_hides
+
+    def _by_pair(self) -> bool:
+        """True where only the pairs themselves tell who sees whom."""
+        return self.mask is not None or self._by_bias()
+
     def vary_by_row(self) -> bool:
         """True where two queries of one batch element may see different keys."""
         by_lens = self.lens is not None and self.lens.shape[-1] != 1
         by_mask = self.mask is not None and self.mask.shape[-2] != 1
+        by_bias = self.bias is not None and self.bias_hides and self.bias.shape[-2] != 1
         by_exclude = self.exclude is not None and self.exclude.shape[-1] != 1
-        return self.queries > 1 and (self.causal or by_lens or by_mask or by_exclude)
+        return self.queries > 1 and (self.causal or by_lens or by_mask or by_bias or by_exclude)
 
     def leaves_some(self) -> bool:
         """True where it is known that every query sees a key."""
-        others = self.mask is None and self.key_bias is None and self.exclude is None
+        others = not self._by_pair() and self.key_bias is None and self.exclude is None
         by_lens = self.lens is None or (self.extremes is not None and self.extremes[0] > 0)
         return others and by_lens and self.keys >= (self.queries if self.causal else 1)
 
@@ -182,16 +207,16 @@ class Restrictions:
         return self._restricts() or not (self.queries and self.keys)
 
     def _restricts(self) -> bool:
-        others = self.mask is not None or self.key_bias is not None or self.exclude is not None
+        others = self._by_pair() or self.key_bias is not None or self.exclude is not None
         return self.causal or self.lens is not None or others
 
     def seen_and_live(self) -> tuple[Tensor, Tensor]:
         """`seen()` and `live()`, which a mask yields in one pass."""
-        return (self.seen(), self.live()) if self.mask is None else self._by_pairs()
+        return self._by_pairs() if self._by_pair() else (self.seen(), self.live())
 
     def seen(self) -> Tensor:
         """(..., m) booleans: the keys that at least one query of their batch element sees."""
-        if self.mask is not None:
+        if self._by_pair():
             return self._by_pairs()[0]
         limit = self._limit()
         key = torch.arange(self.keys, device=self.device)
@@ -203,7 +228,7 @@ class Restrictions:
 
     def live(self) -> Tensor:
         """(..., n or 1) booleans: the queries that see at least one key."""
-        if self.mask is not None:
+        if self._by_pair():
             return self._by_pairs()[1]
         limit = self._limit()
         if self.key_bias is None and self.exclude is None:
@@ -231,7 +256,7 @@ class Restrictions:
         In blocks of rows, so that memory stays bounded.
         """
         lead = [t.shape[:-1] for t in (self.lens, self.key_bias, self.exclude) if t is not None]
-        lead += [] if self.mask is None else [self.mask.shape[:-2]]
+        lead += [pairs.shape[:-2] for pairs in (self.mask, self.bias) if pairs is not None]
         blocks = [slice(None)]
         if self.vary_by_row() and not torch.compiler.is_compiling():  # a loop would tie a graph to one length
             step = max(1, 2**24 // max(1, math.prod(broadcast(*lead)) * self.keys))
@@ -248,6 +273,12 @@ class Restrictions:
 
 def _rows(table: Tensor, rows: slice) -> Tensor:
     return table if rows is _ALL or table.shape[-1] == 1 else table[..., rows]
+
+
+def pairs_of(pairs: Tensor, rows: slice, cols: slice) -> Tensor:
+    """Rows and columns of (..., n or 1, m or 1)."""
+    pairs = pairs if rows is _ALL or pairs.shape[-2] == 1 else pairs[..., rows, :]
+    return pairs if cols is _ALL or pairs.shape[-1] == 1 else pairs[..., cols]
 
 
 def _take(table: Tensor, index: Tensor) -> Tensor:
@@ -284,6 +315,7 @@ def restrict(
     valid_lens: Tensor | int | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
+    bias: Tensor | None = None,
     key_bias: Tensor | None = None,
     exclude: Tensor | None = None,
 ) -> Restrictions:
@@ -302,11 +334,15 @@ def restrict(
         lens=lens,
         mask=None if mask is None else _mask(mask, lead, queries, keys, device),
         causal=causal,
-        key_bias=None if key_bias is None else _bias(key_bias, lead, keys, device),
+        bias=None if bias is None else _bias("bias", bias, (*lead, queries, keys), device),
+        key_bias=None if key_bias is None else _key_bias(key_bias, lead, keys, device),
         exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),
         device=device,
     )
-    return restrictions if known is None else restrictions.again(extremes=known)
+    found: dict[str, Any] = {} if known is None else {"extremes": known}
+    if bias is not None and bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -_INF):
+        found["bias_hides"] = False
+    return restrictions.again(**found) if found else restrictions
 
 
 def _lens(
@@ -353,11 +389,16 @@ def _mask(mask: Tensor, lead: torch.Size, queries: int, keys: int, device: torch
         ) from None
 
 
-def _bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -> Tensor:
-    bias = _fit("key_bias", key_bias, (*lead, keys), device)
-    if not bias.is_floating_point():
-        raise TypeError(f"key_bias: got dtype {bias.dtype}; expected a floating-point type")
+def _key_bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -> Tensor:
+    bias = _bias("key_bias", key_bias, (*lead, keys), device)
     return bias.expand(*bias.shape[:-1], keys)
+
+
+def _bias(name: str, bias: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    bias = _fit(name, bias, shape, device)
+    if not bias.is_floating_point():
+        raise TypeError(f"{name}: got dtype {bias.dtype}; expected a floating-point type")
+    return bias
 
 
 def _exclude(exclude: Tensor, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:

@@ -11,7 +11,6 @@ from dikkat import call, observers
 from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager
 from dikkat.backends import BACKENDS, choose
 from dikkat.problem import Problem, Result
-from dikkat.problem.arithmetic import farthest
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 
 # Scores whose projections depend on shapes and parameters alone: another one may look at numbers.
@@ -123,20 +122,19 @@ class Program(NamedTuple):
             elif lens.dtype is not torch.int64:
                 lens = lens.to(torch.int64)
         hides = lens is not None or restrictions.causal
-        # A distance that overflows is clipped only where hidden rows are set to 0.
-        clips = self.name == "reference" and template.pair == "distance"
-        reads = clips or (hides and not backend.skips_hidden)
+        reads = hides and not backend.skips_hidden
+        outputs = None if self.ready is None else self.ready(query, key, weight, value, lens)
+        scored = outputs is not None and len(outputs) > 2
+        if scored and not _is_finite(outputs[2]):  # type: ignore[index]  # of hidden keys too
+            return None
         if hides and self.records:
-            if (reads or projects_keys) and not _is_finite(key):
+            if (reads or projects_keys) and not scored and not _is_finite(key):
                 return None
             blind = restrictions.causal and restrictions.queries > restrictions.keys  # the first queries see no key
             if blind and not _is_finite(query):
                 return None
             if self.name == "numba" and not _is_finite(value):  # its backward reads values that its forward skips
                 return None
-        if clips and not _reach(query) + _reach(key) <= farthest(query.shape[-1], query.dtype):
-            return None
-        outputs = None if self.ready is None else self.ready(query, key, weight, value, lens)
         if outputs is not None:
             result = Result(outputs[0], None, outputs[1] if template.wants_weights else None)
         else:
@@ -154,11 +152,6 @@ class Program(NamedTuple):
         return None if reads and not _is_finite(result.mean) else result
 
 
-def _reach(tensor: Tensor) -> float:
-    """A bound of the absolute values; ∞ or NaN where they are not finite."""
-    return float(torch.linalg.vector_norm(tensor.detach()))
-
-
 def _is_finite(tensor: Tensor) -> bool:
     """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
     total = tensor.detach().sum().item()
@@ -172,11 +165,11 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 def run(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str,
     valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
-    key_bias: Tensor | None = None, exclude: Tensor | None = None,
+    bias: Tensor | None = None, key_bias: Tensor | None = None, exclude: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes."""
     signature = None
-    if impl == "auto" and mask is key_bias is exclude is None:
+    if impl == "auto" and mask is bias is key_bias is exclude is None:
         signature = _signature(query, key, value, score, requested, valid_lens, causal)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
@@ -194,7 +187,7 @@ def run(
                 return result
     problem = call.problem(
         query, key, value, score, requested,
-        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+        valid_lens=valid_lens, mask=mask, causal=causal, bias=bias, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
     program = Program.of(problem, impl)
     result = program.run()
@@ -204,7 +197,10 @@ def run(
         if second not in _PROGRAMS.get(signature, {}):
             if sum(map(len, _PROGRAMS.values())) >= _MOST:
                 _PROGRAMS.clear()
-            _PROGRAMS.setdefault(signature, {})[second] = program.kept()
+            kept = program.kept()
+            # A distance that overflows is clipped by the reference's first call alone: its scores must tell of that.
+            if kept.ready or problem.pair != "distance" or program.name != "reference":
+                _PROGRAMS.setdefault(signature, {})[second] = kept
     return result
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dikkat.addresses import can_read_values, have_tangents
-from dikkat.masking import softmax
+from dikkat.masking import pairs_of, softmax
 from dikkat.problem import Problem, narrow
 from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
 from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
@@ -115,8 +115,7 @@ def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if problem.profile != "gaussian":
             reached = scores != -_INF
             visible = reached if visible is None else visible & reached
-    bias = problem.restrictions.key_bias
-    return scores if bias is None else scores + bias[..., None, tile.cols], visible, made
+    return problem.restrictions.biased(scores, tile.rows, tile.cols), visible, made
 
 
 def _shares(scores: Tensor, visible: Tensor | None, peak: Tensor) -> Tensor:
@@ -127,11 +126,13 @@ def _shares(scores: Tensor, visible: Tensor | None, peak: Tensor) -> Tensor:
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     grad = upstream(problem, out, grads)
-    operands = (problem.query, problem.key, problem.weight, problem.value, problem.restrictions.key_bias)
+    restrictions = problem.restrictions
+    bias = restrictions.bias if problem.wants_bias_grad else None
+    operands = (problem.query, problem.key, problem.weight, problem.value, bias, restrictions.key_bias)
     sums = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
     exact = must_exclude(problem, grad.mean)
     for part, tensors in _parts(problem, (*sums, out.peak, *grad)):
-        into, peak, above = Gradients(*tensors[:5]), tensors[5], Upstream(*tensors[6:])
+        into, peak, above = Gradients(*tensors[:6]), tensors[6], Upstream(*tensors[7:])
         for rows in _rows(part):
             own = above._replace(mean=above.mean[..., rows, :], drift=above.drift[..., rows])
             for tile in _tiles(part, rows, exact):
@@ -159,6 +160,8 @@ def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> 
     if visible is not None:
         by_score = by_score.masked_fill(~visible, 0.0)
 
+    if problem.wants_bias_grad:
+        _add(pairs_of(into.bias, rows, cols), by_score)
     if problem.restrictions.key_bias is not None:
         _add(into.key_bias[..., cols], by_score.sum(-2))
     if made is None:

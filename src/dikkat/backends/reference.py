@@ -33,8 +33,7 @@ def run(problem: Problem) -> Result:
     # Where no operand is broadcast, `bmm` spares a small call what `matmul` looks at first.
     product = torch.bmm if problem.kept is not None and len(problem.lead) == 1 else torch.matmul
     scores = pair_scores(problem, hidden_from_some, product)
-    if restrictions.key_bias is not None:
-        scores = scores + restrictions.key_bias[..., None, :]
+    scores = restrictions.biased(scores)
     if scores.shape[:-2] != problem.lead:  # a restriction may have leading dimensions that no query or key has
         scores = scores.expand(*problem.lead, *scores.shape[-2:])
     if problem.pair == "distance" and problem.profile != "gaussian":  # beyond a kernel's support a key is hidden too
@@ -70,7 +69,10 @@ def _pairwise(problem: Problem, query: Tensor, key: Tensor, weight: Tensor | Non
 
 
 def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
-    """`run` for finite operands in the shapes of a problem, which hides at most what lies behind lengths, above 0."""
+    """`run` for finite operands in the shapes of a problem, which hides at most what lies behind lengths, above 0.
+
+    Of distances the scores too, by which the caller sees that none of them overflowed.
+    """
     restrictions = template.restrictions
     if restrictions.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
         return None
@@ -82,10 +84,12 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
     def run(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None) -> list[Tensor]:
         inner = template.pair == "inner"
         scores = product(query, key.mT) if inner else _pairwise(template, query, key, weight, None)
+        masked = scores
         if lens is not None and lens_shape is not None:
-            scores = torch.where(keys < lens.view(lens_shape), scores, -math.inf)
-        weights = torch.softmax(scores, -1)
-        return [product(weights, value), weights]
+            masked = torch.where(keys < lens.view(lens_shape), scores, -math.inf)
+        weights = torch.softmax(masked, -1)
+        pooled = [product(weights, value), weights]
+        return pooled if template.pair != "distance" else [*pooled, scores]
 
     return run
 

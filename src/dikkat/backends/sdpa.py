@@ -41,9 +41,10 @@ def examine(problem: Problem) -> Examined:
     reasons = _obstacles(problem)
     if reasons or not problem.query.is_cuda or torch.compiler.is_compiling():
         return Examined(reasons)
-    bias, kind = problem.restrictions.key_bias, problem.narrow_dtype
-    if bias is not None and torch.promote_types(bias.dtype, kind) != kind:
-        return Examined([f"key_bias is {bias.dtype}, and PyTorch's fast paths would round it to {kind}"])
+    kind = problem.narrow_dtype
+    for name, bias in (("bias", problem.restrictions.bias), ("key_bias", problem.restrictions.key_bias)):
+        if bias is not None and torch.promote_types(bias.dtype, kind) != kind:
+            return Examined([f"{name} is {bias.dtype}, and PyTorch's fast paths would round it to {kind}"])
     masked = _masked(problem)
     return Examined(_refused_by_cuda(masked), masked)
 
@@ -68,6 +69,7 @@ def _obstacles(problem: Problem) -> list[str]:
         found.append("exclude would need an n × m mask")
     if restrictions.key_bias is not None and restrictions.key_bias.requires_grad:
         found.append("PyTorch's fast paths give no gradient to key_bias")
+    found += _obstacles_to_bias(problem)
     if not (restrictions.queries and restrictions.keys and problem.value.shape[-1] and math.prod(problem.lead)):
         found.append("PyTorch's fast paths take no empty tensors")
     if device not in ("cpu", "cuda"):
@@ -82,6 +84,23 @@ def _obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch's fast paths do not run under torch.func transforms, nor in forward mode")
     if problem.pair == "inner" and restrictions.vary_by_row() and _is_seen_to_do_harm(problem):
         found.append("something is not finite, and PyTorch's fast paths would show it to rows that it is hidden from")
+    return found
+
+
+def _obstacles_to_bias(problem: Problem) -> list[str]:
+    """The reasons for which PyTorch would not take a bias of pairs as it is."""
+    restrictions, lead, bias = problem.restrictions, problem.lead, problem.restrictions.bias
+    if bias is None:
+        return []
+    found = []
+    if problem.wants_bias_grad:
+        found.append("PyTorch's fast paths give no gradient to bias")
+    if any(t is not None for t in (restrictions.lens, restrictions.mask, restrictions.key_bias)):
+        found.append("bias beside lengths, a mask or a key_bias would need another n × m bias")
+    if len(lead) > 2 and bias.shape[:-3] != lead[:-1]:
+        found.append("PyTorch's fast paths take a bias of two leading dimensions, so that this one would be copied")
+    if restrictions.bias_hides and not (can_read_values(bias) and bool((bias != -_INF).any(-1).all())):
+        found.append("bias may leave a row without a key, and would have to be copied for it")
     return found
 
 
@@ -164,7 +183,8 @@ def width(query: Tensor, values: int) -> int:
 
 def _needs_mask(problem: Problem) -> bool:
     restrictions = problem.restrictions
-    return any(t is not None for t in (restrictions.lens, restrictions.mask, restrictions.key_bias))
+    others = (restrictions.lens, restrictions.mask, restrictions.bias, restrictions.key_bias)
+    return any(t is not None for t in others)
 
 
 def _cut(problem: Problem) -> Problem:
@@ -196,7 +216,12 @@ def _masked(problem: Problem) -> _Masked:
     a row, NaN or 0, depends on its version and the device.
     """
     problem = _cut(problem)
-    restrictions, lead = problem.restrictions, problem.lead
+    restrictions, bias = problem.restrictions, problem.restrictions.bias
+    # The CPU kernel takes a mask in float32 beside halves, which would round a bias, and large ones to −∞.
+    kind = problem.narrow_dtype if problem.query.is_cuda else problem.dtype
+    if bias is not None:  # and nothing else: as it is
+        kind = bias.dtype if bias.dtype is problem.narrow_dtype else kind
+        return _Masked(problem, _as_mask(bias.to(kind), problem))
     visible = restrictions.visible() if _needs_mask(problem) else None
     if visible is None:
         return _Masked(problem)
@@ -205,14 +230,17 @@ def _masked(problem: Problem) -> _Masked:
         empty = ~visible.any(-1, keepdim=True)
         mask = visible | empty
     if restrictions.key_bias is not None and empty is not None:
-        # The CPU kernel takes a mask in float32 beside halves, which would round a bias, and large ones to −∞.
-        kind = problem.narrow_dtype if problem.query.is_cuda else problem.dtype
         bias = restrictions.key_bias[..., None, :].to(kind)
         mask = torch.where(visible, bias, torch.where(empty, 0.0, -_INF).to(kind))
-    if mask.shape[-1] != restrictions.keys:
-        mask = mask.expand(*mask.shape[:-1], restrictions.keys)
-    full = mask.expand(*lead, *mask.shape[-2:]) if len(lead) > 2 else mask
-    return _Masked(problem, _four(full, lead), empty)
+    return _Masked(problem, _as_mask(mask, problem), empty)
+
+
+def _as_mask(mask: Tensor, problem: Problem) -> Tensor:
+    """A mask (..., n or 1, m or 1) in the four dimensions of PyTorch's."""
+    if mask.shape[-1] != problem.restrictions.keys:
+        mask = mask.expand(*mask.shape[:-1], problem.restrictions.keys)
+    full = mask.expand(*problem.lead, *mask.shape[-2:]) if len(problem.lead) > 2 else mask
+    return _four(full, problem.lead)
 
 
 def fold(tensor: Tensor, size: int, lead: torch.Size) -> Tensor:

@@ -16,7 +16,7 @@ OWN_DIMENSIONS = {"query": 2, "key": 2, "weight": 1, "value": 2, **_OF_RESTRICTI
 _OWN_TENSORS = [name for name in OWN_DIMENSIONS if name not in _OF_RESTRICTIONS]
 _WIDE = (torch.float32, torch.float64)
 # What is computed with, and so has one dtype in a kernel.
-_NUMBERS = ("query", "key", "weight", "value", "key_bias")
+_NUMBERS = ("query", "key", "weight", "value", "bias", "key_bias")
 
 
 class Result(NamedTuple):
@@ -56,6 +56,7 @@ class Problem:
         packed: The keys as `backends.pack` keeps them for many calls, with the leading dimensions of `key`; or None.
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.
+        wants_bias_grad: Whether the bias, as large as the pairs, has a gradient that a backward must compute.
         finite: Whether query, key, value and their inner products are finite; None where nobody has looked.
         kept: What implementations keep from one call to the next of the same shapes and types; None for a single call.
     """
@@ -73,6 +74,7 @@ class Problem:
     packed: Tensor | None = None
     wants_state: bool = False
     wants_weights: bool = False
+    wants_bias_grad: bool = False
     finite: bool | None = None
     kept: dict[Any, Any] | None = None
 
@@ -89,7 +91,8 @@ class Problem:
     @property
     def records(self) -> bool:
         """Whether gradients are recorded."""
-        operands = (self.query, self.key, self.weight, self.value, self.restrictions.key_bias)
+        restrictions = self.restrictions
+        operands = (self.query, self.key, self.weight, self.value, restrictions.bias, restrictions.key_bias)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -116,8 +119,9 @@ class Problem:
 
     def wide(self) -> "Problem":
         """The call in the dtype of the arithmetic."""
-        query, bias = self.query.dtype, self.restrictions.key_bias
-        if query in _WIDE and query is self.key.dtype is self.value.dtype and bias is None and self._weight_is(query):
+        query, restrictions = self.query.dtype, self.restrictions
+        plain = query is self.key.dtype is self.value.dtype and self._weight_is(query)
+        if query in _WIDE and plain and restrictions.bias is restrictions.key_bias is None:
             return self
         kind, tensors = self.dtype, self.tensors()
         wide = {name: tensors[name].to(kind) for name in _NUMBERS if name in tensors and tensors[name].dtype != kind}
@@ -150,7 +154,8 @@ class Problem:
     def part(self, dim: int, rows: slice) -> "Problem":
         """Some of the elements of one leading dimension."""
         lead = torch.Size((*self.lead[:dim], rows.stop - rows.start, *self.lead[dim + 1 :]))
-        return self.mapped(lambda _, tensor: narrow(tensor, dim, rows), lead=lead)
+        made = self.mapped(lambda _, tensor: narrow(tensor, dim, rows), lead=lead)
+        return made.again(restrictions=made.restrictions.again(bias_hides=self.restrictions.bias_hides))
 
 
 def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:

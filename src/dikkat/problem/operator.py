@@ -47,12 +47,16 @@ class Upstream(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients of a kernel's backward, each in its operand's shape; empty, (0,), without such an operand."""
+    """The gradients of a kernel's backward, each in its operand's shape.
+
+    Empty, (0,), without such an operand, and for a bias without `wants_bias_grad`.
+    """
 
     query: Tensor
     key: Tensor
     weight: Tensor
     value: Tensor
+    bias: Tensor
     key_bias: Tensor
 
 
@@ -71,7 +75,7 @@ def _operands() -> dict[str, str]:
     found = {}
     for field in fields(Problem):
         for own in fields(Restrictions) if field.type is Restrictions else (field,):
-            if own.type in _KINDS:
+            if own.init and own.type in _KINDS:
                 found[own.name] = _KINDS[own.type]
     return found
 
@@ -148,7 +152,14 @@ class _Eager(torch.autograd.Function):
             found = _EagerBackward.apply(*of_kernel, *saved, *grads)  # type: ignore[no-untyped-call]
         else:
             found = ctx.kernel.backward(problem, out, grads)
-        return None, None, *(g if name in ctx.names else None for name, g in zip(Gradients._fields, found, strict=True))
+        return (
+            None,
+            None,
+            *(
+                grad if name in ctx.names and (name != "bias" or problem.wants_bias_grad) else None
+                for name, grad in zip(Gradients._fields, found, strict=True)
+            ),
+        )
 
 
 class _EagerBackward(torch.autograd.Function):
@@ -225,7 +236,7 @@ class Operator(Kernel):
         found = call(*operands, *output, *grads)
         out: list[Tensor | None] = [None] * len(_OPERANDS)
         for index, grad in zip(_DIFFERENTIABLE, found, strict=True):
-            out[index] = None if operands[index] is None else grad
+            out[index] = grad if _is_wanted(operands, index) else None
         return tuple(out)
 
     def _refuse(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -242,7 +253,7 @@ class Operator(Kernel):
             if moved[index] is not None:
                 moved[index] = moved[index].expand(info.batch_size, *moved[index].shape[1:])
         found = self._backward_op(*moved)
-        return found, tuple(None if operands[i] is None else 0 for i in _DIFFERENTIABLE)
+        return found, tuple(0 if _is_wanted(operands, i) else None for i in _DIFFERENTIABLE)
 
 
 def _as_function(op: Callable[..., Any], save: Callable[..., None], differentiate: Callable[..., Any]) -> Any:
@@ -272,8 +283,13 @@ def _fake_output(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _fake_gradients(*operands: Any) -> tuple[Tensor, ...]:
-    differentiable = [operands[i] for i in _DIFFERENTIABLE]
-    return tuple(operands[_INDEX["query"]].new_empty((0,) if t is None else t.shape) for t in differentiable)
+    new = operands[_INDEX["query"]].new_empty
+    return tuple(new(operands[i].shape if _is_wanted(operands, i) else (0,)) for i in _DIFFERENTIABLE)
+
+
+def _is_wanted(operands: Sequence[Any], index: int) -> bool:
+    """Whether a backward computes the gradient of an operand."""
+    return operands[index] is not None and (index != _INDEX["bias"] or operands[_INDEX["wants_bias_grad"]])
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -40,7 +40,7 @@ from dikkat.cpu.attention.additive_pairs import (
 )
 from dikkat.cpu.attention.packing import pack_weight, raw_keys, raw_row
 from dikkat.cpu.attention.record import CALL, PEAK_KEYS, SIDE
-from dikkat.cpu.attention.visibility import drop, limits_of, owner
+from dikkat.cpu.attention.visibility import bias_grad_of, drop, limits_of, owner, turn_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, Work, clear, copy, load_part, workplace_of
@@ -299,8 +299,9 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            b = task // call.parts
-            first = (task % call.parts) * call.part_rows
+            task = turn_of(call, task)
+            b, part = task // call.parts, task % call.parts
+            first = part * call.part_rows
             last = min(first + call.part_rows, call.queries)
             raw_weight = at(pointer(call.weight, zero), owner(call.weight_step, call.weight_table, b) * size)
             if owner(call.weight_step, call.weight_table, b) != packed_weight:
@@ -357,11 +358,16 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                         exact = call.exact != 0
                         add_values(work.weights, mean_grad, taken, stride, count, value_grad, scores, exact, zero)
                         if call.bias_grad != 0:
+                            for r in range(taken):
+                                own = bias_grad_of(call, b, i + r, part, zero)
+                                for k in range(count):
+                                    own[(j0 + k) * (call.bias_cols != 1)] += by_score[r * SIDE + k]
+                        if call.key_bias_grad != 0:
                             for k in range(count):
                                 acc = zero
                                 for r in range(taken):
                                     acc += by_score[r * SIDE + k]
-                                pointer(call.bias_grad, zero)[task * call.keys + j0 + k] += acc
+                                pointer(call.key_bias_grad, zero)[task * call.keys + j0 + k] += acc
                         copy(by_score, in_fast, pairs, zero)
                         for k in range(taken):
                             if work.exact_rows[k]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dikkat.cpu.attention.record import SIDE
 from dikkat.cpu.attention.scores import in_range
-from dikkat.cpu.attention.visibility import excluded_of, mask_of, owner
+from dikkat.cpu.attention.visibility import bias_of, excluded_of, mask_of, owner
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.elementary import exp, small_tanh
 from dikkat.cpu.engine.memory import Call, clear, load_part, store_four
@@ -62,12 +62,13 @@ def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, 
 def begin_pairs(
     call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, constant: float, scores: Pointer, zero: Any
 ) -> bool:
-    """Initialise the pairs' scores: Σ v plus the key's bias if visible, −∞ if not. Return whether any is visible."""
+    """Initialise the pairs' scores: Σ v plus biases if visible, −∞ if not. Return whether any is visible."""
     keys, least = min(SIDE, call.keys - j0), limits[0]
+    plain = call.bias == 0 and call.key_bias == 0 and call.mask == 0 and call.exclude == 0
     for i in range(1, rows):
         least = min(least, limits[i])
     # Limits are at most the number of keys, so that these four exist.
-    if rows == call.group and least >= j0 + SIDE and call.bias == 0 and call.mask == 0 and call.exclude == 0:
+    if plain and rows == call.group and least >= j0 + SIDE:
         for place in range(0, rows * SIDE, lanes_of(zero)):
             store(scores, place, full(constant, zero))
         return True
@@ -82,8 +83,12 @@ def begin_pairs(
             if visible and call.mask != 0:
                 visible = mask_of(call, b, i0 + i)[j * call.mask_col] != 0
             begin = constant
+            if visible and call.key_bias != 0:
+                begin += pointer(call.key_bias, zero)[
+                    owner(call.key_bias_step, call.key_bias_table, b) * call.key_bias_stride + j
+                ]
             if visible and call.bias != 0:
-                begin += pointer(call.bias, zero)[owner(call.bias_step, call.bias_table, b) * call.bias_stride + j]
+                begin += bias_of(call, b, i0 + i, zero)[j * call.bias_col]
             scores[i * SIDE + k] = begin if visible else -np.inf
             seen = seen or (visible and begin != -np.inf)
     return seen

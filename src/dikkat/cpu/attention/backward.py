@@ -8,7 +8,7 @@ from numba import carray
 from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value
 from dikkat.cpu.attention.record import CALL, GROUP, TILE_BACK
 from dikkat.cpu.attention.scores import distance_scores, inner_scores, squared_distance
-from dikkat.cpu.attention.visibility import drop, limits_of, restrict
+from dikkat.cpu.attention.visibility import bias_grad_of, drop, limits_of, restrict, turn_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, clear, store_four, workplace_of
@@ -150,6 +150,17 @@ def _by_scores(
             store(by_score, place, where(score == hidden, nothing, share * (by_weight - drift)))
 
 
+@inlined
+def _add_to_bias(call: Call, into: Pointer, j: int, by_score: Pointer, zero: Any) -> None:
+    """Add a block's gradients of a row's scores to those of its bias."""
+    lanes = lanes_of(zero)
+    if call.bias_cols != 1 and j + lanes <= call.keys:
+        store(into, j, load(into, j) + load(by_score, 0))
+    else:
+        for k in range(min(lanes, call.keys - j)):
+            into[(j + k) * (call.bias_cols != 1)] += by_score[k]
+
+
 _workplace = workplace_of(CALL)
 
 
@@ -169,12 +180,13 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            b = task // call.parts
-            first = (task % call.parts) * call.part_rows
+            task = turn_of(call, task)
+            b, part = task // call.parts, task % call.parts
+            first = part * call.part_rows
             last = min(first + call.part_rows, call.queries)
             key_grad = at(pointer(call.key_grad, zero), task * call.blocks * size * lanes)
             value_grad = at(pointer(call.value_grad, zero), task * call.blocks * call.values * lanes)
-            bias_grad = at(pointer(call.bias_grad, zero), task * call.blocks * lanes)
+            key_bias_grad = at(pointer(call.key_bias_grad, zero), task * call.blocks * lanes)
             for i0 in range(first, last, call.rows):
                 rows = min(call.rows, last - i0)
                 pack_rows(call, b, i0, rows, query, zero, additive, distance)
@@ -210,10 +222,14 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                                 at(value_grad, j * call.values), zero,
                             )  # fmt: skip
                             if call.bias_grad != 0:
-                                acc = load(bias_grad, j)
+                                for k in range(count):
+                                    own = bias_grad_of(call, b, i + k, part, zero)
+                                    _add_to_bias(call, own, j, at(grad, k * width), zero)
+                            if call.key_bias_grad != 0:
+                                acc = load(key_bias_grad, j)
                                 for k in range(count):
                                     acc += load(grad, k * width)
-                                store(bias_grad, j, acc)
+                                store(key_bias_grad, j, acc)
                             if distance is not None:
                                 _distance_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
                             if inner is not None:

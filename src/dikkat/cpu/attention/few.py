@@ -1,10 +1,8 @@
 """Attention for few queries or small calls: one compiled call that reads the operands as they come."""
 
-import ctypes
 import math
 from collections.abc import Callable
-from struct import Struct
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,8 +10,7 @@ from torch import Tensor
 from dikkat import addresses
 from dikkat.cpu.attention.launch import ProblemCall
 from dikkat.cpu.attention.record import FEW
-from dikkat.cpu.engine import threads
-from dikkat.cpu.engine.record import FENCE, NUMPY, Call, up
+from dikkat.cpu.engine.record import FENCE, Ready, up
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
 from dikkat.problem.operator import Gradients, Kernel, Output
@@ -37,7 +34,7 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append("it has no dropout")
     if problem.profile != "gaussian":
         reasons.append(f"it has no {problem.profile} kernel")
-    if any(t is not None for t in (restrictions.mask, restrictions.key_bias, restrictions.exclude)):
+    if any(t is not None for t in (restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)):
         reasons.append("it takes lengths and causality, and no other restriction")
     if any(t.shape[:-2] != lead for t in operands):
         reasons.append("query, key and value must have all leading dimensions: it broadcasts none")
@@ -76,7 +73,7 @@ def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
     outputs = {"mean": (*rows, problem.value.shape[-1])}
     if problem.wants_weights:
         outputs["weights"] = (*rows, problem.restrictions.keys)
-    return _Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
+    return Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
 
 
 class _Call(ProblemCall):
@@ -107,62 +104,6 @@ class _Call(ProblemCall):
         if problem.restrictions.lens is not None:
             call.point("lens", problem.restrictions.lens.contiguous())
         return call
-
-
-class _Ready:
-    """Repeated calls of one signature: the record is copied as a whole, with new addresses of operands and outputs.
-
-    Args:
-        call: Filled, but for these addresses; its regions are laid out.
-        kernel: A `compile.Kernel`.
-        tasks: How many tasks there are to claim.
-        operands: The names of the fields with the operands' addresses, as a call gives them.
-        outputs: The shape of each output, by its field's name.
-    """
-
-    def __init__(
-        self, call: Call, kernel: Callable[..., Any], tasks: int, operands: tuple[str, ...],
-        outputs: dict[str, tuple[int, ...]],
-    ) -> None:  # fmt: skip
-        self._call, self._tasks, self._kernel = call, tasks, kernel(NUMPY[call.dtype], *call.variant)
-        fields = call.fields.copy()
-        fields["tasks"], fields["scratch_size"] = tasks, call.room_size
-        place = call.record.place
-        self._operands = [place(name) for name in operands]
-        with torch.inference_mode(False):
-            like = {kind: torch.empty(0, dtype=kind, device="cpu") for kind in map(call.kind, outputs)}
-        self._outputs = [(place(name), shape, like[call.kind(name)]) for name, shape in outputs.items()]
-        self._counters, self._scratch = place("counters"), place("scratch")
-        # All that may change lies in front, and is written at once.
-        last = max(self._counters, self._scratch, *self._operands, *(at for at, *_ in self._outputs))
-        self._front = Struct(f"{last + 1}q")
-        self._numbers = list(self._front.unpack_from(fields.memory))
-        self._memory = fields.memory
-
-    def __call__(self, *operands: Tensor | None) -> list[Tensor] | None:
-        """The outputs; None where an operand's memory is not laid out as the kernel reads it.
-
-        Args:
-            operands: In the order of their names, on the CPU, plain and of the types and shapes that the call has.
-        """
-        call, numbers, made = self._call, self._numbers.copy(), []
-        for at, operand in zip(self._operands, operands, strict=True):
-            if operand is not None:
-                place = addresses.of_plain(operand)
-                if place is None:
-                    return None
-                numbers[at] = place
-        for at, shape, like in self._outputs:
-            output, numbers[at] = addresses.made_as(like, shape)
-            made.append(output)
-        workers = 1 if call.alone else torch.get_num_threads()
-        _room, numbers[self._scratch] = call.room(workers if self._tasks > 1 else 1)  # kept until the kernel is done
-        memory = call.record.memory.from_buffer_copy(self._memory)
-        address = ctypes.addressof(memory)
-        numbers[self._counters] = address + call.record.counters
-        self._front.pack_into(memory, 0, *numbers)
-        threads.run(self._kernel, address, self._tasks, workers)
-        return made
 
 
 def _forward(problem: Problem) -> Output:
@@ -199,7 +140,8 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     call.run(few_kernel.backward, call.batch)
     if problem.weight is not None:
         by_weight = by_task.sum(0).view(problem.weight.shape)
-    return Gradients(by_query, by_key, by_weight, by_value, torch.empty(0, device="cpu"))
+    nothing = torch.empty(0, device="cpu")
+    return Gradients(by_query, by_key, by_weight, by_value, bias=nothing, key_bias=nothing)
 
 
 _KERNEL = Kernel(_forward, _backward, "numba-few")

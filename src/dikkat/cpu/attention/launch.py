@@ -5,8 +5,8 @@ imported when they first run: Numba takes as long to import as a small model tra
 """
 
 import math
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,8 +24,6 @@ from dikkat.problem.summary import Asked, Summary, cell_sizes
 from dikkat.scores import Pair
 from dikkat.state import log_sum_exp
 
-_NAMES = {"key_bias": "bias"}
-_OWN = {_NAMES.get(name, name): own for name, own in OWN_DIMENSIONS.items()}
 # Rows of a task.
 _ROWS = 32
 # Sums that a task of the backward keeps: rows times features, each a vector.
@@ -101,7 +99,7 @@ class _Call(ProblemCall):
             "scale": ranges.scale,
             "limit": ranges.limit,
             "highest": highest,
-            "bias_stride": up(restrictions.keys, self.lanes),
+            "key_bias_stride": up(restrictions.keys, self.lanes),
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
@@ -109,19 +107,57 @@ class _Call(ProblemCall):
             self.fields["exclude_row"] = restrictions.exclude.shape[-1] != 1
         if restrictions.mask is not None:
             self.fields["mask_row"], self.fields["mask_col"] = (size != 1 for size in restrictions.mask.shape[-2:])
-        for name, tensor in _shared(problem):
-            if name != "lens":
-                self.divide(name, tensor.shape[: tensor.ndim - _OWN[name]], problem.lead)
+        for name, tensor in problem.tensors().items():
+            if name not in ("lens", "packed"):
+                self.divide(name, tensor.shape[: tensor.ndim - OWN_DIMENSIONS[name]], problem.lead)
         self.key_owners, self.value_owners = (t.shape[:-2].numel() for t in (problem.key, problem.value))
+        self.turns = _turns(problem) if problem.wants_bias_grad else None
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
         """The call of a problem."""
         call = super().of(problem)
-        for name, tensor in _shared(problem):
+        for name, tensor in problem.tensors().items():
             tensor = tensor.resolve_neg()
-            call.point(name, _filled(tensor, call.fields["bias_stride"]) if name == "bias" else tensor.contiguous())
+            if name == "bias":
+                call.point_bias(tensor)
+            elif name == "key_bias":
+                call.point(name, _filled(tensor, call.fields["key_bias_stride"]))
+            elif name != "packed":
+                call.point(name, tensor.contiguous())
         return call
+
+    def point_bias(self, bias: Tensor) -> None:
+        """Point to the bias as it lies in memory: the kernels go by its strides."""
+        self.kept["bias"] = bias
+        self.fields["bias"] = addresses.strided_address("bias", bias, self.dtype)
+        *steps, row, col = (0 if size == 1 else step for size, step in zip(bias.shape, bias.stride(), strict=True))
+        self.fields |= {"bias_row": row, "bias_col": col}
+        offsets = torch.zeros((), dtype=torch.int64, device="cpu")
+        for size, step in zip(self.problem.lead, steps, strict=True):
+            offsets = offsets[..., None] + step * torch.arange(size, device="cpu")
+        self.point("bias_offsets", offsets.contiguous())
+
+    def make_bias_grad(self) -> Tensor:
+        """Make room for the gradient of the bias; each part of a backward has its own if all rows share the bias."""
+        bias = self.problem.restrictions.bias
+        if bias is None or self.turns is None:
+            return torch.empty(0, device="cpu")
+        *owners, rows, cols = bias.shape
+        apart = rows != 1
+        slots = rows if apart else self.fields["parts"]
+        self.fields |= {"bias_row_apart": apart, "bias_rows": slots, "bias_cols": cols}
+        return self.zeros("bias_grad", *owners, slots, cols)
+
+    def run_in_turns(self, kernel: Callable[..., Any], **regions: int) -> None:
+        """Run a backward; where batch elements share a bias that has a gradient, one after the other."""
+        parts = self.fields["parts"]
+        if self.turns is None:
+            self.run(kernel, self.batch * parts, **regions)
+            return
+        for turn in self.turns:
+            self.point("turns", turn)
+            self.run(kernel, len(turn) * parts, **regions)
 
     def pack(self, values: bool) -> Tensor:
         """Pack the keys, unless they are packed already, and the values, if `values`; return the packed keys."""
@@ -156,11 +192,13 @@ class _Call(ProblemCall):
         return self.new("mean", *problem.lead, fields["queries"], size)
 
 
-def _shared(problem: Problem) -> Iterator[tuple[str, Tensor]]:
-    """The operands that batch elements may share, by the names that the record has for them."""
-    for name, tensor in problem.tensors().items():
-        if name != "packed":
-            yield _NAMES.get(name, name), tensor
+def _turns(problem: Problem) -> Tensor:
+    """The batch elements, (turns, owners): in each row one of each owner of a bias, whose gradients add up in turn."""
+    bias = problem.restrictions.bias
+    owners = torch.Size() if bias is None else bias.shape[:-2]
+    own = torch.arange(owners.numel(), device="cpu").reshape(owners).expand(problem.lead).flatten()
+    turns = len(own) // max(1, owners.numel())
+    return own.argsort(stable=True).reshape(owners.numel(), turns).mT.contiguous()
 
 
 def _filled(tensor: Tensor, size: int) -> Tensor:
@@ -179,7 +217,7 @@ def can_pack(pair: Pair, key: Tensor) -> bool:
 def pack(key: Tensor) -> Tensor:
     """Projected keys (..., m, h) as `Problem.packed` wants them for additive scores, (..., blocks, h, lanes)."""
     lead, count = key.shape[:-2], key.shape[-2]
-    restrictions = Restrictions(1, count, None, None, False, None, None, key.device)
+    restrictions = Restrictions(1, count, None, None, False, None, None, None, key.device)
     nothing = key.new_empty((*lead, count, 0))
     problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, restrictions, lead).wide()
     return _Call.of(problem).pack(values=False).reshape(_packed_shape(key))
@@ -223,17 +261,20 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     grad = upstream(problem, out, grads)
     call = _Call.of(problem)
     fields, lead, queries = call.fields, problem.lead, problem.restrictions.queries
+    bias = problem.restrictions.bias
     if problem.wants_weights:
         call.point("weights_grad", grad.weights.contiguous())
     for name, tensor in (("peak", out.peak), ("total", out.total), ("total_grad", grad.total), ("drift", grad.drift)):
         call.point(name, tensor.contiguous())
     fields["exact"] = must_exclude(problem, grad.mean)
     # Every task of a batch element has its own gradients of all keys: no more tasks than keep the threads busy.
-    parts = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, call.batch))))
+    together = call.batch if call.turns is None else call.turns.shape[1]
+    parts = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, together))))
     fields |= {"parts": parts, "part_rows": -(-queries // parts)}
+    by_bias = call.make_bias_grad()
     by_query = call.new("query_grad", *lead, queries, fields["features"])
     run_backward = _additive_backward if problem.pair == "additive" else _blocked_backward
-    by_key, by_weight, by_value, by_bias = run_backward(call, grad.mean)
+    by_key, by_weight, by_value, by_key_bias = run_backward(call, grad.mean)
 
     def summed(tensor: Tensor | None, operand: Tensor | None, own: int) -> Tensor:
         """Sum gradients (tasks, ...), perhaps padded, to their operand's shape; empty if there is no operand."""
@@ -250,7 +291,8 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         summed(by_key, problem.key, 2),
         summed(by_weight, problem.weight, 1),
         summed(by_value, problem.value, 2),
-        summed(by_bias, problem.restrictions.key_bias, 1),
+        by_bias if bias is None or call.turns is None else by_bias.sum_to_size(bias.shape),
+        summed(by_key_bias, problem.restrictions.key_bias, 1),
     )
 
 
@@ -277,8 +319,8 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     by_weight = call.new("weight_grad", tasks, size)
     by_bias = call.zeros("bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
     pairs, row_pairs = group * SIDE, rows * SIDE
-    call.run(
-        additive_backward.backward, tasks,
+    call.run_in_turns(
+        additive_backward.backward,
         scores=pairs, weights=pairs, by_score=pairs, in_fast=pairs, dropped=pairs, upstream=pairs,
         peaks=row_pairs, totals=row_pairs, drifts=row_pairs, factors=row_pairs,
         score_sums=pairs * call.lanes, value_sums=pairs * call.lanes, kept=pairs * padded,
@@ -303,8 +345,8 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
     by_key = call.zeros("key_grad", tasks, blocks, size, lanes)
     by_value = call.zeros("value_grad", tasks, blocks, values, lanes)
     by_bias = call.zeros("bias_grad", tasks, blocks * lanes) if call.problem.restrictions.key_bias is not None else None
-    call.run(
-        backward.backward, tasks, scores=GROUP * width, weights=GROUP * width, by_score=GROUP * width, dropped=width,
+    call.run_in_turns(
+        backward.backward, scores=GROUP * width, weights=GROUP * width, by_score=GROUP * width, dropped=width,
         query=rows * size, query_sums=rows * size * lanes, limits=rows,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.memory import Call, flags_at, number_at
-from dikkat.cpu.engine.vectors import Pointer, at, full, lane_numbers, lanes_of, load, pointer, store, where
+from dikkat.cpu.engine.vectors import Pointer, at, full, gather, lane_numbers, lanes_of, load, pointer, store, where
 
 
 @inlined
@@ -46,6 +46,30 @@ def mask_of(call: Call, b: int, i: int) -> Pointer:
 
 
 @inlined
+def bias_of(call: Call, b: int, i: int, zero: Any) -> Pointer:
+    """The bias of row i, of a call that has one; a key's is at its number times `bias_col`."""
+    return at(pointer(call.bias, zero), number_at(call.bias_offsets, b) + i * call.bias_row)
+
+
+@inlined
+def turn_of(call: Call, task: int) -> int:
+    """The task that a claimed number stands for: where batch elements take turns, of those whose turn it is."""
+    if call.turns == 0:
+        return task
+    return number_at(call.turns, task // call.parts) * call.parts + task % call.parts
+
+
+@inlined
+def bias_grad_of(call: Call, b: int, i: int, part: int, zero: Any) -> Pointer:
+    """The gradient of row i's bias, or of all rows of a part where they share theirs."""
+    row = i if call.bias_row_apart else part
+    return at(
+        pointer(call.bias_grad, zero),
+        (owner(call.bias_step, call.bias_table, b) * call.bias_rows + row) * call.bias_cols,
+    )
+
+
+@inlined
 def limits_of(call: Call, b: int, i0: int, rows: int, limits: Pointer) -> int:
     """Write each row's limit; return the largest."""
     reach = 0
@@ -61,27 +85,41 @@ def restrict(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, limits: Pointer, scores: Pointer,
     zero: Any,
 ) -> bool:  # fmt: skip
-    """Initialise a tile of scores: the key's bias for a visible pair, −∞ for a hidden one.
+    """Initialise a tile of scores: the biases of the key and the pair for a visible one, −∞ for a hidden one.
 
     Returns:
         True if every pair is visible and has no bias; then nothing is written.
     """
     lanes = lanes_of(zero)
     number, nothing, hidden = lane_numbers(zero), full(0, zero), full(-np.inf, zero)
-    has_bias, has_mask, has_exclude = call.bias != 0, call.mask != 0, call.exclude != 0
+    has_key_bias, has_bias, has_mask, has_exclude = (
+        call.key_bias != 0,
+        call.bias != 0,
+        call.mask != 0,
+        call.exclude != 0,
+    )
     least = limits[0]
     for i in range(1, rows):
         least = min(least, limits[i])
-    if least >= j0 + blocks * lanes and not (has_bias or has_mask or has_exclude):
+    if least >= j0 + blocks * lanes and not (has_key_bias or has_bias or has_mask or has_exclude):
         return True
-    bias = pointer(call.bias, zero)
-    if has_bias:
-        bias = at(bias, owner(call.bias_step, call.bias_table, b) * call.bias_stride + j0)
+    key_bias = pointer(call.key_bias, zero)
+    if has_key_bias:
+        key_bias = at(key_bias, owner(call.key_bias_step, call.key_bias_table, b) * call.key_bias_stride + j0)
     for i in range(rows):
         limit, begin, row = limits[i] - j0, nothing, at(scores, i * width)
         for block in range(blocks):
+            if has_key_bias:
+                begin = load(key_bias, block * lanes)
             if has_bias:
-                begin = load(bias, block * lanes)
+                j = j0 + block * lanes
+                own = at(bias_of(call, b, i0 + i, zero), j * call.bias_col)
+                added = (
+                    load(own, 0)
+                    if call.bias_col == 1 and j + lanes <= call.keys
+                    else gather(own, 0, call.bias_col, call.keys - j)
+                )
+                begin = begin + added if has_key_bias else added
             left = limit - block * lanes
             if left >= lanes:
                 store(row, block * lanes, begin)

@@ -69,6 +69,8 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append("it computes in float32; 'chunked' and 'reference' take float64")
     if have_tangents(problem.query, problem.key, problem.value):
         reasons.append("it has no forward-mode derivative; 'reference' has")
+    if problem.restrictions.bias is not None:
+        reasons.append("it takes no bias of pairs; 'chunked' and 'reference' do")
     return reasons
 
 
@@ -320,6 +322,7 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         key=sums.key.sum_to_size(problem.key.shape),
         weight=_summed(None if sums.weight is None else sums.weight.sum(-2), weight, problem),
         value=sums.value.sum_to_size(problem.value.shape),
+        bias=new((0,)),
         key_bias=_summed(sums.key_bias, restrictions.key_bias, problem),
     )
 

@@ -284,6 +284,127 @@ def test_a_mask_of_numbers_is_taken_as_it_is(kind: str) -> None:
     torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
 
 
+KINDS = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+
+
+def _told(found: dikkat.Attentions) -> dict[str, Any]:
+    """Weights by the names that transformers gives them."""
+    if not found.cross_attentions:
+        return {"attentions": found}
+    own = {"decoder_attentions": found, "cross_attentions": found.cross_attentions}
+    return own | {"encoder_attentions": found.encoder_attentions}
+
+
+def _equal(found: Any, right: Any) -> None:
+    """Weights in tuples of tuples; only queries that see a key count."""
+    if isinstance(right, tuple):
+        assert isinstance(found, tuple)
+        assert len(found) == len(right)
+        for one, other in zip(found, right, strict=True):
+            _equal(one, other)
+    else:
+        assert found.shape == right.shape
+        live = found.sum(-1, keepdim=True) > 0.5
+        torch.testing.assert_close(found, right * live, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("attention", ["dikkat", "sdpa", "eager"])
+@pytest.mark.parametrize("side", ["none", "left"])
+def test_attentions_are_those_of_eager(kind: str, attention: str, side: str) -> None:
+    given = _inputs(kind, side)
+    right = model(kind, "eager")(**given, output_attentions=True)
+    found = _told(dikkat.attentions(model(kind, attention), **given))
+    assert found.keys() == {name for name in KINDS if right.get(name)}
+    for name, weights in found.items():
+        _equal(tuple(weights), right[name])
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "t5"])
+@pytest.mark.parametrize("attention", ["dikkat", "sdpa", "eager"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_attentions_of_a_generation_are_those_of_eager(kind: str, attention: str, cache: str) -> None:
+    given = {"input_ids": IDS, "attention_mask": _inputs(kind, "left")["attention_mask"]}
+    more = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, "eos_token_id": None, "disable_compile": True}
+    more |= {"cache_implementation": "static"} if cache == "static" else {}
+    told = {"output_attentions": True, "return_dict_in_generate": True}
+    right = model(kind, "eager").generate(**given, **more, **told)
+    made = model(kind, attention)
+    with dikkat.record(made, layers=-1, heads=[1, 2], weights=True) as trace:
+        made.generate(**given, **more)
+    for name, weights in _told(trace.attentions()).items():
+        steps = [right[name]] if name == "encoder_attentions" else right[name]
+        found = [weights] if name == "encoder_attentions" else weights
+        assert len(found) == len(steps)
+        for one, other in zip(found, steps, strict=True):
+            _equal(tuple(one), (other[-1][:, [1, 2]],))
+
+
+def test_of_two_towers_the_last_one_is_told_of() -> None:
+    for cls in walk.classes("llava"):
+        _, eager, given, _ = walk.prepared(cls, "llava")
+        pictures = torch.randn(3, 3, *[eager.config.vision_config.image_size] * 2)
+        size = eager.get_image_features(pixel_values=pictures).pooler_output[0].shape[-2]
+        ids = torch.cat([torch.full((3, size), eager.config.image_token_id), given["input_ids"]], 1)
+        both = {"input_ids": ids, "pixel_values": pictures, "attention_mask": torch.ones_like(ids)}
+        _equal(tuple(dikkat.attentions(eager, **both)), eager(**both, output_attentions=True).attentions)
+        found = dikkat.attentions(eager, layers="*vision_tower*", **both)
+        assert len(found) > 1
+
+
+def whisper(attention: str) -> nn.Module:
+    torch.manual_seed(3)
+    config = transformers.WhisperConfig(
+        vocab_size=WORDS, num_mel_bins=7, d_model=24, encoder_layers=1, encoder_attention_heads=3, decoder_layers=3,
+        decoder_attention_heads=4, encoder_ffn_dim=17, decoder_ffn_dim=17, max_source_positions=53,
+        max_target_positions=29, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3,
+        suppress_tokens=[], begin_suppress_tokens=[], attn_implementation=attention,
+    )  # fmt: skip
+    made = transformers.WhisperForConditionalGeneration(config).eval()
+    for parameter in made.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.4)
+    made.generation_config.alignment_heads = [[2, 3], [0, 1], [2, 0]]
+    return made
+
+
+@pytest.mark.parametrize("attention", ["dikkat", "sdpa", "eager"])
+@pytest.mark.parametrize("frames", [None, [90, 61]])
+@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # transformers' own
+def test_timestamps_are_those_of_eager(attention: str, frames: list[int] | None) -> None:
+    sound, more = torch.randn(2, 7, 106, generator=torch.Generator().manual_seed(4)), {"max_new_tokens": 17}
+    mask = None if frames is None else (torch.arange(106) < torch.tensor(frames)[:, None]).long()
+    more |= {"min_new_tokens": 17, "return_timestamps": False}
+    eager = whisper("eager")
+    right = eager.generate(
+        sound, attention_mask=mask, return_token_timestamps=True, return_dict_in_generate=True,
+        force_unique_generate_call=True, **more
+    )  # fmt: skip
+    made = whisper(attention)
+    found = dikkat.token_timestamps(made, sound, num_frames=frames, attention_mask=mask, **more)
+    assert made.config._attn_implementation == attention
+    assert torch.equal(found.sequences, right["sequences"])
+    torch.testing.assert_close(found.seconds, right["token_timestamps"], rtol=0, atol=1e-6)
+    assert len(found.seconds.unique()) > 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"alignment_heads": [[3, 0]]}, "alignment_heads: got layer 3; expected one of the decoder"),
+        ({"alignment_heads": [[2, 4]]}, "heads: got 4; expected -4 to 3"),
+        ({"num_beams": 2}, "num_beams: got 2; expected 1"),
+    ],
+)
+def test_timestamps_that_cannot_be(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dikkat.token_timestamps(whisper("sdpa"), torch.randn(1, 7, 106), **asked)
+    made = whisper("sdpa")
+    made.generation_config.alignment_heads = None
+    with pytest.raises(ValueError, match="alignment_heads: got none, nor has the model"):
+        dikkat.token_timestamps(made, torch.randn(1, 7, 106))
+
+
 def _softmax(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     """Weights by their definition, in double precision."""
     return (query.double() @ key.double().mT / query.shape[-1] ** 0.5 + bias.double()).softmax(-1)

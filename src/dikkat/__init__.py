@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dikkat import distributed, scores
+    from dikkat import distributed, scores, show
     from dikkat.adapters import as_torch_attention
     from dikkat.addresses import check_values
     from dikkat.attention import (
@@ -18,7 +18,17 @@ if TYPE_CHECKING:
         prepare,
     )
     from dikkat.huggingface import register_transformers
-    from dikkat.inspection import Inspection, Requesting, Trace, inspect, record
+    from dikkat.inspection import (
+        Attentions,
+        Inspection,
+        Requesting,
+        Timestamps,
+        Trace,
+        attentions,
+        inspect,
+        record,
+        token_timestamps,
+    )
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -35,6 +45,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "Attentions",
     "BilinearAttention",
     "DotProductAttention",
     "Implementation",
@@ -46,12 +57,14 @@ __all__ = [
     "Restricting",
     "SelfAttention",
     "State",
+    "Timestamps",
     "Trace",
     "as_torch_attention",
     "attend",
     "attend_memory",
     "attention_state",
     "attention_weights",
+    "attentions",
     "check_values",
     "distributed",
     "implementations",
@@ -63,6 +76,8 @@ __all__ = [
     "register_transformers",
     "scores",
     "self_attention",
+    "show",
+    "token_timestamps",
 ]
 
 _ROOMS = (

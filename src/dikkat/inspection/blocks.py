@@ -30,6 +30,13 @@ def in_blocks(weights: Callable[[Tensor], Tensor], rows: Tensor, each: int) -> T
     return torch.cat([weights(rows[block]) for block in blocks(len(rows), each)], -2)
 
 
+def all_rows(rows_of: RowsOf, queries: int, each: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The log-sum-exp and the weights of all rows, computed few at a time."""
+    index = torch.arange(queries, device=device)
+    parts = [rows_of(index[block]) for block in blocks(queries, each)]
+    return torch.cat([lse for lse, _ in parts], -1), torch.cat([weights for _, weights in parts], -2)
+
+
 def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked, device: torch.device) -> Summary:
     """The requested summaries of the weights.
 

@@ -9,31 +9,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import call
-from dikkat.inspection.blocks import RowsOf, in_blocks, summarise
-from dikkat.inspection.front import answer, inspected
+from dikkat.inspection.blocks import RowsOf, all_rows, in_blocks, summarise
+from dikkat.inspection.front import answer, inspected, of_all_weights
 from dikkat.inspection.request import Inspection, Request
 from dikkat.masking import softmax
 from dikkat.scores import Dot
 
 
-def _in_rows(rows_of: RowsOf, queries: int, keys: int, each: int, device: torch.device, request: Request) -> Inspection:
-    """The requested summaries of weights that can be computed a few rows at a time."""
-    asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
-    summary = summarise(rows_of, queries, keys, each, asked, device)
-    return answer(summary, request, None if chosen is None else in_blocks(lambda b: rows_of(b)[1], chosen, each))
-
-
 def of_weights(weights: Tensor, request: Request) -> Inspection:
     """The requested summaries of weights (..., n, m) that are all there; their log-sum-exp is not known."""
+    heads, queries = request.part(weights.shape[:-2], weights.shape[-2], weights.device)
+    if heads is not None and weights.ndim > 3:
+        weights = weights[..., heads, :, :]
+    if queries is not None:
+        weights = weights[..., queries, :]
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    queries, keys = wide.shape[-2:]
-
-    def rows_of(rows: Tensor) -> tuple[Tensor, Tensor]:
-        own = wide[..., rows, :]
-        return own[..., 0:0].sum(-1), own  # in the place of the log-sum-exp
-
-    each = wide.numel() // max(1, queries)
-    return replace(_in_rows(rows_of, queries, keys, each, wide.device, request), lse=None)
+    nothing = wide[..., 0:0].sum(-1)  # in the place of the log-sum-exp
+    return replace(of_all_weights(nothing, wide, request), lse=None, heads=heads, queries=queries)
 
 
 def of_dot_product(
@@ -63,12 +55,35 @@ def of_dot_product(
         )
         return inspected(problem, request)
 
+    heads, places = request.part(lead, queries, query.device)
+    if heads is not None and len(lead) > 1:
+        query, key, mask = (_of_heads(tensor, heads) for tensor in (query, key, mask))
+    if places is not None:
+        query, mask = query[..., places, :], mask if mask.shape[-2] == 1 else mask[..., places, :]
+
     def rows_of(rows: Tensor) -> tuple[Tensor, Tensor]:
         added = mask if mask.shape[-2] == 1 else mask[..., rows, :]
         weights, peak, total = softmax(query[..., rows, :] @ key.mT + added, None)
         return peak + total.log(), weights
 
-    return _in_rows(rows_of, queries, keys, math.prod(lead) * keys, query.device, request)
+    return replace(
+        _in_rows(rows_of, query.shape[-2], keys, math.prod(lead) * keys, query.device, request),
+        heads=heads,
+        queries=places,
+    )
+
+
+def _of_heads(tensor: Tensor, heads: Tensor) -> Tensor:
+    return tensor if tensor.ndim < 3 or tensor.shape[-3] == 1 else tensor[..., heads, :, :]
+
+
+def _in_rows(rows_of: RowsOf, queries: int, keys: int, each: int, device: torch.device, request: Request) -> Inspection:
+    """The requested summaries of weights that can be computed a few rows at a time."""
+    asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
+    if request.weights:
+        return of_all_weights(*all_rows(rows_of, queries, each, device), request)
+    summary = summarise(rows_of, queries, keys, each, asked, device)
+    return answer(summary, request, None if chosen is None else in_blocks(lambda b: rows_of(b)[1], chosen, each))
 
 
 def of_fused_function(

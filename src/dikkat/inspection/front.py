@@ -10,7 +10,7 @@ from dikkat import call, observers, program
 from dikkat.attention import weights_of
 from dikkat.backends import choose
 from dikkat.cpu.attention import launch
-from dikkat.inspection.blocks import in_blocks, numbers_of_a_row, of_rows, summarise
+from dikkat.inspection.blocks import all_rows, in_blocks, numbers_of_a_row, of_rows, summarise
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.masking import Restricting, check_names
 from dikkat.problem import Problem
@@ -88,17 +88,48 @@ def _part(named: Inspecting, names: type) -> dict[str, Any]:
 
 def inspected(problem: Problem, request: Request, impl: str = "auto", *, pools: bool = False) -> Inspection:
     """The requested summaries of a checked call; and its output, if `pools`, in the dtype that was computed in."""
+    problem, heads, places = part_of(problem, request)
     whole = replace(problem, wants_state=True, wants_weights=True)
     problem = replace(whole, value=_no_values(problem.value, problem.lead))
     queries, keys, device = problem.restrictions.queries, problem.restrictions.keys, problem.query.device
     asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
-    summary = _summary(problem, asked, impl, whole if pools else None)
-    rows = None
-    if chosen is not None:
-        rows = in_blocks(
-            lambda block: _lse_and_weights(of_rows(problem, block), impl)[1], chosen, numbers_of_a_row(problem)
+    each, rows = numbers_of_a_row(problem), None
+    if request.weights:
+        seen = of_all_weights(
+            *all_rows(lambda block: _lse_and_weights(of_rows(problem, block), impl), queries, each, device), request
         )
-    return answer(summary, request, rows)
+        mean = _mean(whole, impl) if pools else None
+        return replace(seen, output=mean, heads=heads, queries=places)
+    summary = _summary(problem, asked, impl, whole if pools else None)
+    if chosen is not None:
+        rows = in_blocks(lambda block: _lse_and_weights(of_rows(problem, block), impl)[1], chosen, each)
+    return replace(answer(summary, request, rows), heads=heads, queries=places)
+
+
+def part_of(problem: Problem, request: Request) -> tuple[Problem, Tensor | None, Tensor | None]:
+    """The call of the chosen heads and queries, and which these are; None for all of them."""
+    lead = problem.lead
+    heads, queries = request.part(lead, problem.restrictions.queries, problem.query.device)
+    if heads is not None and len(lead) > 1:
+        dim = len(lead) - 1
+        problem = problem.mapped(
+            lambda _, tensor: tensor if tensor.shape[dim] == 1 else tensor.index_select(dim, heads),
+            lead=torch.Size((*lead[:-1], len(heads))),
+            kept=None,
+        )
+    return problem if queries is None else of_rows(problem, queries), heads, queries
+
+
+def of_all_weights(lse: Tensor, weights: Tensor, request: Request) -> Inspection:
+    """The requested summaries of weights (..., n, m) that are all there."""
+    (queries, keys), device = weights.shape[-2:], weights.device
+    asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
+    summary = summarise(
+        lambda rows: (lse[..., rows], weights[..., rows, :]),
+        queries, keys, weights.numel() // max(1, queries), asked, device,
+    )  # fmt: skip
+    seen = answer(summary, request, None if chosen is None else weights[..., chosen, :])
+    return replace(seen, weights=weights if request.weights else None)
 
 
 def is_by_product(name: str, problem: Problem) -> bool:
@@ -115,6 +146,7 @@ def answer(summary: Summary, request: Request, rows: Tensor | None) -> Inspectio
         keys = keys.masked_fill(~(top > 0), -1)
     return Inspection(
         summary.lse,
+        None,
         rows,
         None if request.top_k is None else top,
         None if request.top_k is None else keys,
@@ -149,7 +181,11 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
     )
     if whole is None:
         return summary
-    return summary._replace(mean=program.dispatch(replace(whole, wants_weights=False), name).mean)
+    return summary._replace(mean=_mean(whole, name))
+
+
+def _mean(whole: Problem, name: str) -> Tensor:
+    return program.dispatch(replace(whole, wants_weights=False), name).mean
 
 
 def _lse_and_weights(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Unpack
@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from dikkat import observers
 from dikkat.addresses import transformed
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
+from dikkat.inspection.choice import Layers, chosen
 from dikkat.inspection.front import inspected, is_by_product
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
@@ -29,7 +30,7 @@ _CAPTURED: dict[Any, Callable[..., Inspection]] = {
 
 
 @contextmanager
-def record(model: nn.Module, **request: Unpack[Requesting]) -> Iterator[Trace]:
+def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[Requesting]) -> Iterator[Trace]:
     """Record what a model's attention looks at, layer by layer, while it runs as it does.
 
     What is seen: every call of `dikkat.attend` and its sisters, dikkat's layers and recurrences,
@@ -44,8 +45,13 @@ def record(model: nn.Module, **request: Unpack[Requesting]) -> Iterator[Trace]:
     record for themselves; recordings may be nested. What `torch.compile` made runs uncompiled meanwhile, in all
     threads. What is computed once more for a backward (checkpoints) is not recorded again.
 
+    What is not chosen by `layers` runs as if nobody recorded; of what is, `heads` and `queries` alone are computed.
+
     Args:
         model: The calls within its modules are recorded, by the modules' names in it.
+        layers: The modules, with all in them, whose calls are recorded: a name, as `model.named_modules()` has it, a
+            pattern with *, ? and [...] that the whole name follows, a number, which is a place in each of the model's
+            outermost lists of modules, counted from the end below 0; or several of these in a list. None for all.
         **request: What to record of each call (`Requesting`).
 
     Yields:
@@ -53,8 +59,9 @@ def record(model: nn.Module, **request: Unpack[Requesting]) -> Iterator[Trace]:
 
     Raises:
         TypeError: `model` is no module, or an argument is of the wrong kind.
-        ValueError: Nothing is requested; an argument that does not fit a call, with the name of its module; or, at the
-            end, no call was seen.
+        ValueError: Nothing is requested; no module has one of the `layers`; an argument that does not fit a call, with
+            the name of its module; or, at the end, no call was seen, or none in one of the `layers`.
+        RuntimeError: It is being compiled: record around what is compiled, not in it.
 
     Example:
         >>> import torch, dikkat
@@ -64,28 +71,42 @@ def record(model: nn.Module, **request: Unpack[Requesting]) -> Iterator[Trace]:
         >>> trace.names, trace["self_attn"].sums.shape, trace["self_attn"].top_keys.shape
         (['self_attn'], torch.Size([3, 2, 5]), torch.Size([3, 2, 5, 2]))
     """
+    if torch.compiler.is_compiling():
+        raise RuntimeError("record: got a call inside torch.compile; expected one around what is compiled")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
     check_names(request, Requesting)
     checked = Request(**request)
-    if checked == Request(pool=checked.pool):
-        raise ValueError("record: got nothing to record; expected rows, top_k, sums, entropy, argmax or overview")
+    if checked.is_empty:
+        raise ValueError(
+            "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax or overview"
+        )
+    by_entry = chosen(model, layers)
     recorder = _Recorder(checked)
     with ExitStack() as stack:
         stack.enter_context(_uncompiled())
-        stack.enter_context(recorder.hooked(model))
-        stack.enter_context(observers.only(*observers.current(), recorder))
-        stack.enter_context(_Mode(recorder))
-        yield recorder.trace
-    if not recorder.trace.names:
-        kinds = sorted({type(module).__name__ for module in model.modules()})
-        raise ValueError(
-            f"model: got {type(model).__name__}, in which no attention was seen: it was not run here, or has none but "
-            "in operations of its own; expected a run of a model with layers of dikkat, torch.nn.MultiheadAttention or "
-            "scaled_dot_product_attention, or one of Hugging Face's that is loaded with attn_implementation='dikkat', "
-            "'sdpa' or 'eager'. "
-            f"Its modules: {', '.join(kinds)}"
+        stack.callback(recorder.ignore)
+        stack.enter_context(
+            recorder.hooked(model, {name: each for found in by_entry.values() for name, each in found.items()})
         )
+        yield recorder.trace
+    for entry, found in by_entry.items():
+        if not found.keys() & recorder.trace.names:
+            raise ValueError(_unseen(model, entry, found))
+
+
+def _unseen(model: nn.Module, entry: int | str | None, found: Mapping[str, nn.Module]) -> str:
+    """The message of a recording without a call."""
+    kinds = sorted({type(module).__name__ for module in found.values()})
+    which = f"model: got {type(model).__name__}" if entry is None else f"layers: got {entry!r}"
+    asks = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    own = "" if asks in (None, "dikkat", "sdpa", "eager") else f" (this one has {asks!r}: load it anew)"
+    return (
+        f"{which}, in which no attention was seen: it was not run here, or has none but in operations of its own; "
+        "expected a run of a model with layers of dikkat, torch.nn.MultiheadAttention or scaled_dot_product_attention, "
+        f"or one of Hugging Face's that is loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{own}. "
+        f"Its modules: {', '.join(kinds)}"
+    )
 
 
 class _Recorder:
@@ -94,17 +115,31 @@ class _Recorder:
     def __init__(self, request: Request) -> None:
         self.trace, self._request = Trace(), request
         self._thread, self._calls = threading.get_ident(), list[tuple[str, nn.Module]]()
+        self._listening, self._runs = ExitStack(), 0
+
+    def listen(self) -> None:
+        """Be told of this thread's calls of attention."""
+        self._listening.enter_context(observers.only(*observers.current(), self))
+        self._listening.enter_context(_Mode(self))
+
+    def ignore(self) -> None:
+        """Be told of them no more."""
+        self._listening.close()
 
     @contextmanager
-    def hooked(self, model: nn.Module) -> Iterator[None]:
-        """Within, know which modules of the model are being called, from the outermost to the innermost."""
+    def hooked(self, model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[None]:
+        """Within, count the calls of the model, and know which of its modules are being called, the innermost last."""
+
+        def count(*_: Any) -> None:
+            self._runs += threading.get_ident() == self._thread
+
         with ExitStack() as stack:
-            for path, module in model.named_modules():
-                if _is_passed_over(module):
-                    continue
-                name = ".".join(part for part in path.split(".") if part != "_orig_mod")  # which compilation adds
-                for handle in self._hooks(name, module):
-                    stack.callback(handle.remove)
+            if not _is_passed_over(model):
+                stack.callback(model.register_forward_pre_hook(count).remove)
+            for name, module in modules.items():
+                if not _is_passed_over(module):
+                    for handle in self._hooks(name, module):
+                        stack.callback(handle.remove)
             yield
 
     def _hooks(self, name: str, module: nn.Module) -> Iterator[RemovableHandle]:
@@ -112,6 +147,8 @@ class _Recorder:
 
         def enter(*_: Any) -> None:
             if threading.get_ident() == self._thread:
+                if not self._calls:
+                    self.listen()
                 self._calls.append(call)
 
         def leave(*_: Any) -> None:
@@ -119,13 +156,16 @@ class _Recorder:
             if threading.get_ident() == self._thread and any(each is call for each in self._calls):
                 while self._calls.pop() is not call:
                     pass
+                if not self._calls:
+                    self.ignore()
 
         yield module.register_forward_pre_hook(enter)
-        yield module.register_forward_hook(leave, always_call=True)
+        # Of recordings one in the other the inner one begins last, so it ends first.
+        yield module.register_forward_hook(leave, always_call=True, prepend=True)
 
     def runs(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""
-        if not is_by_product(name, problem):
+        if self._request.is_of_some or self._request.weights or not is_by_product(name, problem):
             return None
         seen = self.add(lambda: inspected(problem, self._request, impl=name, pools=True))
         return None if seen is None or seen.output is None else Result(seen.output, None, None)
@@ -141,6 +181,8 @@ class _Recorder:
 
     def saw_function(self, function: Any, *arguments: Any, **named: Any) -> None:
         """Look at a call of one of PyTorch's functions."""
+        if function is F.scaled_dot_product_attention and self._calls:
+            arguments, named = _unpacked(self._calls[-1][1], *arguments, **named)
         self.add(lambda: _CAPTURED[function](self._request, *arguments, **named))
 
     def saw_softmax(self, weights: Tensor) -> None:
@@ -167,7 +209,7 @@ class _Recorder:
                 seen = look()
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{error} (recording {name!r})") from error
-        self.trace.add(name, replace(seen, output=None))
+        self.trace.add(name, replace(seen, output=None), self._runs)
         return seen
 
 
@@ -188,6 +230,20 @@ def _is_eager(module: nn.Module) -> bool:
         and hasattr(sys.modules[kind.__module__], "eager_attention_forward")
         and getattr(config, "_attn_implementation", None) == "eager"
     )
+
+
+def _unpacked(module: nn.Module, *arguments: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call with its heads apart, where transformers hands on those of one query that share keys as queries of one."""
+    groups, config = getattr(module, "num_key_value_groups", 1), getattr(module, "config", None)
+    query, *rest = arguments or (None,)
+    heads = getattr(config, "num_attention_heads", None)
+    if not isinstance(query, Tensor) or groups == 1 or query.ndim != 4 or query.shape[1] * groups != heads:
+        return arguments, named
+    apart = {
+        name: each.flatten(1, 2)[:, :, None] if isinstance(each, Tensor) and each.shape[1] != 1 else each
+        for name, each in {"query": query, "attn_mask": named.get("attn_mask")}.items()
+    }
+    return (apart["query"], *rest), {**named, "attn_mask": apart["attn_mask"], "enable_gqa": True}
 
 
 class _Mode(TorchFunctionMode):

@@ -1,7 +1,7 @@
 """The request for weights, checked; and the answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, TypedDict
 
 import torch
@@ -18,6 +18,7 @@ class Requesting(TypedDict, total=False):
     """The keyword arguments that say what to return of the weights of a call.
 
     Attributes:
+        weights: Whether to return the whole map of weights.
         rows: Which queries' weights, counted from 0, or from the end below 0.
         top_k: How many of each query's largest weights, from 1 to m.
         sums: Whether to sum the weights of each key over the queries.
@@ -26,8 +27,11 @@ class Requesting(TypedDict, total=False):
         overview: Rows and columns, or one number for both, that the map is pooled to; at most as many as there are
             queries and keys.
         pool: How the weights of a cell are pooled: "mean" or "max".
+        heads: Which heads, the last leading dimension, all this is of; counted as rows are. All, where not given.
+        queries: Which queries all this is of, counted as rows are, or a slice. All, where not given.
     """
 
+    weights: bool
     rows: Sequence[int] | Tensor | None
     top_k: int | None
     sums: bool
@@ -35,6 +39,8 @@ class Requesting(TypedDict, total=False):
     argmax: bool
     overview: Overview | None
     pool: Pool
+    heads: int | Sequence[int] | None
+    queries: int | Sequence[int] | slice | None
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Inspection:
     Attributes:
         lse: (..., n), the log-sum-exp of each query's scores; −∞ where it sees no key. None in the record of a
             recurrence, which has its weights alone.
+        weights: (..., n, m), all weights.
         rows: (..., r, m), the weights of the chosen queries.
         top_weights: (..., n, k), the largest weights of each query, from the largest on.
         top_keys: (..., n, k) int64, the keys that have them; −1 where fewer keys have a weight above 0.
@@ -52,9 +59,12 @@ class Inspection:
         argmax: (..., n) int64, the key with the largest weight, the first of equal ones; −1 where there is none.
         overview: (..., a, b), the map of weights pooled to so many cells.
         output: (..., n, d_v), the weighted mean of the values, where `inspect` was given values.
+        heads: (h,) int64, the numbers of the heads that were chosen.
+        queries: (n,) int64, the numbers of the queries that were chosen.
     """
 
     lse: Tensor | None = None
+    weights: Tensor | None = None
     rows: Tensor | None = None
     top_weights: Tensor | None = None
     top_keys: Tensor | None = None
@@ -63,10 +73,13 @@ class Inspection:
     argmax: Tensor | None = None
     overview: Tensor | None = None
     output: Tensor | None = None
+    heads: Tensor | None = None
+    queries: Tensor | None = None
 
     def of_element(self, index: int) -> "Inspection":
         """One element of the first leading dimension."""
-        return Inspection(**{name: tensor[index] for name, tensor in self.tensors().items()})
+        own = {name: tensor[index] for name, tensor in self.tensors().items() if name not in ("heads", "queries")}
+        return replace(self, **own)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that there are, by name."""
@@ -78,6 +91,7 @@ class Inspection:
 class Request:
     """The keywords of `inspect` and `record` that say what to return, checked."""
 
+    weights: bool = False
     rows: Sequence[int] | Tensor | None = None
     top_k: int | None = None
     sums: bool = False
@@ -85,10 +99,12 @@ class Request:
     argmax: bool = False
     overview: Overview | None = None
     pool: Pool = "mean"
+    heads: int | Sequence[int] | None = None
+    queries: int | Sequence[int] | slice | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without the call."""
-        for name in ("sums", "entropy", "argmax"):
+        for name in ("weights", "sums", "entropy", "argmax"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}: got {type(getattr(self, name)).__name__}; expected True or False")
         if self.top_k is not None:
@@ -97,7 +113,18 @@ class Request:
             whole("overview", size)
         if self.pool not in ("mean", "max"):
             raise ValueError(f"pool: got {self.pool!r}; expected 'mean' or 'max'")
-        self._indices()
+        for name in ("rows", "heads", "queries"):
+            _indices(name, getattr(self, name))
+
+    @property
+    def is_empty(self) -> bool:
+        """True where nothing is requested."""
+        return self == Request(pool=self.pool, heads=self.heads, queries=self.queries)
+
+    @property
+    def is_of_some(self) -> bool:
+        """True where heads or queries are chosen."""
+        return self.heads is not None or self.queries is not None
 
     def _cells(self) -> tuple[int, int] | None:
         if self.overview is None or isinstance(self.overview, int):
@@ -105,12 +132,6 @@ class Request:
         if not isinstance(self.overview, tuple) or len(self.overview) != 2:
             raise TypeError(f"overview: got {self.overview!r}; expected a whole number of cells, or (rows, columns)")
         return self.overview
-
-    def _indices(self) -> list[int]:
-        given = self.rows.tolist() if isinstance(self.rows, Tensor) else self.rows or ()
-        if not isinstance(given, Sequence) or not all(type(row) is int for row in given):
-            raise TypeError(f"rows: got {self.rows!r}; expected a list of whole numbers, or such a tensor")
-        return list(given)
 
     def asked(self, queries: int, keys: int) -> Asked:
         """The summaries that are requested of a call of so many queries and keys.
@@ -125,13 +146,41 @@ class Request:
         return Asked(top, self.sums, self.entropy, cells, self.pool == "max" and cells is not None)
 
     def chosen(self, queries: int, device: torch.device) -> Tensor | None:
-        """The chosen rows of a call of so many queries, from 0 on.
+        """The rows whose weights are requested of a call of so many queries, from 0 on.
 
         Raises:
             ValueError: A row past the end.
         """
-        rows = self._indices()
-        for row in rows:
-            if not -queries <= row < queries:
-                raise ValueError(f"rows: got {row}; expected {-queries} to {queries - 1}, as there are {queries}")
-        return None if self.rows is None else torch.tensor(rows, dtype=torch.int64, device=device) % queries
+        return _places("rows", self.rows, queries, device)
+
+    def part(self, lead: Sequence[int], queries: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+        """The chosen heads and queries of a call, from 0 on; None for all. A call without heads has one.
+
+        Raises:
+            ValueError: A head or a query past the end.
+        """
+        heads = lead[-1] if len(lead) > 1 else 1
+        return _places("heads", self.heads, heads, device), _places("queries", self.queries, queries, device)
+
+
+def _indices(name: str, given: object) -> list[int]:
+    listed = given.tolist() if isinstance(given, Tensor) else given
+    listed = [listed] if type(listed) is int and name != "rows" else () if listed is None else listed
+    if name == "queries" and isinstance(listed, slice):
+        return []
+    if not isinstance(listed, Sequence) or not all(type(each) is int for each in listed):
+        raise TypeError(f"{name}: got {given!r}; expected a list of whole numbers, or such a tensor")
+    return list(listed)
+
+
+def _places(name: str, given: object, count: int, device: torch.device) -> Tensor | None:
+    """What was chosen of so many, counted from 0; None where nothing was."""
+    if given is None:
+        return None
+    if isinstance(given, slice):
+        return torch.arange(*given.indices(count), device=device)
+    places = _indices(name, given)
+    for place in places:
+        if not -count <= place < count:
+            raise ValueError(f"{name}: got {place}; expected {-count} to {count - 1}, as there are {count}")
+    return torch.tensor(places, dtype=torch.int64, device=device) % max(1, count)

@@ -1,37 +1,91 @@
 """Records of a model's calls, by module and call: in memory, in a file, and as a page."""
 
+import html
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dikkat.extras import needing
 from dikkat.inspection.request import Inspection
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
-_FORMAT, _VERSION = "dikkat trace", 1
+_FORMAT, _VERSION = "dikkat trace", 2
 _LARGEST = 2**36  # bytes of a file that is read
 _FIELDS = {field.name for field in fields(Inspection)}
+
+
+# Modules that look from a decoder at an encoder, as transformers and PyTorch call them.
+_CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn$", re.IGNORECASE)
+
+
+class Token(NamedTuple):
+    """A token as a page shows it.
+
+    Attributes:
+        text: What is written.
+        special: Whether the tokenizer put it there, as the beginning of a text.
+        continues: Whether it continues the word of the token before.
+    """
+
+    text: str
+    special: bool = False
+    continues: bool = False
+
+
+class Attentions(tuple[Any, ...]):
+    """Weights as transformers returns them: a tuple of (B, H, n, m) for each layer.
+
+    Of a model that ran several times, as in `generate`, it is a tuple for each run, of one for each layer.
+
+    Attributes:
+        encoder_attentions: Those of the encoder beside a decoder, a tuple of each layer's; () for other models.
+        cross_attentions: Those with which a decoder looks at an encoder, as the tuple itself; () where there are none.
+    """
+
+    encoder_attentions: tuple[Tensor, ...]
+    cross_attentions: tuple[Any, ...]
+
+    def __new__(cls, own: Iterable[Any], encoder: Iterable[Tensor] = (), cross: Iterable[Any] = ()) -> "Attentions":
+        """The weights by layer, and those of other kinds."""
+        made = super().__new__(cls, own)
+        made.encoder_attentions, made.cross_attentions = tuple(encoder), tuple(cross)
+        return made
 
 
 class Trace:
     """Records of the calls of a model's attention, in the order in which they came. Made by `dikkat.record`.
 
     `trace[name]` is the `Inspection` of the one call of a module; of a module that was called several times,
-    `trace[name, 0]` is that of the first one, and `trace[name, -1]` that of the last.
+    `trace[name, 0]` is that of the first one, and `trace[name, -1]` that of the last. A notebook shows its page.
+
+    Attributes:
+        tokens: What the queries and keys are, for the page: of "self" attention, and of the "encoder" beside it.
     """
 
     def __init__(self) -> None:
         self._calls: dict[str, list[Inspection]] = {}
+        self._order: list[tuple[str, int]] = []  # every call's module, and how often the model had been called
+        self.tokens: dict[str, list[Token]] = {}
 
-    def add(self, name: str, seen: Inspection) -> None:
-        """Add a call, as copies on the CPU."""
+    def add(self, name: str, seen: Inspection, run: int = 0) -> None:
+        """Add a call, as copies on the CPU.
+
+        Args:
+            name: The module.
+            seen: What was recorded of the call.
+            run: How often the whole model had been called.
+        """
         copies = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
         self._calls.setdefault(name, []).append(replace(seen, **copies))
+        self._order.append((name, run))
 
     @property
     def names(self) -> list[str]:
@@ -80,6 +134,42 @@ class Trace:
             raise KeyError(f"trace[{name!r}]: got no such module; expected one of {', '.join(map(repr, self._calls))}")
         return self._calls[name]
 
+    def attentions(self) -> Attentions:
+        """All weights, as `output_attentions=True` returns them with transformers' "eager" attention, before dropout.
+
+        Of several towers without a decoder, such as one for pictures and one for words, it has those of the last one
+        that ran; record others alone, by `layers`. After `generate`, of more than one token, it has a tuple for each
+        token. Layers are in the order in which they ran.
+
+        Raises:
+            ValueError: The recording was made without `weights=True`.
+        """
+        found: dict[str, list[tuple[int, Tensor]]] = {}
+        for kind, calls in self.by_kind().items():
+            for name, run, seen in calls:
+                if seen.weights is None:
+                    raise ValueError(f"trace[{name!r}]: got no whole map; expected a recording with weights=True")
+                found.setdefault(kind, []).append((run, seen.weights))
+        encoder = [weights for _, weights in found.get("encoder", ())]
+        return Attentions(_by_run(found.get("self", ())), encoder, _by_run(found.get("cross", ())))
+
+    def by_kind(self) -> dict[str, list[tuple[str, int, Inspection]]]:
+        """The calls of the encoder beside a decoder ("encoder"), "self", "cross", as `attentions` sorts them.
+
+        Of each its module, how often the model had been called, and what it looked at.
+        """
+        counts, towers = Counter[str](), dict[str, list[tuple[str, int, Inspection]]]()
+        for name, run in self._order:
+            tower = re.split(r"(?:^|\.)\d", name)[0] if re.search(r"\d", name) else ""
+            call = name, run, self._calls[name][counts[name]]
+            towers.setdefault("cross" if _CROSS.search(name) else f"/{tower}", []).append(call)
+            counts[name] += 1
+        cross, own = towers.pop("cross", None), list(towers)[-1:]
+        encoders = [tower for tower in towers if "encoder" in tower and tower not in own]
+        found = {"encoder": towers[encoders[-1]]} if encoders else {}
+        found |= {"self": towers[own[0]]} if own else {}
+        return found if cross is None else found | {"cross": cross}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all to one safetensors file, whole or not at all.
 
@@ -95,7 +185,7 @@ class Trace:
         with needing("translation"):
             from safetensors.torch import save
         tensors = {f"{n}:{i}:{what}": t.contiguous() for n, i, seen in self for what, t in seen.tensors().items()}
-        content = header(_FORMAT, _VERSION) | {"modules": {name: len(calls) for name, calls in self._calls.items()}}
+        content = header(_FORMAT, _VERSION) | {"calls": self._order, "tokens": self.tokens}
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
     @classmethod
@@ -115,7 +205,7 @@ class Trace:
             >>> layer, x = dikkat.MultiHeadAttention(6, 2), torch.randn(1, 5, 6)
             >>> with dikkat.record(layer, entropy=True) as trace:
             ...     _ = layer(x, x, x)
-            >>> path = Path(tempfile.mkdtemp()) / "trace.safetensors"
+            >>> path = tempfile.mkdtemp() + "/trace.safetensors"
             >>> trace.save(path)
             >>> torch.equal(Trace.load(path)[""].entropy, trace[""].entropy)
             True
@@ -139,14 +229,17 @@ class Trace:
     @classmethod
     def _parsed(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
         """The trace of a file's content."""
-        modules, made = content.get("modules"), cls()
-        if not isinstance(modules, dict) or not all(type(count) is int and count > 0 for count in modules.values()):
-            raise ValueError("modules: got something else; expected each module's number of calls. Record again")
-        if sum(modules.values()) > len(tensors):
-            raise ValueError(f"modules: got more calls than the {len(tensors)} tensors; expected no more. Record again")
-        calls: dict[tuple[str, int], dict[str, torch.Tensor]] = {
-            (name, index): {} for name, count in modules.items() for index in range(count)
-        }
+        order, made = content.get("calls"), cls()
+        if not isinstance(order, list) or not all(map(_is_call, order)):
+            raise ValueError("calls: got something else; expected each call's module and run. Record again")
+        if len(order) > len(tensors):
+            raise ValueError(f"calls: got more than the {len(tensors)} tensors; expected no more. Record again")
+        calls, counts = dict[tuple[str, int], dict[str, torch.Tensor]](), Counter[str]()
+        for name, run in order:
+            calls[name, counts[name]] = {}
+            counts[name] += 1
+            made._order.append((name, run))
+        made.tokens = _tokens(content.get("tokens"))
         for key, tensor in tensors.items():
             name, number, what = [*key.rsplit(":", 2), "", ""][:3]
             call = (name, int(number) if number.isdecimal() else -1)
@@ -169,7 +262,41 @@ class Trace:
         Raises:
             OSError: The system could not write; an existing file is left as it was.
         """
-        from dikkat.show.calls import save_calls
+        write_whole(path, self._page(title))
 
-        save_calls(Path(path), [(f"{n or 'model'} · {i}" if self.count(n) > 1 else n or "model", seen.tensors())
-                                for n, i, seen in self], title=title)  # fmt: skip
+    def _repr_html_(self) -> str:
+        """The page, in a frame for notebooks."""
+        page = html.escape(self._page("What the model looks at"), quote=True)
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 46rem; border: 0"></iframe>'
+
+    def _page(self, title: str) -> str:
+        from dikkat.show.calls import calls_page
+
+        return calls_page(self, title=title)
+
+
+def _is_call(entry: object) -> bool:
+    return isinstance(entry, list) and [type(part) for part in entry] == [str, int] and entry[1] >= 0
+
+
+def _tokens(content: object) -> dict[str, list[Token]]:
+    """The labels of a file, checked."""
+    kinds = content.items() if isinstance(content, dict) else ()
+    found = {kind: [Token(*entry) for entry in entries if _is_token(entry)] for kind, entries in kinds
+             if isinstance(entries, list)}  # fmt: skip
+    if not isinstance(content, dict) or any(len(found.get(kind, ())) != len(entries) for kind, entries in kinds):
+        raise ValueError("tokens: got something else; expected each kind's labels. Record again")
+    return found
+
+
+def _is_token(entry: object) -> bool:
+    return isinstance(entry, list) and [type(part) for part in entry] == [str, bool, bool]
+
+
+def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:
+    """The weights of each run in a tuple; those of a single run as they are."""
+    runs: dict[int, list[Tensor]] = {}
+    for run, weights in calls:
+        runs.setdefault(run, []).append(weights)
+    parts = tuple(map(tuple, runs.values()))
+    return parts[0] if len(parts) == 1 else parts

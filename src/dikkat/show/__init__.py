@@ -3,5 +3,6 @@
 from dikkat.show.heatmaps import heatmaps, save
 from dikkat.show.page import Aligned, page, save_page
 from dikkat.show.summaries import entropies, key_sums
+from dikkat.show.views import attention
 
-__all__ = ["Aligned", "entropies", "heatmaps", "key_sums", "page", "save", "save_page"]
+__all__ = ["Aligned", "attention", "entropies", "heatmaps", "key_sums", "page", "save", "save_page"]

@@ -2,8 +2,7 @@
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,10 @@ from dikkat.show.arrays import as_array
 from dikkat.show.document import document, escaped
 from dikkat.show.heatmaps import scale_of
 from dikkat.show.summaries import mean_entropies
-from dikkat.storage.files import write_whole
+from dikkat.show.views import views_of
+
+if TYPE_CHECKING:
+    from dikkat.inspection import Trace
 
 Call = tuple[str, Mapping[str, Tensor]]
 
@@ -23,28 +25,29 @@ _CELLS = 2**16  # most cells stored of a call's rows or sums; longer sequences a
 _LEAST = 64  # least cells kept in a row
 
 
-def save_calls(path: Path, calls: Sequence[Call], *, title: str) -> None:
-    """Write the page, whole or not at all.
+def calls_page(trace: "Trace", *, title: str) -> str:
+    """The page of a trace, as HTML: views of its attention where its tokens are known, and maps of each call.
 
     Args:
-        path: The file; its folder must exist.
-        calls: Of each call its name, and what was recorded, by the names of `dikkat.Inspection`.
+        trace: What was recorded.
         title: The heading.
-
-    Raises:
-        OSError: The system could not write; an existing file is left as it was.
     """
-    shown = calls[:_CALLS]
+    calls: list[Call] = [
+        (f"{name or 'model'} · {index}" if trace.count(name) > 1 else name or "model", seen.tensors())
+        for name, index, seen in trace
+    ]
+    shown = [] if trace.tokens else calls[:_CALLS]
     content = [{"name": name, "recorded": _recorded(seen), "maps": list(_maps(seen))} for name, seen in shown]
     articles = [
         f'<article class="card"><h2>{escaped(name)}</h2><p>Recorded: {escaped(_recorded(seen))}</p></article>'
         for name, seen in shown
     ]
-    some = f", the first {_CALLS} of which are shown" if len(calls) > _CALLS else ""
+    some = f", the first {_CALLS} of which are shown" if len(calls) > _CALLS and shown else ""
     count = "1 call of attention" if len(calls) == 1 else f"{len(calls)} calls of attention{some}"
     plain = f'<main id="room"><p class="quiet">{count}</p>\n' + "\n".join(articles) + "\n</main>"
-    made = document(title, plain, calls={"count": len(calls), "overall": _overall(shown), "calls": content})
-    write_whole(path, made)
+    views = views_of(trace) if trace.tokens else []
+    given = {"count": len(calls), "overall": _overall(shown), "calls": content, "views": views}
+    return document(title, plain, calls=given)
 
 
 def _recorded(seen: Mapping[str, Tensor]) -> str:

@@ -2,6 +2,7 @@
 import { scaled, type Panel } from "../pictures/tiles/panels";
 import { h } from "./dom";
 import { number, t } from "./strings";
+import { viewsOf, type View } from "./views";
 
 const ACROSS = 4; // maps beside each other, at most
 const NEAR = "800px";
@@ -34,9 +35,12 @@ export interface Calls {
   readonly calls: readonly Call[];
   /** The entropy of every head of every call. */
   readonly overall: (Maps & { readonly names: readonly string[] }) | null;
+  /** Attention over tokens that are known. */
+  readonly views: readonly View[];
 }
 
-export function callsRoom({ count, calls, overall }: Calls): HTMLElement {
+export function callsRoom({ count, calls, overall, views }: Calls): HTMLElement {
+  if (views.length) return h("main", { id: "room" }, viewsOf(views));
   const drawing = new Map<Element, () => void>();
   const card = (title: string, recorded: string, draw: () => HTMLElement[]): HTMLElement => {
     const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);

@@ -1,0 +1,54 @@
+"""All weights of a model in the form in which transformers returns them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dikkat.inspection.choice import Layers
+from dikkat.inspection.recording import record
+from dikkat.inspection.trace import Attentions
+
+__all__ = ["attentions"]
+
+
+def attentions(
+    model: nn.Module,
+    *arguments: Any,
+    layers: Layers | None = None,
+    heads: int | Sequence[int] | None = None,
+    queries: int | Sequence[int] | slice | None = None,
+    **inputs: Any,
+) -> Attentions:
+    """The weights of one run of a model, layer by layer: what `output_attentions=True` returns with "eager" attention.
+
+    The model runs as it is, on its fast path, without gradients. Weights are those before dropout; a query that sees no
+    key has none, while "eager" gives it the mean of all.
+
+    Args:
+        model: One of Hugging Face's, or any that `dikkat.record` takes.
+        *arguments: What the model is called with.
+        layers: Which layers, as `dikkat.record` takes them; all, where not given.
+        heads: Which heads; all, where not given.
+        queries: Which queries; all, where not given.
+        **inputs: What the model is called with, by name.
+
+    Returns:
+        A tuple of (B, H, n, m) for each layer, on the CPU, as `dikkat.Trace.attentions` has it: that of the decoder, of
+        an encoder and decoder; `.encoder_attentions` and `.cross_attentions` are the others.
+
+    Raises:
+        TypeError: As `dikkat.record` raises it.
+        ValueError: As `dikkat.record` raises it.
+
+    Example:
+        >>> import torch, dikkat
+        >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
+        >>> weights = dikkat.attentions(model, torch.randn(1, 5, 8), heads=[0])
+        >>> len(weights), weights[2].shape
+        (3, torch.Size([1, 1, 5, 5]))
+    """
+    with torch.no_grad(), record(model, layers=layers, heads=heads, queries=queries, weights=True) as trace:
+        model(*arguments, **inputs)
+    return trace.attentions()

@@ -1,0 +1,146 @@
+"""When each token of a transcription is said, from the cross-attention of a few heads."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dikkat.inspection.recording import record
+from dikkat.inspection.trace import Trace
+
+_SECONDS = 0.02  # of a place of the encoder
+
+
+class Timestamps(NamedTuple):
+    """Tokens with their times.
+
+    Attributes:
+        sequences: (B, l) int64, the tokens, those that the decoder was given among them.
+        seconds: (B, l) float32, when each begins; 0 for those that the decoder was given.
+    """
+
+    sequences: Tensor
+    seconds: Tensor
+
+
+def token_timestamps(
+    model: nn.Module,
+    input_features: Tensor,
+    *,
+    alignment_heads: Sequence[Sequence[int]] | None = None,
+    num_frames: Sequence[int] | None = None,
+    **generation: Any,
+) -> Timestamps:
+    r"""Transcribe with a model of Whisper's shape, and tell when each token is said, on the model's fast path.
+
+    The weights \(W\) of the alignment heads alone are recorded. Each key's weights are brought to mean 0 and deviation
+    1 over the tokens, smoothed by a median over neighbouring keys, and averaged over the heads; a path through
+    \(-W\) of least cost, which goes on by a token, by a key or by both (dynamic time warping), gives each token's key.
+    transformers' `return_token_timestamps=True` does that with all of the model on "eager" attention.
+
+    Args:
+        model: A `WhisperForConditionalGeneration`, with any attention that `dikkat.record` sees.
+        input_features: (B, mels, frames) of at most one window, of 30 seconds: longer ones are to be cut before.
+        alignment_heads: Pairs of a decoder layer and a head; those of the model's `generation_config`, where not given.
+        num_frames: The frames of each element that are no padding; all, where not given.
+        **generation: Further arguments of `model.generate`, such as `language` and `max_new_tokens`.
+
+    Returns:
+        The `Timestamps`. The last token, which the decoder was never given, has the time of the one before.
+
+    Raises:
+        ValueError: No alignment heads, or one that the model has not; beams; more than one window.
+
+    Source:
+        Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", and the alignment of its
+        published code; Sakoe and Chiba 1978 for dynamic time warping.
+    """
+    heads = alignment_heads or getattr(getattr(model, "generation_config", None), "alignment_heads", None)
+    if not heads:
+        raise ValueError("alignment_heads: got none, nor has the model; expected pairs of a decoder layer and a head")
+    if (beams := generation.get("num_beams") or 1) != 1:
+        raise ValueError(f"num_beams: got {beams}; expected 1")
+    names = {layer: _cross_attention(model, layer) for layer, _ in heads}
+    chosen = sorted({head for _, head in heads})
+    with torch.no_grad(), record(model, layers=list(names.values()), heads=chosen, weights=True) as trace:
+        found = model.generate(  # type: ignore[operator]
+            input_features, return_dict_in_generate=True, force_unique_generate_call=True, **generation
+        )
+    sequences: Tensor = found["sequences"].cpu()
+    steps = {name: _steps(trace, name, sequences.shape[1] - 1) for name in names.values()}
+    given = steps[names[heads[0][0]]][0].shape[-2]
+    maps = torch.stack(
+        [
+            torch.cat([step[:, chosen.index(head)] for step in steps[names[layer]]], -2)[:, given:]
+            for layer, head in heads
+        ],
+        1,
+    )
+    seconds = torch.zeros(sequences.shape)
+    width = int(getattr(model.config, "median_filter_width", 7))  # type: ignore[union-attr,arg-type]
+    for index, own in enumerate(maps):
+        if own.shape[-2]:
+            keys = own.shape[-1] if num_frames is None else int(num_frames[index]) // 2
+            times = torch.from_numpy(_warped(-_smoothed(own[..., :keys], width).double().numpy())) * _SECONDS
+            seconds[index, given:] = torch.cat([times, times[-1:]])
+    return Timestamps(sequences, seconds)
+
+
+def _cross_attention(model: nn.Module, layer: int) -> str:
+    """The name of a decoder layer's attention to the encoder."""
+    names = [name for name, _ in model.named_modules() if name.endswith(f"decoder.layers.{layer}.encoder_attn")]
+    if not names:
+        raise ValueError(
+            f"alignment_heads: got layer {layer}; expected one that the decoder of {type(model).__name__} has"
+        )
+    return names[0]
+
+
+def _steps(trace: Trace, name: str, tokens: int) -> list[Tensor]:
+    """The weights of the calls that read the sequence, the last ones: before them the language may have been sought."""
+    steps: list[Tensor] = []
+    for index in range(trace.count(name) - 1, -1, -1):
+        weights = trace[name, index].weights
+        if weights is None or sum(step.shape[-2] for step in steps) >= tokens:
+            break
+        steps.insert(0, weights)
+    if sum(step.shape[-2] for step in steps) != tokens:
+        raise ValueError("input_features: got what was not read in one go; expected one window, without fallbacks")
+    return steps
+
+
+def _smoothed(weights: Tensor, width: int) -> Tensor:
+    """(n, m): standardised over the tokens, filtered by medians over the keys, averaged over the heads (h, n, m)."""
+    deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, correction=0)
+    scaled, beside = (weights - mean) / deviation, width // 2
+    if scaled.shape[-1] > beside:
+        around = F.pad(scaled, (beside, beside), mode="reflect").unfold(-1, width, 1)
+        scaled = around.sort(-1).values[..., beside]
+    return scaled.mean(0)
+
+
+def _warped(cost: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The first key of each token on the path of least cost through (tokens, keys), diagonal by diagonal."""
+    tokens, keys = cost.shape
+    least = np.full((tokens + 1, keys + 1), np.inf, np.float32)
+    least[0, 0] = 0
+    moves = np.empty((tokens, keys), np.int8)  # 0: on by both, 1: by a token, 2: by a key
+    for diagonal in range(tokens + keys - 1):
+        i = np.arange(max(0, diagonal - keys + 1), min(tokens, diagonal + 1))
+        j = diagonal - i
+        both, token, key = least[i, j], least[i, j + 1], least[i + 1, j]
+        move = np.where((both < token) & (both < key), 0, np.where((token < both) & (token < key), 1, 2))
+        least[i + 1, j + 1] = cost[i, j] + np.choose(move, (both, token, key)).astype(np.float64)
+        moves[i, j] = move
+    first = np.empty(tokens, np.int64)
+    i, j = tokens - 1, keys - 1
+    while i >= 0 and j >= 0:
+        first[i] = j
+        move = 2 if not i else moves[i, j]
+        move = 1 if not j and i else move
+        i, j = i - (move != 2), j - (move != 1)
+    return first

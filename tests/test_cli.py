@@ -872,7 +872,21 @@ def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "dikkat: interrupted\n")
 
 
-COMMANDS = "train translate evaluate show info quantize export serve compare recipes regress warm report".split()
+COMMANDS = [
+    "train",
+    "translate",
+    "evaluate",
+    "show",
+    "info",
+    "quantize",
+    "export",
+    "serve",
+    "compare",
+    "recipes",
+    "regress",
+    "warm",
+    "report",
+]
 
 
 @pytest.mark.parametrize("columns", [80, 40])

@@ -69,15 +69,6 @@ def _beside(record: Record | None, ours: Record) -> str:
     return f"{number(record['ms']['median'])}, {times(record['ms']['median'], ours['median'])}"
 
 
-def _peers(runs: list[Run]) -> Iterable[Row]:
-    """Everybody at the headline's shape."""
-    for run in runs:
-        found = [r for r in _timed(run, task="additive") if _shape(r) == (8, 256, 256, 128)]
-        for who in dict.fromkeys(r["who"] for r in found):
-            cells = [next((r for r in found if (r["who"], r["pass"]) == (who, step)), {}) for step in PASSES]
-            yield [_who(who), *(spread(r["ms"]) if "ms" in r else "" for r in cells)]
-
-
 def _who(name: str) -> str:
     return f"`{name}`" if name in OURS else name
 
@@ -283,7 +274,6 @@ TRANSLATING = ("size", "sentences at once", "textbook's loop, a second", "dikkat
 TABLES = [
     Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _starting),
     Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
-    Table("peers", ("cpu",), ("additive (8, 256, 256, 128), ms", *PASSES), _peers),
     Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
     Table("small", ("small-1", "small-2"), SMALL, _small),
     Table("training", ("translator-training-book", "translator-training-real"), BESIDE, _training),

@@ -58,6 +58,7 @@ def _living() -> dict[str, bytes]:
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """Called by MkDocs with each page's whole HTML: the folder of a translated page is its language."""
+    output = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')  # for which the theme has no name
     language = page.url.partition("/")[0]
     return output.replace('lang="en"', f'lang="{language}"', 1) if language in ("tr", "zh") else output
 

@@ -52,6 +52,19 @@ def test_a_message_says_where_this_package_came_from(monkeypatch, told, source):
     assert extras.missing("onnx", "onnx") == f'onnx is not installed. Run: pip install "{source}[onnx]"'
 
 
+def test_a_torch_that_is_too_old_is_said():
+    (oldest,) = (each.partition(">=")[2] for each in PROJECT["dependencies"] if each.startswith("torch"))
+    code = (
+        "import torch, dikkat\n"
+        "torch.__version__ = torch.torch_version.TorchVersion('2.5.1+cu124')\n"
+        "try:\n    dikkat.attend\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = f"torch: got 2.5.1+cu124; expected {oldest} or later. Run: pip install --upgrade torch\n"
+    assert done.stdout == said
+
+
 WITHOUT_NUMBA = """
 import sys, warnings
 sys.modules["numba"] = None  # as where it is not installed, or refuses this NumPy

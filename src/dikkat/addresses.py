@@ -18,6 +18,9 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
+if torch.__version__ < "2.6":  # as versions are compared; the first whose operators register all that ours need
+    raise ImportError(f"torch: got {torch.__version__}; expected 2.6 or later. Run: pip install --upgrade torch")
+
 
 class check_values:  # noqa: N801 - reads as the function it is used as
     """Switch on checks of values (the range of `valid_lens` and `exclude`) for tensors on every device.

@@ -2,9 +2,9 @@
 
 import inspect
 import os
+import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 from multiprocessing import get_context
 from pkgutil import walk_packages
@@ -23,12 +23,10 @@ def warm() -> None:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     begun, variants = time.monotonic(), list(_variants())
-    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as workers:
-        running = {workers.submit(_compiled, each): each for each in variants}
-        for number, done in enumerate(as_completed(running), start=1):
-            module, kernel, dtype, _ = running[done]
-            place = module.removeprefix("dikkat.cpu.")
-            print(f"{number} of {len(variants)}: {place}.{kernel}, {dtype}: {done.result():.1f} s", flush=True)
+    # Workers that are ended, and do not end, on Ctrl-C: a kernel takes long.
+    with get_context("spawn").Pool(cores, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as workers:
+        for number, (name, seconds) in enumerate(workers.imap_unordered(_compiled, variants), start=1):
+            print(f"{number} of {len(variants)}: {name}, {seconds:.1f} s", flush=True)
     print(f"compiled in {time.monotonic() - begun:.0f} s")
     suggest("dikkat report says where they lie")
 
@@ -48,11 +46,11 @@ def _variants() -> Iterator[_Variant]:
                     yield from ((found.name, name, dtype, variant) for variant in variants)
 
 
-def _compiled(variant: _Variant) -> float:
-    """Compile a kernel, or find it in the cache; return the seconds that it took."""
+def _compiled(variant: _Variant) -> tuple[str, float]:
+    """Compile a kernel, or find it in the cache; return its name and the seconds that it took."""
     import numpy as np
 
     module, kernel, dtype, flags = variant
     begun = time.monotonic()
     getattr(import_module(module), kernel)(np.dtype(dtype), *flags)
-    return time.monotonic() - begun
+    return f"{module.removeprefix('dikkat.cpu.')}.{kernel}, {dtype}", time.monotonic() - begun

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import unicodedata
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import torch
 from command import command_line, made
 from dikkat.show.living import bundle
 from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator
+from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
 
 _ROOT = Path(__file__).parents[2]
@@ -259,6 +261,23 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(translator, tmp_path)
     assert path.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize(
+    ("corpus", "title", "languages"),
+    [
+        ("phrasebook", "English → French", ["en", "fr"]),
+        ('{name = "multi30k-en-de", first = 600}', "English → German", ["en", "de"]),
+        ('{tsv = "phrasebook"}', "Translator", None),
+    ],
+)
+def test_the_title_is_of_the_languages_that_the_origin_knows(translator, corpus, title, languages):
+    known = replace(translator, origin=Origin.now(corpus=corpus))
+    for given in (None, "mine"):
+        text = known.as_html(title=given)
+        assert f"<title>{given or title}</title>" in text
+        assert f'data-title="{given or ""}"' in text
+        assert json.loads(Scripts(text).content["dikkat-content"]).get("languages") == languages
+
+
 @needs_node
 @pytest.mark.parametrize("damage", ["letter", "cut", "nonsense", "empty", "not base64", "another file"])
 def test_a_damaged_model_is_told(page, damage):
@@ -295,7 +314,7 @@ def test_the_command(translator, tmp_path, capsys, monkeypatch):
     run = command_line(monkeypatch, capsys, "export", str(tmp_path / "model"))
     said, _ = made(run("--html", page, "--example", "Go."))
     assert "with the model inside" in said
-    assert "<title>model</title>" in page.read_text(encoding="utf-8")
+    assert "<title>Translator</title>" in page.read_text(encoding="utf-8")
     graphs = tmp_path / "graphs"
     for wrong in ([], ["--html", page, "--onnx", graphs], ["--onnx", graphs, "--title", "x"]):
         status, _, said = run(*wrong)

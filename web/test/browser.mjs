@@ -20,6 +20,11 @@ const translationOf = (page) => page.locator(".result");
 const type = async (page, text) => page.locator("#text").fill(text);
 const word = (page, k) => page.locator(".links .written").nth(k);
 const weight = (page, k) => page.locator(".weight-row[data-place]").nth(k).locator("input.number");
+const more = (page) => page.locator(".more > summary").click();
+const inMenu = async (page, card, name) => {
+  await page.locator(card).locator(".menu summary").click();
+  return page.locator(card).getByRole("button", { name });
+};
 const button = (page, name) => page.getByRole("button", { name, exact: true });
 
 const scenarios = {
@@ -34,31 +39,77 @@ const scenarios = {
     assert.equal(await page.locator(".map .cell").count(), 4 * 3);
     await page.getByRole("button", { name: "Go." }).click();
     await says(translationOf(page), "Va !");
-    assert.match(await page.locator(".facts").textContent(), /log-probability -?\d/);
+    assert.match(await page.locator(".facts").textContent(), /^how sure: \d+% a word$/);
+    assert.ok(await page.locator(".numbers").isHidden());
+    await more(page);
+    assert.match(await page.locator(".numbers").textContent(), /log-probability -?\d.* · \d+ ms$/);
     await close();
   },
 
   async "several translations stand with their scores, and each is shown when it is chosen"() {
     const { page, close } = await opened("#text=I lost.");
-    await page.locator("select").nth(3).selectOption("3");
+    await more(page);
+    await page.locator("#best").selectOption("3");
     await page.locator(".others button").nth(2).waitFor();
-    const scores = (await page.locator(".others .quiet").allTextContents()).map(Number);
+    const shares = (await page.locator(".others .quiet").allTextContents()).map((each) => Number(each.replace("%", "")));
     assert.equal(await page.locator(".others button").first().locator("span").first().textContent(), "J'ai perdu.");
-    assert.deepEqual(scores, [...scores].sort((one, other) => other - one));
+    assert.deepEqual(shares, [...shares].sort((one, other) => other - one));
     const { translations } = JSON.parse((await save(page, button(page, "Everything as JSON")))[1]);
     translations.forEach(({ score, finished, target_tokens }, k) => {
       const length = target_tokens.length + finished; // Wu et al. (2016), section 7, counts the end
-      assert.ok(Math.abs(scores[k] - score / ((5 + length) / 6)) <= 0.005 + 1e-9, `${scores[k]} beside ${score}`);
+      const share = 100 * Math.exp(score / (5 + length));
+      assert.ok(Math.abs(shares[k] - share) <= 0.05 + 1e-9, `${shares[k]} beside ${share}`);
     });
-    assert.match(await page.locator(".facts").textContent(), /log-probability -\d+\.\d+ · ranked by log-probability ÷/);
+    assert.match(await page.locator(".numbers").textContent(), /log-probability -\d+\.\d+ · how sure = e\^\(log-probability ÷ \(5 \+ words\)\)/);
     await page.locator(".others button").nth(1).click();
     assert.equal(await page.locator(".others button").nth(1).getAttribute("aria-pressed"), "true");
     assert.match(page.url(), /shown=1/);
-    await page.locator("select").nth(2).selectOption("1");
+    await page.locator("#beam").selectOption("1");
     await says(translationOf(page), "J'ai perdu.");
     assert.match(page.url(), /beam=1/);
     assert.match(await page.locator(".facts").textContent(), /this search finds 1 at most/);
     await close();
+  },
+
+  async "the page says what it is and for which languages, in the reader's own"() {
+    for (const [lang, title, languages] of [["en", "English → French", "English"], ["tr", "İngilizce → Fransızca", "İngilizce"], ["zh", "英语 → 法语", "英语"]]) {
+      const untitled = path.replace(/\.html$/, `-untitled.html`);
+      await writeFile(untitled, (await readFile(path, "utf8")).replace(/data-title="[^"]*"/, 'data-title=""').replace('{"examples"', '{"languages":["en","fr"],"examples"'));
+      const given = await opened(`#lang=${lang}`, {}, pathToFileURL(untitled).href);
+      assert.equal(await given.page.locator("h1").textContent(), title);
+      assert.equal(await given.page.title(), title);
+      assert.doesNotMatch(await given.page.locator(".lead").textContent(), new RegExp(languages));
+      await given.close();
+    }
+    const { page, close } = await opened("#text=");
+    assert.match(await page.locator(".lead").textContent(), /^A small neural network that translates here in your browser\./);
+    assert.match(await page.locator("main .help").filter({ visible: true }).textContent(), /^Type a sentence above/);
+    await close();
+  },
+
+  async "of 132 words to some, links and map are each within a window, and both texts beside what steers them"() {
+    const text = "I lost. The man is calm. Go, and is she calm? ".repeat(9).trim();
+    for (const viewport of [{ width: 1280, height: 800 }, { width: 390, height: 844 }]) {
+      const { page, close } = await opened(`#text=${encodeURIComponent(text)}`, { viewport });
+      await page.locator(".links .read").nth(131).waitFor();
+      for (const picture of [".links", "svg.map"]) {
+        const { width, height } = await page.locator(picture).boundingBox();
+        assert.ok(height <= viewport.height * 0.8 && width <= viewport.width, `${picture}: ${width} by ${height}`);
+      }
+      assert.equal(await page.locator(".map .number").count(), 0);
+      for (const each of [0, 1]) {
+        await weight(page, each).fill("60");
+        await weight(page, each).press("Enter");
+        if (!each) await page.locator(".changes li").waitFor();
+      }
+      await page.locator(".step .trouble").waitFor();
+      const boxes = await page.locator(".overhead, .step .trouble, .weight-row.pinned").evaluateAll((all) => all.map((each) => (each.firstElementChild ?? each).getBoundingClientRect()));
+      for (const { top, bottom } of boxes) assert.ok(top >= 0 && bottom <= viewport.height, `from ${top} to ${bottom}`);
+      assert.equal(await page.locator(".overhead p").nth(1).textContent(), await translationOf(page).textContent());
+      await page.evaluate(() => window.scrollTo(0, 0));
+      await page.locator(".overhead").waitFor({ state: "hidden" });
+      await close();
+    }
   },
 
   async "the pointer shows a word's links and a cell's weight"() {
@@ -136,7 +187,9 @@ const scenarios = {
     };
     await page.waitForFunction(inSight);
     await page.evaluate(() => document.querySelector("#text").focus());
-    await reach(page, "footer .plain");
+    await reach(page, ".more > summary");
+    await page.keyboard.press("Enter");
+    await reach(page, ".more .plain");
     const [saved] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("Enter")]);
     assert.equal(saved.suggestedFilename(), "dikkat.json");
     assert.equal(await active(() => document.activeElement.textContent), "Everything as JSON");
@@ -260,7 +313,7 @@ const scenarios = {
       const found = [];
       for (const from of [path, older]) {
         const { page, close } = await opened(`#text=I lost.&pins=0-0-0.5&theme=${theme}`, { colorScheme, bypassCSP: true }, pathToFileURL(from).href);
-        await page.locator(".step summary").first().click();
+        await page.locator(".step > details > summary").click();
         await page.locator(".strip .above").first().waitFor();
         found.push(await page.evaluate((all) => all.map(([selector, ...names]) => {
           const style = getComputedStyle(document.querySelector(selector));
@@ -301,6 +354,7 @@ const scenarios = {
   async "a link that cannot be copied is shown, to be copied by hand"() {
     const { page, close } = await opened("#text=I lost.");
     await page.evaluate(() => Object.defineProperty(navigator, "clipboard", { value: undefined })); // as where the page comes by http
+    await more(page);
     await button(page, "Copy a link").click();
     const read = () => {
       const { value, selectionStart, selectionEnd } = document.activeElement;
@@ -345,7 +399,7 @@ const scenarios = {
     const fallen = (all) => all.every((each, k) => k === 0 || each < all[k - 1]);
     assert.ok(fallen(await places(".links .read rect")));
     for (const row of [0, 1]) assert.ok(fallen(await places(`.map .cell[data-at^="${row} "]`)));
-    const [cells, labels] = await Promise.all([places('.map .cell[data-at^="0 "]'), places(".map text:not([text-anchor=end])")]);
+    const [cells, labels] = await Promise.all([places('.map .cell[data-at^="0 "]'), places(".map > text:not([text-anchor=end])")]);
     labels.forEach((each, k) => assert.ok(Math.abs(each - cells[k]) < 40, `label ${k} stands above its column`));
     await page.locator("svg.map").focus();
     await page.keyboard.press("ArrowLeft");
@@ -445,7 +499,8 @@ const scenarios = {
     await page.setViewportSize({ width: 900, height: 900 });
     await page.waitForFunction((wide) => document.querySelector(".map-card canvas").clientWidth < wide, before);
     assert.ok(await area.evaluate((each) => each === document.activeElement), "the keyboard is where it was");
-    await page.locator("select").nth(3).selectOption("3"); // the same translation, and others
+    await more(page);
+    await page.locator("#best").selectOption("3"); // the same translation, and others
     await page.locator(".others button").nth(2).waitFor();
     await still();
     assert.ok(await whole.isEnabled(), "it is enlarged as it was");
@@ -468,13 +523,14 @@ const scenarios = {
     const { page, close } = await opened("#text=I lost.");
     const saved = (place) => save(page, place);
     for (const card of [".links-card", ".map-card"]) {
-      const [name, svg] = await saved(page.locator(card).getByRole("button", { name: "SVG" }));
+      const [name, svg] = await saved(await inMenu(page, card, "SVG"));
       assert.match(name, /\.svg$/);
       assert.match(svg.toString(), /^<svg [^>]*xmlns="http:\/\/www.w3.org\/2000\/svg"[\s\S]*perdu[\s\S]*<\/svg>$/);
       assert.doesNotMatch(svg.toString(), /var\(|class=/);
-      const [, png] = await saved(page.locator(card).getByRole("button", { name: "PNG" }));
+      const [, png] = await saved(await inMenu(page, card, "PNG"));
       assert.deepEqual([...png.subarray(0, 4)], [137, 80, 78, 71]);
     }
+    await more(page);
     const [name, json] = await saved(button(page, "Everything as JSON"));
     assert.equal(name, "dikkat.json");
     const content = JSON.parse(json);
@@ -487,11 +543,12 @@ const scenarios = {
   async "every picture has a table twin"() {
     const { page, close } = await opened("#text=I lost.");
     for (const card of [".links-card", ".map-card"]) {
-      await page.locator(card).getByRole("button", { name: "Table" }).click();
+      await (await inMenu(page, card, "Table")).click();
+      assert.ok(await page.evaluate(() => document.activeElement.matches(".menu summary")), "the keyboard is where it was");
       assert.equal(await page.locator(`${card} tbody tr`).count(), 4);
       assert.equal(await page.locator(`${card} tbody tr`).first().locator("td").count(), 3);
     }
-    await page.locator(".step summary").first().click();
+    await page.locator(".step > details > summary").click();
     await page.locator(".step .twin summary").click();
     assert.equal(await page.locator(".step .twin tbody tr").count(), 6);
     assert.equal(await page.locator(".step .strip").count(), 6);

@@ -13,6 +13,11 @@ const opened = async (name, hash = "", options = {}) => {
   return found;
 };
 const sentence = (page, number) => page.locator(".sentence").nth(number - 1);
+/** A button of one of the first sentence's menus, opened. */
+const inMenu = async (page, k, name) => {
+  await sentence(page, 1).locator(".menu summary").nth(k).click();
+  return sentence(page, 1).getByRole("button", { name });
+};
 const word = (page, number, k, side = "written") => sentence(page, number).locator(`.links .${side}`).nth(k);
 const readout = (page) => page.locator(".readout");
 const pressed = (page) => page.locator('.links [aria-pressed="true"] text').allTextContents();
@@ -43,7 +48,7 @@ const scenarios = {
     await says(readout(page), "“le” was looked at by: the 100.0%, cat 25.0%");
     await page.mouse.move(2, 2);
     await says(readout(page), "");
-    await sentence(page, 1).locator("summary").click();
+    await sentence(page, 1).locator("details:not(.menu) > summary").click();
     await sentence(page, 1).locator(".map .empty").nth(5).hover();
     await says(readout(page), "“black” looked at “noir”: 37.3%");
     await close();
@@ -109,7 +114,7 @@ const scenarios = {
     await page.keyboard.press("ArrowDown");
     await page.keyboard.press("Enter");
     assert.deepEqual(await pressed(page), ["the"]);
-    await reach(page, "summary");
+    await reach(page, "details:not(.menu) > summary");
     await page.keyboard.press("Enter");
     await page.locator(".map").waitFor();
     await reach(page, "svg.map");
@@ -123,9 +128,9 @@ const scenarios = {
 
   async "every picture has a table of its numbers"() {
     const { page, close } = await opened("sentences");
-    await sentence(page, 1).locator("summary").click();
+    await sentence(page, 1).locator("details:not(.menu) > summary").click();
     for (const k of [0, 1]) {
-      await sentence(page, 1).getByRole("button", { name: "Table" }).nth(0).click();
+      await (await inMenu(page, k, "Table")).click();
       const rows = await sentence(page, 1).locator("table").nth(k).locator("tr").evaluateAll((all) => all.map((each) => [...each.cells].map((cell) => cell.textContent)));
       assert.deepEqual(rows, [["", "le", "chat", "noir"], ["the", "100.0%", "0.0%", "0.0%"], ["black", "0.2%", "62.5%", "37.3%"], ["cat", "25.0%", "75.0%", "0.0%"]]);
     }
@@ -151,13 +156,13 @@ const scenarios = {
 
   async "pictures and numbers are saved"() {
     const { page, close } = await opened("sentences");
-    await sentence(page, 1).locator("summary").click();
+    await sentence(page, 1).locator("details:not(.menu) > summary").click();
     for (const k of [0, 1]) {
-      const [name, svg] = await saved(page, sentence(page, 1).getByRole("button", { name: "SVG" }).nth(k));
+      const [name, svg] = await saved(page, await inMenu(page, k, "SVG"));
       assert.equal(name, ["dikkat-1-links.svg", "dikkat-1-map.svg"][k]);
       assert.match(svg.toString(), /^<svg [^>]*xmlns="http:\/\/www.w3.org\/2000\/svg"[\s\S]*black[\s\S]*<\/svg>$/);
       assert.doesNotMatch(svg.toString(), /var\(|class=/);
-      const [, png] = await saved(page, sentence(page, 1).getByRole("button", { name: "PNG" }).nth(k));
+      const [, png] = await saved(page, await inMenu(page, k, "PNG"));
       assert.deepEqual([...png.subarray(0, 4)], [137, 80, 78, 71]);
     }
     const [, json] = await saved(page, page.getByRole("button", { name: "Everything as JSON" }));
@@ -204,7 +209,7 @@ const scenarios = {
   },
 
   async "three languages, the reader's first; and dark, as chosen or as the system has it"() {
-    for (const [name, title, count] of [["sentences", { en: "All weights", tr: "Bütün ağırlıklar", zh: "全部权重" }, "summary"], ["calls", { en: "All calls", tr: "Bütün çağrılar", zh: "全部调用" }, "h2"]]) {
+    for (const [name, title, count] of [["sentences", { en: "All weights", tr: "Bütün ağırlıklar", zh: "全部权重" }, "details:not(.menu) > summary"], ["calls", { en: "All calls", tr: "Bütün çağrılar", zh: "全部调用" }, "h2"]]) {
       for (const [locale, language] of [["tr-TR", "tr"], ["zh-CN", "zh"], ["fi-FI", "en"]]) {
         const { page, close } = await opened(name, "", { locale });
         assert.equal(await page.locator(count).first().textContent(), title[language]);

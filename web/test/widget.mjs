@@ -200,7 +200,7 @@ const scenarios = {
     await still(page, 1); // what is drawn later would look like a change
     const shade = () => page.evaluate(() => [...document.querySelectorAll(".dikkat")].map((each) => getComputedStyle(each.shadowRoot.querySelector(".card")).backgroundColor));
     const map = await canvas(page, 1).elementHandle();
-    const [light, dark] = [[69, 193, 189], [20, 127, 128]]; // of the strongest weight
+    const [light, dark] = [[69, 193, 189], [95, 208, 203]]; // of the strongest weight
     assert.deepEqual(await shade(), Array(2).fill("rgb(255, 255, 255)"));
     assert.ok(await page.evaluate(points, [map, light]));
     assert.equal(await page.evaluate(points, [map, dark]), 0);

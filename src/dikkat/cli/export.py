@@ -23,7 +23,7 @@ def export(
     html: Annotated[
         Path | None, option("The page to write: one file, which a browser opens from the disk.", "FILE", "--html")
     ] = None,
-    title: Annotated[str | None, option("The page's heading. [default: the model's name]", "TEXT")] = None,
+    title: Annotated[str | None, option("The page's heading. [default: the languages, if known]", "TEXT")] = None,
     example: Annotated[
         list[str] | None,
         option("A sentence for the page to begin with. May be given several times.", "SENTENCE", "--example"),
@@ -51,6 +51,6 @@ def export(
     if html is not None:
         check_replaceable(html)
         translator = Translator.load(model)
-        translator.export_html(html, title=title or model.resolve().name, examples=example or [])
+        translator.export_html(html, title=title, examples=example or [])
         print(f"{html}: a page of {html.stat().st_size / 1e6:.1f} MB, with the model inside")
         suggest(in_browser(html))

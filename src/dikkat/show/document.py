@@ -13,13 +13,14 @@ from importlib import resources
 from string import Template
 
 
-def document(title: str, plain: str, *, model: bytes = b"", **content: object) -> str:
+def document(title: str, plain: str, *, model: bytes = b"", titled: bool = True, **content: object) -> str:
     """Fill the template of a page.
 
     Args:
         title: The heading, as text.
         plain: HTML of what can be read before the script has run, or without it.
         model: The bundle of a translator that the page has inside; empty for none.
+        titled: False: the script says the title in the reader's language.
         content: What the script reads, by name, as JSON has it.
     """
     style, script, packed = part("living.css"), part("living.js"), ""
@@ -29,6 +30,7 @@ def document(title: str, plain: str, *, model: bytes = b"", **content: object) -
         packed = f'<script id="dikkat-model" type="application/gzip;base64">{text}</script>\n'
     return Template(part("document.html")).substitute(
         title=escaped(title),
+        given=escaped(title) if titled else "",
         plain=plain,
         content=json_in_html(content),
         model=packed,

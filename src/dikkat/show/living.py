@@ -8,6 +8,7 @@ from dikkat.show.document import document
 SCORES = ("additive", "dot", "scaled_dot", "bilinear", "none")
 """The scores that the page's decoder has."""
 
+_NAMES = {"en": "English", "fr": "French", "de": "German"}
 _PLAIN = "<noscript><p>This page translates and draws with JavaScript, which is switched off.</p></noscript>"
 
 
@@ -33,15 +34,22 @@ def bundle(files: Mapping[str, bytes]) -> bytes:
     return len(header).to_bytes(8, "little") + header + b"".join(files.values())
 
 
-def living_page(model: bytes, *, title: str, examples: Sequence[str] = ()) -> str:
+def living_page(
+    model: bytes, *, title: str | None = None, languages: tuple[str, str] | None = None, examples: Sequence[str] = ()
+) -> str:
     """The page of a translator.
 
     Args:
         model: The bundle of a model folder in int8.
-        title: The heading.
+        title: The heading; None: the languages, in those of the reader.
+        languages: Codes of what is read and written, such as `("en", "fr")`; None: unknown.
         examples: Sentences to begin with, the first of which is translated when the page opens.
 
     Returns:
         HTML.
     """
-    return document(title, _PLAIN, model=model, examples=list(examples))
+    content: dict[str, object] = {"examples": list(examples)}
+    if languages:
+        content["languages"] = languages
+    names = " → ".join(_NAMES.get(each, each) for each in languages or ())
+    return document(title or names or "Translator", _PLAIN, model=model, titled=title is not None, **content)

@@ -29,7 +29,10 @@ export function compareLesson(): HTMLElement {
   const matrices = (Object.keys(SCORES) as (keyof typeof SCORES)[]).map((name) => ({ name, drawn: matrix(t(name), names.queries, names.keys) }));
   const half = SIDE / 2;
   const plane = s("svg", { viewBox: `${-half} ${-half} ${SIDE} ${SIDE}`, class: "lesson plane", role: "group", "aria-label": t("scores-title") },
-    s("line", { class: "axis", x1: -half, x2: half, y1: 0, y2: 0 }), s("line", { class: "axis", y1: -half, y2: half, x1: 0, x2: 0 }));
+    s("line", { class: "axis", x1: -half, x2: half, y1: 0, y2: 0 }), s("line", { class: "axis", y1: -half, y2: half, x1: 0, x2: 0 }),
+    ...[-2, -1, 1, 2].flatMap((each) => [
+      s("text", { class: "label", x: place(each), y: 14, "text-anchor": "middle", "font-size": 11 }, number(each, 0)),
+      s("text", { class: "label", x: -6, y: -place(each), "text-anchor": "end", "dominant-baseline": "central", "font-size": 11 }, number(each, 0))]));
   const twin = h("div", {});
   const details = h("details", { class: "twin", toggle: () => redraw() }, h("summary", {}, t("table")), twin);
 

@@ -1,6 +1,7 @@
 /** A small matrix of weights with its numbers. */
 import { s } from "../page/dom";
 import { number } from "../page/strings";
+import { OVER } from "../pictures/map";
 
 const CELL = 54;
 
@@ -33,6 +34,7 @@ export function matrix(label: string, rows: readonly string[], columns: readonly
     backs[i]![j]!.classList.toggle("padding", out);
     texts[i]![j]!.textContent = out ? "–" : number(value);
     texts[i]![j]!.classList.toggle("quiet", out);
+    texts[i]![j]!.classList.toggle("over", !out && value / most > OVER);
   }));
   return { element, show };
 }

@@ -28,10 +28,12 @@ export function predicted(
   return { value: weights.reduce((all, weight, k) => all + weight * y[k]!, 0), weights };
 }
 
-const TALL = 330;
-const FLOOR = 278; // y of the baseline of the weight bars
-const [TOP, BOTTOM] = [14, 205];
-const LEFT = 16;
+const TALL = 340;
+const FLOOR = 292; // y of the baseline of the weight bars
+const [TOP, BOTTOM] = [14, 212];
+const HIGHEST = 56; // pixels of the bar of the largest weight
+const LEFT = 44;
+const RIGHT = 16;
 const [LOW, HIGH] = [0, 4]; // of y; x goes from 0 to 5
 
 const toY = (y: number): number => BOTTOM - ((y - LOW) / (HIGH - LOW)) * (BOTTOM - TOP);
@@ -39,7 +41,7 @@ const fromY = (py: number): number => Math.min(HIGH, Math.max(LOW, LOW + ((BOTTO
 
 export function regressionLesson(): HTMLElement {
   const wide = window.innerWidth < 640 ? 380 : 860; // narrower on phones, where points must be large enough for a finger
-  const right = wide - LEFT;
+  const right = wide - RIGHT;
   const toX = (at: number): number => LEFT + (at / 5) * (right - LEFT);
   const fromX = (px: number): number => Math.min(5, Math.max(0, ((px - LEFT) / (right - LEFT)) * 5));
   const x = [0.3, 0.8, 1.2, 1.6, 2.1, 2.4, 2.9, 3.3, 3.9, 4.4, 4.8];
@@ -49,13 +51,22 @@ export function regressionLesson(): HTMLElement {
 
   const curve = s("path", { class: "curve" });
   const cursor = s("g", { class: "handle query", tabindex: 0, role: "slider", "aria-valuemin": 0, "aria-valuemax": 5 },
-    s("line", { class: "stem", y1: TOP - 8, y2: FLOOR + 34 }), s("rect", { class: "grip", y: FLOOR + 22, width: 26, height: 20, rx: 7 }));
+    s("line", { class: "stem", y1: TOP - 8, y2: FLOOR + 22 }), s("rect", { class: "grip", x: -34, y: FLOOR + 22, width: 68, height: 24, rx: 8 }),
+    s("text", { class: "held", y: FLOOR + 34, "text-anchor": "middle", "dominant-baseline": "central", "font-size": 13 }));
+  const label = (at: number, y: number, text: string, anchor: string): SVGTextElement =>
+    s("text", { class: "label", x: at, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": 12 }, text);
+  const ticks = [0, 1, 2, 3, 4, 5].map((each) => label(toX(each), FLOOR + 12, `${each === 5 ? "x = " : ""}${each}`, each === 5 ? "end" : "middle"));
+  const levels = [0, 1, 2, 3, 4].flatMap((each) => [
+    s("line", { class: "level", x1: LEFT, x2: right, y1: toY(each), y2: toY(each) }), label(LEFT - 8, toY(each), `${each === 4 ? "y = " : ""}${each}`, "end")]);
+  const largest = label(LEFT - 8, FLOOR - HIGHEST, "", "end");
   const estimate = s("circle", { class: "estimate", r: 8 });
+  const reading = s("text", { class: "reading", "dominant-baseline": "central", "font-size": 14 });
   const bars = x.map(() => s("rect", { class: "bar", width: 10, rx: 2 }));
   const rays = x.map(() => s("line", { class: "ray" }));
   const points = x.map((_, k) => s("circle", { class: "handle point", r: 8, tabindex: 0, role: "slider", "aria-valuemin": LOW, "aria-valuemax": HIGH, "data-point": k }));
   const drawing = s("svg", { viewBox: `0 0 ${wide} ${TALL}`, class: "lesson", role: "group", "aria-label": t("regression") },
-    s("line", { class: "axis", x1: LEFT, x2: right, y1: FLOOR, y2: FLOOR }), ...rays, curve, ...bars, cursor, estimate, ...points);
+    s("line", { class: "axis", x1: LEFT, x2: right, y1: FLOOR, y2: FLOOR }), ...levels, ...ticks,
+    label(LEFT - 8, FLOOR, percent(0), "end"), largest, ...rays, curve, ...bars, cursor, estimate, ...points, reading);
   const answer = h("output", { class: "answer" });
   const twin = h("div", {});
   const details = h("details", { class: "twin", toggle: () => redraw() }, h("summary", {}, t("table")), twin);
@@ -88,19 +99,31 @@ export function regressionLesson(): HTMLElement {
     }
     curve.setAttribute("d", path || "M0,0");
     cursor.setAttribute("transform", `translate(${toX(query)},0)`);
-    cursor.lastElementChild!.setAttribute("x", "-13");
+    cursor.lastElementChild!.textContent = `x = ${number(query)}`;
     cursor.setAttribute("aria-label", t("query-at"));
     cursor.setAttribute("aria-valuenow", String(query));
     estimate.setAttribute("visibility", Number.isFinite(value) ? "visible" : "hidden");
     estimate.setAttribute("cx", String(toX(query)));
     estimate.setAttribute("cy", String(Number.isFinite(value) ? toY(value) : 0));
+    // The number stands at the corner of the prediction that is farthest from all points.
+    const [px, py] = [toX(query), Number.isFinite(value) ? toY(value) : 0];
+    const room = ([dx, dy]: [number, number]): number =>
+      Math.abs(px + 45 * dx - wide / 2) > wide / 2 - 45 ? -1 : Math.min(...x.map((each, k) => Math.hypot(toX(each) - px - 45 * dx, (toY(y[k]!) - py - 22 * dy) * 2)));
+    const corners: [number, number][] = [[1, -1], [1, 1], [-1, -1], [-1, 1]];
+    const [dx, dy] = corners.reduce((best, each) => (room(each) > room(best) ? each : best));
+    reading.setAttribute("x", String(px + 14 * dx));
+    reading.setAttribute("y", String(py + 22 * dy));
+    reading.setAttribute("text-anchor", dx < 0 ? "end" : "start");
+    reading.textContent = Number.isFinite(value) ? `y = ${number(value)}` : "";
+    const most = Math.max(...weights);
+    largest.textContent = most ? percent(most) : "";
     points.forEach((point, k) => {
       point.setAttribute("cx", String(toX(x[k]!)));
       point.setAttribute("cy", String(toY(y[k]!)));
       point.setAttribute("aria-label", t("point", k + 1));
       point.setAttribute("aria-valuenow", String(y[k]!));
       point.setAttribute("aria-valuetext", `x ${number(x[k]!)}, y ${number(y[k]!)}, ${t("weight")} ${percent(weights[k]!, 1)}`);
-      const tall = Math.max(weights[k]! * 76, 0.001);
+      const tall = Math.max((weights[k]! / (most || 1)) * HIGHEST, 0.001);
       bars[k]!.setAttribute("x", String(toX(x[k]!) - 5));
       bars[k]!.setAttribute("y", String(FLOOR - tall));
       bars[k]!.setAttribute("height", String(tall));

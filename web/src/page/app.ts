@@ -8,10 +8,13 @@ import { h, writeAs } from "./dom";
 import { Room } from "./room";
 import type { Packed, Sentence } from "./sentence";
 import { Sentences, sentencesIn } from "./sentences";
-import { LANGUAGES, preferred, speak, spoken, t, type Language, type Phrase } from "./strings";
+import { LANGUAGES, pair, preferred, speak, spoken, t, type Language, type Phrase } from "./strings";
 
 export interface Start {
+  /** The heading; empty: the languages. */
   readonly title: string;
+  /** Codes of the languages that are translated, such as "en" and "fr"; null: unknown. */
+  readonly languages: readonly [string, string] | null;
   readonly examples: readonly string[];
   /** The model as base64 of a gzipped bundle, or null. */
   readonly model: string | null;
@@ -47,9 +50,11 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     speak(view.language ?? preferred(systems));
     document.documentElement.lang = spoken();
     document.documentElement.dataset["theme"] = view.theme;
-    document.title = start.title;
+    const languages = start.languages && pair(start.languages);
+    const title = start.title || languages || t("translate");
+    document.title = title;
     const focused = (document.activeElement as HTMLElement | null)?.id;
-    place.replaceChildren(head(), content(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
+    place.replaceChildren(head(title), ...(view.room === "translate" ? [h("p", { class: "lead quiet" }, t("lead", languages && start.title ? ` (${languages})` : ""))] : []), content(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
     if (focused) document.getElementById(focused)?.focus();
   };
 
@@ -57,12 +62,12 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     h("label", {}, h("span", { class: "unseen" }, t(label)), h("select", { id, change: (event: Event) => act((event.target as HTMLSelectElement).value as T) },
       ...values.map(([value, name]) => h("option", { value, selected: value === now, lang: id === "language" ? value : null }, name))));
 
-  const head = (): HTMLElement => {
+  const head = (title: string): HTMLElement => {
     const room = (name: RoomName): HTMLElement =>
       h("button", { type: "button", id: `to-${name}`, "aria-current": view.room === name ? "page" : null, click: () => go({ room: name }) }, t(name));
     return h("header", { class: "masthead" },
-      h("h1", { dir: "auto" }, start.title),
-      rooms.length > 1 && h("nav", { "aria-label": start.title }, ...rooms.map(room)),
+      h("h1", { dir: "auto" }, title),
+      rooms.length > 1 && h("nav", { "aria-label": title }, ...rooms.map(room)),
       h("div", { class: "tools" },
         choose("language", "language", Object.entries(LANGUAGES) as [Language, string][], spoken(), (language) => go({ language })),
         choose("theme", "theme", (["auto", "light", "dark"] as const).map((each) => [each, t(`theme-${each}`)] as const), view.theme, (theme) => go({ theme }))),
@@ -104,6 +109,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
 /** JSON that Python writes into the page. */
 interface Content {
   readonly examples?: readonly string[];
+  readonly languages?: readonly [string, string];
   readonly sentences?: readonly Packed[];
   readonly calls?: Calls;
 }
@@ -117,9 +123,9 @@ export function begin(): void {
     element?.remove(); // frees some megabytes
     return element && element.textContent;
   };
-  const { examples = [], sentences, calls = null } = JSON.parse(taken("dikkat-content") ?? "{}") as Content;
+  const { examples = [], languages = null, sentences, calls = null } = JSON.parse(taken("dikkat-content") ?? "{}") as Content;
   void mount(place, {
-    title: place.dataset["title"] ?? "dikkat", examples, calls,
+    title: place.dataset["title"] ?? "dikkat", languages, examples, calls,
     sentences: sentences ? sentencesIn(place, sentences) : null,
     model: taken("dikkat-model"),
   });

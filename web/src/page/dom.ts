@@ -29,6 +29,39 @@ export function s<K extends keyof SVGElementTagNameMap>(
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
+/** A button that opens a list of others; it closes after one of them, with Escape, or when the focus leaves. */
+export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
+  const close = (): void => element.removeAttribute("open");
+  const element: HTMLDetailsElement = h("details", {
+    class: "menu",
+    focusout: (event: FocusEvent) => !element.contains(event.relatedTarget as Node | null) && close(),
+    keydown: (event: KeyboardEvent) => {
+      if (event.key !== "Escape") return;
+      close();
+      element.querySelector("summary")!.focus();
+    },
+  }, h("summary", { class: "icon", "aria-label": label, title: label }, "⋯"), h("div", { class: "tools" }, ...items));
+  for (const each of items) {
+    each.addEventListener("click", () => {
+      close();
+      element.querySelector("summary")!.focus();
+    });
+  }
+  return element;
+}
+
+/** The words of a text, those in <mark> that another text has not between the same beginning and end. */
+export function marked(text: string, other: string): (HTMLElement | string)[] {
+  const [now, then] = [text, other].map((each) => each.match(/\S+\s*/gu) ?? []) as string[][];
+  const shorter = Math.min(now.length, then.length);
+  let [start, end] = [0, 0];
+  while (start < shorter && now[start]!.trim() === then[start]!.trim()) start++;
+  while (end < shorter - start && now.at(-1 - end)!.trim() === then.at(-1 - end)!.trim()) end++;
+  const parts = [now.slice(0, start), now.slice(start, now.length - end), now.slice(now.length - end)].map((each) => each.join(""));
+  const [, changed, space] = /^([^]*?)(\s*)$/u.exec(parts[1]!)!;
+  return [parts[0]!, changed ? h("mark", {}, changed) : "", space! + parts[2]!];
+}
+
 /** The focused element of the document, or shadow root, that an element is in. */
 export const activeIn = (element: Element): Element | null => (element.getRootNode() as Document | ShadowRoot).activeElement ?? null;
 

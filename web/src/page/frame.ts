@@ -1,8 +1,8 @@
-/** Frames of alignment pictures: buttons for a table, SVG and PNG; tile maps for long texts. */
+/** Frames of alignment pictures: a menu of table, SVG and PNG; tile maps for long texts. */
 import type { Aligned, Picture } from "../pictures/aligned";
 import { table } from "../pictures/table";
 import { TileMap } from "../pictures/tiles/tilemap";
-import { h, visible } from "./dom";
+import { h, menu, visible } from "./dom";
 import { savePng, saveSvg } from "./save";
 import { percent, t } from "./strings";
 
@@ -10,8 +10,8 @@ import { percent, t } from "./strings";
 export const DRAWN = 6_000;
 
 export interface Framed {
-  /** Buttons for the table, SVG and PNG. */
-  readonly tools: readonly HTMLElement[];
+  /** The menu of the table, SVG and PNG. */
+  readonly tools: HTMLElement;
   readonly body: HTMLElement;
 }
 
@@ -28,9 +28,9 @@ export function framed(picture: Picture, given: Aligned, name: string): Framed {
     toggle.textContent = t(wanted ? "picture" : "table");
   } }, t("table"));
   return {
-    tools: [toggle,
+    tools: menu(t("forms"), toggle,
       h("button", { type: "button", class: "plain", click: () => saveSvg(picture.element, name) }, "SVG"),
-      h("button", { type: "button", class: "plain", click: () => void savePng(picture.element, name) }, "PNG")],
+      h("button", { type: "button", class: "plain", click: () => void savePng(picture.element, name) }, "PNG")),
     body: h("div", {}, drawn, twin),
   };
 }

@@ -7,7 +7,7 @@ import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
 import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
-import { activeIn, h, numbered, visible } from "./dom";
+import { activeIn, h, marked, numbered, visible } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
 import { saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
@@ -18,6 +18,7 @@ const FIRST = 80; // milliseconds before an unfinished translation is shown: mos
 const SLICE = 24; // milliseconds of search between two turns of the browser's event loop
 const WAIT = 90; // milliseconds after a key before a search begins
 const HELD = 4 * LONGEST; // letters that the field takes in
+const COVERED = 90; // pixels at the window's bottom that the read-out may cover
 const PENALTY = 1; // exponent of the length that log-probabilities are divided by
 
 type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
@@ -44,11 +45,15 @@ export class Room {
   private readonly text: HTMLTextAreaElement;
   private readonly result = h("p", { class: "result", dir: "auto", "aria-live": "polite" });
   private readonly facts = h("p", { class: "facts" });
+  private readonly numbers = h("p", { class: "quiet numbers" });
+  /** Both texts, at the window's top while the desk is out of sight. */
+  private readonly overhead = h("div", { class: "overhead", "aria-hidden": "true", hidden: true });
   private readonly others = h("ol", { class: "others", hidden: true });
   private readonly trouble = h("p", { class: "trouble", role: "alert", hidden: true });
   private readonly changes = h("section", { class: "changes", hidden: true, "aria-label": t("changes") });
   private readonly readout = h("p", { class: "readout", role: "status" });
   private readonly pictures = h("div", { class: "pictures", hidden: true });
+  private readonly beginning = h("p", { class: "card help", hidden: true }, t("to-begin"));
   private readonly panel: StepPanel;
   private found: Translation[] = [];
   private free = ""; // the translation before anything was changed
@@ -58,6 +63,7 @@ export class Room {
   private waiting = 0;
   private room = 0;
   private own: Own;
+  private away = false; // true while the desk is out of sight
 
   constructor(private readonly translator: Translator, view: Own, examples: readonly string[], private readonly listeners: RoomListeners) {
     this.own = view;
@@ -82,26 +88,30 @@ export class Room {
     });
     const choose = (label: Phrase, values: readonly number[], name: "beam" | "best", say: (value: number) => string): HTMLElement =>
       h("label", {}, h("span", {}, t(label)), h("select", {
+        id: name,
         change: (event: Event) => {
           this.own = { ...this.own, [name]: Number((event.target as HTMLSelectElement).value), shown: 0 };
           void this.run();
         },
       }, ...values.map((value) => h("option", { value, selected: value === this.own[name] }, say(value)))));
-    this.element.append(
-      h("section", { class: "card desk" },
-        h("div", { class: "half" },
-          h("label", { for: "text", class: "title" }, t("source")), this.text,
-          examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((each) =>
-            h("button", { type: "button", class: "chip", dir: "auto", click: () => this.use(each) }, visible(each)))) : null),
-        h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.facts),
-        h("footer", {},
-          choose("search", BEAMS, "beam", (beam) => (beam === 1 ? t("greedy") : t("beam", beam))),
+    const desk = h("section", { class: "card desk" },
+      h("div", { class: "half" },
+        h("label", { for: "text", class: "title" }, t("source")), this.text,
+        examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((each) =>
+          h("button", { type: "button", class: "chip", dir: "auto", click: () => this.use(each) }, visible(each)))) : null),
+      h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.facts),
+      h("details", { class: "more" }, h("summary", {}, t("more")),
+        h("div", { class: "tools" },
           choose("alternatives", BESTS, "best", (best) => (best === 1 ? t("the-best") : t("n-best", best))),
+          choose("search", BEAMS, "beam", (beam) => (beam === 1 ? t("greedy") : t("beam", beam))),
           h("button", { type: "button", class: "plain", click: () => this.saveJson() }, t("save-json")),
           listeners.linked && h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
-      ),
-      this.changes, this.pictures,
-    );
+        this.numbers));
+    this.element.append(this.overhead, desk, this.changes, this.beginning, this.pictures);
+    new IntersectionObserver((entries) => {
+      this.away = !entries.at(-1)!.isIntersecting;
+      this.showOverhead();
+    }).observe(desk.querySelector(".half + .half")!);
     new ResizeObserver(() => {
       const room = this.pictures.clientWidth;
       if (room && room !== this.room) this.draw();
@@ -189,25 +199,41 @@ export class Room {
     this.own = { ...this.own, shown: Math.min(this.own.shown, Math.max(0, found.length - 1)) };
     this.result.classList.remove("forming");
     this.result.classList.toggle("quiet", !found.length);
-    this.result.textContent = found.length ? this.best.target : this.trouble.hidden ? t("nothing") : "";
+    this.result.replaceChildren(...(found.length ? this.written(this.best) : [this.trouble.hidden ? t("nothing") : ""]));
     this.others.hidden = found.length < 2;
     this.result.hidden = found.length > 1;
     this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
-    }, h("span", { dir: "auto" }, each.target || "—"), h("span", { class: "quiet" }, number(ranking(each)))))));
+    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, percent(sureness(each), 1))))));
     const { beam, best } = this.own;
-    const facts = [
-      `${t("score")} ${number(this.best?.score ?? 0)}`, found.length > 1 && t("ranked"), best > beam && t("few", beam),
-      !this.best?.finished && t("cut"), milliseconds !== null && t("speed", Math.round(milliseconds)),
-    ];
+    const facts = [found.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
     this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
+    this.numbers.textContent = [
+      found.length && `${t("score")} ${number(this.best.score)}`, t("ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
+    ].filter(Boolean).join(" · ");
     this.showChanges();
     if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
     this.pictures.hidden = !found.length;
+    this.beginning.hidden = !!found.length || !this.trouble.hidden;
+    this.showOverhead();
     this.listeners.shown?.(found.length ? this.best : null);
     this.draw();
     // The redrawn page may have pushed the focused element out of sight.
     this.pictures.querySelector(":focus-visible")?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** The text of a translation, with what the reader's changes made of it in <mark>. */
+  private written({ target }: Translation): (HTMLElement | string)[] {
+    return isFree(this.history.now) || !this.free ? [target] : marked(target, this.free);
+  }
+
+  private showOverhead(): void {
+    this.overhead.hidden = !this.away || !this.found.length;
+    if (this.overhead.hidden) return;
+    this.overhead.replaceChildren(h("div", { class: "card" }, h("p", { dir: "auto", class: "quiet" }, this.own.text), h("p", { dir: "auto" }, ...this.written(this.best))));
+    const text = this.overhead.querySelector("p:last-child")!;
+    // Of a text that is too long, the part around the opened word is in view.
+    text.scrollTop = (text.scrollHeight * (this.own.step + 0.5)) / Math.max(1, this.best.steps.length) - text.clientHeight / 2;
   }
 
   private choose(shown: number): void {
@@ -284,7 +310,7 @@ export class Room {
       this.drawn = [{ stress: (spot) => tiles.stress(spot.target, spot.source) }];
       cards = [card];
     } else if (cells) {
-      const [first, second] = [links(given, inside, listeners), map(given, Math.min(inside, 620), listeners)];
+      const [first, second] = [links(given, inside, listeners), map(given, inside, listeners)];
       this.drawn = [first, second];
       cards = [this.card("links", first, given), this.card("map", second, given)];
     }
@@ -319,7 +345,7 @@ export class Room {
   private card(phrase: "links" | "map", picture: Picture, given: Aligned): HTMLElement {
     const { tools, body } = framed(picture, given, `dikkat-${phrase}`);
     return h("section", { class: `card ${phrase}-card` },
-      h("header", {}, h("h2", {}, t(phrase)), h("div", { class: "tools" }, ...tools)), h("p", { class: "help" }, t(`${phrase}-help`)), body);
+      h("header", {}, h("h2", {}, t(phrase)), tools), h("p", { class: "help" }, t(`${phrase}-help`)), body);
   }
 
   /** A card with a tile map, for long texts. */
@@ -334,8 +360,10 @@ export class Room {
     const there = this.found.length && this.own.step < this.best.targetTokens.length ? this.own.step : null;
     for (const picture of this.drawn) picture.stress(spot, there);
     this.readout.textContent = this.found.length ? said(this.aligned(), spot) : "";
-    const row = this.panel.element.querySelector(".weight-row:hover, .weight-row:focus-within");
-    this.readout.classList.toggle("above", !!row && row.getBoundingClientRect().top > innerHeight / 2);
+    const here = this.pictures.querySelector(".weight-row:hover, .weight-row:focus-within, .word:hover, .word:focus, .ring[visibility=visible]");
+    const above = !!here && here.getBoundingClientRect().bottom > innerHeight - COVERED;
+    this.readout.classList.toggle("above", above);
+    this.readout.style.top = above && !this.overhead.hidden ? `${this.overhead.firstElementChild!.getBoundingClientRect().bottom + 8}px` : "";
   }
 
   private opened(spot: Spot): void {
@@ -349,6 +377,7 @@ export class Room {
     this.own = { ...this.own, step };
     this.listeners.changed(this.own);
     this.panel.show(this.best, step, this.history.now.pins.get(step) ?? new Map());
+    this.showOverhead();
     this.look(NOWHERE);
   }
 
@@ -385,8 +414,8 @@ export class Room {
   }
 }
 
-/** The length-normalised log-probability by which the search ranks translations. */
-const ranking = ({ score, ids, finished }: Translation): number => normalised(score, ids.length + Number(finished), PENALTY);
+/** A share for each word, e^(log-probability ÷ (5 + words)): in the order in which the search ranks translations. */
+const sureness = ({ score, ids, finished }: Translation): number => Math.exp(normalised(score, ids.length + Number(finished), PENALTY) / 6);
 
 /** Horizontal padding of a card, in pixels. */
 function padding(room: HTMLElement): number {

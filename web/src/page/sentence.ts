@@ -6,8 +6,6 @@ import { h } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
 import { t } from "./strings";
 
-const WIDEST = 620; // pixels of a map
-
 /**
  * Source tokens, target tokens, and all weights, row by row: thousandths in two digits of base 36, or - for 0;
  * `dikkat.show.page` writes it.
@@ -74,7 +72,7 @@ export class SentenceCard {
       const first = links(given, room, this.picked);
       const { tools, body } = framed(first, given, `dikkat-${this.number}-links`);
       this.drawn = [first];
-      buttons.push(...tools);
+      buttons.push(tools);
       this.pictures.replaceChildren(body, this.details);
       this.drawMap();
     }
@@ -88,10 +86,10 @@ export class SentenceCard {
 
   private drawMap(): void {
     if (!this.details.open) return;
-    const second = map(this.aligned, Math.min(this.room, WIDEST), this.picked);
+    const second = map(this.aligned, this.room, this.picked);
     const { tools, body } = framed(second, this.aligned, `dikkat-${this.number}-map`);
     this.drawn = [this.drawn[0]!, second];
-    this.details.replaceChildren(this.details.firstElementChild!, h("div", { class: "tools" }, ...tools), body);
+    this.details.replaceChildren(this.details.firstElementChild!, h("div", { class: "tools" }, tools), body);
     this.stress(NOWHERE);
   }
 

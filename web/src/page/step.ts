@@ -8,6 +8,7 @@ import { activeIn, h, numbered, shortened, visible } from "./dom";
 import { number, percent, t, type Phrase } from "./strings";
 
 const WIDEST = 280; // pixels of a word, broken into lines
+const LIKELY = 0.01; // words that are less likely stand behind "more words", but for the first two
 const ROWS = 60; // most words listed of a long sentence: those with the largest weights
 
 export interface StepListeners {
@@ -33,7 +34,10 @@ export class StepPanel {
   private readonly forth: HTMLButtonElement;
   private readonly rows = h("div", { class: "weights" });
   private readonly choices = h("ol", { class: "choices" });
+  private readonly unlikely = h("ol", { class: "choices" });
+  private readonly more = h("details", {}, h("summary", {}, t("more-words")), this.unlikely);
   private readonly vectors = h("div", { class: "vectors" });
+  private readonly inside = h("details", {}, h("summary", {}, t("inside")), h("p", { class: "help" }, t("inside-help")), this.vectors);
   private readonly shown = new Map<number, Row>();
   private readonly refusal = h("p", { class: "trouble", role: "alert" });
   /** The field with an edit that is not yet entered. */
@@ -55,11 +59,14 @@ export class StepPanel {
         "div",
         { class: "halves" },
         h("div", {}, h("h3", {}, t("where")), h("p", { class: "help" }, t(translator.network.attends ? "where-help" : "no-attention")), this.rows),
-        h("div", {}, h("h3", {}, t("likely")), h("p", { class: "help" }, t("likely-help")), this.choices),
+        h("div", {}, h("h3", {}, t("likely")), h("p", { class: "help" }, t("likely-help")), this.choices, this.more),
       ),
-      h("details", {}, h("summary", {}, t("inside")), h("p", { class: "help" }, t("inside-help")), this.vectors),
+      this.inside,
     );
-    this.element.querySelector("details")!.addEventListener("toggle", () => this.drawVectors());
+    this.inside.addEventListener("toggle", () => {
+      this.element.classList.toggle("scored", this.inside.open);
+      this.drawVectors();
+    });
   }
 
   show(translation: Translation, step: number, pins: ReadonlyMap<number, number>): void {
@@ -125,7 +132,7 @@ export class StepPanel {
 
   private head(): HTMLElement {
     return h("div", { class: "weight-row head", "aria-hidden": "true" },
-      h("span", {}, t("word")), h("span", {}, t("score-before")), h("span", {}, t("weight")), h("span", {}, "%"));
+      h("span", {}, t("word")), h("span", { class: "score" }, t("score-before")), h("span", {}, t("weight")), h("span", {}, "%"));
   }
 
   private row(word: string, place: number): Row {
@@ -174,8 +181,8 @@ export class StepPanel {
 
   private showChoices({ likely, token, gain }: Opened): void {
     const all = likely.some((each) => each.token === token) ? likely : [...likely, { token, gain }];
-    const focused = this.choices.contains(activeIn(this.choices));
-    this.choices.replaceChildren(...all.map((each) => {
+    const focused = [this.choices, this.unlikely].some((each) => each.contains(activeIn(each)));
+    const items = all.map((each) => {
       const share = Math.exp(each.gain);
       const own = each.token === token;
       const button = h(
@@ -188,8 +195,12 @@ export class StepPanel {
         h("span", { class: "share" }, share < 0.0005 ? `< ${percent(0.001, 1)}` : percent(share, share < 0.0995 ? 1 : 0)),
       );
       button.style.setProperty("--share", String(share));
-      return h("li", {}, button);
-    }));
+      return { first: own || share >= LIKELY, item: h("li", {}, button) };
+    });
+    for (const each of items.slice(0, 2)) each.first = true;
+    this.choices.replaceChildren(...items.filter(({ first }) => first).map(({ item }) => item));
+    this.unlikely.replaceChildren(...items.filter(({ first }) => !first).map(({ item }) => item));
+    this.more.hidden = !this.unlikely.childElementCount;
     if (focused) this.choices.querySelector<HTMLButtonElement>("[aria-pressed=true]")?.focus();
   }
 
@@ -200,7 +211,7 @@ export class StepPanel {
 
   private drawVectors(): void {
     const opened = this.translation?.steps[this.step];
-    if (!opened || !this.element.querySelector("details")!.open) return;
+    if (!opened || !this.inside.open) return;
     const gates = Object.entries(opened.gates) as [Phrase, Float32Array][];
     const vectors: [Phrase, Float32Array][] = [
       ...(this.translator.network.attends ? [["query", opened.query] as [Phrase, Float32Array]] : []),

@@ -18,17 +18,31 @@ const TABLE = {
   placeholder: ["Type a sentence …", "Bir cümle yazın …", "输入一个句子……"],
   target: ["Translation", "Çeviri", "译文"],
   examples: ["Try", "Deneyin", "试一试"],
-  search: ["Search", "Arama", "搜索"],
-  greedy: ["greedy", "açgözlü", "贪心"],
-  beam: ["beam {}", "ışın {}", "束宽 {}"],
-  alternatives: ["Show", "Göster", "显示"],
+  search: ["How it searches", "Arama biçimi", "搜索方式"],
+  greedy: ["the likeliest word each time (greedy)", "her seferinde en olası sözcük (açgözlü)", "每次取最可能的词（贪心）"],
+  beam: ["try several: {} (beam)", "birkaç yol dene: {} (ışın)", "尝试多种：{}（束搜索）"],
+  alternatives: ["Translations shown", "Gösterilen çeviriler", "显示的译文"],
   "the-best": ["the best", "en iyisini", "最佳译文"],
   "n-best": ["the {} best", "en iyi {} tanesini", "前 {} 个"],
   score: ["log-probability", "log-olasılık", "对数概率"],
-  ranked: ["ranked by log-probability ÷ ((5 + words) / 6)", "sıralama: log-olasılık ÷ ((5 + sözcük) / 6)", "按 对数概率 ÷ ((5 + 词数) / 6) 排序"],
+  sure: ["how sure: {} a word", "ne kadar emin: sözcük başına {}", "把握：每词 {}"],
+  ranked: ["how sure = e^(log-probability ÷ (5 + words))", "ne kadar emin = e^(log-olasılık ÷ (5 + sözcük))", "把握 = e^(对数概率 ÷ (5 + 词数))"],
+  more: ["More", "Daha fazla", "更多"],
+  "more-words": ["Less likely words", "Daha az olası sözcükler", "更不可能的词"],
+  forms: ["Table, SVG, PNG", "Tablo, SVG, PNG", "表格、SVG、PNG"],
   few: ["this search finds {} at most", "bu arama en çok {} tane bulur", "此搜索最多给出 {} 个"],
   speed: ["{} ms", "{} ms", "{} 毫秒"],
   cut: ["cut at the longest length", "en uzun boyda kesildi", "已达最大长度而截断"],
+  lead: [
+    "A small neural network{} that translates here in your browser. For each word that it writes you see which words it looks at, and you can change that.",
+    "Burada, tarayıcınızda çeviren küçük bir sinir ağı{}. Yazdığı her sözcük için hangi sözcüklere baktığını görür, bunu değiştirebilirsiniz.",
+    "一个在您的浏览器中翻译的小型神经网络{}。它写出每个词时看向哪些词，您都能看到，也能改动。",
+  ],
+  "to-begin": [
+    "Type a sentence above, or try one that is offered: here you will see where each word of its translation looks.",
+    "Yukarıya bir cümle yazın ya da önerilenlerden birini deneyin: çevirisindeki her sözcüğün nereye baktığı burada görünür.",
+    "请在上方输入一个句子，或试试给出的例句：这里会显示译文的每个词看向哪里。",
+  ],
   nothing: ["Nothing to translate yet.", "Henüz çevrilecek bir şey yok.", "还没有可翻译的内容。"],
   loading: ["Unpacking the model …", "Model açılıyor …", "正在载入模型……"],
   links: ["Where each word looks", "Her sözcük nereye bakıyor", "每个词看向哪里"],
@@ -95,7 +109,7 @@ const TABLE = {
     "Başka bir sözcük seçin: öncekiler kalır, gerisi yeniden yazılır.",
     "另选一个词：前面的保留，后面的重新写出。",
   ],
-  inside: ["Inside the step", "Adımın içi", "这一步的内部"],
+  inside: ["More: the numbers of this step", "Daha fazla: bu adımın sayıları", "更多：这一步的数值"],
   "inside-help": [
     "Each strip is a vector, from its first number to its last: teal above 0, orange below.",
     "Her şerit bir vektördür, ilk sayısından sonuncusuna: camgöbeği 0’ın üstü, turuncu altı.",
@@ -305,6 +319,12 @@ export function speak(wanted: Language): void {
 }
 
 export const spoken = (): Language => language;
+
+/** Two languages by their codes, "en" and "fr", in the reader's: English → French. */
+export function pair([source, target]: readonly [string, string]): string {
+  const names = new Intl.DisplayNames([language], { type: "language" });
+  return `${names.of(source)} → ${names.of(target)}`;
+}
 
 /** A phrase in the reader's language with its placeholders filled. */
 export function t(phrase: Phrase, ...values: (string | number)[]): string {

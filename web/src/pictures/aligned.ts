@@ -41,6 +41,12 @@ export function argmax(weights: ArrayLike<number>): number {
   return best;
 }
 
+/** The weight with the strongest colour: 1, or less where all are small, as in long texts. */
+export function ceiling(weights: readonly ArrayLike<number>[]): number {
+  const most = weights.reduce((all, row) => Math.max(all, row.length ? row[argmax(row)]! : 0), 0);
+  return [0.04, 0.08, 0.2, 0.4].find((each) => most <= each) ?? 1;
+}
+
 /** True if two alignments have equal words and weights. */
 export const isSame = (one: Aligned, other: Aligned): boolean =>
   alike(one.source, other.source) && alike(one.target, other.target) && one.weights.every((row, k) => alike(row, other.weights[k]!));

@@ -378,14 +378,14 @@ class Translator(Translates):
 
         onnx_folder.write(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer)
 
-    def export_html(self, path: str | Path, *, title: str = "Translator", examples: Sequence[str] = ()) -> None:
+    def export_html(self, path: str | Path, *, title: str | None = None, examples: Sequence[str] = ()) -> None:
         """Write the model as one HTML file, whole or not at all: weights in int8, and a decoder in the page itself.
 
         The page asks nothing of a network, and translates as `Search(precision="int8")` does.
 
         Args:
             path: The file; its folder must exist.
-            title: The heading.
+            title: The heading; None: the languages, where the origin knows them.
             examples: Sentences to begin with, the first of which is translated when the page opens.
 
         Raises:
@@ -408,11 +408,11 @@ class Translator(Translates):
         """
         write_whole(path, self.as_html(title=title, examples=examples))
 
-    def as_html(self, *, title: str = "Translator", examples: Sequence[str] = ()) -> str:
+    def as_html(self, *, title: str | None = None, examples: Sequence[str] = ()) -> str:
         """The page of `export_html`, as text.
 
         Args:
-            title: The heading.
+            title: The heading; None: the languages, where the origin knows them.
             examples: Sentences to begin with.
 
         Raises:
@@ -420,7 +420,8 @@ class Translator(Translates):
         """
         from dikkat.show.living import living_page
 
-        return living_page(self.bundle(), title=title, examples=examples)
+        languages = self.origin.languages if self.origin else None
+        return living_page(self.bundle(), title=title, languages=languages, examples=examples)
 
     def bundle(self) -> bytes:
         """The model as pages and widgets carry it: the files of a model folder in int8, one behind the other.

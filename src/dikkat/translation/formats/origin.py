@@ -1,5 +1,6 @@
 """The origin of a model, kept with it for whoever finds it later. No translation depends on it."""
 
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -39,6 +40,18 @@ class Origin:
     bleu_signature: str | None = None
     chrf: float | None = None
     chrf_signature: str | None = None
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """Codes of the languages of a corpus that dikkat knows by name, what is read and what is written; or None.
+
+        Example:
+            >>> Origin("2026-11-22T08:00:00Z", "1.0", corpus="multi30k-en-de").languages
+            ('en', 'de')
+        """
+        named = r'(?:\{name = ")?(?:phrasebook|tatoeba-fra-eng|multi30k-en-(fr|de))(?:".*)?'
+        known = re.fullmatch(named, self.corpus or "")
+        return ("en", known[1] or "fr") if known else None
 
     @classmethod
     def now(cls, **known: Any) -> "Origin":

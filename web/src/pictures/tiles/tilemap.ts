@@ -1,4 +1,5 @@
 /** Heat map of any size on a canvas, with zoom and scrolling by pointer, fingers, wheel and keyboard. */
+import { OVER } from "../map";
 import { h, shortened, widthOf } from "../../page/dom";
 import { saveCanvas } from "../../page/save";
 import { brief, number, precise, t } from "../../page/strings";
@@ -295,7 +296,7 @@ export class TileMap {
       return getComputedStyle(this.probe).color;
     };
     this.probe.style.transition = "none";
-    const colours = new Map(["well", "glow", "ink", "quiet"].map((name) => [name, named(name)]));
+    const colours = new Map(["well", "heat", "over", "under", "ink", "quiet"].map((name) => [name, named(name)]));
     this.probe.style.removeProperty("color");
     getComputedStyle(this.probe).getPropertyValue("color"); // flushes styles before transitions are on again
     this.probe.style.removeProperty("transition");
@@ -304,7 +305,7 @@ export class TileMap {
       const [red = 0, green = 0, blue = 0] = (colours.get(name)!.match(/[\d.]+/g) ?? []).map(Number);
       return [red, green, blue];
     };
-    this.painter.reset({ well: numbers("well"), glow: numbers("glow") });
+    this.painter.reset({ well: numbers("well"), glow: numbers("heat") });
     this.dyed = true;
   }
 
@@ -324,12 +325,13 @@ export class TileMap {
         context.roundRect(x + 0.5, y + 0.5, scaleX - 1, scaleY - 1, 3);
         context.fillStyle = this.colour("well");
         context.fill();
-        context.globalAlpha = Math.max(0, Math.min(1, (value - low) / (high - low)));
-        context.fillStyle = this.colour("glow");
+        const share = Math.max(0, Math.min(1, (value - low) / (high - low)));
+        context.globalAlpha = share;
+        context.fillStyle = this.colour("heat");
         context.fill();
         context.globalAlpha = 1;
         if (!written) continue;
-        context.fillStyle = this.colour("ink");
+        context.fillStyle = this.colour(share > OVER ? "over" : "under");
         context.fillText(brief(value), x + scaleX / 2, y + scaleY / 2);
       }
     }

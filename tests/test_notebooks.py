@@ -27,6 +27,7 @@ def shown(cell):
     return bool(printed) if varies else printed, found
 
 
+@pytest.mark.filterwarnings("default")  # Jupyter's own, of how it talks to its kernel
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_what_it_has_stored(path, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")

@@ -117,7 +117,7 @@ clean:  ## Remove the environments and everything made.
 	rm -rf .venv .venv-* site demo textbook-figures web/node_modules
 
 # One environment, which grows: each stage adds its extra to the one before.
-.venv/python:
+.venv/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv || { echo "Python has no venv: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
 	$(BIN)/python $(INSTALL) $(PIP)
@@ -132,7 +132,7 @@ clean:  ## Remove the environments and everything made.
 .venv/test: | .venv/tools
 .venv/frameworks .venv/check: | .venv/test
 
-.venv/demo .venv/tools .venv/test .venv/frameworks .venv/check: .venv/python pyproject.toml constraints.txt
+.venv/demo .venv/tools .venv/test .venv/frameworks .venv/check: .venv/pip pyproject.toml constraints.txt
 	$(BIN)/python $(INSTALL) -c constraints.txt $(parts)
 	touch $@
 

@@ -66,10 +66,11 @@ def faults(wheel: Path, tracked: Sequence[str]) -> Iterator[str]:
             yield f"{field}: missing in the metadata"
     (home,) = (each.partition(", ")[2] for each in message.get_all("Project-URL", []) if each.startswith("Repository"))
     places = {*tracked, *(str(parent) for name in tracked for parent in Path(name).parents)}
-    for link in _LINK.findall(message.get_payload()):
+    inside = re.compile(rf"{re.escape(urlsplit(home).path)}/(?:blob/)?main/([^#]*)")
+    for link in _LINK.findall(str(message.get_payload())):
         if not link.startswith("https://"):
             yield f"{link}: a link that an index's page cannot follow"
-        elif urlsplit(home).path in link and re.split(r"/main/|#", link)[1].rstrip("/") not in places:
+        elif (path := inside.search(link)) and path[1].rstrip("/") not in places:
             yield f"{link}: leads to nothing in the repository"
 
 
@@ -83,6 +84,7 @@ def try_door(blocks: Sequence[tuple[str, str]], wheel: Path, folder: Path) -> st
         "PATH": f"{folder / 'venv/bin'}:{environment['PATH']}",
         "NUMBA_CACHE_DIR": str(folder / "kernels"),
         "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "PIP_NO_COMPILE": "1",  # what is imported is compiled then
     }
     _run([sys.executable, "-m", "venv", folder / "venv"], home, environment)
     installed = 0.0

@@ -130,7 +130,7 @@ class _Group(TyperGroup):
         """All commands and options."""
         formatter.width = _width()
         formatter.write_text(_PURPOSE)
-        own = [each.get_help_record(ctx) for each in self.get_params(ctx)]
+        own = [each.get_help_record(ctx) or ("", "") for each in self.get_params(ctx)]
         _write_panels(formatter, {"Commands, each with a --help": list(_COMMANDS.items()), "Options": own})
         formatter.write_paragraph()
         formatter.write_text(_STATUS)

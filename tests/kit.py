@@ -87,6 +87,7 @@ def _log_kernel(kernel: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tenso
 CASES: dict[str, Case] = {
     "average": Case(scores.Average, lambda p, q, k: 0 * k[:, 0], QUERY_FEATURES),
     "dot": Case(scores.Dot, lambda p, q, k: (q * k).sum(-1)),
+    "dot, capped": Case(lambda: scores.Dot(softcap=0.7), lambda p, q, k: 0.7 * torch.tanh((q * k).sum(-1) / 0.7)),
     "scaled dot": Case(scores.ScaledDot, lambda p, q, k: (q * k).sum(-1) / math.sqrt(FEATURES)),
     "bilinear": Case(
         lambda: scores.Bilinear(FEATURES, QUERY_FEATURES),
@@ -157,6 +158,14 @@ RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "causal": lambda: {"causal": True},
     "bias": lambda: {"key_bias": _bias(BATCH, 1, KEYS)},
     "bias for all": lambda: {"key_bias": _bias(KEYS)},
+    "window": lambda: {"window": (2, 1)},
+    "window and segments": lambda: {
+        "window": (None, 4),
+        "segment_ids": (
+            torch.tensor([[3, 1, 1, 8, 2], [5, 5, 5, 5, 0]]),
+            torch.tensor([[3] * 3 + [1] * 4, [0] + [5] * 6]),
+        ),
+    },
     "pair bias": lambda: {"bias": torch.randn(BATCH, 1, QUERIES, KEYS, dtype=torch.float64, requires_grad=True)},
     "pair bias that hides": lambda: {"bias": _pair_bias(1, HEADS, QUERIES, KEYS)},
     "pair bias of rows": lambda: {"bias": torch.randn(HEADS, QUERIES, 1, dtype=torch.float64, requires_grad=True)},
@@ -178,8 +187,10 @@ RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
         "exclude": torch.randint(-1, KEYS, (QUERIES,)),
     },
 }
-PAIR_BIASES = [
-    "pair bias", "pair bias that hides", "pair bias of rows", "numbers", "all with a pair bias",
+# What neither ranks nor Triton's kernels take.
+REFUSED = [
+    "window", "window and segments", "pair bias", "pair bias that hides", "pair bias of rows", "numbers",
+    "all with a pair bias",
 ]  # fmt: skip
 
 
@@ -280,6 +291,12 @@ def visible_keys(restricted: dict[str, Any], b: int, h: int, i: int, n: int, m: 
         if mask is not None and not bool(mask.expand(BATCH, HEADS, n, m)[b, h, i, j]):
             continue
         if restricted.get("causal") and j > i + m - n:
+            continue
+        left, right = restricted.get("window", (None, None))
+        if (left is not None and j < i + m - n - left) or (right is not None and j > i + m - n + right):
+            continue
+        segments = restricted.get("segment_ids")
+        if segments is not None and segments[0][b, i] != segments[1][b, j]:
             continue
         bias = restricted.get("key_bias")
         if bias is not None and bias.expand(BATCH, HEADS, m)[b, h, j] == -math.inf:
@@ -477,7 +494,7 @@ def record() -> Iterator[list[str]]:
 # One score of each pair function, and one whose support ends: each has code of its own in an implementation.
 KINDS = ["scaled dot", "additive", "gaussian", "epanechnikov"]
 _KIND_OF = {
-    **dict.fromkeys(["average", "dot", "scaled dot", "bilinear", "cosine", "vector sum"], "scaled dot"),
+    **dict.fromkeys(["average", "dot", "dot, capped", "scaled dot", "bilinear", "cosine", "vector sum"], "scaled dot"),
     **dict.fromkeys(["gaussian", "gaussian, learned"], "gaussian"),
     **dict.fromkeys(["boxcar", "epanechnikov", "triangular"], "epanechnikov"),
     "additive": "additive",
@@ -494,6 +511,8 @@ FEW_RESTRICTIONS = ["none", "lengths", "lengths above 0", "lengths a query", "ca
 
 def runs(way: str, case: str, restriction: str = "none") -> bool:
     """Whether an implementation must run a call: the promise that `test_what_must_run_runs` holds it to."""
+    if case == "dot, capped":
+        return way in ("reference", "chunked", "chunked, small tiles")
     if way == "sdpa":
         return _KIND_OF[case] == "scaled dot" and restriction in SDPA_RESTRICTIONS
     return way != "numba-few" or (_KIND_OF[case] != "epanechnikov" and restriction in FEW_RESTRICTIONS)

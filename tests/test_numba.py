@@ -60,6 +60,10 @@ def _bias(m: int, *lead: int) -> Tensor:
     return bias.requires_grad_()
 
 
+def _segments(m: int) -> Tensor:
+    return torch.randint(0, 5, (BATCH, m)).sort(-1, descending=True).values
+
+
 RESTRICTIONS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "none": lambda n, m: {},
     "lengths": lambda n, m: {"valid_lens": torch.tensor([m - 7, 0, 11])},
@@ -67,6 +71,11 @@ RESTRICTIONS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "mask": lambda n, m: {"mask": _mask(n, m)},
     "causal": lambda n, m: {"causal": True},
     "bias": lambda n, m: {"key_bias": _bias(m, BATCH, 1)},
+    "window": lambda n, m: {"window": (13, 5)},
+    "segments": lambda n, m: {
+        "segment_ids": (torch.arange(BATCH * n).reshape(BATCH, n) % 5, _segments(m)),
+        "causal": True,
+    },
     "pair bias": lambda n, m: {"bias": _bias(m, HEADS, n)},
     "pair bias for all": lambda n, m: {"bias": _bias(n, m).mT, "causal": True, "key_bias": _bias(m)},
     "pair bias of keys": lambda n, m: {"bias": _bias(m, BATCH, 1, 1)},

@@ -212,3 +212,26 @@ def test_values_are_looked_at_once(limits: dict[str, Any], monkeypatch: pytest.M
         looked.clear()
         use(x, x, x, score=scores.Dot(), **limits)
         assert len(looked) == 1
+
+
+def test_heads_that_share_keys_are_read_without_a_copy() -> None:
+    """The grouped queries of (B, G, H/G, n, d) beside keys of (B, G, 1, m, d)."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, of, length, 8) for of, length in ((5, 7), (1, 11), (1, 11)))
+    folded = sdpa.fold(key, 8, torch.Size((2, 3, 5)))
+    assert folded.data_ptr() == key.data_ptr()
+    assert folded.stride(1) == 0
+    expected = (query @ key.mT).softmax(-1) @ value
+    for impl in ("sdpa", "numba", "chunked", "reference"):
+        came = dikkat.attend(query, key, value, score=scores.Dot(), impl=impl)
+        torch.testing.assert_close(came, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_is_not_copied() -> None:
+    x, bias = torch.randn(2, 3, 5, 8), torch.randn(5, 5, 3).permute(2, 0, 1)[None]
+    problem = call.problem(x, x, x, scores.Dot(), call.Requested(), bias=bias)
+    mask = sdpa._masked(problem).mask
+    assert mask is not None
+    assert mask.data_ptr() == bias.data_ptr()
+    came = dikkat.attend(x, x, x, score=scores.Dot(), bias=bias, impl="sdpa")
+    torch.testing.assert_close(came, (x @ x.mT + bias).softmax(-1) @ x, rtol=1e-5, atol=1e-5)

@@ -38,6 +38,7 @@ class Restricted(Hiding, total=False):
 class _Options(Hiding, total=False):
     """Keywords of `attend` and `attend_memory` that do not change the type they return."""
 
+    sink: Tensor | None
     dropout: float
     impl: str
 
@@ -192,9 +193,12 @@ def attend(
     valid_lens: Tensor | int | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
     bias: Tensor | None = None,
     key_bias: Tensor | None = None,
     exclude: Tensor | None = None,
+    sink: Tensor | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
     impl: str = "auto",
@@ -225,10 +229,16 @@ def attend(
             (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
         mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
+        window: (left, right): query i sees keys p − left ... p + right, where p = i + m − n; None is no bound. Keys
+            outside are skipped: time and memory grow with n, not with n · m.
+        segment_ids: (B, n) and (B, m) integers, or one tensor for both: a query sees keys of its own segment, as those
+            of documents in one row. The keys of a segment stand side by side; others are skipped.
         bias: Numbers that broadcast to (..., n, m), added to the scores (a part of b): relative positions, masks of
             numbers. They are read as they lie in memory, and have a gradient. −∞ hides a pair.
         key_bias: (..., m), the other part of b: the log of a sample weight. −∞ hides a key.
         exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
+        sink: Floating-point numbers that broadcast to the leading dimensions, (H,) for heads: one more logit that no
+            value goes with. It takes a share of the weight, so that those of the keys sum to less than 1.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
         return_weights: Whether to return the weights too, as they are before dropout.
         impl: "auto", or the name of one implementation, which then runs or raises.
@@ -249,8 +259,11 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    requested = call.Requested(dropout, False, return_weights)
-    result = program.run(query, key, value, score, requested, impl, valid_lens, mask, causal, bias, key_bias, exclude)
+    requested = call.Requested(dropout, False, return_weights, sink)
+    result = program.run(
+        query, key, value, score, requested, impl,
+        valid_lens, mask, causal, window, segment_ids, bias, key_bias, exclude,
+    )  # fmt: skip
     return output_of(result, value, return_weights)
 
 
@@ -275,6 +288,7 @@ def attention_state(
     value: Tensor,
     *,
     score: Score,
+    sink: Tensor | None = None,
     dropout: float = 0.0,
     impl: str = "auto",
     **restrictions: Unpack[Restricting],
@@ -290,6 +304,7 @@ def attention_state(
         key: (..., m, d_k), of the same dtype.
         value: (..., m, d_v), of the same dtype.
         score: The scoring function.
+        sink: One more logit a head, as in `attend`; it is part of the log-sum-exp.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         impl: "auto", or the name of one implementation, which then runs or raises.
         **restrictions: Which keys a query may see (`Restricting`).
@@ -309,7 +324,8 @@ def attention_state(
         tensor([1.0986, 1.0986, 1.0986])
     """
     check_names(restrictions, Restricting)
-    result = program.run(query, key, value, score, call.Requested(dropout, wants_state=True), impl, **restrictions)
+    requested = call.Requested(dropout, wants_state=True, sink=sink)
+    result = program.run(query, key, value, score, requested, impl, **restrictions)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -320,6 +336,7 @@ def attention_weights(
     key: Tensor,
     *,
     score: Score,
+    sink: Tensor | None = None,
     impl: str = "auto",
     **restrictions: Unpack[Restricting],
 ) -> Tensor:
@@ -331,6 +348,7 @@ def attention_weights(
         query: (..., n, d_q), floating point.
         key: (..., m, d_k), of the same dtype.
         score: The scoring function.
+        sink: One more logit a head, as in `attend`, whose weight is not shown.
         impl: "auto", or the name of one implementation, which then runs or raises.
         **restrictions: Which keys a query may see (`Restricting`).
 
@@ -349,7 +367,8 @@ def attention_weights(
     check_names(restrictions, Restricting)
     call.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
-    result = program.run(query, key, nothing, score, call.Requested(wants_weights=True), impl, **restrictions)
+    requested = call.Requested(wants_weights=True, sink=sink)
+    result = program.run(query, key, nothing, score, requested, impl, **restrictions)
     return weights_of(result).to(query.dtype)
 
 
@@ -430,6 +449,7 @@ def attend_memory(
     query: Tensor,
     memory: Memory,
     *,
+    sink: Tensor | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
     impl: str = "auto",
@@ -443,6 +463,7 @@ def attend_memory(
     Args:
         query: (..., n, d_q), floating point, of the memory's dtype.
         memory: Made by `prepare`, with its lengths.
+        sink: One more logit a head, as in `attend`.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         return_weights: Whether to return the weights too.
         impl: "auto", or the name of one implementation, which then runs or raises.
@@ -468,7 +489,7 @@ def attend_memory(
     call.check_alike(("query", query), ("memory.value", memory.value))
     score = memory.scoring()
     memory.check_recorded(score, query)
-    requested = call.Requested(dropout=dropout, wants_weights=return_weights)
+    requested = call.Requested(dropout, wants_weights=return_weights, sink=sink)
     problem = call.problem_of_projected(
         query, memory.key, memory.value, score, requested, memory.valid_lens, memory.packed, **restrictions
     )
@@ -481,6 +502,7 @@ def implementations(
     value: Tensor,
     *,
     score: Score,
+    sink: Tensor | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
     return_state: bool = False,
@@ -493,6 +515,7 @@ def implementations(
         key: (..., m, d_k), of the same dtype.
         value: (..., m, d_v), of the same dtype.
         score: The scoring function.
+        sink: One more logit a head, as in `attend`; it is joined to a state, as one that `attention_state` returns.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         return_weights: Whether the call is to return weights.
         return_state: Whether the call is `attention_state`.
@@ -512,7 +535,7 @@ def implementations(
         ['reference', 'sdpa', 'chunked', 'numba-few', 'numba']
     """
     check_names(restrictions, Restricting)
-    requested = call.Requested(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
+    requested = call.Requested(dropout, wants_weights=return_weights, wants_state=return_state, sink=sink)
     first, problem, examined = choose(call.problem(query, key, value, score, requested, **restrictions))
     listed = []
     for name in sorted(BACKENDS, key=lambda name: name != first):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, transformed
-from dikkat.masking import Hiding, Restricting, Restrictions, align, are_finite, broadcast, restrict
+from dikkat.masking import Hiding, Restricting, Restrictions, align, are_finite, broadcast, fits, restrict
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
@@ -22,11 +22,12 @@ _PLAIN = (Dot, ScaledDot)
 
 
 class Requested(NamedTuple):
-    """Results requested beside the output, and the dropout."""
+    """Results requested beside the output, the dropout, and the sinks."""
 
     dropout: float = 0.0
     wants_state: bool = False
     wants_weights: bool = False
+    sink: Tensor | None = None
 
 
 class Heads(NamedTuple):
@@ -89,7 +90,9 @@ def problem_of_projected(
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
     further = restrictions.hide()
     if lens is not None:  # which belong to the memory's own first dimension
-        restrictions = replace(restrictions, lens=rank(align(lens, key.shape[:-2]), len(lead), 1))
+        own = rank(align(lens, key.shape[:-2]), len(lead), 1)
+        lens = own if restrictions.lens is None else torch.minimum(own, restrictions.lens)
+        restrictions = replace(restrictions, lens=lens)
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))
     if restrictions.hide():
         query = hide(query, restrictions.live())
@@ -143,12 +146,25 @@ def compared(
         value,
         restrictions,
         lead,
+        softcap=score.softcap or 0.0,
         dropout=probability(requested.dropout),
         packed=packed,
-        wants_state=requested.wants_state,
+        sink=None if requested.sink is None else _sink(requested.sink, query, lead),
+        wants_state=requested.wants_state or requested.sink is not None,
         wants_weights=requested.wants_weights,
         wants_bias_grad=bias is not None and (bias.requires_grad or transformed()),
     )
+
+
+def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
+    check_dense("sink", sink)
+    if not sink.is_floating_point():
+        raise TypeError(f"sink: got dtype {sink.dtype}; expected a floating-point type")
+    if sink.device != query.device:
+        raise ValueError(f"sink: got a tensor on {sink.device}; expected the query's device, {query.device}")
+    if not fits(sink.shape, lead):
+        raise ValueError(f"sink: got shape {tuple(sink.shape)}; expected one that broadcasts to {tuple(lead)}")
+    return rank(sink, len(lead), 0)
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:

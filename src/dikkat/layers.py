@@ -1,8 +1,8 @@
 """Layers over `attend`, batch first. Nothing of a call stays on a module.
 
 Each is called `layer(query, key, value, valid_lens=None, ...)` with the restrictions of `dikkat.attend` as keywords
-(`mask`, `causal`, `bias`, `key_bias`, `exclude`), `return_weights` and `impl`. It returns a tensor, or with
-`return_weights=True` the pair (output, weights). Dropout acts on the weights, in training mode only.
+(`mask`, `causal`, `window`, `segment_ids`, `bias`, `key_bias`, `exclude`), `return_weights` and `impl`. It returns a
+tensor, or with `return_weights=True` the pair (output, weights). Dropout acts on the weights, in training mode only.
 """
 
 from collections.abc import Callable, Sequence
@@ -442,6 +442,8 @@ def _batched(given: Any, device: torch.device) -> Any:
     """A restriction with a batch dimension of 1."""
     if isinstance(given, int) and not isinstance(given, bool):
         given = torch.tensor(given, device=device)
+    if isinstance(given, tuple | list):
+        return tuple(each[None] if isinstance(each, Tensor) else each for each in given)
     return given[None] if isinstance(given, Tensor) else given
 
 

@@ -66,6 +66,8 @@ class Hiding(TypedDict, total=False):
 
     mask: Tensor | None
     causal: bool
+    window: tuple[int | None, int | None] | None
+    segment_ids: Tensor | tuple[Tensor, Tensor] | None
     bias: Tensor | None
     key_bias: Tensor | None
     exclude: Tensor | None
@@ -81,6 +83,10 @@ class Restricting(Hiding, total=False):
             (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
         mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
+        window: (left, right): query i sees keys p − left ... p + right, with p = i + m − n; None is no bound. What lies
+            outside is skipped.
+        segment_ids: (B, n) and (B, m) integers, or one tensor for both: a query sees keys of its own segment. The keys
+            of a segment stand side by side.
         bias: Numbers that broadcast to (..., n, m), added to the scores, as they lie in memory. −∞ hides a pair.
         key_bias: (..., m), added to the scores: the log of a sample weight. −∞ hides a key.
         exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
@@ -105,7 +111,7 @@ def check_names(given: Mapping[str, object], allowed: type) -> None:
 
 _ALL = slice(None)
 # How many of a restriction's last dimensions are its own: those before them are the call's leading dimensions.
-OWN_DIMENSIONS = {"lens": 1, "mask": 2, "bias": 2, "key_bias": 1, "exclude": 1}
+OWN_DIMENSIONS = {"lens": 1, "starts": 1, "mask": 2, "bias": 2, "key_bias": 1, "exclude": 1}
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,7 @@ class Restrictions:
         queries: n, the number of queries.
         keys: m, the number of keys.
         lens: (..., n or 1) integers: key j takes part where j < lens.
+        starts: (..., n or 1) integers: key j takes part where j >= starts.
         mask: (..., n or 1, m or 1) booleans, True takes part.
         causal: query i sees keys j <= i + m - n.
         bias: (..., n or 1, m or 1), added to the scores; -inf hides a pair.
@@ -129,6 +136,7 @@ class Restrictions:
     queries: int
     keys: int
     lens: Tensor | None
+    starts: Tensor | None
     mask: Tensor | None
     causal: bool
     bias: Tensor | None
@@ -158,6 +166,8 @@ class Restrictions:
         parts: list[Tensor] = []
         if self.lens is not None:
             parts.append(key < _rows(self.lens, rows).unsqueeze(-1))
+        if self.starts is not None:
+            parts.append(key >= _rows(self.starts, rows).unsqueeze(-1))
         if self.causal:
             query = torch.arange(self.queries, device=self.device)[rows]
             parts.append(key <= (query + self.keys - self.queries)[:, None])
@@ -190,7 +200,7 @@ class Restrictions:
 
     def vary_by_row(self) -> bool:
         """True where two queries of one batch element may see different keys."""
-        by_lens = self.lens is not None and self.lens.shape[-1] != 1
+        by_lens = any(table is not None and table.shape[-1] != 1 for table in (self.lens, self.starts))
         by_mask = self.mask is not None and self.mask.shape[-2] != 1
         by_bias = self.bias is not None and self.bias_hides and self.bias.shape[-2] != 1
         by_exclude = self.exclude is not None and self.exclude.shape[-1] != 1
@@ -198,7 +208,7 @@ class Restrictions:
 
     def leaves_some(self) -> bool:
         """True where it is known that every query sees a key."""
-        others = not self._by_pair() and self.key_bias is None and self.exclude is None
+        others = not self._by_pair() and self.starts is self.key_bias is self.exclude is None
         by_lens = self.lens is None or (self.extremes is not None and self.extremes[0] > 0)
         return others and by_lens and self.keys >= (self.queries if self.causal else 1)
 
@@ -207,7 +217,7 @@ class Restrictions:
         return self._restricts() or not (self.queries and self.keys)
 
     def _restricts(self) -> bool:
-        others = self._by_pair() or self.key_bias is not None or self.exclude is not None
+        others = self._by_pair() or any(t is not None for t in (self.starts, self.key_bias, self.exclude))
         return self.causal or self.lens is not None or others
 
     def seen_and_live(self) -> tuple[Tensor, Tensor]:
@@ -220,10 +230,12 @@ class Restrictions:
             return self._by_pairs()[0]
         limit = self._limit()
         key = torch.arange(self.keys, device=self.device)
-        if self.exclude is None:
+        if self.exclude is self.starts is None:
             some = (key < limit.amax(-1, keepdim=True)) if self.queries else torch.zeros_like(key, dtype=torch.bool)
         else:
-            some = _rows_over(limit, self.keys) > _rows_at(self.exclude, limit, self.keys)
+            start = self._start(limit)
+            count = _rows_over(limit, self.keys) - _rows_over(start, self.keys)
+            some = count > (0 if self.exclude is None else _rows_at(self.exclude, start, limit, self.keys))
         return some if self.key_bias is None else some & (self.key_bias != -_INF)
 
     def live(self) -> Tensor:
@@ -231,13 +243,14 @@ class Restrictions:
         if self._by_pair():
             return self._by_pairs()[1]
         limit = self._limit()
+        start = self._start(limit)
         if self.key_bias is None and self.exclude is None:
-            return limit > 0
+            return limit > start
         allowed = torch.ones(self.keys, device=self.device) if self.key_bias is None else (self.key_bias != -_INF)
         before = torch.nn.functional.pad(allowed.to(torch.int64).cumsum(-1), (1, 0))
-        count = _take(before, limit)
+        count = _take(before, limit) - _take(before, start)
         if self.exclude is not None:
-            excluded = (self.exclude >= 0) & (self.exclude < limit)
+            excluded = (self.exclude >= start) & (self.exclude < limit)
             count = count - torch.where(excluded, _take(allowed.to(torch.int64), self.exclude.clamp(min=0)), 0)
         return count > 0
 
@@ -250,12 +263,16 @@ class Restrictions:
             limit = torch.minimum(limit, self.lens)
         return limit.clamp(0, self.keys)
 
+    def _start(self, limit: Tensor) -> Tensor:
+        """(..., n) integers, at most `limit`: row i sees no key below start_i."""
+        return torch.zeros_like(limit) if self.starts is None else torch.minimum(self.starts, limit)
+
     def _by_pairs(self) -> tuple[Tensor, Tensor]:
         """The keys that are seen and the queries that are live, by way of the pairs: a mask may be anything.
 
         In blocks of rows, so that memory stays bounded.
         """
-        lead = [t.shape[:-1] for t in (self.lens, self.key_bias, self.exclude) if t is not None]
+        lead = [t.shape[:-1] for t in (self.lens, self.starts, self.key_bias, self.exclude) if t is not None]
         lead += [pairs.shape[:-2] for pairs in (self.mask, self.bias) if pairs is not None]
         blocks = [slice(None)]
         if self.vary_by_row() and not torch.compiler.is_compiling():  # a loop would tie a graph to one length
@@ -297,10 +314,10 @@ def _rows_over(limit: Tensor, keys: int) -> Tensor:
     return histogram.flip(-1).cumsum(-1).flip(-1)[..., 1:]
 
 
-def _rows_at(exclude: Tensor, limit: Tensor, keys: int) -> Tensor:
+def _rows_at(exclude: Tensor, start: Tensor, limit: Tensor, keys: int) -> Tensor:
     """(..., m): the number of rows that would see each key, were it not the one they exclude."""
-    exclude, limit = torch.broadcast_tensors(exclude, limit)
-    counted = ((exclude >= 0) & (exclude < limit)).to(torch.int64)
+    exclude, start, limit = torch.broadcast_tensors(exclude, start, limit)
+    counted = ((exclude >= start) & (exclude < limit)).to(torch.int64)
     index = exclude.clamp(0, max(0, keys - 1))
     histogram = torch.zeros((*limit.shape[:-1], max(1, keys)), dtype=torch.int64, device=limit.device)
     return histogram.scatter_add(-1, index, counted)[..., :keys]
@@ -315,6 +332,8 @@ def restrict(
     valid_lens: Tensor | int | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
     bias: Tensor | None = None,
     key_bias: Tensor | None = None,
     exclude: Tensor | None = None,
@@ -328,10 +347,20 @@ def restrict(
     if not isinstance(causal, bool):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     lens, known = (None, None) if valid_lens is None else _lens(valid_lens, lead, queries, keys, device)
+    starts: Tensor | None = None
+    for start, end in (
+        _window(window, lead, queries, keys, device),
+        _segments(segment_ids, lead, queries, keys, device),
+    ):
+        if start is not None:
+            starts = start if starts is None else torch.maximum(starts, start)
+        if end is not None:
+            lens, known = (end if lens is None else torch.minimum(lens, end)), None
     restrictions = Restrictions(
         queries,
         keys,
         lens=lens,
+        starts=starts,
         mask=None if mask is None else _mask(mask, lead, queries, keys, device),
         causal=causal,
         bias=None if bias is None else _bias("bias", bias, (*lead, queries, keys), device),
@@ -367,6 +396,57 @@ def _lens(
     valid_lens = valid_lens.to(torch.int64)
     known = _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
     return align(valid_lens, lead), known
+
+
+def _window(
+    window: tuple[int | None, int | None] | None, lead: torch.Size, queries: int, keys: int, device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    """Each query's first key and one past its last, (..., n)."""
+    if window is None:
+        return None, None
+    if not isinstance(window, tuple | list) or len(window) != 2:
+        raise TypeError(f"window: got {window!r}; expected (left, right), whole numbers of keys, or None for no bound")
+    for side in window:
+        if side is not None and (not isinstance(side, int) or isinstance(side, bool)):
+            raise TypeError(f"window: got {side!r}; expected a whole number of keys, or None for no bound")
+        if side is not None and side < 0:
+            raise ValueError(f"window: got {side}; expected 0 or more keys, or None for no bound")
+    left, right = window
+    position = torch.arange(queries, device=device) + (keys - queries)
+    position = position.reshape((1,) * len(lead) + (queries,))
+    start = None if left is None else (position - left).clamp(0, keys)
+    return start, None if right is None else (position + (right + 1)).clamp(0, keys)
+
+
+def _segments(
+    segment_ids: Tensor | tuple[Tensor, Tensor] | None, lead: torch.Size, queries: int, keys: int, device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    """The first key of each query's segment and one past its last, (..., n)."""
+    if segment_ids is None:
+        return None, None
+    pair = (segment_ids, segment_ids) if isinstance(segment_ids, Tensor) else segment_ids
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(f"segment_ids: got {type(pair).__name__}; expected a tensor, or a pair: of queries, of keys")
+    for ids, count in zip(pair, (queries, keys), strict=True):
+        _check_kind("segment_ids", ids, device, integer=True)
+        if tuple(ids.shape) != (*lead[:1], count):
+            raise ValueError(
+                f"segment_ids: got shape {tuple(ids.shape)}; expected {(*lead[:1], count)}, one of each of {count} "
+                "queries or keys, aligned with the first leading dimension and shared by the heads"
+            )
+    own, others = (ids.to(torch.int64) for ids in pair)
+    ordered, order = others.sort(dim=-1, stable=True)
+    if can_read_values(others) and bool((_changes(others) != _changes(ordered)).any()):
+        raise ValueError("segment_ids: got keys of one segment apart; expected them side by side (for others: a mask)")
+    place = torch.searchsorted(ordered, own.contiguous())
+    past = torch.searchsorted(ordered, own.contiguous(), right=True)
+    start = torch.where(past > place, _take(order, place), 0)
+    return align(start, lead), align(start + (past - place), lead)
+
+
+def _changes(ids: Tensor) -> Tensor:
+    """How often neighbours differ."""
+    return (ids[..., 1:] != ids[..., :-1]).sum(-1)
 
 
 def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
@@ -411,13 +491,15 @@ def _exclude(exclude: Tensor, lead: torch.Size, queries: int, keys: int, device:
 def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, *, boolean: bool = False) -> Tensor:
     """The tensor with as many dimensions as `shape`, to which it must broadcast."""
     _check_kind(name, tensor, device, boolean=boolean)
-    extra = len(shape) - tensor.ndim
-    fits = extra >= 0 and all(
-        have in (1, want) for have, want in zip(tensor.shape, shape[max(extra, 0) :], strict=True)
-    )
-    if not fits:
+    if not fits(tensor.shape, shape):
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected one that broadcasts to {tuple(shape)}")
-    return tensor.reshape((1,) * extra + tuple(tensor.shape))
+    return tensor.reshape((1,) * (len(shape) - tensor.ndim) + tuple(tensor.shape))
+
+
+def fits(have: torch.Size, want: tuple[int, ...]) -> bool:
+    """True where a shape broadcasts to another."""
+    extra = len(want) - len(have)
+    return extra >= 0 and all(own in (1, size) for own, size in zip(have, want[extra:], strict=True))
 
 
 def _check_kind(

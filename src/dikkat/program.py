@@ -12,6 +12,7 @@ from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager
 from dikkat.backends import BACKENDS, choose
 from dikkat.problem import Problem, Result
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
+from dikkat.state import State, sunk
 
 # Scores whose projections depend on shapes and parameters alone: another one may look at numbers.
 _SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
@@ -81,6 +82,12 @@ class Program(NamedTuple):
         return result
 
     def _run(self, problem: Problem) -> Result:
+        if problem.sink is not None:
+            mean, lse, weights, tail = self._run(problem.again(sink=None))
+            if lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
+                raise RuntimeError("the implementation returned no log-sum-exp")
+            state, weights = sunk(State(mean, lse, tail), weights, problem.sink)
+            return Result(state.mean, state.lse, weights, state.tail)
         device = problem.query.device.type
         if not autocasts(device):
             return BACKENDS[self.name].run(problem, self.found)
@@ -165,11 +172,17 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 def run(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str,
     valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
     bias: Tensor | None = None, key_bias: Tensor | None = None, exclude: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes."""
     signature = None
-    if impl == "auto" and mask is bias is key_bias is exclude is None:
+    if (
+        impl == "auto"
+        and window is None
+        and segment_ids is None
+        and requested.sink is mask is bias is key_bias is exclude is None
+    ):
         signature = _signature(query, key, value, score, requested, valid_lens, causal)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
@@ -187,7 +200,8 @@ def run(
                 return result
     problem = call.problem(
         query, key, value, score, requested,
-        valid_lens=valid_lens, mask=mask, causal=causal, bias=bias, key_bias=key_bias, exclude=exclude,
+        valid_lens=valid_lens, mask=mask, causal=causal, window=window,
+        segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
     program = Program.of(problem, impl)
     result = program.run()
@@ -216,7 +230,7 @@ def _signature(
     """Everything that the checks of a call depend on; None for a call whose program is not kept."""
     if type(score) not in _SCORES or requested.dropout or type(requested.dropout) not in (float, int) or not is_eager():
         return None
-    if "pair" in (own := vars(score)) or "profile" in own:
+    if "pair" in (own := vars(score)) or "profile" in own or own.get("softcap") is not None:
         return None
     # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks

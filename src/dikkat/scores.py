@@ -32,10 +32,12 @@ class Score(nn.Module):
     Attributes:
         pair: Which pair function compares the projected query and key.
         profile: For `distance` only: which g, a log-kernel of the squared scaled distance s.
+        softcap: For `inner` only: c, which makes of an inner product a the score c·tanh(a / c); None for a itself.
     """
 
     pair: ClassVar[Pair]
     profile: ClassVar[Profile] = "gaussian"
+    softcap: float | None = None
 
     def project_query(self, query: Tensor) -> Tensor:
         """(..., n, d_q) -> (..., n, h)."""
@@ -78,10 +80,32 @@ class Average(Score):
         return key.new_zeros((*key.shape[:-1], 1))
 
 
-class Dot(Score):
+class _Capped(Score):
+    """Inner products, perhaps kept between ±c: c·tanh(a / c)."""
+
+    pair = "inner"
+
+    def __init__(self, softcap: float | None = None) -> None:
+        super().__init__()
+        if softcap is not None:
+            if isinstance(softcap, bool) or not isinstance(softcap, int | float):
+                raise TypeError(f"softcap: got {type(softcap).__name__}; expected a positive number, or None")
+            if not 0 < softcap < math.inf:
+                raise ValueError(f"softcap: got {softcap}; expected a positive finite number, or None")
+        self.softcap = softcap
+
+
+class Dot(_Capped):
     """⟨q, k⟩.
 
-    Source: Luong, Pham and Manning 2015, section 3.1, "dot".
+    Args:
+        softcap: c, in place of an inner product a the score c·tanh(a / c), between −c and c; None for a itself.
+
+    Raises:
+        TypeError: `softcap` is no number.
+        ValueError: It is not positive and finite.
+
+    Source: Luong, Pham and Manning 2015, section 3.1, "dot"; the cap: Gemma Team 2024, *Gemma 2*, section 2.
 
     Example:
         >>> import torch, dikkat
@@ -90,11 +114,16 @@ class Dot(Score):
                 [0.2689, 0.7311]])
     """
 
-    pair = "inner"
 
-
-class ScaledDot(Score):
+class ScaledDot(_Capped):
     """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
+
+    Args:
+        softcap: c, in place of a scaled product a the score c·tanh(a / c), between −c and c; None for a itself.
+
+    Raises:
+        TypeError: `softcap` is no number.
+        ValueError: It is not positive and finite.
 
     Source: Vaswani et al. 2017, section 3.2.1.
 
@@ -103,8 +132,6 @@ class ScaledDot(Score):
         >>> dikkat.attention_weights(2 * torch.eye(4)[:1], 2 * torch.eye(4)[:2], score=ScaledDot())
         tensor([[0.8808, 0.1192]])
     """
-
-    pair = "inner"
 
     def project_query(self, query: Tensor) -> Tensor:
         """q / √d."""
@@ -383,7 +410,8 @@ def check_declared(score: Score) -> None:
     """Validate the declarations of a `Score` subclass, dikkat's or a user's.
 
     Raises:
-        TypeError: An unknown pair function or profile, `additive` without a pair weight, or another pair with one.
+        TypeError: An unknown pair function or profile, `additive` without a pair weight, or another pair with one; a
+            softcap of another pair than `inner`.
     """
     name, pair = type(score).__name__, getattr(score, "pair", None)
     if pair not in get_args(Pair):
@@ -391,6 +419,8 @@ def check_declared(score: Score) -> None:
     if score.profile not in get_args(Profile):
         allowed = ", ".join(map(repr, get_args(Profile)))
         raise TypeError(f"score: got {name}.profile = {score.profile!r}; expected {allowed}")
+    if score.softcap is not None and pair != "inner":
+        raise TypeError(f"score: got {name} of pair {pair!r} with a softcap; expected one for 'inner' alone")
     weight = score.pair_weight()
     if (weight is None) == (pair == "additive"):
         came = "no pair_weight" if weight is None else "a pair_weight"

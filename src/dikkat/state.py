@@ -93,6 +93,16 @@ def merge(a: State, b: State) -> State:
     return State(joined.mean, *log_sum_exp(joined.peak, joined.total))
 
 
+def sunk(state: State, weights: Tensor | None, sink: Tensor) -> tuple[State, Tensor | None]:
+    """A state and its weights with one more logit, (...) of (..., n), that no value goes with: a state of mean 0."""
+    logit = sink.to(state.lse.dtype)[..., None].expand_as(state.lse)
+    joined = merge(state, State(torch.zeros_like(state.mean), logit))
+    if weights is None:
+        return joined, None
+    above = (state.lse - logit) + (0.0 if state.tail is None else state.tail)
+    return joined, weights * above.masked_fill(state.lse == -_INF, -_INF).sigmoid()[..., None]
+
+
 def _pooled(state: State) -> Pooled:
     """The state about its own `lse`, without the gradient that a constant peak takes from it."""
     peak = state.lse.detach()

@@ -65,7 +65,7 @@ def trained(made: kit.Call) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("case", "restriction", "dtype"),
-    [("additive", r, torch.float32) for r in RESTRICTIONS if r not in kit.PAIR_BIASES]
+    [("additive", r, torch.float32) for r in RESTRICTIONS if r not in kit.REFUSED]
     + [(c, r, torch.float32) for c in DISTANCES for r in ("none", "all")]
     + [("gaussian, learned", "mask a head", torch.float32), ("gaussian, learned", "lengths a query", torch.float32)]
     + [(c, "all", d) for c in ("additive", "gaussian, learned") for d in (torch.bfloat16, torch.float16)],

@@ -21,7 +21,7 @@ CALLS = [
     (*made, *how)
     for made, *how in kit.pairwise(
         {
-            "made": list(zip(kit.CASES, cycle(r for r in kit.RESTRICTIONS if r not in kit.PAIR_BIASES), strict=False)),
+            "made": list(zip(kit.CASES, cycle(r for r in kit.RESTRICTIONS if r not in kit.REFUSED), strict=False)),
             "dtype": [torch.float64, torch.float32],
             "impl": ["auto", "chunked"],
         }

@@ -12,7 +12,7 @@ from torch import Tensor
 from dikkat.addresses import can_read_values, have_tangents
 from dikkat.masking import pairs_of, softmax
 from dikkat.problem import Problem, narrow
-from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
+from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
 from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
 from dikkat.state import Pooled, join
 
@@ -101,11 +101,12 @@ def _state(tile: _Tile) -> Pooled:
 
 
 def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The scores of a tile, who sees whom, and what the gradient needs: tanh(q + k), or q − k."""
+    """The scores of a tile, who sees whom, and what the gradient needs: tanh(q + k), q − k, or what is capped."""
     problem, visible = tile.problem, tile.visible()
     made: Tensor | None = None
     if problem.pair == "inner":
-        scores = tile.query @ tile.key.mT
+        scores = cap(problem, tile.query @ tile.key.mT)
+        made = scores if problem.softcap else None
     elif problem.weight is not None:
         made = tile.pairs(visible).tanh_()
         scores = weigh(made, problem.weight)
@@ -164,6 +165,9 @@ def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> 
         _add(pairs_of(into.bias, rows, cols), by_score)
     if problem.restrictions.key_bias is not None:
         _add(into.key_bias[..., cols], by_score.sum(-2))
+    if made is not None and problem.pair == "inner":
+        slope = 1 - (made / problem.softcap).square()
+        by_score, made = by_score * (slope if some is None else torch.where(some, slope, 0.0)), None
     if made is None:
         _add(into.query[..., rows, :], pool(by_score, tile.key, some))
         _add(into.key[..., cols, :], pool(by_score.mT, tile.query, back))
@@ -239,8 +243,11 @@ def _tiles(problem: Problem, rows: slice, exact: bool) -> Iterator[_Tile]:
     if restrictions.lens is not None and restrictions.lens.numel() and can_read_values(restrictions.lens):
         lens = restrictions.lens if restrictions.lens.shape[-1] == 1 else restrictions.lens[..., rows]
         stop = min(stop, int(lens.max())) if lens.numel() else 0
-    step = _steps(problem)[1]
-    for start in range(0, max(0, stop), step):
+    first, step = 0, _steps(problem)[1]
+    if restrictions.starts is not None and restrictions.starts.numel() and can_read_values(restrictions.starts):
+        starts = restrictions.starts if restrictions.starts.shape[-1] == 1 else restrictions.starts[..., rows]
+        first = int(starts.min()) if starts.numel() else 0
+    for start in range(first, max(0, stop), step):
         yield _Tile(problem, rows, slice(start, min(start + step, stop)), exact)
 
 

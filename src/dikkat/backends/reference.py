@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dikkat.masking import positions, shares, softmax
 from dikkat.problem import Problem, Result
-from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, pool, weigh
+from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, pool, weigh
 from dikkat.state import log_sum_exp
 
 
@@ -54,7 +54,7 @@ def pair_scores(
     """The pair function of every pair; what a hidden pair gets is of no account, but its gradient is 0."""
     query, key = problem.query, problem.key
     if problem.pair == "inner":
-        return product(query, key.mT) if visible is None else _inner(query, key, visible)
+        return cap(problem, product(query, key.mT) if visible is None else _inner(query, key, visible))
     return _pairwise(problem, clip(problem, query), clip(problem, key), problem.weight, visible)
 
 

@@ -55,12 +55,14 @@ def _obstacles(problem: Problem) -> list[str]:
     found = []
     if problem.pair != "inner":
         found.append(f"the score's pair function is {problem.pair!r}; PyTorch fuses 'inner' only")
+    if problem.softcap:
+        found.append("PyTorch's fused kernels have no soft cap")
     if problem.wants_state:
         found.append("PyTorch returns no log-sum-exp, so there is no state to merge")
     if problem.wants_weights:
         found.append("PyTorch's fused kernels show no weights")
-    if restrictions.lens is not None and restrictions.lens.shape[-1] != 1:
-        found.append("valid_lens of one length a query would need an n × m mask")
+    if restrictions.starts is not None or (restrictions.lens is not None and restrictions.lens.shape[-1] != 1):
+        found.append("valid_lens of one length a query, a window or segments would need an n × m mask")
     if restrictions.causal and restrictions.queries != restrictions.keys:
         found.append("causal with n ≠ m would need an n × m mask: PyTorch's is aligned top-left")
     if restrictions.causal and _needs_mask(problem):

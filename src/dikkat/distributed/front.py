@@ -44,7 +44,8 @@ def attend(
     are their rank's own. All ranks make the same calls, forward and backward, in the same order.
 
     Positions in restrictions are those in the whole sequence: `valid_lens`, `exclude`, `causal` and the columns of
-    `mask` speak of all M keys; `key_bias` is of this rank's keys. There is no `bias`.
+    `mask` speak of all M keys; `key_bias` is of this rank's keys. There is no `window`, and there are no `segment_ids`
+    and no `bias`.
 
     `dikkat.record`, on all ranks or on none, tells each what the queries look at among all M keys, which are brought to
     every rank for it.
@@ -154,8 +155,11 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "gradients": learns,
         "recorded": bool(observers.current()),
     }
-    if restrictions.get("bias") is not None:
-        raise ValueError("bias: got one, with keys on several ranks; expected None: they take a key_bias and a mask")
+    for name in ("window", "segment_ids", "bias"):
+        if restrictions.get(name) is not None:
+            raise ValueError(
+                f"{name}: got one, with keys on several ranks; expected None: they take a mask or key_bias"
+            )
     for name, given in restrictions.items():
         if isinstance(given, Tensor):  # a bias is of this rank's keys, and they may be of any number
             described[name] = (*(given.shape[:-1] if name == "key_bias" else given.shape), str(given.dtype))

@@ -116,8 +116,8 @@ def of_rows(problem: Problem, rows: Tensor) -> Problem:
         reach = (rows + 1 + count).clamp(0, whole.keys).reshape(*ones, -1)
         lens = reach if lens is None else torch.minimum(lens, reach)
     mask, bias = (t if t is None or t.shape[-2] == 1 else t[..., rows, :] for t in (whole.mask, whole.bias))
-    exclude = whole.exclude
-    if exclude is not None and exclude.shape[-1] != 1:
-        exclude = exclude[..., rows]
-    cut = replace(whole, queries=len(rows), causal=False, lens=lens, mask=mask, bias=bias, exclude=exclude)
+    starts, exclude = (t if t is None or t.shape[-1] == 1 else t[..., rows] for t in (whole.starts, whole.exclude))
+    cut = replace(
+        whole, queries=len(rows), causal=False, lens=lens, starts=starts, mask=mask, bias=bias, exclude=exclude
+    )
     return replace(problem, query=problem.query[..., rows, :], restrictions=cut)

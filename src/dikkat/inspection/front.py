@@ -168,7 +168,7 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
     name = choose(problem).name if impl == "auto" else impl
     restrictions, compiled = problem.restrictions, name == "numba" or (impl == "auto" and name != "reference")
     some = restrictions.queries and restrictions.keys and problem.lead.numel()
-    if some and compiled and not launch.obstacles(problem):
+    if some and compiled and problem.sink is None and not launch.obstacles(problem):
         return launch.summarise(whole or problem, asked, pools=whole is not None)
     each, device = numbers_of_a_row(problem), problem.query.device
     summary = summarise(

@@ -12,7 +12,7 @@ from dikkat.masking import Restrictions
 from dikkat.scores import Pair, Profile
 
 # How many of a tensor's last dimensions are its own: those before them are the call's leading dimensions.
-OWN_DIMENSIONS = {"query": 2, "key": 2, "weight": 1, "value": 2, **_OF_RESTRICTIONS, "seeds": 0, "packed": 3}
+OWN_DIMENSIONS = {"query": 2, "key": 2, "weight": 1, "value": 2, **_OF_RESTRICTIONS, "seeds": 0, "sink": 0, "packed": 3}
 _OWN_TENSORS = [name for name in OWN_DIMENSIONS if name not in _OF_RESTRICTIONS]
 _WIDE = (torch.float32, torch.float64)
 # What is computed with, and so has one dtype in a kernel.
@@ -51,8 +51,10 @@ class Problem:
         value: (..., m, d_v).
         restrictions: Who may see whom.
         lead: The leading dimensions of the result.
+        softcap: c, which makes of an inner product a the score c·tanh(a / c); 0 for a itself.
         dropout: The probability that a normalised weight is set to 0.
         seeds: (...) integers, one a batch element, where dropout is above 0.
+        sink: (...), a logit of each head that no value goes with; a program joins it, no implementation sees it.
         packed: The keys as `backends.pack` keeps them for many calls, with the leading dimensions of `key`; or None.
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.
@@ -69,8 +71,10 @@ class Problem:
     value: Tensor
     restrictions: Restrictions
     lead: torch.Size
+    softcap: float = 0.0
     dropout: float = 0.0
     seeds: Tensor | None = None
+    sink: Tensor | None = None
     packed: Tensor | None = None
     wants_state: bool = False
     wants_weights: bool = False
@@ -92,7 +96,7 @@ class Problem:
     def records(self) -> bool:
         """Whether gradients are recorded."""
         restrictions = self.restrictions
-        operands = (self.query, self.key, self.weight, self.value, restrictions.bias, restrictions.key_bias)
+        operands = (self.query, self.key, self.weight, self.value, restrictions.bias, restrictions.key_bias, self.sink)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -19,6 +19,11 @@ def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
     return (hidden @ weight[..., None, :, None]).squeeze(-1)
 
 
+def cap(problem: Problem, product: Tensor) -> Tensor:
+    """c·tanh(a / c) of inner products a, where the score has such a cap."""
+    return (product / problem.softcap).tanh() * problem.softcap if problem.softcap else product
+
+
 def farthest(features: int, dtype: torch.dtype) -> float:
     """The largest coordinate whose squared distances are finite: neither (2x)² nor its sum over features overflows."""
     return 0.49 * math.sqrt(torch.finfo(dtype).max / max(1, features))

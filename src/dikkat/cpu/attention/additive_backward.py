@@ -40,7 +40,7 @@ from dikkat.cpu.attention.additive_pairs import (
 )
 from dikkat.cpu.attention.packing import pack_weight, raw_keys, raw_row
 from dikkat.cpu.attention.record import CALL, PEAK_KEYS, SIDE
-from dikkat.cpu.attention.visibility import bias_grad_of, drop, limits_of, owner, turn_of
+from dikkat.cpu.attention.visibility import bias_grad_of, drop, first_of, limits_of, owner, turn_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, Work, clear, copy, load_part, workplace_of
@@ -260,7 +260,7 @@ def _sweep_rows(
         for pair in range(g * SIDE, (g + group) * SIDE):
             work.peaks[pair] = -np.inf
         mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
-        for j0 in range(0, reach, SIDE):
+        for j0 in range(first_of(call, b, i, taken, SIDE), reach, SIDE):
             if not begin_pairs(call, b, i, taken, j0, at(work.limits, g), constant, work.scores, zero):
                 continue
             count, raw = min(SIDE, call.keys - j0), raw_keys(call, b, j0, zero)
@@ -333,7 +333,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     _sweep_rows(
                         call, work, b, i0, rows, reach, constant, factor, key_owner, value_owner, s, limit, zero
                     )
-                for j0 in range(0, reach, SIDE):
+                for j0 in range(first_of(call, b, i0, rows, PEAK_KEYS), reach, SIDE):
                     if j0 % PEAK_KEYS == 0:
                         tile = key_owner // call.keys * ((call.keys + PEAK_KEYS - 1) // PEAK_KEYS) + j0 // PEAK_KEYS
                         key_peak = at(pointer(call.key_peak, zero), tile * padded)

@@ -6,7 +6,7 @@ import numpy as np
 
 from dikkat.cpu.attention.record import SIDE
 from dikkat.cpu.attention.scores import in_range
-from dikkat.cpu.attention.visibility import bias_of, excluded_of, mask_of, owner
+from dikkat.cpu.attention.visibility import bias_of, excluded_of, mask_of, owner, start_of
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.elementary import exp, small_tanh
 from dikkat.cpu.engine.memory import Call, clear, load_part, store_four
@@ -64,7 +64,7 @@ def begin_pairs(
 ) -> bool:
     """Initialise the pairs' scores: Σ v plus biases if visible, −∞ if not. Return whether any is visible."""
     keys, least = min(SIDE, call.keys - j0), limits[0]
-    plain = call.bias == 0 and call.key_bias == 0 and call.mask == 0 and call.exclude == 0
+    plain = call.starts == 0 and call.bias == 0 and call.key_bias == 0 and call.mask == 0 and call.exclude == 0
     for i in range(1, rows):
         least = min(least, limits[i])
     # Limits are at most the number of keys, so that these four exist.
@@ -74,12 +74,12 @@ def begin_pairs(
         return True
     seen = False
     for i in range(call.group):
-        excluded = -1
+        excluded, start = -1, start_of(call, b, min(i0 + i, i0 + rows - 1))
         if call.exclude != 0 and i < rows:
             excluded = excluded_of(call, b, i0 + i)
         for k in range(SIDE):
             j = j0 + k
-            visible = i < rows and k < keys and j < limits[min(i, rows - 1)] and j != excluded
+            visible = i < rows and k < keys and start <= j < limits[min(i, rows - 1)] and j != excluded
             if visible and call.mask != 0:
                 visible = mask_of(call, b, i0 + i)[j * call.mask_col] != 0
             begin = constant

@@ -8,7 +8,7 @@ from numba import carray
 from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value
 from dikkat.cpu.attention.record import CALL, GROUP, TILE_BACK
 from dikkat.cpu.attention.scores import distance_scores, inner_scores, squared_distance
-from dikkat.cpu.attention.visibility import bias_grad_of, drop, limits_of, restrict, turn_of
+from dikkat.cpu.attention.visibility import bias_grad_of, drop, first_of, limits_of, restrict, turn_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, clear, store_four, workplace_of
@@ -192,7 +192,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 pack_rows(call, b, i0, rows, query, zero, additive, distance)
                 clear(query_sums, call.rows * size * lanes, zero)
                 reach = limits_of(call, b, i0, rows, limits)
-                for j0 in range(0, reach, width):
+                for j0 in range(first_of(call, b, i0, rows, lanes), reach, width):
                     blocks = min(TILE_BACK, (reach - j0 + lanes - 1) // lanes)
                     key, value = packed_key(call, b, j0, zero), packed_value(call, b, j0, zero)
                     for g in range(0, rows, GROUP):

@@ -32,9 +32,12 @@ def obstacles(problem: Problem) -> list[str]:
     reasons = addresses.obstacles([*operands, weight, restrictions.lens])
     if problem.dropout:
         reasons.append("it has no dropout")
+    if problem.softcap:
+        reasons.append("it has no soft cap")
     if problem.profile != "gaussian":
         reasons.append(f"it has no {problem.profile} kernel")
-    if any(t is not None for t in (restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)):
+    others = (restrictions.starts, restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)
+    if any(t is not None for t in others):
         reasons.append("it takes lengths and causality, and no other restriction")
     if any(t.shape[:-2] != lead for t in operands):
         reasons.append("query, key and value must have all leading dimensions: it broadcasts none")

@@ -26,7 +26,7 @@ from numba import carray
 from dikkat.cpu.attention.packing import pack_rows, pack_weight, packed_value
 from dikkat.cpu.attention.record import CALL, TILE
 from dikkat.cpu.attention.scores import tile_scores
-from dikkat.cpu.attention.visibility import drop, limits_of, owner
+from dikkat.cpu.attention.visibility import drop, first_of, limits_of, owner
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, clear, copy, workplace_of
@@ -188,7 +188,7 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 peaks[i], sums[i] = -np.inf, zero
             clear(mean, rows * call.value_stride, zero)
             reach = limits_of(call, b, i0, rows, work.limits)
-            for j0 in range(0, reach, width):
+            for j0 in range(first_of(call, b, i0, rows, lanes), reach, width):
                 blocks = min(TILE, (reach - j0 + lanes - 1) // lanes)
                 tile_scores(
                     call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance
@@ -208,7 +208,7 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 finish_row(call, b * call.queries + i0 + i, at(mean, i * call.value_stride), peaks[i], sums[i], zero)
             if call.weights == 0:
                 continue
-            for j0 in range(0, reach, width):
+            for j0 in range(first_of(call, b, i0, rows, lanes), reach, width):
                 blocks = min(TILE, (reach - j0 + lanes - 1) // lanes)
                 tile_scores(
                     call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance

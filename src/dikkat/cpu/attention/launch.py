@@ -16,7 +16,7 @@ from dikkat.addresses import have_tangents, transformed
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE, TILE, TILE_BACK
 from dikkat.cpu.engine.record import BYTES, Call, Record, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
-from dikkat.masking import Restrictions
+from dikkat.masking import restrict
 from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import farthest, must_exclude
 from dikkat.problem.operator import Gradients, Operator, Output, upstream
@@ -38,6 +38,8 @@ def obstacles(problem: Problem) -> list[str]:
     device = problem.query.device.type
     if device != "cpu":
         reasons.append(f"it runs on the CPU; the tensors are on {device}, where 'chunked' and 'reference' run")
+    if problem.softcap:
+        reasons.append("it has no soft cap; 'chunked' and 'reference' have")
     if have_tangents(problem.query, problem.key, problem.value):
         reasons.append("it has no forward-mode derivative; 'reference' has")
     return reasons or addresses.without_numba()
@@ -103,6 +105,8 @@ class _Call(ProblemCall):
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
+        if restrictions.starts is not None:
+            self.fields["starts_row"] = restrictions.starts.shape[-1] != 1
         if restrictions.exclude is not None:
             self.fields["exclude_row"] = restrictions.exclude.shape[-1] != 1
         if restrictions.mask is not None:
@@ -217,7 +221,7 @@ def can_pack(pair: Pair, key: Tensor) -> bool:
 def pack(key: Tensor) -> Tensor:
     """Projected keys (..., m, h) as `Problem.packed` wants them for additive scores, (..., blocks, h, lanes)."""
     lead, count = key.shape[:-2], key.shape[-2]
-    restrictions = Restrictions(1, count, None, None, False, None, None, None, key.device)
+    restrictions = restrict(lead, 1, count, key.device)
     nothing = key.new_empty((*lead, count, 0))
     problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, restrictions, lead).wide()
     return _Call.of(problem).pack(values=False).reshape(_packed_shape(key))
@@ -317,7 +321,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     fields |= {"group": group, "rows": rows}
     by_key, by_value = call.new("key_grad", tasks, keys, padded), call.new("value_grad", tasks, keys, stride)
     by_weight = call.new("weight_grad", tasks, size)
-    by_bias = call.zeros("bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
+    by_key_bias = call.zeros("key_bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
     pairs, row_pairs = group * SIDE, rows * SIDE
     call.run_in_turns(
         additive_backward.backward,
@@ -328,7 +332,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
         query=rows * padded, query_sums=rows * padded, query_exact=rows * padded,
         limits=rows, beyond=rows, sweeps=rows, exact_rows=group,
     )  # fmt: skip
-    return by_key, by_weight, by_value, by_bias
+    return by_key, by_weight, by_value, by_key_bias
 
 
 def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
@@ -344,7 +348,9 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
     fields["rows"] = rows
     by_key = call.zeros("key_grad", tasks, blocks, size, lanes)
     by_value = call.zeros("value_grad", tasks, blocks, values, lanes)
-    by_bias = call.zeros("bias_grad", tasks, blocks * lanes) if call.problem.restrictions.key_bias is not None else None
+    by_key_bias = (
+        call.zeros("key_bias_grad", tasks, blocks * lanes) if call.problem.restrictions.key_bias is not None else None
+    )
     call.run_in_turns(
         backward.backward, scores=GROUP * width, weights=GROUP * width, by_score=GROUP * width, dropped=width,
         query=rows * size, query_sums=rows * size * lanes, limits=rows,
@@ -353,7 +359,7 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
     def unpacked(blocked: Tensor) -> Tensor:
         return blocked.mT.reshape(tasks, blocks * lanes, blocked.shape[2])
 
-    return unpacked(by_key), None, unpacked(by_value), by_bias
+    return unpacked(by_key), None, unpacked(by_value), by_key_bias
 
 
 run = Operator("numba", _forward, _backward)

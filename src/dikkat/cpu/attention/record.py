@@ -10,7 +10,7 @@ SIDE, MOST, PEAK_KEYS = 4, 8, 64
 """In the backward of additive scores: keys taken together, the most rows taken with them, and keys of a `key_peak`."""
 
 # Operands that batch elements may share: each has a step from one to the next, or a table of owners.
-_SHARED = ("query", "key", "weight", "value", "bias", "key_bias", "lens", "exclude", "seeds", "mask")
+_SHARED = ("query", "key", "weight", "value", "bias", "key_bias", "lens", "starts", "exclude", "seeds", "mask")
 
 CALL = Record(
     numbers="""
@@ -19,13 +19,15 @@ CALL = Record(
         top_weights
     """,
     doubles="key_sums_of_task cells_of_task",
-    integers=" ".join(["lens exclude seeds top_keys bias_offsets turns", *(f"{name}_table" for name in _SHARED)]),
+    integers=" ".join(
+        ["lens starts exclude seeds top_keys bias_offsets turns", *(f"{name}_table" for name in _SHARED)]
+    ),
     flags="mask key_beyond",
     whole=" ".join(f"{name}_step" for name in _SHARED)
     + """
         parts part_rows rows group profile queries keys features padded values value_stride blocks key_bias_stride
-        causal lens_row mask_row mask_col exclude_row bias_row bias_col bias_row_apart bias_rows bias_cols dropout exact
-        narrow key_owners keeps top cell_rows cell_cols by_largest
+        causal lens_row starts_row mask_row mask_col exclude_row bias_row bias_col bias_row_apart bias_rows bias_cols
+        dropout exact narrow key_owners keeps top cell_rows cell_cols by_largest
     """,
     real="kept_scale scale limit highest",
     regions="""

@@ -23,7 +23,7 @@ from dikkat.cpu.attention.kernel import average, finish_row
 from dikkat.cpu.attention.packing import pack_rows, pack_weight
 from dikkat.cpu.attention.record import CALL, TILE
 from dikkat.cpu.attention.scores import tile_scores
-from dikkat.cpu.attention.visibility import limits_of, owner
+from dikkat.cpu.attention.visibility import first_of, limits_of, owner
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
@@ -254,12 +254,12 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             for i0 in range(first, call.queries, call.parts * call.rows):
                 rows, row = min(call.rows, call.queries - i0), b * call.queries + i0
                 pack_rows(call, b, i0, rows, work.query, zero, additive, distance)
-                reach = limits_of(call, b, i0, rows, work.limits)
+                begin, reach = first_of(call, b, i0, rows, width), limits_of(call, b, i0, rows, work.limits)
                 for i in range(rows):
                     _begin_row(call, i, work, zero)
                 if call.mean != 0:
                     clear(work.mean, rows * call.value_stride, zero)
-                for j0 in range(0, reach, width):
+                for j0 in range(begin, reach, width):
                     blocks, tile = min(TILE, (reach - j0 + lanes - 1) // lanes), j0 // width
                     shares = at(work.weights, tile * size * call.keeps)
                     tile_scores(
@@ -277,7 +277,7 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     kept = call.keeps != 0
                     for i in range(rows):  # 0 · NaN is NaN: a hidden key must not have a row's NaN
                         kept = kept and work.sums[i] == work.sums[i]
-                    for j0 in range(0, reach, width):
+                    for j0 in range(begin, reach, width):
                         blocks, tile = min(TILE, (reach - j0 + lanes - 1) // lanes), j0 // width
                         shares = at(work.weights, tile * size * call.keeps)
                         if kept:

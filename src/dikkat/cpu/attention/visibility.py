@@ -31,6 +31,26 @@ def limit_of(call: Call, b: int, i: int) -> int:
 
 
 @inlined
+def start_of(call: Call, b: int, i: int) -> int:
+    """The first key that row i may see."""
+    if call.starts == 0:
+        return 0
+    own = owner(call.starts_step, call.starts_table, b)
+    return number_at(call.starts, own * (call.queries if call.starts_row else 1) + i * call.starts_row)
+
+
+@inlined
+def first_of(call: Call, b: int, i0: int, rows: int, step: int) -> int:
+    """The first key that some rows may see, or one before it: a multiple of `step`."""
+    if call.starts == 0:
+        return 0
+    first = call.keys
+    for i in range(rows):
+        first = min(first, start_of(call, b, i0 + i))
+    return first // step * step
+
+
+@inlined
 def excluded_of(call: Call, b: int, i: int) -> int:
     """The key that row i alone may not see, of a call that excludes some."""
     own = owner(call.exclude_step, call.exclude_table, b)
@@ -98,10 +118,10 @@ def restrict(
         call.mask != 0,
         call.exclude != 0,
     )
-    least = limits[0]
+    has_starts, least = call.starts != 0, limits[0]
     for i in range(1, rows):
         least = min(least, limits[i])
-    if least >= j0 + blocks * lanes and not (has_key_bias or has_bias or has_mask or has_exclude):
+    if least >= j0 + blocks * lanes and not (has_starts or has_key_bias or has_bias or has_mask or has_exclude):
         return True
     key_bias = pointer(call.key_bias, zero)
     if has_key_bias:
@@ -125,6 +145,11 @@ def restrict(
                 store(row, block * lanes, begin)
             else:
                 store(row, block * lanes, where(number < full(left, zero), begin, hidden))
+        if has_starts:
+            start = start_of(call, b, i0 + i) - j0
+            for block in range(min(blocks, (max(start, 0) + lanes - 1) // lanes)):
+                outside = number < full(start - block * lanes, zero)
+                store(row, block * lanes, where(outside, hidden, load(row, block * lanes)))
         if has_mask:
             mask = mask_of(call, b, i0 + i)
             for j in range(min(blocks * lanes, call.keys - j0)):

@@ -69,8 +69,8 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append("it computes in float32; 'chunked' and 'reference' take float64")
     if have_tangents(problem.query, problem.key, problem.value):
         reasons.append("it has no forward-mode derivative; 'reference' has")
-    if problem.restrictions.bias is not None:
-        reasons.append("it takes no bias of pairs; 'chunked' and 'reference' do")
+    if problem.restrictions.bias is not None or problem.restrictions.starts is not None:
+        reasons.append("it takes no bias of pairs, window or segments; 'chunked' and 'reference' do")
     return reasons
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from command import command_line, made, refused
-from dikkat.regression import NadarayaWatson
+from dikkat.regression import KernelRegressor
 from dikkat.regression.diagnostics import hold_out
 
 # What the extra "regression" does not bring, nor PyTorch.
@@ -57,6 +57,7 @@ def both(*names):
 
 def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     options = ["--feature", "area", "--feature", "age", "--set", "bandwidth=1.5,4", "--weights", "count"]
+    options += ["--order", "constant"]
     status, out, err = run("homes.csv", "--target", "price", *options, "-o", "made")
     assert (status, err) == (0, "")
     assert pictures(tmp_path / "made") == both("attention", "fit")
@@ -67,7 +68,7 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     assert list(written.columns) == [*homes.columns, "price_predicted", "price_std"]
     pd.testing.assert_frame_equal(written[homes.columns], homes)
     np.testing.assert_allclose(written["price_predicted"], kernel @ y, rtol=1e-9)
-    model = NadarayaWatson.load(tmp_path / "made/model.safetensors")
+    model = KernelRegressor.load(tmp_path / "made/model.safetensors")
     deviations = model.predict(homes[["area", "age"]], return_std=True)[1]
     np.testing.assert_allclose(written["price_std"], deviations, rtol=1e-12)
     assert list(model.feature_names_in_) == ["area", "age"]
@@ -91,17 +92,17 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
     out, _ = made(run("homes.csv", "--target", "price"))
     assert [line.split()[0] for line in out.splitlines()[:4]] == ["feature", "area", "age", "count"]
     assert pictures(tmp_path / "regression") == both("attention", "fit", "history")
-    model = NadarayaWatson.load("regression/model.safetensors")
-    expected = NadarayaWatson().fit(homes[["area", "age", "count"]], homes["price"])
+    model = KernelRegressor.load("regression/model.safetensors")
+    expected = KernelRegressor().fit(homes[["area", "age", "count"]], homes["price"])
     np.testing.assert_array_equal(model.bandwidth_, expected.bandwidth_)
-    assert model.get_params() == NadarayaWatson().get_params()
+    assert model.get_params() == KernelRegressor().get_params()
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
     settings = ["kernel=epanechnikov", "ridge=0.5", "neighbors=5", "bandwidth=silverman", "device=cpu"]
     options = ["--order", "linear", *(part for each in settings for part in ("--set", each))]
     made(run("homes.csv", "--target", "price", "--feature", "area", *options))
-    assert NadarayaWatson.load("regression/model.safetensors").get_params() == {
+    assert KernelRegressor.load("regression/model.safetensors").get_params() == {
         "kernel": "epanechnikov",
         "bandwidth": "silverman",
         "order": "linear",
@@ -115,7 +116,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
 
 def test_another_table_is_predicted_in_its_own_format(run, quick, homes, tmp_path):
     pd.DataFrame({"id": ["a", "b", "c"], "area": [2.0, 5.0, 99.0]}).to_parquet("new.parquet")
-    options = ["--feature", "area", "--set", "kernel=epanechnikov", "--set", "bandwidth=1"]
+    options = ["--feature", "area", "--set", "kernel=epanechnikov", "--set", "bandwidth=1", "--order", "constant"]
     status, _, err = run("homes.csv", "--target", "price", *options, "--predict", "new.parquet")
     assert (status, err) == (0, "")
     written = pd.read_parquet("regression/predictions.parquet")
@@ -231,7 +232,7 @@ def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, home
 
 
 def test_what_cannot_be_written_is_said_before_the_work(run, homes, tmp_path, monkeypatch):
-    monkeypatch.setattr(NadarayaWatson, "fit", None)  # it must not come to that
+    monkeypatch.setattr(KernelRegressor, "fit", None)  # it must not come to that
     (tmp_path / "new.csv").write_bytes("area,Straße\n1,x\n".encode("cp1252"))
     homes.rename(columns={"price": "fiyatı"}).to_csv("homes.csv", index=False)
     options = ["--target", "fiyatı", "--feature", "area", "--predict", "new.csv"]
@@ -287,7 +288,7 @@ def test_without_a_table_the_experiment_is_made(run, tmp_path):
     assert pictures(tmp_path / "made") == both("experiment", "history")
     written = pd.read_csv("made/predictions.csv")
     assert list(written.columns) == ["x", "truth", "average", "gaussian", "learned"]
-    model = NadarayaWatson.load("made/model.safetensors")
+    model = KernelRegressor.load("made/model.safetensors")
     np.testing.assert_array_equal(model.predict(written[["x"]].to_numpy()), written["learned"])
     errors = ((written[["average", "gaussian", "learned"]].T - written["truth"]) ** 2).mean(axis=1)
     for error in errors:
@@ -311,7 +312,7 @@ def test_help_fits_80_columns(run, monkeypatch):
     assert max(map(len, page.splitlines())) <= 80
     assert "Example" in page
     assert "…" not in page
-    defaults = NadarayaWatson().get_params()
+    defaults = KernelRegressor().get_params()
     words = " ".join(page.replace("│", " ").split())
     assert len(set(re.findall(r"--[a-z]+", page.partition("Examples")[0])) - {"--help", "--set"}) <= 15
     assert f"[default: {defaults['order']}]" in words

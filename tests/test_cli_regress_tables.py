@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from command import command_line, made, refused
-from dikkat.regression import NadarayaWatson
+from dikkat.regression import KernelRegressor
 
 SETTINGS = ["--target", "price", "--set", "bandwidth=0.2,60,0.4,90", "--folds", "0"]
 
@@ -38,16 +38,16 @@ def model_of(homes, **settings):
     order = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
     x = homes[["town", "area", "size", "day"]].astype({"size": order})
     bandwidth = [0.2, 60, 0.4, 90]
-    return NadarayaWatson(bandwidth=bandwidth, categorical_features=["town"], **settings).fit(x, homes["price"]), x
+    return KernelRegressor(bandwidth=bandwidth, categorical_features=["town"], **settings).fit(x, homes["price"]), x
 
 
 def test_categories_dates_and_what_is_left_out(run, homes):
-    status, out, err = run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "--band", 0.9)
+    status, out, err = run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "--interval", 0.9)
     assert (status, err) == (0, "")
     model, x = model_of(homes)
     written = pd.read_csv("regression/predictions.csv")
     np.testing.assert_allclose(written["price_predicted"], model.predict(x), rtol=1e-9)
-    lower, upper = model.confidence_band(x, 0.9)
+    lower, upper = model.predict_interval(x, 0.9)
     np.testing.assert_allclose(written[["price_lower", "price_upper"]], np.column_stack([lower, upper]), rtol=1e-7)
     first, last = homes["day"].min().date(), homes["day"].max().date()
     assert f"day   {first}  {last}    90 days\n".split() in [line.split() for line in out.splitlines()]
@@ -101,7 +101,7 @@ def test_a_saved_model_is_applied(run, homes, tmp_path):
     new = homes[["day", "area", "size", "town"]][::-1].assign(note="?")
     new.to_csv("new.csv", index=False, sep=";", decimal=",")
     model, _ = model_of(homes)
-    status, out, err = run("new.csv", "--apply", "made/model.safetensors", "--band", 0.5, "-o", "out")
+    status, out, err = run("new.csv", "--apply", "made/model.safetensors", "--interval", 0.5, "-o", "out")
     assert (status, err) == (0, "")
     assert "not used: note\n" in out
     assert "new.csv: read as UTF-8 with semicolons between the columns, decimal commas\n" in out
@@ -186,7 +186,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
         run("homes.csv", "--apply", "homes.csv", "-o", "out"), "homes.csv: truncated, damaged, or not a safetensors"
     )
     refused(run("--apply", "made/model.safetensors"), "--apply is for a table")
-    NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [0.0, 1.0]).save("nameless.safetensors")
+    KernelRegressor(bandwidth=1.0).fit([[0.0], [1.0]], [0.0, 1.0]).save("nameless.safetensors")
     refused(
         run("homes.csv", "--apply", "nameless.safetensors"), "nameless.safetensors: fitted to columns without names"
     )
@@ -210,7 +210,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
             ["--feature", "area", "--categorical", "town"],
             "column 'town' is declared a category; expected --feature town",
         ),
-        (["--band", "2"], "--band: got 2.0; expected a number between 0 and 1"),
+        (["--interval", "2"], "--interval: got 2.0; expected a number between 0 and 1"),
         (["--text", "delimiter=ab"], "--text delimiter: got 'ab'; expected one letter"),
         (["--text", "decimal=,", "--text", "thousands=,"], "--text decimal and thousands: got ',' for both"),
         (["--text", "encoding=utf-99"], "homes.csv: --text encoding: got 'utf-99'"),
@@ -245,7 +245,7 @@ def test_what_the_bandwidth_was_chosen_by_has_its_own_name(run, homes, monkeypat
         "dikkat.show.save", lambda figure, path: labels.extend(axes.get_ylabel() for axes in figure.axes)
     )
     status, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--set", "bandwidth=aic", "--folds", 0)
-    model = NadarayaWatson(bandwidth="aic").fit(homes[["area"]], homes["price"])
+    model = KernelRegressor(bandwidth="aic").fit(homes[["area"]], homes["price"])
     assert status == 0
     assert f"{name}, by which the bandwidth was chosen: {model.history_[-1]['error']:.4g}\n" in out
     assert "leaving each row out: root mean squared error" in out

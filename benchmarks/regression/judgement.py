@@ -3,9 +3,9 @@
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.judgement [--only criteria,methods]
         [--work FOLDER] [--out FOLDER]
 
-- `criteria`: orders and criteria of `NadarayaWatson` over the tables by which its defaults were chosen, R² on 1,000 new
-  rows of the drawn ones, and the mean of five folds of the others;
-- `methods`: `NadarayaWatson` beside scikit-learn's regressors over tables by which nothing was chosen, R² the mean of
+- `criteria`: orders and criteria of `KernelRegressor` over the tables by which its defaults were chosen, R² on 1,000
+  new rows of the drawn ones, and the mean of five folds of the others;
+- `methods`: its two orders beside scikit-learn's regressors over tables by which nothing was chosen, R² the mean of
   five folds. Whatever a method chooses it chooses within the other four.
 
 What was found is kept in the folder of --work, table by table: a run goes on there.
@@ -28,13 +28,13 @@ from benchmarks.kit.report import RESULTS, write
 from benchmarks.regression.contest import Record
 from benchmarks.regression.data import Array, Data
 from benchmarks.regression.tables import CHOOSING, DRAWN, REVIEW, folds, loaded
-from dikkat.regression import NadarayaWatson
+from dikkat.regression import KernelRegressor, NadarayaWatson
 
 MOST, NEW, SEEDS = 120, 1000, 2  # rows of a table of `CHOOSING`, rows to predict of a drawn one, and its draws
 WAYS: dict[str, Callable[[], Any]] = {
-    f"{order} {by}": partial(NadarayaWatson, order=order, bandwidth=by)  # type: ignore[arg-type]
+    f"{order} {by}": partial(KernelRegressor, order=order, bandwidth=by)  # type: ignore[arg-type]
     for order in ("constant", "linear")
-    for by in ("loo", "loo-1se", "aic")
+    for by in ("loo", "auto", "aic")
 }
 
 
@@ -81,7 +81,7 @@ def _forest() -> Any:
 
 METHODS: dict[str, Callable[[], Any]] = {
     "dikkat, constant": NadarayaWatson,
-    "dikkat, linear": partial(NadarayaWatson, order="linear"),
+    "dikkat, linear": KernelRegressor,
     "k nearest neighbours": _neighbours,
     "kernel ridge": _ridge,
     "linear regression": _line,

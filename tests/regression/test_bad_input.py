@@ -12,7 +12,7 @@ from dikkat.regression import NadarayaWatson
 X, Y = np.linspace(0, 4, 23)[:, None], np.sin(np.linspace(0, 4, 23))
 BOTH = pytest.mark.parametrize("order", dense.ORDERS)
 EVERY = pytest.mark.parametrize("kernel", dense.KERNELS)
-METHODS = ["predict", "confidence_band", "attention_weights", "effective_neighbors", "log_density"]
+METHODS = ["predict", "confidence_interval", "attention_weights", "effective_neighbors", "log_density"]
 
 
 def _sensible(model, query, low, high):
@@ -45,7 +45,7 @@ def test_one_point(kernel, order):
     model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit([[2.0, 3.0]], [7.0])
     _sensible(model, [[2.0, 3.0], [2.5, 3.0], [9.0, -9.0]], 7, 7)
     assert model.predict([[2.0, 3.0]], return_std=True)[1] == 0
-    assert np.isinf(model.confidence_band([[2.0, 3.0]])).all()
+    assert np.isinf(model.confidence_interval([[2.0, 3.0]])).all()
     assert model.effective_degrees_of_freedom() == pytest.approx(1)
 
 
@@ -145,7 +145,7 @@ def test_a_query_at_the_end_of_all_numbers(kernel, order, dtype):
     "bandwidth", [0, 0.0, -1.0, np.nan, np.inf, [1.0, 0.0], [], "wide", "0.5", None, True, object()]
 )
 def test_a_bandwidth_that_is_none(bandwidth):
-    message = r"bandwidth: got .*; expected a positive number in the units of X, .*'silverman', 'scott', 'loo'"
+    message = r"bandwidth: got .*; expected a positive number in the units of X, .*'silverman', 'scott', 'auto'"
     with pytest.raises(ValueError, match=message):
         NadarayaWatson(bandwidth=bandwidth).fit(np.hstack([X, X]), Y)
 
@@ -207,7 +207,7 @@ def test_sample_weights():
 @pytest.mark.parametrize("level", [0, 1, -0.1, 95, np.nan, "high", None])
 def test_levels(level):
     with pytest.raises(ValueError, match=r"level: got .*; expected a number between 0 and 1"):
-        NadarayaWatson(bandwidth=1.0).fit(X, Y).confidence_band(X, level=level)
+        NadarayaWatson(bandwidth=1.0).fit(X, Y).confidence_interval(X, level=level)
 
 
 @pytest.mark.parametrize("top_k", [0, -1, 1.5, True, "all"])
@@ -226,7 +226,7 @@ def test_values_whose_squares_are_nothing():
 def test_a_band_of_a_few_rows_is_infinite(rows):
     random = np.random.default_rng(0)
     x, y = random.normal(size=(rows, 3)), random.normal(size=rows)
-    for end in NadarayaWatson(bandwidth="scott").fit(x, y).confidence_band(x):
+    for end in NadarayaWatson(bandwidth="scott").fit(x, y).confidence_interval(x):
         assert not ((np.abs(end) > 1e6) & np.isfinite(end)).any()
 
 

@@ -125,7 +125,7 @@ def test_categories_alone(order):
     model = NadarayaWatson(bandwidth=[0.3], order=order, categorical_features=[0]).fit(x, y)
     expected = [estimate(x, y, ["category"], [3], [0.3], "constant", place, np.ones(5)) for place in ([0], [1], [2])]
     np.testing.assert_allclose(model.predict([[0], [1], [2]]), expected, rtol=1e-10)
-    lower, upper = model.confidence_band([[0], [1]])
+    lower, upper = model.confidence_interval([[0], [1]])
     assert (lower < upper).all()
 
 
@@ -217,7 +217,7 @@ def test_a_line_is_not_flatter_for_a_category_that_was_not_there(share, dtype):
         np.testing.assert_allclose(model.predict(at), there.predict(at[:, columns]), **within)
         slope = there.gradient(at[:, columns])[:, columns.index(1)]
         np.testing.assert_allclose(model.gradient(at)[:, 1], slope, **within)
-    lower, upper = model.confidence_band(at)
+    lower, upper = model.confidence_interval(at)
     _, deviation = model.predict(at, return_std=True)
     assert np.isfinite([lower, upper, deviation]).all()
 

@@ -3,8 +3,10 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from sklearn.model_selection import GroupKFold, PredefinedSplit, cross_val_predict
 
-from dikkat.regression import NadarayaWatson
+from dikkat.regression import KernelRegressor, NadarayaWatson
 from dikkat.regression.diagnostics import along, among, hold_out, leave_out
 
 
@@ -26,7 +28,7 @@ def test_along_a_feature_the_others_are_at_their_medians():
     places = np.column_stack([np.full(201, np.median(x[:, 0])), curve.at, np.full(201, np.median(x[:, 2]))])
     assert (curve.name, curve.at[0], curve.at[-1]) == ("b", x[:, 1].min(), x[:, 1].max())
     np.testing.assert_array_equal(curve.estimate, model.predict(places))
-    np.testing.assert_array_equal(curve.upper, model.confidence_band(places)[1])
+    np.testing.assert_array_equal(curve.upper, model.confidence_interval(places)[1])
     np.testing.assert_array_equal(curve.data, x[:, 1])
 
 
@@ -112,3 +114,34 @@ def test_rows_are_held_out_with_their_copies_and_all_chosen_anew():
     np.testing.assert_allclose(
         each.predicted, leave_out(NadarayaWatson(bandwidth=0.3).fit(x, y, weight)).predicted, rtol=1e-9
     )
+
+
+def test_rows_are_held_out_as_a_splitter_says():
+    random = np.random.default_rng(0)
+    x, groups = random.uniform(0, 3, (41, 2)), np.arange(41) // 5
+    y = np.sin(2 * x[:, 0]) + 0.2 * random.normal(size=41)
+    model, splitter = KernelRegressor(bandwidth=0.7, ridge=0.3).fit(x, y), GroupKFold(3)
+    found = hold_out(model, splitter, groups)
+    expected = cross_val_predict(KernelRegressor(bandwidth=0.7, ridge=0.3), x, y, groups=groups, cv=splitter)
+    np.testing.assert_allclose(found.predicted, expected, rtol=1e-9)
+    assert found.error == pytest.approx(np.mean((y - expected) ** 2))
+    first = hold_out(model, PredefinedSplit([0] * 20 + [-1] * 21))
+    assert np.isnan(first.predicted[20:]).all()
+    assert first.error == pytest.approx(np.mean((y - first.predicted)[:20] ** 2))
+    with pytest.raises(ValueError, match="folds: got a PredefinedSplit that leaves no row to learn from"):
+        hold_out(model, PredefinedSplit([0] * 41))
+
+
+def test_a_picture_of_a_model_along_its_feature():
+    x = np.linspace(0, 3, 47)
+    y = np.sin(x) + 0.1 * np.cos(99 * x)
+    model, axes = KernelRegressor().fit(x[:, None], y), Figure().subplots()
+    assert model.plot(axes, coverage=0.8) is axes
+    points, line = (each.get_xydata() for each in axes.lines)
+    np.testing.assert_array_equal(points, np.column_stack([x, y]))
+    np.testing.assert_array_equal(line[:, 1], model.predict(line[:, :1]))
+    lower, upper = model.predict_interval(line[:, :1], 0.8, "local")
+    ends = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (ends.min(), ends.max()) == (lower.min(), upper.max())
+    with pytest.raises(ValueError, match="X: got 2 features in fit; expected one of numbers"):
+        model.fit(np.column_stack([x, x]), y).plot(axes)

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.neighbors import KernelDensity
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dikkat.regression import NadarayaWatson
+from dikkat.regression import KernelRegressor, NadarayaWatson
 
 ROWS, QUERIES, SIZE = 37, 11, 3
 SIGMA = np.array([1.7, 2.3, 3.1])
@@ -28,7 +28,13 @@ def _data(outputs=(), seed=0, dtype=np.float64):
 def _searched():
     """Both kernels and orders, with a search and with a rule, and with bandwidths that differ from place to place."""
     rule = NadarayaWatson("epanechnikov", bandwidth="scott", order="linear")
-    return [NadarayaWatson(), NadarayaWatson("epanechnikov"), rule, NadarayaWatson(bandwidth="scott", neighbors=3)]
+    return [
+        KernelRegressor(),
+        NadarayaWatson(),
+        NadarayaWatson("epanechnikov"),
+        rule,
+        NadarayaWatson(bandwidth="scott", neighbors=3),
+    ]
 
 
 @parametrize_with_checks(_searched())
@@ -65,11 +71,11 @@ def test_float32_stays_and_is_near(order):
     x, y, query, _ = _data(dtype=np.float32)
     model = NadarayaWatson(bandwidth=SIGMA, order=order, ridge=0).fit(x, y)
     wide = NadarayaWatson(bandwidth=SIGMA, order=order, ridge=0).fit(x.astype(float), y)
-    answers = [model.predict(query), *model.confidence_band(query), model.attention_weights(query)]
+    answers = [model.predict(query), *model.confidence_interval(query), model.attention_weights(query)]
     answers += [model.effective_neighbors(query), model.log_density(query), model.predict(query.astype(float))]
     assert {answer.dtype for answer in answers} == {np.dtype(np.float32)}
     np.testing.assert_allclose(answers[0], wide.predict(query), atol=1e-4)
-    np.testing.assert_allclose(answers[1], wide.confidence_band(query)[0], atol=1e-4)
+    np.testing.assert_allclose(answers[1], wide.confidence_interval(query)[0], atol=1e-4)
     assert model.bandwidth_.dtype == np.float64
 
 
@@ -81,7 +87,7 @@ def test_deviation_and_band(kernel, order):
     sigma = 3 * SIGMA
     model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0.6).fit(x, y, sample_weight=weight)
     _, deviation = model.predict(query, return_std=True)
-    lower, upper = model.confidence_band(query, level=0.9)
+    lower, upper = model.confidence_interval(query, level=0.9)
     x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
     errors, shares = dense.left_out(kernel, order, x, y, sigma, weight, 0.6)
     for i in range(QUERIES):
@@ -102,7 +108,7 @@ def test_beyond_the_data_lines_fade_and_doubt_grows(order, ridge, seed):
     model = NadarayaWatson(order=order, ridge=ridge, bandwidth="loo").fit(x, y)
     query = np.append(x[-1], np.linspace(1.0, 2.0, 40))[:, None]
     mean, deviation = model.predict(query, return_std=True)
-    lower, upper = model.confidence_band(query)
+    lower, upper = model.confidence_interval(query)
     if ridge == "auto" or order == "constant":
         assert np.abs(mean).max() < 2
         assert mean[-1] == pytest.approx(y[-1] if order == "constant" else mean[-2], abs=0.3)
@@ -146,7 +152,7 @@ def test_deviations_keep_their_digits_where_values_elsewhere_are_larger_by_decad
     model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0).fit(x, y, weight)
     errors, shares = dense.left_out(kernel, order, x, y, sigma, weight, 0)
     expected = [dense.uncertainty(kernel, q, x, y, sigma, weight, errors, shares)[:2] for q in query]
-    lower, upper = model.confidence_band(query)
+    lower, upper = model.confidence_interval(query)
     _near((model.predict(query, return_std=True)[1], (lower + upper) / 2), expected, 1e-6)
     assert 0 < (upper - lower)[0, 0] < 0.5  # as wide as the noise of its own neighbours makes it
 
@@ -180,7 +186,7 @@ def test_the_band_holds_what_it_says():
     x, query = np.linspace(0, 1, 200)[:, None], np.array([[0.25], [0.5], [0.75]])
     for _ in range(300):
         y = 3 * x[:, 0] + random.normal(size=200)  # a line has no bias
-        lower, upper = NadarayaWatson(bandwidth=0.1, order="linear").fit(x, y).confidence_band(query, level=0.8)
+        lower, upper = NadarayaWatson(bandwidth=0.1, order="linear").fit(x, y).confidence_interval(query, level=0.8)
         held.append((lower < 3 * query[:, 0]) & (3 * query[:, 0] < upper))
     assert np.mean(held) == pytest.approx(0.8, abs=0.05)
 
@@ -188,7 +194,7 @@ def test_the_band_holds_what_it_says():
 @pytest.mark.parametrize("order", dense.ORDERS)
 def test_the_band_is_infinite_where_nothing_is_left_to_measure_noise_by(order):
     model = NadarayaWatson("epanechnikov", bandwidth=0.6, order=order).fit([[2.0], [2.0]], [1.0, 1.0], [1.0, 0.0])
-    lower, upper = model.confidence_band([[2.0]])
+    lower, upper = model.confidence_interval([[2.0]])
     assert (lower[0], upper[0]) == (-math.inf, math.inf)
 
 
@@ -281,7 +287,7 @@ def test_far_from_all_data_the_nearest_answer(order, dtype, distance):
     np.testing.assert_allclose(model.predict(query), [5, 7] if told_apart else 10 / 3, rtol=1e-6)
     assert (np.isfinite(mean) & (mean >= -2) & (mean <= 7)).all()
     assert (np.isfinite(deviation) & (deviation >= 0)).all()
-    assert not np.isnan(model.confidence_band(query)).any()
+    assert not np.isnan(model.confidence_interval(query)).any()
     assert (model.effective_neighbors(query) >= 1).all()
     np.testing.assert_allclose(model.attention_weights(query).sum(1), 1, rtol=1e-6)
 
@@ -298,7 +304,7 @@ def test_out_of_reach_of_a_kernel_that_ends(kernel):
     np.testing.assert_allclose(model.attention_weights(query)[1:], [[0, 0.75, 0.25, 0], [0, 0, 0, 1]])
     np.testing.assert_allclose(model.attention_weights(query, top_k=1).toarray()[1:], [[0, 0.75, 0, 0], [0, 0, 0, 1]])
     assert model.effective_neighbors(query)[1:].tolist() == [4, 1]
-    assert np.isinf(model.confidence_band(query)[0][1:]).all()
+    assert np.isinf(model.confidence_interval(query)[0][1:]).all()
 
 
 def test_places_as_near_share_the_answer():
@@ -331,7 +337,7 @@ def test_kernel_and_order_are_the_fitted_ones(fitted, changed, tmp_path):
     x, y, query, _ = _data()
     query[0] = 99
     model = NadarayaWatson(bandwidth=SIGMA, **fitted).fit(x, y)
-    methods = ["predict", "confidence_band", "attention_weights", "effective_neighbors", "log_density"]
+    methods = ["predict", "confidence_interval", "attention_weights", "effective_neighbors", "log_density"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = [getattr(model, name)(query) for name in methods]

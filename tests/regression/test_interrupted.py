@@ -14,7 +14,7 @@ import dikkat
 from dikkat.regression import NadarayaWatson, estimator
 
 SIZE = 2
-METHODS = ["predict", "confidence_band", "attention_weights", "effective_neighbors", "log_density"]
+METHODS = ["predict", "confidence_interval", "attention_weights", "effective_neighbors", "log_density"]
 
 
 def rows(count=23, seed=0, size=SIZE):

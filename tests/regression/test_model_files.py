@@ -94,6 +94,14 @@ def test_the_device_is_the_machines_and_not_the_files(tmp_path):
     assert NadarayaWatson.load(tmp_path / "model").device == "cpu"
 
 
+def test_the_former_default_is_that_of_now(tmp_path):
+    def older(content):
+        content.update(version=5)
+        content["settings"]["bandwidth"] = "loo-1se"
+
+    assert NadarayaWatson.load(model_file(tmp_path / "m.safetensors", older)).bandwidth == "auto"
+
+
 def put(**values):
     return lambda content: content.update(values)
 
@@ -122,7 +130,10 @@ def set_to(name, value):
         ),
         (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
         (put(target=3), "target: got 3; expected a name, or none"),
-        (put(version=6), "version: got 6; expected 1 or 2 or 3 or 4 or 5. Use the dikkat that wrote it, or fit again"),
+        (
+            put(version=7),
+            "version: got 7; expected 1 or 2 or 3 or 4 or 5 or 6. Use the dikkat that wrote it",
+        ),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (put(settings={}), "got the settings ; expected bandwidth, categorical_features, kernel, neighbors, order"),

@@ -31,7 +31,7 @@ def test_a_curve_has_the_points_the_estimate_and_its_band(tmp_path):
     (band,) = axes.collections
     corners = band.get_paths()[0].vertices
     assert {tuple(corner) for corner in corners} >= set(zip(shown.at, shown.upper, strict=True))
-    assert {"price", "area", "data", "95 % band", "estimate"} <= set(texts(figure, tmp_path / "fit.svg"))
+    assert {"price", "area", "data", "95 % confidence", "estimate"} <= set(texts(figure, tmp_path / "fit.svg"))
 
 
 def test_a_wide_band_does_not_flatten_the_curve():

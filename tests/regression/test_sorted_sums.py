@@ -215,10 +215,10 @@ def test_the_search_and_the_answers_are_those_of_pairs(sorted_calls, monkeypatch
     x = random.uniform(0, 5, (307, 1))
     y, query = np.sin(3 * x[:, 0]) + 0.3 * random.normal(size=307), np.linspace(0.1, 4.9, 53)[:, None]
     model = NadarayaWatson(kernel, order=order).fit(x, y)
-    found = [model.predict(query), *model.confidence_band(query)]
+    found = [model.predict(query), *model.confidence_interval(query)]
     assert len(sorted_calls) > 10
     monkeypatch.setattr(launch, "_KEYS", 1000)
     plain = NadarayaWatson(kernel, order=order).fit(x, y)
     assert plain.history_[-1]["error"] == pytest.approx(model.history_[-1]["error"], rel=1e-9)
-    for one, other in zip(found, [plain.predict(query), *plain.confidence_band(query)], strict=True):
+    for one, other in zip(found, [plain.predict(query), *plain.confidence_interval(query)], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)

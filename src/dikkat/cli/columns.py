@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
     from numpy.typing import NDArray
 
-    from dikkat.regression import NadarayaWatson
+    from dikkat.regression import KernelRegressor
     from dikkat.regression.dialects import FormOptions
     from dikkat.regression.joined import Array
     from dikkat.regression.tables import Table
@@ -113,7 +113,7 @@ class Data:
         )
 
     def frame(self, table: "Table", missing: bool) -> "pyarrow.Table":
-        """The features of a table, for `NadarayaWatson`."""
+        """The features of a table, for `KernelRegressor`."""
         texts = [name for name, kind in self.kinds.items() if kind == "category" and self.rows.holds_text(name)]
         return table.frame(self.kinds, missing, self.orders, texts)
 
@@ -164,7 +164,7 @@ def complete(x: "pyarrow.Table") -> "NDArray[np.bool_]":
     return there
 
 
-def predicted(model: "NadarayaWatson", x: "pyarrow.Table", level: float | None) -> "list[Array]":
+def predicted(model: "KernelRegressor", x: "pyarrow.Table", coverage: float | None) -> "list[Array]":
     """The values of these columns: NaN in rows that lack a cell, with a warning."""
     import pyarrow
 
@@ -172,13 +172,13 @@ def predicted(model: "NadarayaWatson", x: "pyarrow.Table", level: float | None) 
     if not there.all():
         warnings.warn(f"{(~there).sum():,} of {len(there):,} rows lack a cell and get no prediction", stacklevel=2)
         x = x.filter(pyarrow.array(there))
-    result = np.full((2 if level is None else 4, len(there)), np.nan)
+    result = np.full((2 if coverage is None else 4, len(there)), np.nan)
     if there.any():
         result[:2, there] = model.predict(x, return_std=True)
-    if there.any() and level is not None:
+    if there.any() and coverage is not None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what was said of the predictions is true of the band
-            result[2:, there] = model.confidence_band(x, level)
+            warnings.simplefilter("ignore")  # what was said of the predictions is true of the interval
+            result[2:, there] = model.predict_interval(x, coverage)
     return list(result)
 
 

@@ -20,7 +20,7 @@ from dikkat.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dikkat.regression import NadarayaWatson
+    from dikkat.regression import KernelRegressor
     from dikkat.regression.columns import Column
     from dikkat.regression.diagnostics import LeftOut
     from dikkat.regression.dialects import FormOptions
@@ -123,7 +123,7 @@ OrderOption = Annotated[
     str | None,
     option(
         "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of the "
-        "data, and mostly predicts better. [default: constant]",
+        "data. [default: linear]",
         "NAME",
         panel=_MODEL,
         completes=("constant", "linear"),
@@ -133,21 +133,22 @@ SetOption = Annotated[
     Names,
     option(
         "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, or "
-        "how it is found, loo-1se, loo, aic, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-        "neighbors=N, auto or none; device=NAME. May be given several times. [default: bandwidth=loo-1se, "
+        "how it is found, auto, loo, aic, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
+        "neighbors=N, auto or none; device=NAME. May be given several times. [default: bandwidth=auto, "
         "kernel=gaussian, ridge=auto, neighbors=none]",
         "NAME=VALUE",
         "--set",
         panel=_MODEL,
         completes=(
-            *(f"bandwidth={each}" for each in ("loo-1se", "loo", "aic", "silverman", "scott")),
+            *(f"bandwidth={each}" for each in ("auto", "loo", "aic", "silverman", "scott")),
             *(f"kernel={each}" for each in ("gaussian", "epanechnikov")),
             *("ridge=auto", "neighbors=auto", "neighbors=none"),
         ),
     ),
 ]
-BandOption = Annotated[
-    float | None, option("Write the confidence band of this level too, such as 0.95.", "LEVEL", panel=_RESULT)
+IntervalOption = Annotated[
+    float | None,
+    option("Write intervals too that hold this share of new values, such as 0.9.", "COVERAGE", panel=_RESULT),
 ]
 FoldsOption = Annotated[
     int | None,
@@ -178,9 +179,9 @@ OutputOption = Annotated[
     epilog="Examples:\n\n"
     "dikkat regress\n\n"
     "dikkat regress homes.csv --target price --output homes\n\n"
-    "dikkat regress homes.csv --target price --feature area --feature age --order linear --predict new-homes.csv\n\n"
+    "dikkat regress homes.csv --target price --feature area --feature age --predict new-homes.csv\n\n"
     "dikkat regress homes.parquet --target price --set kernel=epanechnikov --set bandwidth=12,5\n\n"
-    "dikkat regress new-homes.csv --apply homes/model.safetensors --band 0.95",
+    "dikkat regress new-homes.csv --apply homes/model.safetensors --interval 0.9",
 )
 def regress(
     context: typer.Context,
@@ -197,7 +198,7 @@ def regress(
     text: TextOption = None,
     order: OrderOption = None,
     settings: SetOption = None,
-    band: BandOption = None,
+    interval: IntervalOption = None,
     folds: FoldsOption = None,
     seed: SeedOption = None,
     output: OutputOption = Path("regression"),
@@ -218,20 +219,20 @@ def regress(
         return _experiment(seed or 0, _made(output))
     if folds is not None and (folds < 0 or folds == 1):
         raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
-    if band is not None and not 0 < band < 1:
-        raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
+    if interval is not None and not 0 < interval < 1:
+        raise InputError(f"--interval: got {interval}; expected a number between 0 and 1, such as 0.9")
     if missing not in (None, "refuse", "drop"):
         raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
     form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
     if apply is not None:
-        if wrong := [name for name in named if name not in ("apply", "band", "missing", "text")]:
+        if wrong := [name for name in named if name not in ("apply", "interval", "missing", "text")]:
             raise InputError(f"--{wrong[0]} is for a fit, and --apply takes a model as it is: leave out one of them")
-        return _apply(apply, table, form, band, drops, _made(output))
+        return _apply(apply, table, form, interval, drops, _made(output))
     model = {name: _value(name, each) for name, each in _pairs("set", settings, _SET).items()}
     if order is not None:
         model["order"] = order
     data = Data.read(table, context.params, form, model)
-    return _regression(model, data, band, 5 if folds is None else folds, drops, _made(output))
+    return _regression(model, data, interval, 5 if folds is None else folds, drops, _made(output))
 
 
 def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
@@ -259,13 +260,13 @@ def _value(name: str, text: str) -> Any:
 
 
 def _regression(
-    settings: dict[str, Any], data: Data, level: float | None, folds: int, drops: bool, output: Path
+    settings: dict[str, Any], data: Data, coverage: float | None, folds: int, drops: bool, output: Path
 ) -> None:
-    from dikkat.regression import NadarayaWatson
+    from dikkat.regression import KernelRegressor
     from dikkat.regression.diagnostics import hold_out, leave_out
     from dikkat.regression.progress import working
 
-    written, names = _written(output, data.queries, data.target, level, data.rows.path)
+    written, names = _written(output, data.queries, data.target, coverage, data.rows.path)
     _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
     x, y, weight = data.learned(drops)
@@ -273,11 +274,11 @@ def _regression(
     own, other = len(y) ** 2, len(data.queries) * len(y)
     with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
         with working("finding the bandwidth", None, own):
-            model = NadarayaWatson(**settings, **data.categories()).fit(x, y, weight)
+            model = KernelRegressor(**settings, **data.categories()).fit(x, y, weight)
         model.target_name_ = data.target
         # An estimate and its deviation are a sum over the rows each; so are a row's error and its degree of freedom.
         with working("predicting", 2 * other + 2 * own, own):
-            predictions = dict(zip(names, predicted(model, queries, level), strict=True))
+            predictions = dict(zip(names, predicted(model, queries, coverage), strict=True))
             left_out = leave_out(model)
             freedom = model.effective_degrees_of_freedom()
         with working(f"holding out {folds} folds", None, own):
@@ -292,18 +293,18 @@ def _regression(
     _draw(model, data, left_out, output)
 
 
-def _apply(path: Path, table: Path, form: "FormOptions", level: float | None, drops: bool, output: Path) -> None:
+def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None, drops: bool, output: Path) -> None:
     """Predict the rows of a table, and write it with the predictions, whole or not at all.
 
     Rows that lack cells are an error, or get no prediction if they are dropped.
     """
-    from dikkat.regression import NadarayaWatson
+    from dikkat.regression import KernelRegressor
     from dikkat.regression.progress import working
     from dikkat.regression.tables import Table
 
-    model, rows = NadarayaWatson.load(path), Table(table, form)
+    model, rows = KernelRegressor.load(path), Table(table, form)
     kinds = _kinds(path, model, rows)
-    written, names = _written(output, rows, model.target_name_, level)
+    written, names = _written(output, rows, model.target_name_, coverage)
     levels = {
         name: list(map(str, column.levels))
         for name, column in zip(kinds, model.columns_, strict=False)
@@ -314,7 +315,7 @@ def _apply(path: Path, table: Path, form: "FormOptions", level: float | None, dr
     x = rows.frame(kinds, drops, orders, texts)
     try:
         with working("predicting", None, len(rows) * len(model.X_train_)):
-            result = predicted(model, x, level)
+            result = predicted(model, x, coverage)
     except ValueError as error:
         raise InputError(f"{rows.path}: {error}") from error
     other = [name for name in rows.names if name not in kinds]
@@ -328,7 +329,7 @@ def _apply(path: Path, table: Path, form: "FormOptions", level: float | None, dr
     print(f"predictions: {written}")
 
 
-def _kinds(path: Path, model: "NadarayaWatson", rows: "Table") -> dict[str, str]:
+def _kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[str, str]:
     """The model's features and what they are."""
     names = getattr(model, "feature_names_in_", None)
     if names is None:
@@ -343,11 +344,11 @@ def _kinds(path: Path, model: "NadarayaWatson", rows: "Table") -> dict[str, str]
 
 
 def _written(
-    output: Path, table: "Table", target: str | None, level: float | None, *inputs: Path
+    output: Path, table: "Table", target: str | None, coverage: float | None, *inputs: Path
 ) -> tuple[Path, list[str]]:
     """The file of the predictions, and the names of their columns, checked before the work."""
     written, start = output / f"{PREDICTIONS}{table.suffix}", f"{target}_" if target else ""
-    names = [f"{start}{name}" for name in ("predicted", "std", *["lower", "upper"] * (level is not None))]
+    names = [f"{start}{name}" for name in ("predicted", "std", *["lower", "upper"] * (coverage is not None))]
     if written.resolve() in [path.resolve() for path in (table.path, *inputs)]:
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
     table.check_writable(written, names)
@@ -355,7 +356,7 @@ def _written(
     return written, names
 
 
-def _describe_columns(model: "NadarayaWatson", data: Data) -> None:
+def _describe_columns(model: "KernelRegressor", data: Data) -> None:
     """Print the kernel's width along each column, and the column's kind."""
     x = model.X_train_[model.sample_weight_ > 0]
     low, high = x.min(0), x.max(0)
@@ -379,7 +380,7 @@ def _describe_columns(model: "NadarayaWatson", data: Data) -> None:
 
 
 def _describe_rows(
-    model: "NadarayaWatson", data: Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
+    model: "KernelRegressor", data: Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
 ) -> None:
     """Print the number of rows, and how well they are predicted."""
     there, count = model.sample_weight_ > 0, len(data.rows)
@@ -397,13 +398,13 @@ def _describe_rows(
     print(f"effective degrees of freedom: {freedom:.1f}")
 
 
-def _columns(model: "NadarayaWatson") -> "Sequence[Column]":
+def _columns(model: "KernelRegressor") -> "Sequence[Column]":
     from dikkat.regression.columns import Column
 
     return model.columns_ or [Column()] * len(model.bandwidth_)
 
 
-def _reach(model: "NadarayaWatson", column: "Column", sigma: float, spread: float) -> str:
+def _reach(model: "KernelRegressor", column: "Column", sigma: float, spread: float) -> str:
     """A bandwidth, or what it means if it is so wide that the kernel makes no difference between the rows."""
     from dikkat.regression.joined import largest
 
@@ -414,7 +415,7 @@ def _reach(model: "NadarayaWatson", column: "Column", sigma: float, spread: floa
     return f"{sigma:.4g}" + (" days" if column.kind == "date" else "")
 
 
-def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path) -> None:
+def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", output: Path) -> None:
     from dikkat.regression import diagnostics, pictures
     from dikkat.regression.joined import largest
 
@@ -432,7 +433,8 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
     _save(pictures.draw_attention(among, order), output / "attention")
     if model.history_:
-        criterion = {"criterion": _AIC} if model.bandwidth == "aic" else {}
+        names_of = {"aic": {"criterion": _AIC}, "auto": {"criterion": "leave-one-out mean squared error, penalised"}}
+        criterion = names_of.get(str(model.bandwidth), {})
         # In units of the range, of a category of the largest λ.
         units = np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
         _save(pictures.draw_history(model.history_, names, units, **criterion), output / "history")

@@ -9,22 +9,18 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from dikkat.cpu.moments.launch import Profile
-from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Step, Trial
+from dikkat.regression.criterion import HOPELESS, MOST, Criterion, Step, Trial
 from dikkat.regression.factors import Factors
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
 
 Rule = Literal["silverman", "scott"]
-Searched = Literal["loo", "loo-1se", "aic"]
+Searched = Literal["auto", "loo", "aic"]
 
 _SAMPLE = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
 _ROUGH = 1e-5  # that of a first descent on the sample
-_HELD, _FOLDS = 400, 5  # rows that are held out in turn, and in how many parts
-_EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
-_WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
-_FREEDOM = 0.8  # most degrees of freedom of a row: with more, the estimate is a staircase from row to row
 _ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
 _COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of how many rows differ
 _RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that leaves nothing of a slope
@@ -94,7 +90,7 @@ def search(
     degree: int,
     device: torch.device,
     ridge: float | None = 0.0,
-    by: Searched = "loo",
+    by: Searched = "auto",
     neighbors: int | str | None = None,
 ) -> Chosen:
     """The bandwidths with the least criterion that a search from several starts finds.
@@ -104,18 +100,9 @@ def search(
     estimate of the second derivatives that grows on the way (BFGS). It is computed in float64, and with the Gaussian
     kernel; Epanechnikov's, whose error has kinks, gets the bandwidths with which its standard deviations are those.
 
-    With "loo-1se" the search goes on from there. Where rows are few (all are looked at from the start), bandwidths that
-    are all the same number of standard deviations are taken if they predict held-out rows as well, in five folds, or if
-    their error is hardly larger. Else features are smoothed away, those first whose loss costs least, and then all
-    bandwidths made wider, as long as the error is not larger than the least one by more than the standard error of the
-    difference. Last, with both, bandwidths are made wider until there are at most 0.8 degrees of freedom a row,
-    of several features as long as that costs no more: below that the estimate is a staircase, which its own rows cannot
-    see.
-
-    `by` is the criterion, and with `ridge` None ρ is searched for as well. With a number of `neighbors`, k, bandwidths
-    are wider by its distance where rows are sparse; "auto" is the best of none and some k, for each of which everything
-    is searched, but for those whose estimate stays a staircase. With "loo-1se" a k has to be better by more than the
-    standard error of the difference.
+    Among the starts are the mean of all rows and, with slopes, a plane. With a number of `neighbors`, k, bandwidths are
+    wider by its distance where rows are sparse; "auto" is the best of none and some k, for each of which everything is
+    searched. With `ridge` None ρ is searched for as well.
 
     Returns:
         The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last one. No steps
@@ -134,10 +121,10 @@ def search(
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
         counts += sorted(count for count in powers if count < different)
     tried = [_searched(joined, degree, device, ridge, by, count) for count in counts]
-    smooth = (each for each in tried[1:] if each.criterion.freedom(each.last) <= _FREEDOM)
-    best = min([tried[0], *smooth], key=attrgetter("last.error"))
-    if by == "loo-1se" and _is_near(best.criterion, best.last, tried[0].last):
-        best = tried[0]
+    best = min(tried, key=attrgetter("last.error"))
+    if not math.isfinite(best.last.error):  # all have too many degrees of freedom for so few rows
+        amount = RIDGE if ridge is None else ridge
+        return Chosen(rule_of_thumb(joined, "silverman", profile), amount, [], best.neighbors)
     size = joined.features
     path, criterion = best.steps, best.criterion
     if profile != "gaussian":
@@ -154,25 +141,15 @@ def _searched(
     """The best bandwidths of the Gaussian kernel with one number of neighbours."""
     count, size = len(joined.x), joined.features
     chosen = _sample(joined, degree)
-    kind = cast(Kind, by.removesuffix("-1se"))
     factors = None if neighbors is None else Factors(joined, neighbors)
-    whole = part = Criterion(joined.some(chosen), "gaussian", degree, device, ridge, kind, factors)
+    whole = part = Criterion(joined.some(chosen), "gaussian", degree, device, ridge, by, factors, MOST)
     if len(chosen) < count:
-        whole = Criterion(joined, "gaussian", degree, device, ridge, kind, factors)
+        whole = Criterion(joined, "gaussian", degree, device, ridge, by, factors, MOST)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined, ridge is None)
     if ridge is None:
         rule = np.append(rule, math.log(RIDGE))
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
     steps, last, _ = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
-    if by == "loo-1se":
-        few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
-        alike = _alike(part, rule, box) if few else None
-        as_well = alike is not None and _predicts_as_well(part, alike, rule, box)
-        last = alike if alike is not None and as_well else _simplest(whole, last, alike, box)
-        steps = [*steps, last.step()]
-    if whole.kind == "loo":  # the others count the degrees of freedom themselves
-        wider = _wide_enough(whole, last, box)
-        last, steps = wider, steps if wider is last else [*steps, wider.step()]
     return _Candidate(whole, steps, last, neighbors)
 
 
@@ -308,91 +285,6 @@ def _box(joined: Joined, with_ridge: bool) -> _Box:
     return _Box(*(np.append(each, end) for each, end in zip(box, (least, most, most, 0.0), strict=True)))
 
 
-def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
-    """The best of bandwidths that are all the same number of standard deviations."""
-    amounts = _EVENLY if criterion.ridge is None else rule[-1:]
-
-    def trial(step: float, amount: float) -> Trial:
-        t = rule + step * box.width
-        if criterion.ridge is None:
-            t[-1] = amount
-        return criterion(box.clip(t))
-
-    return min(
-        (trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=attrgetter("error")
-    )
-
-
-def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box) -> bool:
-    """True where bandwidths that are alike predict held-out rows as well as those with one for each feature.
-
-    On few rows the least of an error over many bandwidths is no measure of theirs. Rows go to the folds in turn, in the
-    order of their squared leave-one-out errors: no chance is in that, nor anything that turning or scaling X or y
-    changes. Each fold is searched without what was found over all rows, which knows its held-out ones; to be quick,
-    from the best bandwidths that are alike.
-    """
-    joined, rows = criterion.joined, criterion.joined.rows()
-    left = torch.cat([alike.left[criterion.alone[:, 0] > 0], alike.repeated])
-    order, counts = left.square().sum(1).cpu().numpy().argsort(kind="stable"), rows.times.astype(int)
-    each = np.repeat(order, counts[order])
-    each = each[np.arange(min(_HELD, len(each))) * len(each) // min(_HELD, len(each))]
-    unique, y, weight = rows.unique[each], rows.y[each], (rows.weight / counts)[each]
-    if len(each) < 2 * _FOLDS:
-        return True
-    errors, fold = np.zeros(2), np.arange(len(each)) % _FOLDS
-    for number in range(_FOLDS):
-        held, others = (joined.of(unique[of], y[of], weight[of]) for of in (fold == number, fold != number))
-        inner = criterion.of(others)
-        if inner.variance == 0 or len(others.x) == 1:
-            continue
-        inner_alike = _alike(inner, rule, box)
-        starts = [inner_alike, *_with_some(inner, rule, box, inner_alike)]
-        own = _simplest(inner, _descent(inner, inner, starts, 0 * box.width, box).last, None, box)
-        for which, step in enumerate((own, inner_alike)):
-            errors[which] += inner.error_at(held, step.t)
-    return bool(errors[1] <= errors[0])
-
-
-def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Trial:
-    """The trial with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
-
-    def without(trial: Trial, c: int) -> Trial:
-        t = trial.t.copy()
-        t[c] = box.high[c]
-        return criterion(t)
-
-    chosen = alike if alike is not None and _is_near(criterion, best, alike) else best
-    there = np.flatnonzero(best.t < box.far) if chosen is best else np.empty(0, int)
-    costs = [without(best, c).error for c in there.tolist()] if len(there) > 1 else []
-    for c in there[np.argsort(costs)].tolist():
-        trial = without(chosen, c)
-        if _is_near(criterion, best, trial):
-            chosen = trial
-    for _ in range(_WIDER):
-        trial = criterion(box.clip(chosen.t + 0.1 * box.width))
-        if not _is_near(criterion, best, trial):
-            break
-        chosen = trial
-    return chosen
-
-
-def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
-    """The best, or a wider one with fewer degrees of freedom a row; of several features if that is hardly worse."""
-    last, alone = best, box.width.sum() == 1
-    while criterion.freedom(last) > _FREEDOM:
-        trial = criterion(box.clip(last.t + 0.05 * box.width))
-        if np.array_equal(trial.t, last.t) or not (alone or _is_near(criterion, best, trial)):
-            break
-        last = trial
-    return last
-
-
-def _is_near(criterion: Criterion, best: Trial, trial: Trial) -> bool:
-    """True for an error that is larger than the best by at most the standard error of the difference."""
-    more, standard_error = criterion.excess(trial, best)
-    return more <= standard_error
-
-
 class _Path(NamedTuple):
     """The accepted steps of a descent, its last trial, and its estimate of the second derivatives, (d, d)."""
 
@@ -429,7 +321,8 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     """
     grid = [part(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
     ordered = sorted(grid, key=attrgetter("error"))
-    starts: list[Trial] = [part(box.clip(rule)), *ordered[:2]]
+    plane = np.where(box.width > 0, box.high, rule)  # of the constant order the mean, as of a ridge that is high
+    starts: list[Trial] = [part(box.clip(rule)), *ordered[:2], part(plane), part(box.high)]
     return starts + _with_some(part, rule, box, ordered[0]) if len(rule) > 1 else starts
 
 

@@ -1,4 +1,4 @@
-r"""The criteria for a bandwidth: the leave-one-out squared error, or AIC, which counts degrees of freedom.
+r"""The criteria for a bandwidth: the leave-one-out squared error, by itself or with a penalty, or AIC.
 
 With equal rows of X joined to a unique row g (weight $W_g$, mean value $\bar y_g$), the estimate at g is found without
 them: $\hat y_{-g}$, with $a_g$ the square of the length of its row of the smoother matrix in units of one row's weight,
@@ -15,11 +15,17 @@ answered with the mean of the others, lest a bandwidth win by answering nothing.
 
 With $s_g = 1/(1 + W_g a_g)$, which is 1 less the share of g in its own estimate, the residual of its mean is
 $s_g (\bar y_g - \hat y_{-g})$, the degrees of freedom are $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the
-residuals and n the sum of the weights
+residuals and n the sum of the weights, "auto" is the leave-one-out error with a penalty,
+
+$$ \frac{\mathrm{LOO}}{1 - \nu/(0.8\,n)} , $$
+
+since the least of an error over many bandwidths follows the noise of few rows; and "aic"
 
 $$ \mathrm{AIC_c} = \log \mathrm{RSS} + \frac{1 + \nu/n}{1 - (\nu + 2)/n} , $$
 
-It is taken as $e^{\mathrm{AIC_c} - 1}$, which is least at the same place and a square like the others.
+taken as $e^{\mathrm{AIC_c} - 1}$, which is least at the same place and a square like the others. In a search each of
+them is infinite with more than 0.8 degrees of freedom a row: then the estimate is a staircase from row to row, which
+its own rows cannot see.
 
 Source: Hurvich, Simonoff and Tsai 1998.
 """
@@ -32,7 +38,7 @@ import numpy as np
 import torch
 
 from dikkat.cpu.moments.launch import Profile, Window
-from dikkat.regression.factors import Factors, local_bandwidth
+from dikkat.regression.factors import Factors
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
     Points,
@@ -45,9 +51,11 @@ from dikkat.regression.local import (
     sensitivity,
 )
 
-Kind = Literal["loo", "aic"]
+Kind = Literal["auto", "loo", "aic"]
 
 _DIFFERENCE = 1e-4  # of t, by which criteria without a derivative are differentiated
+MOST = 0.8
+"""The most degrees of freedom a row of an estimate that a search may find."""
 HOPELESS = 1e20  # variances, from which an error is as good as infinite; below, squares of its slopes are numbers
 
 
@@ -92,7 +100,7 @@ class Trial(Step):
 class Criterion:
     """The criterion as a function of t = log σ, and its gradient where K is smooth.
 
-    With `ridge` None the last of t is log ρ.
+    With `ridge` None the last of t is log ρ. It is infinite from `most` degrees of freedom a row on.
     """
 
     def __init__(
@@ -104,6 +112,7 @@ class Criterion:
         ridge: float | None = 0.0,
         kind: Kind = "loo",
         factors: Factors | None = None,
+        most: float = math.inf,
     ) -> None:
         self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
         self.ridge, self.kind, self.factors = ridge, kind, factors
@@ -113,6 +122,7 @@ class Criterion:
         self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined)).to(device)
         self.points = points_of(joined, torch.float64, device)
         value, weight = self.points.value, self.points.weight[:, None]
+        self.most = most * max(len(joined.x), self.total)
         self.share = weight / (self.total * value.shape[1])
         rest = self.total - weight
         every = torch.tensor(joined.weight @ joined.y, device=device)
@@ -141,10 +151,11 @@ class Criterion:
         repeated = (bare * left[self.unique] - (bare + own) * self.about) / (bare + self.rest)
         trial = Trial(t, math.nan, left, repeated, lse, row, theta, kept)
         error, residual, freedom = self._sums(trial).tolist()
+        free = 1 - freedom / self.most
+        error = math.inf if free <= 0 else error / free if self.kind == "auto" else error
         if self.kind == "aic":
             residual, free = residual + self.within, 1 - (freedom + 2) / self.total
-            error = math.inf
-            if free > 0 and residual > 0:
+            if free > 0 and residual > 0 and error < math.inf:
                 error = residual * math.exp(min((1 + freedom / self.total) / free - 1, 600.0))
             error = error if error < HOPELESS * self.variance else math.inf
         return replace(trial, error=error)
@@ -153,10 +164,6 @@ class Criterion:
         """1/a of the unique rows of repeats, (k, 1); 0 where no other row is in reach."""
         result: torch.Tensor = lse[self.unique].exp() / row[self.unique, 0]
         return result.nan_to_num(0.0)[:, None]
-
-    def freedom(self, trial: Trial) -> float:
-        """ν over the number of rows."""
-        return float(self._sums(trial)[2]) / max(len(self.joined.x), self.total)
 
     def _ridge(self, t: Array, window: Window) -> torch.Tensor | None:
         """Λ S_0 at t, of the features that are numbers, under a window; None for the constant order."""
@@ -179,24 +186,16 @@ class Criterion:
         repeated = torch.zeros_like(trial.left).index_add_(0, self.unique, weighted) / self.share
         return torch.where(self.alone > 0, trial.left.square(), repeated)
 
-    def excess(self, trial: Trial, best: Trial) -> tuple[float, float]:
-        """By how much the mean of the rows' squared errors is more than in another, and its standard error."""
-        pairs = ((self.alone, trial.left, best.left), (self.repeats_share, trial.repeated, best.repeated))
-        rises = [(share * own.square()).sum(1) - (share * other.square()).sum(1) for share, own, other in pairs]
-        more = torch.cat(rises).cpu().numpy()
-        count = np.concatenate([self.alone[:, 0].cpu().numpy() > 0, self.joined.repeats.times])
-        number = count.sum()
-        mean, each = float(more.sum()), number * np.divide(more, count, out=np.zeros_like(more), where=count > 0)
-        return mean, float(np.sqrt(count @ np.square(each - mean)) / number)
-
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """The error's slope with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
-        if self.kind != "loo":
+        if self.kind == "aic":
             steps = _DIFFERENCE * np.eye(len(trial.t))
             rises = np.array([self(trial.t + step).error - trial.error for step in steps])
             return rises / _DIFFERENCE, self.variance * np.eye(len(trial.t))
         key, window, points, theta = self.points.key, self.window(trial.t), self.points, trial.theta
-        if len(self.unique):  # log 1/a changes as a further output does whose values are 0 and whose fit is −u
+        if (
+            len(self.unique) or self.kind == "auto"
+        ):  # log 1/a changes as a further output does whose values are 0 and whose fit is −u
             points = Points(key, torch.nn.functional.pad(points.value, (0, 1)), points.weight)
             theta = torch.cat([theta, -trial.row[..., None]], -1)
         exclude = torch.arange(len(key), device=self.device)
@@ -218,6 +217,11 @@ class Criterion:
         weighted = changes * shares[:, None]
         slope = 2 * torch.einsum("gcv,gv->c", weighted, errors)
         curve = 2 * torch.einsum("gcv,gev->ce", weighted, changes)
+        if self.kind == "auto":
+            share = (1 - trial.kept)[:, None]
+            fewer = (trial.kept[:, None] * share * (change[..., values:] / trial.row[:, :1, None])[..., 0]).sum(0)
+            free = 1 - float(share.sum()) / self.most
+            slope, curve = (slope - trial.error * fewer / self.most) / free, curve / free
         return slope.cpu().numpy(), curve.cpu().numpy()
 
     def window(self, t: Array, factor: float | torch.Tensor | None = None) -> Window:
@@ -225,26 +229,6 @@ class Criterion:
         bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
         factor = self.wider if factor is None else factor
         return Window(self.profile, bandwidth * factor, tolerance=float(np.finfo(np.float64).eps))
-
-    def of(self, joined: Joined) -> "Criterion":
-        """A criterion with the same settings over other rows."""
-        factors = None if self.factors is None else Factors(joined, self.factors.count)
-        return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind, factors)
-
-    def error_at(self, held: Joined, t: Array) -> float:
-        """The squared errors of the values of other rows, summed with their weights."""
-        query, value, weight = (
-            torch.tensor(each, dtype=torch.float64, device=self.device)
-            for each in (held.x, held.y + (held.origin - self.joined.origin), held.weight)
-        )
-        window = self.window(t, 1.0)
-        if self.factors is not None:
-            window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
-        around = moments(query, self.points, window, degree=self.degree)
-        estimate = local_fit(around, self._ridge(t, window)).estimate
-        mean = (self.points.weight[:, None] * self.points.value).sum(0) / self.points.weight.sum()
-        reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(around.lse)[:, None]
-        return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
 
     def _with_ridge(self, change: torch.Tensor, trial: Trial, theta: torch.Tensor) -> torch.Tensor:
         """Changes of the estimates where the ridge changes too."""

@@ -3,16 +3,15 @@
 import math
 from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression.columns import Column
-from dikkat.regression.criterion import Criterion
-from dikkat.regression.estimator import NadarayaWatson
+from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array, Joined, Rows
 
 _STEPS = 201  # query points along a feature
@@ -43,7 +42,7 @@ class Curve:
         name: The feature.
         at: (k,), its values, ascending.
         estimate: (k,).
-        lower: (k,), the lower end of the 95 % band, NaN where it has none.
+        lower: (k,), the lower end of the 95 % confidence interval, NaN where it has none.
         upper: (k,), the upper one.
         data: (n,), the feature's values in the training rows that have weight.
         column: What it is; of a category `at` are the indices of its levels.
@@ -70,7 +69,7 @@ class Among(NamedTuple):
     total: int
 
 
-def leave_out(model: NadarayaWatson) -> LeftOut:
+def leave_out(model: KernelRegressor) -> LeftOut:
     """Predict each training row from the others; rows equal in x and y, which are copies, are left out together.
 
     Of a discrete y they are none: `dikkat.regression.criterion` has when, and the formulas.
@@ -83,8 +82,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     joined = fit.joined
     if joined.counts().sum() == 1:
         return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
-    criterion = Criterion(joined, fit.profile, fit.degree, fit.device, fit.ridge, factors=fit.factors)
-    trial = criterion(np.log(rows.coding.widths(model.bandwidth_)))
+    _, trial = fit.left_out
     unique, repeats = trial.left.cpu().numpy() + joined.y, trial.repeated.cpu().numpy() + joined.repeats.y
     predicted = np.full((len(rows.y), joined.y.shape[1]), np.nan)
     known, shared = joined.inverse >= 0, joined.repeat >= 0
@@ -93,7 +91,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     return _judged(predicted.reshape(rows.y.shape), rows, joined)
 
 
-def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
+def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = None) -> LeftOut:
     """Predict each training row by a model of the rows in the other folds, for which everything is chosen anew.
 
     That is the accuracy to expect on new rows: the bandwidth has not seen the rows that it is judged by, as it has in
@@ -101,22 +99,36 @@ def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
 
     Args:
         model: Fitted.
-        folds: How many, at least 2; of fewer rows each is a fold.
+        folds: How many, at least 2; of fewer rows each is a fold. Or a splitter of scikit-learn's: rows that depend on
+            each other belong together, as in blocks of time (`KFold`, which does not shuffle) or in groups
+            (`GroupKFold`).
+        groups: (n,), for a splitter, the group of each row.
 
     Returns:
-        R² is 0 for predictions as good as the mean of all rows.
+        R² is 0 for predictions as good as the mean of all rows. Rows that are in no fold have NaN, and do not count.
+
+    Raises:
+        ValueError: Folds that are none; a splitter that leaves nothing to learn from or to predict.
     """
     check_is_fitted(model)
-    if isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2:
-        raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2")
+    is_splitter = hasattr(folds, "split")
+    if not is_splitter and (isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2):
+        raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2, or a splitter of scikit-learn's")
     rows, joined = model._rows, model._current().joined
     if joined.counts().sum() == 1:
         return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
-    predicted, fold = np.full(rows.y.shape, np.nan), _folds_of(joined, rows, folds)
+    predicted = np.full(rows.y.shape, np.nan)
+    if is_splitter:
+        parts = list(folds.split(rows.x, rows.y, groups))
+    else:
+        fold = joined.folds(rows, folds)
+        parts = [((fold != each) & (fold >= 0), fold == each) for each in range(fold.max() + 1)]
     # A search does not start from what was found for all rows, which has followed the noise of those held out.
     other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
-    for each in range(fold.max() + 1):
-        held, rest = fold == each, (fold != each) & (fold >= 0)
+    for rest, held in parts:
+        if not len(held) or not rows.weight[rest].any():
+            name = type(folds).__name__
+            raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
         fitted = other._fitted(Rows(rows.x[rest], rows.y[rest], rows.weight[rest], rows.columns))
         predicted[held] = fitted._answer(fitted._rows.coding.coordinates(rows.x[held]))
     return _judged(predicted, rows, joined)
@@ -124,31 +136,14 @@ def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
 
 def _judged(predicted: Array, rows: Rows, joined: Joined) -> LeftOut:
     """Predictions of the training rows, with their error and R²."""
-    known = joined.inverse >= 0
+    known = (joined.inverse >= 0) & ~np.isnan(predicted.reshape(len(predicted), -1)).any(1)
     squares = ((rows.y - predicted) ** 2).reshape(len(predicted), -1)[known]
     error, variance = np.average(squares, axis=0, weights=rows.weight[known]), joined.variances()
     explained = 1 - error / variance if (variance > 0).all() else np.array(math.nan)
     return LeftOut(predicted, float(error.mean()), float(explained.mean()))
 
 
-def _folds_of(joined: Joined, rows: Rows, count: int) -> NDArray[np.intp]:
-    """The fold of each row, (n,), at random, and the same whatever the order of the rows; −1 for a row of weight 0.
-
-    Copies of a row, which a search leaves out together, are in one fold. Of fewer rows than folds each is one.
-    """
-    there, y = np.flatnonzero(joined.inverse >= 0), rows.y.reshape(len(rows.y), -1)
-    there = there[np.lexsort([rows.weight[there], joined.inverse[there], *y[there].T[::-1]])]
-    unique, repeat, values = joined.inverse[there], joined.repeat[there], y[there]
-    copies = joined.repeats.out == joined.repeats.weight
-    copy = (unique[1:] == unique[:-1]) & (values[1:] == values[:-1]).all(1) & np.append(copies, True)[repeat[1:]]
-    label = np.cumsum(np.append(True, ~copy)) - 1
-    fold = np.random.default_rng(0).permutation(label[-1] + 1) % min(count, label[-1] + 1)
-    result = np.full(len(y), -1, np.intp)
-    result[there] = fold[label]
-    return result
-
-
-def reach(model: NadarayaWatson) -> Array:
+def reach(model: KernelRegressor) -> Array:
     """The kernel's width along each feature, (d,), over the feature's range; infinite along a constant one.
 
     Of a category that is the width in its coordinates, in which two categories are 1 apart.
@@ -163,8 +158,8 @@ def reach(model: NadarayaWatson) -> Array:
     return relative
 
 
-def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
-    """The estimate and its 95 % band as one feature goes from its least to its greatest value.
+def along(model: KernelRegressor, feature: int, name: str) -> Curve:
+    """The estimate and its 95 % confidence interval as one feature goes from its least to its greatest value.
 
     A row of weight 0 is not there: it has no part in the range, the medians and the data. Other
     categories are at their most frequent level.
@@ -186,7 +181,7 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
     return Curve(name, points[:, feature], estimate, lower, upper, data, column)
 
 
-def among(model: NadarayaWatson, by: Array) -> Among:
+def among(model: KernelRegressor, by: Array) -> Among:
     """The attention of training points to each other, sorted by `by` (n,)."""
     rows = np.flatnonzero(model.sample_weight_ > 0)
     order = rows[np.argsort(by[rows], kind="stable")]

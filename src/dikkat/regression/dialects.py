@@ -6,6 +6,7 @@ import codecs
 import gzip
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,15 +84,17 @@ class Text(NamedTuple):
 
     Attributes:
         form: How it is written.
-        columns: As they came, with the types that pyarrow finds.
-        typed: With the numbers and dates that it does not.
+        columns: The cells as they came, of a file of text as texts.
+        typed: As numbers, dates and texts.
         doubts: Of columns of dates that can be read in two ways, what they hold.
+        identifiers: Columns of whole numbers some of which begin with a 0, which are texts.
     """
 
     form: Form
     columns: pyarrow.Table
     typed: pyarrow.Table
     doubts: dict[int, str]
+    identifiers: frozenset[int] = frozenset()
 
 
 def read(path: Path, suffix: str, options: FormOptions) -> Text:
@@ -113,7 +116,7 @@ def read(path: Path, suffix: str, options: FormOptions) -> Text:
 
 def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
     """The content with the marks in numbers by which most columns are numbers, of those that were not given."""
-    from pyarrow import types
+    from pyarrow import compute, types
 
     result: list[tuple[int, Form, Any, Any]] = []
     for decimal in [options.decimal] if options.decimal else ".,".replace(options.thousands or " ", ""):
@@ -134,9 +137,14 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
         raise InputError(
             f"{path}: the first line looks like numbers ({', '.join(names[:3])}); expected the names of the columns"
         )
-    columns, typed = columns.rename_columns(names), typed.rename_columns(names)
-    typed, doubts = _with_dates(typed)
-    return Text(best, columns, typed, doubts)
+    cells = _parsed(text, form.delimiter, best.decimal, columns.column_names).rename_columns(names)
+    typed, doubts = _with_dates(typed.rename_columns(names))
+    whole = [index for index, kind in enumerate(typed.schema.types) if types.is_integer(kind)]
+    zeros = [compute.any(compute.match_substring_regex(cells.column(index), r"^ *0\d")).as_py() for index in whole]
+    identifiers = frozenset(index for index, is_one in zip(whole, zeros, strict=True) if is_one)
+    for index in identifiers:
+        typed = typed.set_column(index, names[index], cells.column(index))
+    return Text(best, cells, typed, doubts, identifiers)
 
 
 def _check_clear(path: Path, text: str, form: Form, decimals: set[str]) -> None:
@@ -191,7 +199,8 @@ def _delimiter(text: str, allowed: str) -> str:
     return next(regular, allowed[0])
 
 
-def _parsed(text: str, delimiter: str, decimal: str) -> pyarrow.Table:
+def _parsed(text: str, delimiter: str, decimal: str, texts: Sequence[str] = ()) -> pyarrow.Table:
+    """The columns, these as texts and the others with the types that pyarrow finds."""
     import pyarrow
     from pyarrow import csv
 
@@ -201,7 +210,9 @@ def _parsed(text: str, delimiter: str, decimal: str) -> pyarrow.Table:
         pyarrow.BufferReader(text.encode()),
         read_options=csv.ReadOptions(use_threads=False),
         parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in text),
-        convert_options=csv.ConvertOptions(decimal_point=decimal),
+        convert_options=csv.ConvertOptions(
+            decimal_point=decimal, column_types=dict.fromkeys(texts, pyarrow.string()), strings_can_be_null=False
+        ),
     )
 
 

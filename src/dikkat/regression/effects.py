@@ -23,6 +23,8 @@ Source: Li and Racine 2007, chapter 2; Fan and Gijbels 1996, section 3.2.
 """
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,17 +36,42 @@ from dikkat.regression.local import LARGEST, is_far, least_of, lost_to_unseen, p
 from dikkat.regression.smoother import Smoother
 
 
-def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
-    """The gradient (n, p, v) with respect to the numbers at queries in coordinates, and ‖l'‖² (n, p).
+class Local(NamedTuple):
+    """The local systems of n queries.
 
-    NaN where no row is in reach.
+    Attributes:
+        delta: (n, m, p), δ of the numbers.
+        share: (n, m), w.
+        pull: (n, m, p), ∂w/∂x in units of σ at a total that is held.
+        wide: (n, p), the bandwidths.
+        held: (n, p), Λ.
+        design: (n, m, k), z.
+        inverse: (n, k, k), M⁻¹.
+        reached: (n,), True where a row is in reach.
+        value: (m, v), y.
+        weight: (m,), W.
     """
+
+    delta: Tensor
+    share: Tensor
+    pull: Tensor
+    wide: Tensor
+    held: Tensor
+    design: Tensor
+    inverse: Tensor
+    reached: Tensor
+    value: Tensor
+    weight: Tensor
+
+
+def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]:
+    """The local systems at queries in coordinates, in float64, some queries at a time."""
     joined, slopes = smoother.joined, smoother.joined.numbers
     key, value, weight, sigma, spread = (
         torch.tensor(each, dtype=torch.float64, device=smoother.device)
         for each in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
     )
-    amount, result = torch.tensor(smoother.ridge, dtype=torch.float64), []
+    amount = torch.tensor(smoother.ridge, dtype=torch.float64)
     for rows in parts(len(query), key.numel() + 4 * len(key) * (1 + slopes)):
         at = torch.tensor(query[rows], dtype=torch.float64, device=smoother.device)
         wide = sigma if smoother.factors is None else local_bandwidth(sigma, smoother.factors, at)
@@ -53,14 +80,24 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
         share, pull, lse = _weights(smoother.profile, delta, weight)
         lse = lse + lost_to_unseen(joined, at, wide)
         pull, delta, wide = pull[..., :slopes], delta[..., :slopes], wide[:, :slopes]
-        wider = torch.zeros_like(wide)
+        held = ridge_at(ridge_of(amount, spread[:slopes], wide), lse).clamp(max=LARGEST)
+        design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
+        yield rows, Local(delta, share, pull, wide, held, design, inverse, reached, value, weight)
+
+
+def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
+    """The gradient (n, p, v) with respect to the numbers at queries in coordinates, and ‖l'‖² (n, p).
+
+    NaN where no row is in reach.
+    """
+    spread, result = torch.tensor(smoother.joined.spread(), device=smoother.device)[: smoother.joined.numbers], []
+    for rows, local in locals_at(smoother, query):
+        wider = torch.zeros_like(local.wide)
         if smoother.factors is not None:
-            wider = torch.from_numpy(smoother.factors.slope(query[rows])).to(at)
-        pull = pull / wide[:, None] + (pull * delta).sum(-1, keepdim=True) * wider[:, None]
-        ridge = ridge_of(amount, spread[:slopes], wide)
-        fading = 2 / (1 + (wide / spread[:slopes]).square())
-        row = _rows(share, pull, delta, wide, wider, ridge, fading, lse, smoother.degree)
-        result.append(((row.mT @ value).cpu(), (row.square() / weight[:, None]).sum(1).cpu()))
+            wider = torch.from_numpy(smoother.factors.slope(query[rows])).to(wider)
+        fading = 2 / (1 + (local.wide / spread).square())
+        row = _rows(local, wider, fading, smoother.degree)
+        result.append(((row.mT @ local.value).cpu(), (row.square() / local.weight[:, None]).sum(1).cpu()))
     slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
     return slope, norm
 
@@ -83,15 +120,11 @@ def _weights(profile: Profile, delta: Tensor, weight: Tensor) -> tuple[Tensor, T
     )
 
 
-def _rows(
-    share: Tensor, pull: Tensor, delta: Tensor, sigma: Tensor, wider: Tensor, ridge: Tensor, fading: Tensor,
-    lse: Tensor, degree: int,
-) -> Tensor:  # fmt: skip
-    """l', (n, m, p); `wider` is ∂ log f/∂x, and `fading` by how much less of the slopes is then held back."""
+def _system(share: Tensor, delta: Tensor, held: Tensor, lse: Tensor, degree: int) -> tuple[Tensor, Tensor, Tensor]:
+    """z (n, m, k), M⁻¹ (n, k, k), and who has a row in reach (n,)."""
     ones = torch.ones_like(share)[..., None]
     design = torch.cat([ones, delta], 2) if degree else ones
     system = design.mT @ (share[..., None] * design)
-    held = ridge_at(ridge, lse).clamp(max=LARGEST)
     if degree:
         second = system.diagonal(dim1=1, dim2=2)[:, 1:]
         added = held + least_of(lse.dtype) * second
@@ -99,11 +132,19 @@ def _rows(
         system = system + torch.diag_embed(torch.nn.functional.pad(added, (1, 0)))
     reached = torch.isfinite(system).all(2).all(1)
     system = torch.where(reached[:, None, None], system, torch.eye(system.shape[1]).to(system))
-    inverse = torch.linalg.inv(system)
+    return design, torch.linalg.inv(system), reached
+
+
+def _rows(local: Local, wider: Tensor, fading: Tensor, degree: int) -> Tensor:
+    """l', (n, m, p); `wider` is ∂ log f/∂x, and `fading` by how much less of the slopes is then held back."""
+    pull = local.pull / local.wide[:, None]
+    pull = pull + (local.pull * local.delta).sum(-1, keepdim=True) * wider[:, None]
+    design, inverse = local.design, local.inverse
     lever = pull * (design @ inverse[:, :1].mT)
-    change = torch.zeros(*pull.shape[::2], design.shape[2]).to(share)
+    change = torch.zeros(*pull.shape[::2], design.shape[2]).to(pull)
     if degree:
-        change[..., 1:] = torch.diag_embed(1 / sigma) - wider[..., None] * (fading * held * inverse[:, 0, 1:])[:, None]
+        held = wider[..., None] * (fading * local.held * inverse[:, 0, 1:])[:, None]
+        change[..., 1:] = torch.diag_embed(1 / local.wide) - held
     left = (change - lever.mT @ design) @ inverse
-    result: Tensor = lever + share[..., None] * (design @ left.mT)
-    return result.masked_fill(~reached[:, None, None], math.nan)
+    result: Tensor = lever + local.share[..., None] * (design @ left.mT)
+    return result.masked_fill(~local.reached[:, None, None], math.nan)

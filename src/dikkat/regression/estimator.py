@@ -6,18 +6,19 @@ import math
 import os
 from dataclasses import replace
 from numbers import Real
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
 from dikkat.cpu.moments.launch import Profile
 from dikkat.errors import InputError
-from dikkat.regression import collections, effects, files
+from dikkat.regression import collections, effects, files, intervals
 from dikkat.regression.bandwidth import choose
 from dikkat.regression.columns import encoded, warn_of_unseen
 from dikkat.regression.factors import Factors
@@ -33,11 +34,15 @@ from dikkat.regression.validation import (
     check_settings,
     check_size,
     checked_bandwidth,
+    checked_coverage,
     checked_rows,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+
+class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Kernel regression: attention pooling over the training rows, with a bandwidth that is found from them.
 
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
@@ -55,11 +60,11 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); or "epanechnikov", 1 − r² below 1.
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
             "scott", rules of thumb from the features' spreads (a kernel that ends gets the radius with which its
-            standard deviation is that of the rules' Gaussian); "loo": for each feature the one with the least
-            leave-one-out squared error, where copies, rows equal in X and y, are left out together; "aic", with
-            the least corrected AIC instead; or "loo-1se": the simplest, with few
-            features and wide bandwidths, whose leave-one-out error is at most one standard error above the least. Over
-            several outputs that is the mean error: outputs of different units should be brought to one.
+            standard deviation is that of the rules' Gaussian); "auto": for each feature the one with the least
+            leave-one-out squared error, where copies, rows equal in X and y, are left out together, with a penalty on
+            degrees of freedom; "loo", without it; or "aic", with the least corrected AIC. Each allows 0.8 degrees of
+            freedom a row. Over several outputs that is the mean error: outputs of different units should be brought to
+            one.
         order: "constant" or "linear".
         ridge: Of the order "linear", ρ: how many rows' worth of doubt there is that there is a slope. It is as if so
             many more rows at each query, one bandwidth off (or one standard deviation of the feature, where that is
@@ -70,8 +75,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             of its k-th nearest row, in standard deviations of the numbers, over the geometric mean of that distance
             over all rows; none is wider than the widest at a row. Rows with the same numbers count as one; categories
             keep their λ. None for the same bandwidths everywhere; or "auto", with a bandwidth that is searched for, to
-            find by the same criterion whether None or one of four k is best, which takes five times as long: with
-            "loo-1se" a k has to be better by more than a standard error.
+            find by the same criterion whether None or one of four k is best, which takes five times as long.
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
         categorical_features: Which columns hold categories without an order: names, positions or a mask of columns;
             "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and
@@ -91,8 +95,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         kernel_: The kernel that answers: what `kernel` was in `fit`.
         order_: The order that answers: what `order` was in `fit`.
         history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
-            "loo" and "loo-1se" the leave-one-out mean squared error}, of which the last may be larger; empty otherwise,
-            and where there is nothing to choose by.
+            "loo" the leave-one-out mean squared error}; empty otherwise, and where there is nothing to choose by.
         columns_: What each column is, a `dikkat.regression.columns.Column`, where not all are numbers. Columns of dates
             in frames count as days since the first one.
         n_features_in_: d.
@@ -110,7 +113,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     Example:
         >>> import numpy as np
         >>> x = np.linspace(0, 5, 50)
-        >>> model = NadarayaWatson(order="linear").fit(x[:, None], 2 * np.sin(x) + x**0.8)
+        >>> model = KernelRegressor().fit(x[:, None], 2 * np.sin(x) + x**0.8)
         >>> model.predict([[1.0], [2.5]]).round(2)
         array([2.68, 3.28])
     """
@@ -119,8 +122,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self,
         kernel: Profile = "gaussian",
         *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo", "loo-1se", "aic"] = "loo-1se",
-        order: Order = "constant",
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto", "loo", "aic"] = "auto",
+        order: Order = "linear",
         ridge: float | Literal["auto"] = "auto",
         neighbors: Neighbors = None,
         device: str = "cpu",
@@ -196,7 +199,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             X: (n, d).
             return_std: Whether to return the standard deviation too: how far single values lie from the estimate, by
                 the errors with which the rows near the query are predicted from the others, and beyond the data by how
-                far the function may go on from there. `confidence_band` says how far the estimate itself is off.
+                far the function may go on from there. `confidence_interval` says how far the estimate itself is off.
 
         Returns:
             (n,) or (n, outputs), as y was given; or the pair (estimate, standard deviation). Of a Dask collection
@@ -278,7 +281,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
         Example:
             >>> x = np.linspace(0, 5, 50)
-            >>> model = NadarayaWatson(bandwidth=0.3, order="linear", ridge=0).fit(x[:, None], 3 * x)
+            >>> model = KernelRegressor(bandwidth=0.3, ridge=0).fit(x[:, None], 3 * x)
             >>> model.gradient([[1.0], [2.5]]).round(6)
             array([[3.],
                    [3.]])
@@ -296,7 +299,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             return by_columns(slope)
         return by_columns(slope), by_columns(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
 
-    def confidence_band(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+    def confidence_interval(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         r"""Pointwise confidence intervals for the regression function.
 
         They are about a local line that is smoothed less than `predict`'s estimate: with half the bandwidth, or in d
@@ -323,7 +326,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Example:
             >>> x = np.linspace(0, 5, 50)
             >>> model = NadarayaWatson(bandwidth=0.4).fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
-            >>> lower, upper = model.confidence_band([[1.0], [7.0]])
+            >>> lower, upper = model.confidence_interval([[1.0], [7.0]])
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
@@ -337,6 +340,130 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         center, half = band.center, band.half(level)
         center[~reached], half[~reached] = 0.0, math.inf
         return self._output(center - half), self._output(center + half)
+
+    def predict_interval(
+        self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+"
+    ) -> tuple[Array, Array]:
+        r"""Intervals that hold single new values, and are made of the errors with which rows are predicted from others.
+
+        - "jackknife+": as far to both sides, and about as wide everywhere. Of rows that are exchangeable with the new
+          one it holds at least 1 − 2(1 − coverage) of the new values on average, and in practice about `coverage`; for
+          that the bandwidth must not depend on y, and one that was searched for has adapted itself a little.
+        - "local": the quantiles (1 ∓ coverage)/2 of the distribution near the query. It is wider where y varies more,
+          and its ends miss as many values on either side. It holds `coverage` in the limit of many rows near each
+          query.
+        - "split": half of the rows are fitted anew, with a search of their own, and the other half say how far off such
+          a fit is. Of exchangeable rows it holds at least `coverage` of the new values on average, whatever the noise
+          and the search; it is wider, since it learns from fewer rows, and takes as long as a fit.
+
+        None of them holds of rows that depend on each other, nor, beyond the data, of any place by itself.
+
+        Args:
+            X: (n, d).
+            coverage: The share of new values that the intervals should hold, between 0 and 1.
+            method: "jackknife+", "local" or "split".
+
+        Returns:
+            The lower and the upper ends, (n,) each, in units of y; infinite where rows are too few to tell.
+
+        Raises:
+            ValueError: As for `predict`; a coverage that is not between 0 and 1, another method, several targets.
+
+        Source: Barber, Candès, Ramdas and Tibshirani 2021; the formulas are in `dikkat.regression.intervals`.
+
+        Example:
+            >>> x = np.linspace(0, 5, 50)
+            >>> model = KernelRegressor().fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
+            >>> lower, upper = model.predict_interval([[1.0]])
+            >>> (upper - lower).round(1).tolist(), bool(lower[0] < np.sin(1.0) < upper[0])
+            ([0.3], True)
+        """
+        if method not in get_args(intervals.Method):
+            raise ValueError(f"method: got {method!r}; expected 'jackknife+', 'local' or 'split'")
+        lower, upper = intervals.interval(self, self._query(X), checked_coverage(coverage), method)
+        return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
+
+    def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
+        """Quantiles of a single new value at each query, by the errors of the rows near it.
+
+        They never cross. Their guarantee is that of `predict_interval` with the method "local".
+
+        Args:
+            X: (n, d).
+            q: (k,) numbers between 0 and 1, in any order.
+
+        Returns:
+            (n, k), in units of y, in the order of q; infinite where rows are too few to tell.
+
+        Raises:
+            ValueError: As for `predict`; a q that is not between 0 and 1, several targets.
+
+        Example:
+            >>> x = np.linspace(0, 5, 50)
+            >>> model = KernelRegressor().fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
+            >>> model.predict_quantiles([[1.0]], [0.1, 0.5, 0.9]).round(1)
+            array([[0.7, 0.8, 1. ]])
+        """
+        levels = np.asarray(q, np.float64)
+        if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
+            raise ValueError(f"q: got {q!r}; expected a list of numbers between 0 and 1, such as [0.1, 0.5, 0.9]")
+        return intervals.quantiles(self, self._query(X), levels).astype(self.X_train_.dtype)
+
+    def sample(self, X: ArrayLike, n_samples: int = 1, random_state: object = None) -> Array:
+        """New values at each query, drawn at random by the same distribution as `predict_quantiles`.
+
+        Args:
+            X: (n, d).
+            n_samples: k, how many at each query; at least 1.
+            random_state: Where the random numbers begin, as scikit-learn takes it.
+
+        Returns:
+            (n, k), in units of y.
+
+        Raises:
+            ValueError: As for `predict`; several targets, or fewer than two rows, which have no errors.
+
+        Example:
+            >>> x = np.linspace(0, 5, 50)
+            >>> KernelRegressor().fit(x[:, None], np.sin(x)).sample([[1.0], [2.0]], 3, random_state=0).shape
+            (2, 3)
+        """
+        if n_samples is None:
+            raise ValueError("n_samples: got None; expected a whole number of at least 1")
+        check_count("n_samples", n_samples)
+        query = self._query(X)
+        drawn = intervals.sample(self, query, int(n_samples), check_random_state(random_state))
+        return drawn.astype(self.X_train_.dtype)
+
+    def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes:
+        """Draw the rows, the estimate, and the intervals that hold new values, along the only feature.
+
+        Args:
+            ax: Where to; None for matplotlib's current axes.
+            coverage: As for `predict_interval`, of the method "local".
+
+        Returns:
+            The axes.
+
+        Raises:
+            ValueError: More than one feature, or one of categories; a coverage that is none; several targets.
+        """
+        check_is_fitted(self)
+        if self.n_features_in_ > 1 or any(column.coded for column in self.columns_):
+            raise ValueError(f"X: got {self.n_features_in_} features in fit; expected one of numbers, to plot along")
+        if ax is None:
+            from matplotlib import pyplot
+
+            ax = pyplot.gca()
+        x = self.X_train_[:, 0]
+        at = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
+        lower, upper = intervals.interval(self, at, checked_coverage(coverage), "local")
+        ax.plot(x, self.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
+        (line,) = ax.plot(at[:, 0], np.asarray(self._answer(at)).ravel())
+        ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
+        ax.set_xlabel(str(getattr(self, "feature_names_in_", ["x"])[0]))
+        ax.set_ylabel(self.target_name_ or "y")
+        return ax
 
     def effective_neighbors(self, X: ArrayLike) -> Array:
         r"""The number of training rows that have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
@@ -574,6 +701,32 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return {
             name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()
         }
+
+
+class NadarayaWatson(KernelRegressor):
+    """`KernelRegressor` of the constant order by default: the weighted mean, as the textbook has it.
+
+    Example:
+        >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5]])
+        array([3.])
+    """
+
+    def __init__(
+        self,
+        kernel: Profile = "gaussian",
+        *,
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto", "loo", "aic"] = "auto",
+        order: Order = "constant",
+        ridge: float | Literal["auto"] = "auto",
+        neighbors: Neighbors = None,
+        device: str = "cpu",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+    ) -> None:
+        super().__init__(
+            kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, device=device,
+            categorical_features=categorical_features, ordered_features=ordered_features,
+        )  # fmt: skip
 
 
 def _check_at_hand(**given: object) -> None:

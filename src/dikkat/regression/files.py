@@ -22,7 +22,7 @@ from dikkat.storage.tensors import described, misfits
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 5
+VERSION = 6
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -92,6 +92,7 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
     """All but the tensors. Version 1 knew no ridge, and its lines are without one; 2 numbers alone; 3 no neighbours.
 
     4 had settings, kernels and criteria that are no more: where these say what is done now it is read, else refused.
+    The default criterion of 5 is that of now in another form.
     """
     try:
         content = json.loads(metadata.get(_KEY, "null"))
@@ -108,6 +109,8 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
         for name in _GONE.keys() & settings.keys():
             if (given := settings.pop(name)) not in _GONE[name]:
                 raise InputError(f"{path}: {name}: got {given!r}, a setting that is no more; fit again without it")
+        if settings.get("bandwidth") == "loo-1se":
+            settings["bandwidth"] = "auto"
         later = {name: value for name, value in _LATER.items() if name in known}
         content["settings"] = later | settings
         content = {"ridge": 0.0, "columns": [], "target": None, "neighbors": None} | content

@@ -256,10 +256,21 @@ class Joined(NamedTuple):
             np.concatenate([weight, shared.out]),
         )
 
-    def of(self, unique: NDArray[np.intp], y: Array, weight: Array) -> "Joined":
-        """Rows with the coordinates of these unique rows, of values less `origin`, from which theirs are taken too."""
-        made = join(self.x[unique], y, weight, self.feature, self.numbers, self.center)
-        return made._replace(origin=made.origin + self.origin)
+    def folds(self, rows: Rows, count: int) -> NDArray[np.intp]:
+        """The fold of each row, (n,), at random, and the same whatever the order of the rows; −1 for a row of weight 0.
+
+        Copies of a row, which a search leaves out together, are in one fold. Of fewer rows than folds each is one.
+        """
+        there, y = np.flatnonzero(self.inverse >= 0), rows.y.reshape(len(rows.y), -1)
+        there = there[np.lexsort([rows.weight[there], self.inverse[there], *y[there].T[::-1]])]
+        unique, repeat, values = self.inverse[there], self.repeat[there], y[there]
+        copies = self.repeats.out == self.repeats.weight
+        copy = (unique[1:] == unique[:-1]) & (values[1:] == values[:-1]).all(1) & np.append(copies, True)[repeat[1:]]
+        label = np.cumsum(np.append(True, ~copy)) - 1
+        fold = np.random.default_rng(0).permutation(label[-1] + 1) % min(count, label[-1] + 1)
+        result = np.full(len(y), -1, np.intp)
+        result[there] = fold[label]
+        return result
 
 
 def join(

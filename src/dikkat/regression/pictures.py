@@ -29,13 +29,13 @@ _WIDEST = 10.0  # largest bandwidth drawn, over the feature's range
 
 
 def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
-    """A regression on one feature: the points, the estimate, and its 95 % band."""
+    """A regression on one feature: the points, the estimate, and its 95 % confidence intervals."""
     figure = _figure(6.4, 4.2)
     axes = figure.subplots()
     shown = _some(len(observed), _POINTS)
     label = "data" if len(shown) == len(observed) else f"{len(shown):,} of {len(observed):,} data points"
     axes.plot(curve.data[shown], observed[shown], **_dots(len(shown)), label=label)
-    _band(axes, curve)
+    _intervals(axes, curve)
     _limit(axes, observed, curve.estimate)
     _name(axes, curve.name, target)
     axes.legend(frameon=False)
@@ -60,7 +60,7 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
     _name(grid[0], f"{_short(target)}, predicted", f"{_short(target)}, observed")
     for axes, curve in zip(grid[1:panels], curves, strict=True):
         axes.sharey(grid[1])
-        _band(axes, curve)
+        _intervals(axes, curve)
         if not curve.column.coded:
             marks = np.sort(curve.data)[np.linspace(0, len(curve.data) - 1, min(len(curve.data), _TICKS)).astype(int)]
             height, transform = np.full(len(marks), 0.02), axes.get_xaxis_transform()
@@ -161,15 +161,15 @@ def _colour_bar(figure: Figure, image: AxesImage, axes: list[Axes], extend: str 
 
 
 def _limit(axes: Axes, *values: Array) -> None:
-    """Set the height by these values: a band may be far wider where there are few data."""
+    """Set the height by these values: an interval may be far wider where there are few data."""
     finite = np.concatenate([each[np.isfinite(each)] for each in values])
     low, high = float(finite.min()), float(finite.max())
     margin = 0.05 * (high - low) or 0.5
     axes.set_ylim(low - margin, high + margin)
 
 
-def _band(axes: Axes, curve: Curve) -> None:
-    """The estimate and its band, over numbers, dates or categories."""
+def _intervals(axes: Axes, curve: Curve) -> None:
+    """The estimate and its intervals, over numbers, dates or categories."""
     if curve.column.kind == "date":
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -178,12 +178,12 @@ def _band(axes: Axes, curve: Curve) -> None:
     if curve.column.coded:
         names = [_short(str(level)) for level in curve.column.levels]
         center, half = (curve.upper + curve.lower) / 2, (curve.upper - curve.lower) / 2
-        axes.errorbar(curve.at, center, half, fmt="none", color="C0", alpha=0.5, label="95 % band")
+        axes.errorbar(curve.at, center, half, fmt="none", color="C0", alpha=0.5, label="95 % confidence")
         axes.plot(curve.at, curve.estimate, "o", color="C0", label="estimate")
         axes.set_xticks(curve.at, names, rotation=30 if len(names) > 3 else 0)
         _plain(axes.get_xticklabels())
         return
-    axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % band")
+    axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % confidence")
     axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
 
 

@@ -8,7 +8,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression.diagnostics import leave_out
-from dikkat.regression.estimator import NadarayaWatson
+from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array, Rows
 from dikkat.regression.validation import check_count
 
@@ -27,7 +27,7 @@ class Significance(NamedTuple):
     permuted: Array
 
 
-def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: object = 0) -> Significance:
+def significance(model: KernelRegressor, n_permutations: int = 99, random_state: object = 0) -> Significance:
     r"""Test for each column that y does not depend on it.
 
     The cells of one column are exchanged among the rows at random, the bandwidth is found anew, and each row predicted
@@ -57,7 +57,7 @@ def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: 
     Example:
         >>> random = np.random.default_rng(0)
         >>> x = random.uniform(0, 3, (60, 2))
-        >>> model = NadarayaWatson().fit(x, np.sin(2 * x[:, 0]) + 0.2 * random.normal(size=60))
+        >>> model = KernelRegressor().fit(x, np.sin(2 * x[:, 0]) + 0.2 * random.normal(size=60))
         >>> float(significance(model, n_permutations=19).p_value[0])
         0.05
     """

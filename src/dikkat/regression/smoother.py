@@ -41,7 +41,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from dikkat.cpu.moments.launch import Profile, Window
-from dikkat.regression.criterion import Criterion
+from dikkat.regression.criterion import Criterion, Trial
 from dikkat.regression.factors import Factors, local_bandwidth
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
@@ -61,6 +61,7 @@ from dikkat.regression.local import (
 
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
 _WIDER = 2.0  # the bandwidth of errors over that of values
+_ENOUGH, _WIDENINGS = 50.0, 20  # rows whose errors make a distribution; most steps by which their window is widened
 _ALONE = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
 _FREE = 0.5  # degrees of freedom below which a quantile says nothing: from 600 standard errors on at 95 %
 _GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
@@ -140,6 +141,37 @@ class Smoother:
             return (self._deviation(seen, far.square().sum(1, keepdim=True)),)
 
         return self._by_parts(np.hstack([query, self.nearest(query) @ self.joined.x]), self._wide, work)[0]
+
+    def errors_near(self, query: Array) -> Iterator[tuple[slice, Array, Array]]:
+        """Some queries at a time: τ² (n, v), and the probabilities of the rows' errors (n, m), less than 1 in all."""
+
+        def looked_at(part: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(part)
+            around = moments(part, self._wide, window, degree=1)
+            return part + around.offset * window.bandwidth, around.lse
+
+        at, lse = self._by_parts(query, self._wide, looked_at)
+        if (lost := ~np.isfinite(lse)).any():
+            at[lost] = self.nearest(query[lost]) @ self.joined.x
+        for rows in parts(len(at), self.joined.x.size):
+            part = torch.tensor(at[rows], device=self.device)
+            window = self._window(part, _WIDER)
+            window = replace(window, bandwidth=window.bandwidth.expand(len(part), -1).contiguous())
+            for _ in range(_WIDENINGS):
+                mass = moments(part, self._wide, window).lse.exp()[:, None]
+                few = mass < min(_ENOUGH, 0.8 * float(self.joined.weight.sum()))
+                if not few.any():
+                    break
+                window = replace(window, bandwidth=window.bandwidth * torch.where(few, 1.5, 1.0))
+            share = weights(part, self._wide, window) * mass / (1 + mass)
+            yield rows, self._errors(part)[0].cpu().numpy(), share.cpu().numpy()
+
+    @cached_property
+    def left_out(self) -> tuple[Criterion, Trial]:
+        """The leave-one-out criterion of these bandwidths."""
+        criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge, factors=self.factors)
+        first = np.searchsorted(self.joined.feature, range(self.joined.features))
+        return criterion, criterion(np.log(self.bandwidth)[first])
 
     def band(self, query: Array) -> tuple[Band, NDArray[np.bool_]]:
         """The band at queries, and True for those that have one, (n,)."""
@@ -292,8 +324,7 @@ class Smoother:
             torch.tensor(each, dtype=torch.float64, device=self.device)
             for each in (self.joined.within, self.joined.weight)
         )
-        criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge, factors=self.factors)
-        trial = criterion(np.log(self.bandwidth)[np.searchsorted(self.joined.feature, range(self.joined.features))])
+        criterion, trial = self.left_out
         share = trial.kept[:, None]
         kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
         values = torch.cat([criterion.loss(trial), (share * trial.left).square() + within, kept], 1)

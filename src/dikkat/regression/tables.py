@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
 import io
 import os
@@ -35,9 +36,8 @@ class Table:
         path: The file.
         suffix: What kind it is: ".csv", ".tsv", ".txt", ".dat" or ".parquet".
         form: How it is written, where it is text; predictions are written alike.
-        columns: The columns as they came, with the types that pyarrow finds.
-        typed: The columns with the numbers and dates that it does not: those with something between their thousands,
-            and those whose day or month is first.
+        columns: The cells as they came, of a file of text as texts.
+        typed: The columns as numbers, dates and texts.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: FormOptions = FormOptions()) -> None:  # noqa: B008  # a constant
@@ -52,7 +52,7 @@ class Table:
         """
         self.path = Path(path)
         self.suffix = _suffix(self.path)
-        self.form, self.columns, self.typed, self._doubts = _read(self.path, self.suffix, options)
+        self.form, self.columns, self.typed, self._doubts, self._identifiers = _read(self.path, self.suffix, options)
         if not self.columns.num_rows:
             raise InputError(f"{self.path}: there are no rows in it; at least one is needed")
 
@@ -114,13 +114,15 @@ class Table:
         if _holds_numbers(column.type) or _holds_dates(column.type):
             return ""
         held = _Held.of(column)
-        if held.numbers or index in self._doubts:
+        if index not in self._identifiers and (held.numbers or index in self._doubts):
             raise InputError(
                 f"{self.path}: column {name!r} {self._doubts.get(index, held)}; correct it, leave it out with "
                 f"--without, or take its cells as categories with --categorical {name}"
             )
         count, rows = len({value for _, value in held.cells}) if _holds_text(column.type) else 0, len(held.cells)
         if not 1 < count <= min(_LEVELS, rows // 2):
+            if index in self._identifiers:
+                return f"holds identifiers ({_shown(held.cells[:1])})"
             return f"{held}, the same in all rows" if count == 1 else str(held)
         return ""
 
@@ -172,11 +174,15 @@ class Table:
         """Refuse columns that could not be written, before there is anything to put in them."""
         if there := [name for name in names if name in self.names]:
             raise InputError(f"{self.path}: there is a column {there[0]!r} already; rename it, or leave it out")
-        _encoded(path, _joined(self.columns.slice(0, 1), dict.fromkeys(names, np.zeros(1))), self.form)
+        _encoded(path, _joined(self._cells(path).slice(0, 1), dict.fromkeys(names, np.zeros(1))), self.form)
 
     def write(self, path: str | os.PathLike[str], more: Mapping[str, Array]) -> None:
         """Write the table, with columns added on the right, whole or not at all; text is written as it came."""
-        write_whole(path, _encoded(path, _joined(self.columns, more), self.form))
+        write_whole(path, _encoded(path, _joined(self._cells(path), more), self.form))
+
+    def _cells(self, path: str | os.PathLike[str]) -> pyarrow.Table:
+        """The columns as they are written: in Parquet with their types, else as they came."""
+        return self.typed if _suffix(Path(path)) == _PARQUET else self.columns
 
     def _column(self, name: str, lacking: bool = False) -> NDArray[np.float64]:
         import pyarrow
@@ -260,19 +266,20 @@ def _joined(columns: pyarrow.Table, more: Mapping[str, Array]) -> pyarrow.Table:
 def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -> bytes:
     """A table as its file's bytes."""
     import pyarrow
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
 
-    suffix, content = _suffix(Path(path)), io.BytesIO()
+    suffix = _suffix(Path(path))
     try:
         if suffix == _PARQUET:
+            content = io.BytesIO()
             parquet.write_table(columns, content)
             return content.getvalue()
-        allowed = DELIMITERS[suffix]
-        options = csv.WriteOptions(delimiter=form.delimiter if form.delimiter in allowed else allowed[0])
-        csv.write_csv(_with_decimals(columns, form.decimal), content, options)
-        if form.encoding == "utf-8":
-            return content.getvalue()
-        return content.getvalue().decode().encode(form.encoding)
+        allowed, text = DELIMITERS[suffix], io.StringIO(newline="")
+        delimiter = form.delimiter if form.delimiter in allowed else allowed[0]
+        writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(columns.column_names)
+        writer.writerows(zip(*_as_texts(columns, form.decimal), strict=True))
+        return text.getvalue().encode(form.encoding)
     except pyarrow.ArrowException as error:
         raise InputError(f"{path}: cannot be written as {suffix[1:]} ({error})") from error
     except UnicodeEncodeError as error:
@@ -283,15 +290,16 @@ def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -
         ) from error
 
 
-def _with_decimals(columns: pyarrow.Table, decimal: str) -> pyarrow.Table:
-    """Fractions as text with the mark before their decimals, where that is not a point."""
+def _as_texts(columns: pyarrow.Table, decimal: str) -> list[list[str | None]]:
+    """The cells of each column, of fractions with this mark before their decimals."""
     from pyarrow import compute, string, types
 
-    for index, field in enumerate(columns.schema if decimal != "." else ()):
-        if types.is_floating(field.type):
-            written = compute.replace_substring(columns.column(index).cast(string()), ".", decimal)
-            columns = columns.set_column(index, field.name, written)
-    return columns
+    result = []
+    for column in columns.columns:
+        cells = column.cast(string())
+        is_marked = decimal != "." and types.is_floating(column.type)
+        result.append((compute.replace_substring(cells, ".", decimal) if is_marked else cells).to_pylist())
+    return result
 
 
 def _holds_numbers(kind: Any) -> bool:

@@ -77,6 +77,13 @@ def check_count(name: str, given: object) -> None:
         raise ValueError(f"{name}: got {given!r}; expected a whole number of at least 1, or None for all")
 
 
+def checked_coverage(given: object) -> float:
+    """The share of new values that an interval holds."""
+    if not (isinstance(given, Real) and 0 < float(given) < 1):
+        raise ValueError(f"coverage: got {given!r}; expected a number between 0 and 1, such as 0.9")
+    return float(given)
+
+
 def checked_rows(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, before: Rows | None
 ) -> Rows:

@@ -1,0 +1,144 @@
+r"""The distribution of a new value at a query, from the errors with which training rows are predicted from the others.
+
+**Local.** With $e_i = y_i - \hat y_{-i}(x_i)$ and $\tilde w_i(x)$ the kernel's weights, 1 at the middle, at twice the
+bandwidth about the mean point that x looks at, a new value is $\hat y(x) + c(x)\, e_i$ with the probability
+$\tilde w_i / (1 + \sum_l \tilde w_l)$. What is left of 1 lies beyond all of these, at either end: where few rows have a
+say, far quantiles are infinite. c is 1 among the data, and beyond them grows as the standard deviation does.
+
+**Jackknife+.** The ends are quantiles of $\hat y_{-i}(x) \mp |e_i|$. No fit is made anew: with $z_i$, θ and M as in
+`dikkat.regression.effects` and $u = M^{-1} e_1$,
+
+$$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}{1 - w_i\, z_i^\top M^{-1} z_i} . $$
+
+**Split.** One half of the rows is fitted anew, and a new value is as far off as those of the other half are.
+
+Source: Barber, Candès, Ramdas and Tibshirani 2021, Predictive inference with the jackknife+; Lei, G'Sell, Rinaldo,
+Tibshirani and Wasserman 2018, section 2.2 (split); Guan 2023, Localized conformal prediction (the weight of 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import clone
+
+from dikkat.regression.effects import Local, locals_at
+from dikkat.regression.joined import Array, Repeats, Rows
+
+Method = Literal["jackknife+", "local", "split"]
+
+
+def interval(model: Any, query: Array, coverage: float, method: Method) -> tuple[Array, Array]:
+    """The ends, (n,) each, at queries in coordinates."""
+    if method == "local":
+        outside = (1 - coverage) / 2
+        return tuple(quantiles(model, query, np.array([outside, 1 - outside])).T)
+    if method == "split":
+        return _split(model, query, coverage)
+    rows, errors = _errors(model)
+    lower, upper = np.full((2, len(query)), np.inf) * [[-1], [1]]
+    if rows.times.sum() > 1:
+        for part, centers in _left_out(model, rows, query):
+            upper[part] = _quantile(centers + np.abs(errors), rows.weight, coverage)
+            lower[part] = -_quantile(np.abs(errors) - centers, rows.weight, coverage)
+    return lower, upper
+
+
+def quantiles(model: Any, query: Array, q: Array) -> Array:
+    """The quantiles q (k,) of a new value, (n, k), at queries in coordinates."""
+    result = np.empty((len(query), len(q)))
+    for part, mean, growth, errors, share in _distribution(model, query):
+        order = np.argsort(errors, kind="stable")
+        below, ends = np.cumsum(share[:, order], 1), np.append(errors[order], np.inf)
+        rest = 1 - below[:, -1]
+        for k, level in enumerate(q):
+            wanted = level - rest * (level < 0.5)
+            error = ends[(below < wanted[:, None] - 1e-12).sum(1)]
+            result[part, k] = mean + growth * np.where(wanted > 0, error, -np.inf)
+    return result
+
+
+def sample(model: Any, query: Array, count: int, random: np.random.RandomState) -> Array:
+    """So many new values at each query in coordinates, (n, count)."""
+    result = np.empty((len(query), count))
+    for part, mean, growth, errors, share in _distribution(model, query):
+        reached = np.cumsum(share, 1)
+        drawn = random.uniform(size=(len(share), count)) * reached[:, -1:]
+        chosen = np.array([np.searchsorted(*each, side="right") for each in zip(reached, drawn, strict=True)])
+        result[part] = mean[:, None] + growth[:, None] * errors[chosen.clip(max=len(errors) - 1)]
+    return result
+
+
+def _distribution(model: Any, query: Array) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
+    """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
+    rows, errors = _errors(model)
+    smoother = model._current()
+    mean, deviation = (np.asarray(each, np.float64) for each in model._answer(query, return_std=True))
+    if rows.times.sum() == 1:
+        errors = np.full(1, np.inf)
+    own = rows.weight / smoother.joined.weight[rows.unique]
+    for part, variance, share in smoother.errors_near(query):
+        usual = np.sqrt(variance[:, 0])
+        growth = np.divide(deviation[part], usual, out=np.ones_like(usual), where=(usual > 0) & np.isfinite(usual))
+        yield part, mean[part], growth.clip(1), errors, share[:, rows.unique] * own
+
+
+def _errors(model: Any) -> tuple[Repeats, Array]:
+    """The rows that are left out one by one, and their errors (m,)."""
+    if model.n_outputs_ > 1:
+        raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one, since each has its own distribution")
+    rows, (_, trial) = model._current().joined.rows(), model._current().left_out
+    alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
+    return rows, -torch.cat([trial.left[alone], trial.repeated])[:, 0].cpu().numpy()
+
+
+def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, Array]]:
+    """Some queries at a time: the estimates without each of the rows, (n, m)."""
+    smoother, joined = model._current(), model._current().joined
+    part_of, y = rows.out / joined.weight[rows.unique], rows.y[:, 0]
+    rest = joined.weight.sum() - rows.out
+    others = (joined.weight @ joined.y[:, 0] - rows.out * y) / np.where(rest > 0, rest, 1)
+    answer = np.asarray(model._answer(query), np.float64)
+    for part, local in locals_at(smoother, query):
+        design, inverse, theta, share = (each.cpu().numpy() for each in _solved(local))
+        design, share = design[:, rows.unique], share[:, rows.unique] * part_of
+        row = design @ inverse
+        left = y - (design @ theta[..., None])[..., 0]
+        kept = 1 - share * (row * design).sum(-1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            without = theta[:, :1] - share * row[..., 0] * left / kept
+        result = np.where(kept > 1e-9, without, others) + joined.origin[0]
+        yield part, np.where(local.reached.cpu().numpy()[:, None], result, answer[part, None])
+
+
+def _solved(local: Local) -> tuple[torch.Tensor, ...]:
+    """z (n, m, k), M⁻¹ (n, k, k), θ (n, k) and w (n, m)."""
+    total = local.design.mT @ (local.share * local.value[:, 0])[..., None]
+    return local.design, local.inverse, (local.inverse @ total)[..., 0], local.share
+
+
+def _quantile(values: Array, weight: Array, level: float) -> Array:
+    """(n,): of values (n, m) the one that a share `level` of the weights and of one more row is not above; else ∞."""
+    order = np.argsort(values, 1)
+    index = (np.cumsum(weight[order], 1) < level * (weight.sum() + 1) - 1e-9).sum(1)
+    ends = np.hstack([np.take_along_axis(values, order, 1), np.full((len(values), 1), np.inf)])
+    return np.asarray(ends[np.arange(len(values)), index])
+
+
+def _split(model: Any, query: Array, coverage: float) -> tuple[Array, Array]:
+    _errors(model)
+    rows = model._rows
+    fold = model._current().joined.folds(rows, 2)
+    if fold.max() < 1:
+        return np.full(len(query), -np.inf), np.full(len(query), np.inf)
+    learned, held = (np.flatnonzero(fold == each) for each in (0, 1))
+    other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
+    half = other._fitted(Rows(rows.x[learned], rows.y[learned], rows.weight[learned], rows.columns))
+    y = rows.y[held].reshape(len(held))
+    errors = np.abs(y - np.asarray(half._answer(rows.coding.coordinates(rows.x[held]))).reshape(len(held)))
+    center = np.asarray(half._answer(query), np.float64).reshape(len(query))
+    reach = _quantile(errors[None], rows.weight[held].astype(np.float64), coverage)
+    return center - reach, center + reach

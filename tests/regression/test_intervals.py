@@ -1,0 +1,123 @@
+import dense
+import numpy as np
+import pytest
+
+from dikkat.regression import KernelRegressor
+
+ROWS, QUERIES = 37, 5
+METHODS = ["jackknife+", "local", "split"]
+
+
+def _data(rows=ROWS, seed=0):
+    random = np.random.default_rng(seed)
+    x, query = random.uniform(0, 4, (rows, 2)), random.uniform(0, 4, (QUERIES, 2))
+    return x, np.sin(x[:, 0]) + 0.3 * random.normal(size=rows), query
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_jackknife_is_that_of_fits_without_each_row(kernel, order):
+    x, y, query = _data()
+    sigma = np.array([1.3, 2.9])
+    model = KernelRegressor(kernel, bandwidth=sigma, order=order, ridge=0).fit(x, y)
+    below, above = np.empty((2, QUERIES, ROWS))
+    for i in range(ROWS):
+        rest = np.arange(ROWS) != i
+        *center, own = dense.predict(kernel, order, np.vstack([query, x[i]]), x[rest], y[rest], sigma)
+        below[:, i], above[:, i] = center - abs(y[i] - own), center + abs(y[i] - own)
+    lower, upper = model.predict_interval(query, coverage=0.8)
+    count = int(np.ceil(0.8 * (ROWS + 1)))
+    np.testing.assert_allclose(lower, np.sort(below)[:, ROWS - count], atol=1e-7)
+    np.testing.assert_allclose(upper, np.sort(above)[:, count - 1], atol=1e-7)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_quantiles_are_those_of_errors_weighted_by_the_kernel(order):
+    x, y, query = _data(101)
+    sigma = np.array([30.0, 30.0])  # among which all rows weigh nearly alike
+    model = KernelRegressor(bandwidth=sigma, order=order, ridge=0).fit(x, y)
+    rest = [np.arange(101) != i for i in range(101)]
+    left = [dense.predict("gaussian", order, x[i : i + 1], x[rest[i]], y[rest[i]], sigma)[0] for i in range(101)]
+    errors = np.sort(y - left)
+    found = model.predict_quantiles(query, [0.9, 0.1]) - model.predict(query)[:, None]
+    np.testing.assert_allclose(found[:, 0], errors[91], atol=2e-2)  # the 92nd of 101 rows and one more
+    np.testing.assert_allclose(found[:, 1], errors[9], atol=2e-2)
+
+
+def test_skewed_noise_is_missed_as_often_on_either_side():
+    random = np.random.default_rng(1)
+    x = random.uniform(0, 4, 1201)
+    y = np.sin(x) + random.exponential(1 + x / 4)
+    model = KernelRegressor().fit(x[:401, None], y[:401])
+    lower, upper = model.predict_interval(x[401:, None], 0.9, "local")
+    below, above = np.mean(y[401:] < lower), np.mean(y[401:] > upper)
+    assert 0.01 < min(below, above) <= max(below, above) < 0.09
+    wide = (upper - lower)[np.argsort(x[401:])]
+    assert wide[:200].mean() < wide[-200:].mean()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_intervals_hold_new_values_about_as_often_as_they_say(method):
+    x, y, _ = _data(1009, seed=2)
+    model = KernelRegressor().fit(x[:211], y[:211])
+    lower, upper = model.predict_interval(x[211:], 0.8, method)
+    assert 0.73 < np.mean((lower <= y[211:]) & (y[211:] <= upper)) < 0.87
+
+
+def test_draws_have_the_same_distribution():
+    x, y, query = _data(211)
+    model = KernelRegressor().fit(x, y)
+    drawn = model.sample(query, 20_011, random_state=0)
+    assert drawn.shape == (QUERIES, 20_011)
+    below = (drawn[:, None] < model.predict_quantiles(query, [0.2, 0.5, 0.8])[..., None]).mean(2)
+    np.testing.assert_allclose(below, np.tile([0.2, 0.5, 0.8], (QUERIES, 1)), atol=0.04)
+    np.testing.assert_array_equal(drawn, model.sample(query, 20_011, random_state=0))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_few_rows_do_not_tell(rows, method):
+    x, y, query = _data()
+    lower, upper = KernelRegressor().fit(x[:rows], y[:rows]).predict_interval(query, 0.9, method)
+    np.testing.assert_array_equal([lower, upper], np.outer([-np.inf, np.inf], np.ones(QUERIES)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equal_values_are_certain(method):
+    x, _, query = _data(101)
+    lower, upper = KernelRegressor(bandwidth=1.0).fit(x, np.full(101, 3.0)).predict_interval(query, 0.8, method)
+    np.testing.assert_allclose([lower, upper], 3.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_copies_are_one_row_of_their_weight(method):
+    x, y, query = _data(53)
+    weight = np.random.default_rng(3).integers(1, 4, 53)
+    one, other = KernelRegressor(bandwidth=1.0), KernelRegressor(bandwidth=1.0)
+    one.fit(x, y, weight)
+    other.fit(np.repeat(x, weight, 0), np.repeat(y, weight))
+    np.testing.assert_allclose(
+        one.predict_interval(query, 0.8, method), other.predict_interval(query, 0.8, method), rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("coverage", [0, 1, 1.5, None, "0.9"])
+def test_a_coverage_that_is_none(coverage):
+    x, y, query = _data()
+    with pytest.raises(ValueError, match=r"coverage: got .*; expected a number between 0 and 1"):
+        KernelRegressor(bandwidth=1.0).fit(x, y).predict_interval(query, coverage)
+
+
+def test_other_arguments_that_are_none():
+    x, y, query = _data()
+    model = KernelRegressor(bandwidth=1.0).fit(x, y)
+    with pytest.raises(ValueError, match="method: got 'jackknife'; expected"):
+        model.predict_interval(query, method="jackknife")
+    with pytest.raises(ValueError, match=r"q: got .*; expected a list of numbers between 0 and 1"):
+        model.predict_quantiles(query, [0.5, 1.0])
+    with pytest.raises(ValueError, match="n_samples: got 0"):
+        model.sample(query, 0)
+    two = model.fit(x, np.column_stack([y, y]))
+    for ask in (two.predict_interval, two.sample, lambda q: two.predict_quantiles(q, [0.5])):
+        with pytest.raises(ValueError, match="y: got 2 targets in fit; expected one"):
+            ask(query)

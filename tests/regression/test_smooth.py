@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from dikkat.regression import KernelRegressor, lowess, smooth
+
+X = np.array([0.3, 2.9, 1.1, 1.1, 4.7, 3.7, 0.7, 5.3, 2.3, 4.1, 6.1, 1.9, 3.1])
+Y = np.array([1.3, 0.7, 2.9, 2.3, -1.1, -0.7, 1.9, -0.2, 9.7, -1.3, 1.1, 2.2, 0.4])
+# By statsmodels 0.15.0.
+LOWESS = {
+    (2 / 3, 3): [
+        1.6278334801711434, 1.9126193983515445, 2.1446755767065766, 2.1446755767065766, 1.82947843742983,
+        1.4638528879125874, 0.6617167819957709, 0.35302041179471366, -0.43546411598948387, -0.5499954757820241,
+        -0.3592400971462124, -0.01837632816650281, 0.5115841323545295,
+    ],
+    (0.4, 0): [
+        1.2831646184102712, 1.9352123892475597, 2.5999999999999996, 2.5999999999999996, 4.741213235413487,
+        4.557386403838473, 2.2042818387718586, 0.7292439453815492, -0.6548977305120455, -1.0041360728216782,
+        -0.8155234461182614, -0.13256050118476037, 1.055893906094481,
+    ],
+    (1.0, 1): [
+        2.585251799451771, 2.2895598925155416, 1.9840229539679148, 1.9840229539679148, 1.3623497206520316,
+        1.051745418360938, 0.5819581895231599, 0.4110327604682203, 0.06301185786047948, -0.04953833208209356,
+        -0.19586907042401316, -0.31011040886523067, -0.3825793411120265,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("frac", "it"), LOWESS)
+def test_lowess_by_statsmodels(frac, it):
+    found = lowess(Y, X, frac, it)
+    np.testing.assert_array_equal(found[:, 0], np.sort(X))
+    np.testing.assert_allclose(found[:, 1], LOWESS[frac, it], atol=1e-10)
+
+
+def test_lowess_at_one_place_gives_a_value_back():
+    np.testing.assert_array_equal(lowess([5.0, 5.0], [1.0, 1.0]), [[1.0, 5.0], [1.0, 5.0]])
+
+
+def test_a_curve_is_that_of_the_estimator():
+    curve, model = smooth(X, Y, 0.9, at=[5.0, 0.7]), KernelRegressor().fit(X[:, None], Y)
+    np.testing.assert_array_equal(curve.x, [0.7, 5.0])
+    np.testing.assert_array_equal(curve.y, model.predict([[0.7], [5.0]]))
+    np.testing.assert_array_equal([curve.lower, curve.upper], model.confidence_interval([[0.7], [5.0]], 0.9))
+    assert (curve.bandwidth, curve.level) == (model.bandwidth_[0], 0.9)
+    np.testing.assert_array_equal(smooth(X, Y).x, np.linspace(0.3, 6.1, 201))
+
+
+def test_an_outlier_does_not_bend_a_robust_curve():
+    random = np.random.default_rng(0)
+    x = np.linspace(0, 5, 101)
+    y = np.sin(x) + 0.1 * random.normal(size=101)
+    y[50] += 30
+    plain, robust = (smooth(x, y, at=x, robust=passes) for passes in (0, 3))
+    assert np.abs(robust.y - np.sin(x)).max() < 0.15 < 0.3 < np.abs(plain.y - np.sin(x)).max()
+    weight = np.ones(101)
+    weight[50] = 0  # more than six times as far off as the median
+    alone = KernelRegressor().fit(x[:, None], y, weight).predict(x[:, None])
+    assert np.abs(robust.y - alone).max() < 0.1
+
+
+def test_a_picture_of_a_curve():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    curve = smooth(X, Y)
+    assert curve.plot(axes, color="C3") is axes
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), np.column_stack([curve.x, curve.y]))
+    ends = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (ends.min(), ends.max()) == (curve.lower.min(), curve.upper.max())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: smooth([[1.0]], [1.0]), r"x: got shape \(1, 1\); expected \(n,\) finite numbers"),
+        (lambda: smooth(X, [np.nan, *Y[1:]]), "y: got"),
+        (lambda: smooth(X, Y, level=1.0), "level: got 1.0"),
+        (lambda: smooth(X, Y, robust=-1), "robust: got -1"),
+        (lambda: lowess(Y[1:], X), "y: got 12 numbers; expected 13"),
+        (lambda: lowess(Y, X, frac=2), "frac: got 2"),
+        (lambda: lowess(Y, X, it=0.5), "it: got 0.5"),
+    ],
+)
+def test_arguments_that_are_none(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

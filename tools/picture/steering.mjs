@@ -1,6 +1,7 @@
 // The moving picture of the README: a page of `dikkat export` being steered, in Chromium, with a pointer that is drawn.
 //   node tools/picture/steering.mjs PAGE FOLDER [CHROMIUM]      writes steering.gif and steering.png; needs ffmpeg
-// PAGE is of the demo's model: python examples/demo.py && dikkat export demo/model --html PAGE
+// PAGE is of the demo's model: python examples/demo.py && dikkat export demo/model --html PAGE --title "English → French" \
+//   --example "We work with her." --example "I understand the answer."
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -123,7 +124,7 @@ await shoot(1600);
 // Back at the top, both texts with what has changed.
 await scroll(0, 6);
 await settled();
-await shoot(1800);
+await shoot(1000);
 await page.setViewportSize({ width: WIDTH, height: STILL });
 await settled();
 await page.screenshot({ path: join(scratch, "still.png") });

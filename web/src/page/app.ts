@@ -54,7 +54,8 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     const title = start.title || languages || t("translate");
     document.title = title;
     const focused = (document.activeElement as HTMLElement | null)?.id;
-    place.replaceChildren(head(title), ...(view.room === "translate" ? [h("p", { class: "lead quiet" }, t("lead", languages && start.title ? ` (${languages})` : ""))] : []), content(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
+    const lead = view.room === "translate" && h("p", { class: "lead quiet" }, t("lead", languages && start.title ? ` (${languages})` : ""));
+    place.replaceChildren(head(title, lead), content(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
     if (focused) document.getElementById(focused)?.focus();
   };
 
@@ -62,7 +63,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     h("label", {}, h("span", { class: "unseen" }, t(label)), h("select", { id, change: (event: Event) => act((event.target as HTMLSelectElement).value as T) },
       ...values.map(([value, name]) => h("option", { value, selected: value === now, lang: id === "language" ? value : null }, name))));
 
-  const head = (title: string): HTMLElement => {
+  const head = (title: string, lead: HTMLElement | false): HTMLElement => {
     const room = (name: RoomName): HTMLElement =>
       h("button", { type: "button", id: `to-${name}`, "aria-current": view.room === name ? "page" : null, click: () => go({ room: name }) }, t(name));
     return h("header", { class: "masthead" },
@@ -71,6 +72,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
       h("div", { class: "tools" },
         choose("language", "language", Object.entries(LANGUAGES) as [Language, string][], spoken(), (language) => go({ language })),
         choose("theme", "theme", (["auto", "light", "dark"] as const).map((each) => [each, t(`theme-${each}`)] as const), view.theme, (theme) => go({ theme }))),
+      lead
     );
   };
 

@@ -69,8 +69,10 @@ class Translates:
     def _models(self) -> tuple[TranslationModel, ...]:
         raise NotImplementedError
 
-    @overload
-    def translate(self, sentences: str, *, batch_size: int = ..., search: Search = ...) -> Translation: ...
+    @overload  # to a type checker, a string is also several strings
+    def translate(  # type: ignore[overload-overlap]
+        self, sentences: str, *, batch_size: int = ..., search: Search = ...
+    ) -> Translation: ...
 
     @overload
     def translate(

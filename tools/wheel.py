@@ -84,7 +84,6 @@ def try_door(blocks: Sequence[tuple[str, str]], wheel: Path, folder: Path) -> st
         "PATH": f"{folder / 'venv/bin'}:{environment['PATH']}",
         "NUMBA_CACHE_DIR": str(folder / "kernels"),
         "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
-        "PIP_NO_COMPILE": "1",  # what is imported is compiled then
     }
     _run([sys.executable, "-m", "venv", folder / "venv"], home, environment)
     installed = 0.0

@@ -1,7 +1,7 @@
 // The moving picture of the README: a page of `dikkat export` being steered, in Chromium, with a pointer that is drawn.
 //   node tools/picture/steering.mjs PAGE FOLDER [CHROMIUM]      writes steering.gif and steering.png; needs ffmpeg
 // PAGE is of the demo's model: python examples/demo.py && dikkat export demo/model --html PAGE --title "English → French" \
-//   --example "We work with her." --example "I understand the answer."
+//   --example "We work with her." --example "I lost."
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";

@@ -81,7 +81,7 @@ def test_keys_that_nobody_sees_have_no_effect(way: str, case: str, restriction: 
 # The contract has it in the other implementations than PyTorch's.
 @over(
     ways=WITH_STATES,
-    restriction=["lengths a query", "mask", "causal", "exclude", "all"],
+    restriction=["lengths a query", "mask", "causal", "exclude", "window", "pair bias that hides", "all"],
     where=["key", "value"],
     how=[math.nan, math.inf],
 )

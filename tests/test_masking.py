@@ -90,7 +90,7 @@ def test_masked_softmax_errors(given: Tensor, lens: Tensor, error: type[Exceptio
 
 
 def restrictions(**given: Tensor | bool | None) -> Restrictions:
-    names = ("lens", "mask", "causal", "key_bias", "exclude")
+    names = ("lens", "starts", "mask", "causal", "bias", "key_bias", "exclude")
     filled = {name: given.get(name, False if name == "causal" else None) for name in names}
     return Restrictions(5, 7, device=torch.device("cpu"), **filled)  # type: ignore[arg-type]
 
@@ -99,7 +99,7 @@ def test_seen_and_live_are_what_the_pairs_say() -> None:
     """Both have an arithmetic of their own where there is no mask; the pairs are the truth."""
     torch.manual_seed(0)
     for trial in range(400):
-        pick = torch.rand(5) < 0.5
+        pick = torch.rand(7) < 0.5
         bias = torch.zeros(3, 2, 7).masked_fill(torch.rand(3, 2, 7) < 0.5, -math.inf)
         made = restrictions(
             lens=torch.randint(0, 8, (3, 1, 5 if trial % 2 else 1)) if pick[0] else None,
@@ -107,6 +107,8 @@ def test_seen_and_live_are_what_the_pairs_say() -> None:
             causal=bool(pick[2]),
             key_bias=bias if pick[3] else None,
             exclude=torch.randint(-1, 7, (3, 1, 5)) if pick[4] else None,
+            starts=torch.randint(0, 8, (3, 1, 5 if trial % 5 else 1)) if pick[5] else None,
+            bias=torch.zeros(3, 1, 5, 7).masked_fill(torch.rand(3, 1, 5, 7) < 0.5, -math.inf) if pick[6] else None,
         )
         visible = made.visible()
         if visible is None:

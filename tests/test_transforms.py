@@ -15,7 +15,7 @@ from kit import GENERAL, KINDS, TRACED, over, pairwise, runs
 # --- under torch's transforms
 
 
-@over(ways=TRACED, cases=KINDS, restriction=["none", "lengths", "all"])
+@over(ways=TRACED, cases=KINDS, restriction=["none", "lengths", "all", "window and segments", "all with a pair bias"])
 def test_compile_fullgraph(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     torch.compiler.reset()
@@ -162,7 +162,7 @@ def test_sdpa_does_not_run_under_vmap() -> None:
         )
 
 
-@over(ways=GENERAL, cases=KINDS, restriction=["none", "lengths", "all"])
+@over(ways=GENERAL, cases=KINDS, restriction=["none", "lengths", "all", "window and segments", "all with a pair bias"])
 def test_vmap(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     queries = torch.randn(4, *made.query.shape, dtype=torch.float64)
@@ -293,7 +293,7 @@ def test_chunked_is_an_operator() -> None:
 # An operator's code for autograd, shapes and vmap is one for all kinds of scores.
 @pytest.mark.parametrize(
     ("name", "case", "restriction"),
-    pairwise({"name": OPERATORS, "case": KINDS, "restriction": ["none", "lengths", "all"]}),
+    pairwise({"name": OPERATORS, "case": KINDS, "restriction": ["none", "lengths", "all", *kit.REFUSED]}),
 )
 def test_opcheck(name: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)

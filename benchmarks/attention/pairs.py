@@ -2,9 +2,9 @@
 
     python -m benchmarks.attention.pairs [--seconds 20]
 
-Forward and backward with a bias (1, H, n, m) beside `F.scaled_dot_product_attention` with the same mask of numbers, which
-has a gradient or none; a window of 256 keys beside the same call with a mask, and at several lengths, to see how time
-and memory grow. Answers are compared before speeds.
+Forward and backward with a bias (1, H, n, m) beside `F.scaled_dot_product_attention` with the same mask of numbers,
+which has a gradient or none; a window of 256 keys beside the same call with a mask, and at several lengths, to see how
+time and memory grow. Answers are compared before speeds.
 """
 
 import argparse

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch.distributed import HashStore, destroy_process_group, init_process_group
 
 import dikkat
 import kit
@@ -121,3 +122,16 @@ def test_a_call_that_cannot_be_made():
         attend(x, x, x, score=Dot())
     with pytest.raises(TypeError, match=r"lens: got an unknown argument; expected mask, .* valid_lens"):
         attend(x, x, x, score=Dot(), lens=2)
+
+
+@pytest.mark.parametrize(
+    "given", [{"window": (1, 1)}, {"segment_ids": torch.zeros(1, 3).long()}, {"bias": torch.zeros(3, 3)}], ids=str
+)
+def test_what_ranks_do_not_take_is_refused_by_name(given):
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        x = torch.zeros(1, 3, 2)
+        with pytest.raises(ValueError, match=f"{next(iter(given))}: got one, with keys on several ranks"):
+            attend(x, x, x, score=Dot(), **given)
+    finally:
+        destroy_process_group()

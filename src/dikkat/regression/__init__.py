@@ -3,7 +3,7 @@
 from dikkat.extras import needing
 
 with needing("regression"):
+    from dikkat.regression.curves import Smooth, lowess, smooth
     from dikkat.regression.estimator import KernelRegressor, NadarayaWatson
-    from dikkat.regression.smooth import Smooth, lowess, smooth
 
 __all__ = ["KernelRegressor", "NadarayaWatson", "Smooth", "lowess", "smooth"]

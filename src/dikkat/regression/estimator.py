@@ -114,8 +114,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         >>> import numpy as np
         >>> x = np.linspace(0, 5, 50)
         >>> model = KernelRegressor().fit(x[:, None], 2 * np.sin(x) + x**0.8)
-        >>> model.predict([[1.0], [2.5]]).round(2)
-        array([2.68, 3.28])
+        >>> model.predict([[1.0], [2.5]]).round(1)
+        array([2.7, 3.3])
     """
 
     def __init__(
@@ -402,7 +402,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             >>> x = np.linspace(0, 5, 50)
             >>> model = KernelRegressor().fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
             >>> model.predict_quantiles([[1.0]], [0.1, 0.5, 0.9]).round(1)
-            array([[0.7, 0.8, 1. ]])
+            array([[0.7, 0.8, 0.9]])
         """
         levels = np.asarray(q, np.float64)
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():

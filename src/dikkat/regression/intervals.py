@@ -2,8 +2,9 @@ r"""The distribution of a new value at a query, from the errors with which train
 
 **Local.** With $e_i = y_i - \hat y_{-i}(x_i)$ and $\tilde w_i(x)$ the kernel's weights, 1 at the middle, at twice the
 bandwidth about the mean point that x looks at, a new value is $\hat y(x) + c(x)\, e_i$ with the probability
-$\tilde w_i / (1 + \sum_l \tilde w_l)$. What is left of 1 lies beyond all of these, at either end: where few rows have a
-say, far quantiles are infinite. c is 1 among the data, and beyond them grows as the standard deviation does.
+$\tilde w_i / (1 + \sum_l \tilde w_l)$. What is left of 1 is halved between the ends. A quantile that is nearer to an
+end than all of it is infinite: there are too few rows. c is 1 among the data, and beyond them grows as the standard
+deviation does.
 
 **Jackknife+.** The ends are quantiles of $\hat y_{-i}(x) \mp |e_i|$. No fit is made anew: with $z_i$, θ and M as in
 `dikkat.regression.effects` and $u = M^{-1} e_1$,
@@ -52,12 +53,14 @@ def quantiles(model: Any, query: Array, q: Array) -> Array:
     result = np.empty((len(query), len(q)))
     for part, mean, growth, errors, share in _distribution(model, query):
         order = np.argsort(errors, kind="stable")
-        below, ends = np.cumsum(share[:, order], 1), np.append(errors[order], np.inf)
+        below = np.cumsum(share[:, order], 1)
         rest = 1 - below[:, -1]
         for k, level in enumerate(q):
-            wanted = level - rest * (level < 0.5)
-            error = ends[(below < wanted[:, None] - 1e-12).sum(1)]
-            result[part, k] = mean + growth * np.where(wanted > 0, error, -np.inf)
+            index = (below + rest[:, None] / 2 < level - 1e-12).sum(1).clip(max=len(errors) - 1)
+            error = np.where(
+                min(level, 1 - level) < rest - 1e-12, np.copysign(np.inf, level - 0.5), errors[order][index]
+            )
+            result[part, k] = mean + growth * error
     return result
 
 

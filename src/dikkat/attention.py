@@ -272,7 +272,10 @@ def output_of(result: Result, value: Tensor, return_weights: bool) -> Tensor | t
     mean = result.mean
     if mean.dtype is not value.dtype:
         mean = mean.to(value.dtype)
-    return (mean, weights_of(result).to(value.dtype)) if return_weights else mean
+    if not return_weights:
+        return mean
+    weights = weights_of(result)
+    return mean, weights if weights.dtype is value.dtype else weights.to(value.dtype)
 
 
 def weights_of(result: Result) -> Tensor:

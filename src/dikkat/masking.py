@@ -439,9 +439,8 @@ def _segments(
     if can_read_values(others) and bool((_changes(others) != _changes(ordered)).any()):
         raise ValueError("segment_ids: got keys of one segment apart; expected them side by side (for others: a mask)")
     place = torch.searchsorted(ordered, own.contiguous())
-    past = torch.searchsorted(ordered, own.contiguous(), right=True)
-    start = torch.where(past > place, _take(order, place), 0)
-    return align(start, lead), align(start + (past - place), lead)
+    past, start = torch.searchsorted(ordered, own.contiguous(), right=True), _take(order, place)
+    return align(start, lead), align(start + (past - place), lead)  # no key where a segment has none
 
 
 def _changes(ids: Tensor) -> Tensor:

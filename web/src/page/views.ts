@@ -322,7 +322,7 @@ class Views {
         if (!below) cell.style.setProperty("--weight", weight.toFixed(3));
         return cell;
       })));
-      body.push(h("div", { class: "wide", tabindex: 0 }, h("table", { class: "weights" }, h("thead", {}, head), h("tbody", {}, ...rows))));
+      body.push(h("div", { class: "wide", tabindex: 0 }, h("table", { class: "pairs" }, h("thead", {}, head), h("tbody", {}, ...rows))));
     }
     this.pair.replaceChildren(
       h("h2", {}, t("view-pair")), h("p", { class: "help" }, t("view-pair-help")), h("div", { class: "choices" }, pick(0), pick(1)), ...body,

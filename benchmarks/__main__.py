@@ -52,6 +52,7 @@ BENCHES = (
     Bench("attention.host", "a process's first call"),
     Bench("attention.crossovers", "sizes at which one implementation overtakes another"),
     Bench("attention.looking", "weights on request: time beside the forward, memory"),
+    Bench("attention.recording", "a part of a model of transformers recorded, beside the model alone"),
     Bench("regression.speed", "kernel regression beside its peers", (), PEERS),
     Bench("regression.judgement", "which criterion, and which method, predicts best", (), PEERS),
     Bench("translation.phrasebook", "what `make demo` reaches, and its time"),

@@ -144,7 +144,7 @@ def test_weights_of_a_transformer_of_pytorchs() -> None:
     torch.testing.assert_close(found.encoder_attentions[0][:, 0], layer(x, x, x, average_attn_weights=False)[1][:, 1])
     with dikkat.record(model, sums=True) as trace:
         model(x, y)
-    with pytest.raises(ValueError, match="trace: got a recording without whole maps; expected one with weights=True"):
+    with pytest.raises(ValueError, match="got no whole map; expected a recording with weights=True"):
         trace.attentions()
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
         Requesting,
         Timestamps,
         Trace,
-        attentions,
         inspect,
         record,
         token_timestamps,
     )
+    from dikkat.inspection.returned import attentions
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,

@@ -1,13 +1,11 @@
 """Hugging Face's transformers with dikkat's attention: `attn_implementation="dikkat"`."""
 
 import functools
-import math
 import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dikkat.attention import attend
 from dikkat.extras import needing
@@ -29,10 +27,9 @@ def register_transformers() -> None:
 
     It is registered with `AttentionInterface`, and so are its masks with `AttentionMaskInterface`, without which a
     model would lose its causality and its padding. What a model restricts comes as those masks: padding on either side,
-    sliding windows, caches that grow and static ones. Heads that share their keys are served. Where a model adds a bias
-    to every pair, as T5 does, or its user gives a mask of numbers, PyTorch's fused function computes the call, which
-    alone takes such. `dikkat.record` sees both. With `output_attentions=True` the layers return their weights, before
-    dropout.
+    sliding windows, caches that grow and static ones. Heads that share their keys are served, and what a model adds to
+    every pair, as T5 does, or its user gives as a mask of numbers. With `output_attentions=True` the layers return
+    their weights, before dropout.
 
     What is not served is refused by name. A model that computes its attention itself, as those do that transformers
     does not give "sdpa" either, is refused when it is made, or `set_attn_implementation` is called; for that,
@@ -129,27 +126,10 @@ def _forward(
         if attention_mask.dtype != torch.bool:
             position_bias = attention_mask if position_bias is None else position_bias + attention_mask
             attention_mask = None
-    if position_bias is not None:
-        output, weights = _biased(query, key, value, position_bias, attention_mask, dropout, weighed)
-    else:
-        result = attend(
-            query, key, value, score=Dot(), mask=attention_mask, causal=causal, dropout=dropout, return_weights=weighed
-        )
-        output, weights = result if isinstance(result, tuple) else (result, None)
+    bias = None if position_bias is None else position_bias.to(query.dtype)
+    result = attend(
+        query, key, value, score=Dot(), mask=attention_mask, causal=causal, bias=bias, dropout=dropout,
+        return_weights=weighed,
+    )  # fmt: skip
+    output, weights = result if isinstance(result, tuple) else (result, None)
     return output.transpose(1, 2).contiguous(), weights
-
-
-def _biased(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, dropout: float, weighed: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Attention with a bias for each pair, by PyTorch's fused function; 0 where a query sees no key."""
-    live = None
-    if mask is not None:
-        live = mask.any(-1, keepdim=True)
-        bias = torch.where(mask | ~live, bias, -math.inf)  # a row of −∞ alone would be NaN, its gradient too
-    bias = bias.to(query.dtype)
-    output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, scale=1.0)
-    weights = (query @ key.mT + bias).softmax(-1) if weighed else None
-    if live is None:
-        return output, weights
-    return output.masked_fill(~live, 0.0), None if weights is None else weights.masked_fill(~live, 0.0)

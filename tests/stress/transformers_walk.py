@@ -82,7 +82,7 @@ def shrink(config: Any, plan: str = "small") -> Any:
     unknown = {"model_type", "transformers_version", "architectures", "dtype", "stage_names"}
     unknown |= set() if plan == "narrow" else {"out_features", "out_indices"}
     given = {k: v for k, v in config.to_diff_dict().items() if k not in unknown}
-    changed = {name: value for name, value in MISSING.items() if getattr(config, name, 0) is None}
+    changed = {name: value for name, value in MISSING.items() if _of(config, name, 0) is None}
     lists, picked = ({}, []) if plan == "narrow" else _layers(config)
     patch = getattr(config, "patch_size", 8)
     patch = patch[0] if isinstance(patch, list | tuple) else patch
@@ -139,7 +139,7 @@ def _wanted(config: Any, name: str, plan: str) -> int | None:
         return 4
     if plan == "headed" and re.search(r"head_dim|head_size", name):
         return None
-    heads = getattr(config, "num_attention_heads", getattr(config, "n_head", None))
+    heads = _of(config, "num_attention_heads", _of(config, "n_head"))
     if plan == "headed" and name in ("hidden_size", "d_model") and heads and _is_int(heads):
         return 4 * getattr(config, name) // heads
     return small
@@ -217,11 +217,19 @@ def made(cls: type, config: Any, attention: str) -> Any:
     return model
 
 
+def _of(config: Any, name: str, default: Any = None) -> Any:
+    """A setting; the default for one that each layer has of its own, too."""
+    try:
+        return getattr(config, name, default)
+    except Exception:
+        return default
+
+
 def _setting(config: Any, *names: str, default: Any = None) -> Any:
     """A setting of the configuration, or of one in it."""
     for name in names:
-        if getattr(config, name, None) is not None:
-            return getattr(config, name)
+        if _of(config, name) is not None:
+            return _of(config, name)
     for each in vars(config).values():
         if isinstance(each, transformers.PreTrainedConfig):
             found = _setting(each, *names)

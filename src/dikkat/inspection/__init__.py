@@ -1,17 +1,19 @@
 """Weights and summaries on request: of one call, or of every call of a model that runs."""
 
-from dikkat.inspection.attentions import attentions
 from dikkat.inspection.front import inspect
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection, Requesting
+from dikkat.inspection.returned import attentions
 from dikkat.inspection.timestamps import Timestamps, token_timestamps
 from dikkat.inspection.trace import Attentions, Trace
+from dikkat.show.views import Token
 
 __all__ = [
     "Attentions",
     "Inspection",
     "Requesting",
     "Timestamps",
+    "Token",
     "Trace",
     "attentions",
     "inspect",

@@ -9,10 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import call
-from dikkat.inspection.blocks import RowsOf, all_rows, in_blocks, summarise
-from dikkat.inspection.front import answer, inspected, of_all_weights
+from dikkat.inspection.front import inspected, of_all_weights
 from dikkat.inspection.request import Inspection, Request
-from dikkat.masking import softmax
 from dikkat.scores import Dot
 
 
@@ -42,48 +40,18 @@ def of_dot_product(
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     query, key = query.to(dtype), key.to(dtype)
-    queries, keys = query.shape[-2], key.shape[-2]
-    lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    if mask is None or mask.dtype == torch.bool:
-        lens = None
-        if causal and queries != keys:
-            lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
-        value = key.new_zeros(*key.shape[:-1], 1)
-        requested = call.Requested(wants_state=True, wants_weights=True)
-        problem = call.problem(
-            query, key, value, Dot(), requested, valid_lens=lens, mask=mask, causal=causal and queries == keys
-        )
-        return inspected(problem, request)
-
-    heads, places = request.part(lead, queries, query.device)
-    if heads is not None and len(lead) > 1:
-        query, key, mask = (_of_heads(tensor, heads) for tensor in (query, key, mask))
-    if places is not None:
-        query, mask = query[..., places, :], mask if mask.shape[-2] == 1 else mask[..., places, :]
-
-    def rows_of(rows: Tensor) -> tuple[Tensor, Tensor]:
-        added = mask if mask.shape[-2] == 1 else mask[..., rows, :]
-        weights, peak, total = softmax(query[..., rows, :] @ key.mT + added, None)
-        return peak + total.log(), weights
-
-    return replace(
-        _in_rows(rows_of, query.shape[-2], keys, math.prod(lead) * keys, query.device, request),
-        heads=heads,
-        queries=places,
-    )
-
-
-def _of_heads(tensor: Tensor, heads: Tensor) -> Tensor:
-    return tensor if tensor.ndim < 3 or tensor.shape[-3] == 1 else tensor[..., heads, :, :]
-
-
-def _in_rows(rows_of: RowsOf, queries: int, keys: int, each: int, device: torch.device, request: Request) -> Inspection:
-    """The requested summaries of weights that can be computed a few rows at a time."""
-    asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
-    if request.weights:
-        return of_all_weights(*all_rows(rows_of, queries, each, device), request)
-    summary = summarise(rows_of, queries, keys, each, asked, device)
-    return answer(summary, request, None if chosen is None else in_blocks(lambda b: rows_of(b)[1], chosen, each))
+    (queries, keys), lead = (query.shape[-2], key.shape[-2]), torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    lens, bias = None, None
+    if mask is not None and mask.dtype != torch.bool:
+        bias = mask.to(dtype)
+        mask = None
+    if causal and queries != keys:
+        lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
+    problem = call.problem(
+        query, key, key.new_zeros(*key.shape[:-1], 1), Dot(), call.Requested(wants_state=True, wants_weights=True),
+        valid_lens=lens, mask=mask, causal=causal and queries == keys, bias=bias,
+    )  # fmt: skip
+    return inspected(problem, request)
 
 
 def of_fused_function(

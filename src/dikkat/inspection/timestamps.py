@@ -81,7 +81,7 @@ def token_timestamps(
         1,
     )
     seconds = torch.zeros(sequences.shape)
-    width = int(getattr(model.config, "median_filter_width", 7))  # type: ignore[union-attr,arg-type]
+    width = int(getattr(model.config, "median_filter_width", 7))
     for index, own in enumerate(maps):
         if own.shape[-2]:
             keys = own.shape[-1] if num_frames is None else int(num_frames[index]) // 2
@@ -92,11 +92,11 @@ def token_timestamps(
 
 def _cross_attention(model: nn.Module, layer: int) -> str:
     """The name of a decoder layer's attention to the encoder."""
-    names = [name for name, _ in model.named_modules() if name.endswith(f"decoder.layers.{layer}.encoder_attn")]
+    names: list[str] = [
+        name for name, _ in model.named_modules() if name.endswith(f"decoder.layers.{layer}.encoder_attn")
+    ]
     if not names:
-        raise ValueError(
-            f"alignment_heads: got layer {layer}; expected one that the decoder of {type(model).__name__} has"
-        )
+        raise ValueError(f"alignment_heads: got layer {layer}; expected one of the decoder of {type(model).__name__}")
     return names[0]
 
 
@@ -132,15 +132,14 @@ def _warped(cost: NDArray[np.float64]) -> NDArray[np.int64]:
     for diagonal in range(tokens + keys - 1):
         i = np.arange(max(0, diagonal - keys + 1), min(tokens, diagonal + 1))
         j = diagonal - i
-        both, token, key = least[i, j], least[i, j + 1], least[i + 1, j]
-        move = np.where((both < token) & (both < key), 0, np.where((token < both) & (token < key), 1, 2))
-        least[i + 1, j + 1] = cost[i, j] + np.choose(move, (both, token, key)).astype(np.float64)
-        moves[i, j] = move
+        both, down, right = least[i, j], least[i, j + 1], least[i + 1, j]
+        step = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
+        least[i + 1, j + 1] = cost[i, j] + np.choose(step, (both, down, right)).astype(np.float64)
+        moves[i, j] = step
     first = np.empty(tokens, np.int64)
-    i, j = tokens - 1, keys - 1
-    while i >= 0 and j >= 0:
-        first[i] = j
-        move = 2 if not i else moves[i, j]
-        move = 1 if not j and i else move
-        i, j = i - (move != 2), j - (move != 1)
+    token, key = tokens - 1, keys - 1
+    while token >= 0 and key >= 0:
+        first[token] = key
+        move = 2 if not token else 1 if not key else int(moves[token, key])
+        token, key = token - (move != 2), key - (move != 1)
     return first

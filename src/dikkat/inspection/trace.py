@@ -7,13 +7,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dikkat.extras import needing
-from dikkat.inspection.request import Inspection
+from dikkat.inspection.front import of_all_weights
+from dikkat.inspection.request import Inspection, Request
+from dikkat.show.views import CELLS, TOP, Token, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
@@ -24,20 +26,6 @@ _FIELDS = {field.name for field in fields(Inspection)}
 
 # Modules that look from a decoder at an encoder, as transformers and PyTorch call them.
 _CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn$", re.IGNORECASE)
-
-
-class Token(NamedTuple):
-    """A token as a page shows it.
-
-    Attributes:
-        text: What is written.
-        special: Whether the tokenizer put it there, as the beginning of a text.
-        continues: Whether it continues the word of the token before.
-    """
-
-    text: str
-    special: bool = False
-    continues: bool = False
 
 
 class Attentions(tuple[Any, ...]):
@@ -272,7 +260,31 @@ class Trace:
     def _page(self, title: str) -> str:
         from dikkat.show.calls import calls_page
 
-        return calls_page(self, title=title)
+        if self.tokens:
+            kinds = self.by_kind().items()  # of each kind the first run
+            seen = {
+                kind: [(n, _described(n, one)) for n, run, one in calls if run == calls[0][1]] for kind, calls in kinds
+            }
+            return calls_page([], title=title, count=len(self), views=views_of(seen, self.tokens))
+        calls = [
+            (f"{n or 'model'} · {i}" if self.count(n) > 1 else n or "model", seen.tensors()) for n, i, seen in self
+        ]
+        return calls_page(calls, title=title, count=len(self))
+
+
+def _described(name: str, seen: Inspection) -> dict[str, Tensor]:
+    """The largest weights (H, n, k) with their keys and the map (H, a, b), of the first element of a batch."""
+    if seen.weights is not None:
+        request = Request(top_k=min(TOP, seen.weights.shape[-1]), overview=CELLS, pool="max")
+        of_map = of_all_weights(seen.weights[..., 0], seen.weights, request)
+        seen = replace(of_map, heads=seen.heads, queries=seen.queries)
+    if seen.top_weights is None or seen.top_keys is None or seen.overview is None:
+        raise ValueError(f"trace[{name!r}]: got {', '.join(seen.tensors())}; expected weights, or top_k and overview")
+    maps = {"top_weights": seen.top_weights, "top_keys": seen.top_keys, "overview": seen.overview}
+    found = {what: tensor.reshape(-1, *tensor.shape[-3:])[0] if tensor.ndim > 3 else tensor[:1]
+             for what, tensor in maps.items()}  # fmt: skip
+    numbers = {"heads": seen.heads, "queries": seen.queries}
+    return found | {what: tensor for what, tensor in numbers.items() if tensor is not None}
 
 
 def _is_call(entry: object) -> bool:

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,6 @@ from dikkat.show.arrays import as_array
 from dikkat.show.document import document, escaped
 from dikkat.show.heatmaps import scale_of
 from dikkat.show.summaries import mean_entropies
-from dikkat.show.views import views_of
-
-if TYPE_CHECKING:
-    from dikkat.inspection import Trace
 
 Call = tuple[str, Mapping[str, Tensor]]
 
@@ -25,28 +21,25 @@ _CELLS = 2**16  # most cells stored of a call's rows or sums; longer sequences a
 _LEAST = 64  # least cells kept in a row
 
 
-def calls_page(trace: "Trace", *, title: str) -> str:
-    """The page of a trace, as HTML: views of its attention where its tokens are known, and maps of each call.
+def calls_page(calls: Sequence[Call], *, title: str, count: int, views: Sequence[dict[str, Any]] = ()) -> str:
+    """The page of recorded calls, as HTML: views over tokens, or maps of each call.
 
     Args:
-        trace: What was recorded.
+        calls: Of each call its name, and what was recorded, by the names of `dikkat.Inspection`.
         title: The heading.
+        count: How many calls there are in all.
+        views: As `views_of` makes them.
     """
-    calls: list[Call] = [
-        (f"{name or 'model'} · {index}" if trace.count(name) > 1 else name or "model", seen.tensors())
-        for name, index, seen in trace
-    ]
-    shown = [] if trace.tokens else calls[:_CALLS]
+    shown = calls[:_CALLS]
     content = [{"name": name, "recorded": _recorded(seen), "maps": list(_maps(seen))} for name, seen in shown]
     articles = [
         f'<article class="card"><h2>{escaped(name)}</h2><p>Recorded: {escaped(_recorded(seen))}</p></article>'
         for name, seen in shown
     ]
-    some = f", the first {_CALLS} of which are shown" if len(calls) > _CALLS and shown else ""
-    count = "1 call of attention" if len(calls) == 1 else f"{len(calls)} calls of attention{some}"
-    plain = f'<main id="room"><p class="quiet">{count}</p>\n' + "\n".join(articles) + "\n</main>"
-    views = views_of(trace) if trace.tokens else []
-    given = {"count": len(calls), "overall": _overall(shown), "calls": content, "views": views}
+    some = f", the first {_CALLS} of which are shown" if len(calls) > _CALLS else ""
+    said = "1 call of attention" if count == 1 else f"{count} calls of attention{some}"
+    plain = f'<main id="room"><p class="quiet">{said}</p>\n' + "\n".join(articles) + "\n</main>"
+    given = {"count": count, "overall": _overall(shown), "calls": content, "views": list(views)}
     return document(title, plain, calls=given)
 
 

@@ -35,7 +35,14 @@ interface Opened {
   readonly map: Uint16Array;
 }
 
-const bytes = (text: string): Uint8Array => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+const SHADES = 6; // of lines: those of one shade are drawn at once
+
+function bytes(text: string): Uint8Array {
+  const raw = atob(text);
+  const found = new Uint8Array(raw.length);
+  for (let k = 0; k < raw.length; k++) found[k] = raw.charCodeAt(k);
+  return found;
+}
 const coarse = Float32Array.from({ length: 256 }, (_, code) => (code === 255 ? 0 : 2 ** (-code / COARSE)));
 const fine = (code: number): number => (code === 65535 ? 0 : 2 ** (-code / FINE));
 const colour = (head: number, of: number): string => `hsl(${(head * 360) / Math.max(of, 3)} 62% 47%)`;
@@ -210,25 +217,27 @@ class Views {
     const [start, end] = [Math.floor(scrolled / ROW), Math.ceil((scrolled + tall) / ROW)];
     const rows = wanted && wanted[0] === 1 ? sides[0].keys() : Array.from({ length: Math.max(0, Math.min(end, sides[0].length) - start) }, (_, k) => start + k);
     brush.lineWidth = 1.6;
-    for (const row of rows) {
-      const i = sides[0][row]!;
-      if (wanted && wanted[0] === 0 && wanted[1] !== i) continue;
-      const y = row * ROW - scrolled + ROW / 2;
-      for (const k of this.shown) {
+    const shown = [...rows].map((row) => [row, sides[0][row]!] as const).filter(([, i]) => !(wanted && wanted[0] === 0 && wanted[1] !== i));
+    for (const k of this.shown) {
+      const shades = Array.from({ length: SHADES }, () => new Path2D());
+      for (const [row, i] of shown) {
+        const y = row * ROW - scrolled + ROW / 2;
         const from = (k * queries.length + i) * top;
-        brush.strokeStyle = colour(k, heads.length);
         for (let at = from; at < from + top; at++) {
           const weight = coarse[weights[at]!]!;
           if (weight < FAINT) break;
           const j = keys[at]!;
           if (places[j]! < 0 || (wanted && wanted[0] === 1 && wanted[1] !== j)) continue;
-          brush.globalAlpha = Math.min(1, weight * (wanted ? 1 : 0.85));
-          brush.beginPath();
-          brush.moveTo(0, y);
-          brush.lineTo(width, places[j]! * ROW - scrolled + ROW / 2);
-          brush.stroke();
+          const path = shades[Math.min(SHADES - 1, Math.floor(weight * SHADES))]!;
+          path.moveTo(0, y);
+          path.lineTo(width, places[j]! * ROW - scrolled + ROW / 2);
         }
       }
+      brush.strokeStyle = colour(k, heads.length);
+      shades.forEach((path, shade) => {
+        brush.globalAlpha = (shade + 0.6) / SHADES;
+        brush.stroke(path);
+      });
     }
   }
 
@@ -269,8 +278,8 @@ class Views {
   private thumbs(canvases: HTMLCanvasElement[]): void {
     const ink = getComputedStyle(this.all).getPropertyValue("color").match(/\d+/g)!.map(Number);
     let next = 0;
-    this.view.layers.forEach(({ heads, cells: [rows, columns] }, l) => {
-      const { map } = this.open(l);
+    this.view.layers.forEach(({ heads, cells: [rows, columns], map: packed }) => {
+      const map = new Uint16Array(bytes(packed).buffer);
       heads.forEach((_, k) => {
         const image = new ImageData(columns, rows);
         for (let cell = 0; cell < rows * columns; cell++) {
@@ -322,7 +331,7 @@ class Views {
         if (!below) cell.style.setProperty("--weight", weight.toFixed(3));
         return cell;
       })));
-      body.push(h("div", { class: "wide", tabindex: 0 }, h("table", { class: "weights" }, h("thead", {}, head), h("tbody", {}, ...rows))));
+      body.push(h("div", { class: "wide", tabindex: 0 }, h("table", { class: "pairs" }, h("thead", {}, head), h("tbody", {}, ...rows))));
     }
     this.pair.replaceChildren(
       h("h2", {}, t("view-pair")), h("p", { class: "help" }, t("view-pair-help")), h("div", { class: "choices" }, pick(0), pick(1)), ...body,

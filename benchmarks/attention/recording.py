@@ -1,0 +1,154 @@
+"""Recording a part of a model of transformers, beside the model alone, and beside "eager" attention.
+
+    python -m benchmarks.attention.recording [--only layer generate timestamps] [--quick]
+
+- `layer`: GPT-2's shape, 4,096 tokens: sums and the eight largest weights of one layer of twelve; the growth of memory,
+  beside the bytes of all maps, which `output_attentions=True` returns;
+- `generate`: Llama's shape, 200 tokens: all weights of two heads of one layer;
+- `timestamps`: the shape of Whisper's tiny model: the times of tokens, beside transformers' own, all "eager".
+
+Weights are random. Each is one process, in turns: without, with, without, with ...; answers are compared first.
+"""
+
+import argparse
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import dikkat
+from benchmarks.kit.report import RESULTS, write
+
+
+def in_turns(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, Any]:
+    """Seconds of each, and the ratio of the second to the first of a turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(turns):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    first, second = seconds.values()
+    ratios = sorted(b / a for a, b in zip(first, second, strict=True))
+    return {
+        "seconds": {name: [round(each, 4) for each in found] for name, found in seconds.items()},
+        "ratio": {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]},
+    }
+
+
+def peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def sharp(model: Any) -> Any:
+    """The model with weights by which attention is not nearly uniform."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, std=0.05)
+    return model.eval()
+
+
+@torch.no_grad()
+def layer(quick: bool) -> dict[str, Any]:
+    tokens, turns = (256, 2) if quick else (4096, 3)
+    config = transformers.GPT2Config(n_positions=tokens, vocab_size=1000, attn_implementation="dikkat")
+    model, ids = sharp(transformers.GPT2Model(config)), torch.randint(0, 1000, (1, tokens))
+    short = ids[:, :128]
+    with dikkat.record(model, layers=5, sums=True, top_k=8) as trace:
+        model(short)
+    model.set_attn_implementation("eager")
+    right = model(short, output_attentions=True).attentions[5]
+    model.set_attn_implementation("dikkat")
+    torch.testing.assert_close(trace["h.5.attn"].sums, right.sum(-2), rtol=1e-4, atol=1e-5)
+
+    def recorded() -> None:
+        with dikkat.record(model, layers=5, sums=True, top_k=8):
+            model(ids)
+
+    model(ids)
+    before = peak()
+    recorded()
+    grown = peak() - before
+    found = in_turns({"alone": lambda: model(ids), "recorded": recorded}, turns)
+    maps = config.n_layer * config.n_head * tokens**2 * 4
+    return found | {"tokens": tokens, "growth of memory, bytes": grown, "bytes of all maps": maps}
+
+
+@torch.no_grad()
+def generate(quick: bool) -> dict[str, Any]:
+    new, turns = (20, 2) if quick else (200, 3)
+    config = transformers.LlamaConfig(
+        vocab_size=1000, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=4, attn_implementation="dikkat",
+    )  # fmt: skip
+    model, ids = sharp(transformers.LlamaForCausalLM(config)), torch.randint(3, 1000, (1, 32))
+    more = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+
+    def recorded() -> dikkat.Trace:
+        with dikkat.record(model, layers=5, heads=[2, 7], weights=True) as trace:
+            model.generate(ids, **more)
+        return trace
+
+    found = recorded().attentions()
+    model.set_attn_implementation("eager")
+    right = model.generate(ids, **more, output_attentions=True, return_dict_in_generate=True).attentions
+    model.set_attn_implementation("dikkat")
+    for (own,), each in zip(found, right, strict=True):
+        torch.testing.assert_close(own, each[5][:, [2, 7]], rtol=1e-4, atol=1e-5)
+    return in_turns({"alone": lambda: model.generate(ids, **more), "recorded": recorded}, turns) | {"tokens": new}
+
+
+@torch.no_grad()
+def timestamps(quick: bool) -> dict[str, Any]:
+    new, turns = (10, 2) if quick else (100, 3)
+    config = transformers.WhisperConfig(
+        vocab_size=1000, d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6,
+        decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2, decoder_start_token_id=3, suppress_tokens=[], begin_suppress_tokens=[],
+        attn_implementation="dikkat",
+    )  # fmt: skip
+    model = sharp(transformers.WhisperForConditionalGeneration(config))
+    model.generation_config.alignment_heads = [[2, 2], [3, 0], [3, 2], [3, 3], [3, 4], [3, 5]]
+    sound = torch.randn(1, 80, 3000)
+    more = {"max_new_tokens": new, "min_new_tokens": new, "return_timestamps": False}
+
+    def ours() -> dikkat.Timestamps:
+        model.set_attn_implementation("dikkat")
+        return dikkat.token_timestamps(model, sound, **more)
+
+    def eager() -> Any:
+        model.set_attn_implementation("eager")
+        return model.generate(sound, return_token_timestamps=True, return_dict_in_generate=True,
+                              force_unique_generate_call=True, **more)  # fmt: skip
+
+    found, right = ours(), eager()
+    assert torch.equal(found.sequences, right["sequences"])
+    apart = (found.seconds - right["token_timestamps"]).abs()
+    return in_turns({"dikkat": ours, "eager": eager}, turns) | {
+        "tokens": new, "tokens with another time": int((apart > 1e-6).sum()), "largest, s": float(apart.max()),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = {"layer": layer, "generate": generate, "timestamps": timestamps}
+    parser.add_argument("--only", nargs="+", choices=made, default=list(made))
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    transformers.logging.set_verbosity_error()
+    dikkat.register_transformers()
+    for name in options.only:
+        print(write(f"recording-{name}", made[name](options.quick), "numba", folder=options.out).read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -87,7 +87,6 @@ def _log_kernel(kernel: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tenso
 CASES: dict[str, Case] = {
     "average": Case(scores.Average, lambda p, q, k: 0 * k[:, 0], QUERY_FEATURES),
     "dot": Case(scores.Dot, lambda p, q, k: (q * k).sum(-1)),
-    "dot, capped": Case(lambda: scores.Dot(softcap=0.7), lambda p, q, k: 0.7 * torch.tanh((q * k).sum(-1) / 0.7)),
     "scaled dot": Case(scores.ScaledDot, lambda p, q, k: (q * k).sum(-1) / math.sqrt(FEATURES)),
     "bilinear": Case(
         lambda: scores.Bilinear(FEATURES, QUERY_FEATURES),
@@ -114,6 +113,7 @@ CASES: dict[str, Case] = {
         lambda: scores.Epanechnikov(3.25, learnable=True), _log_kernel(lambda r: (1 - r * r).clamp(min=0))
     ),
     "triangular": Case(lambda: scores.Triangular(3.25, learnable=True), _log_kernel(lambda r: (1 - r).clamp(min=0))),
+    "dot, capped": Case(lambda: scores.Dot(softcap=0.7), lambda p, q, k: 0.7 * torch.tanh((q * k).sum(-1) / 0.7)),
 }
 
 
@@ -158,6 +158,14 @@ RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "causal": lambda: {"causal": True},
     "bias": lambda: {"key_bias": _bias(BATCH, 1, KEYS)},
     "bias for all": lambda: {"key_bias": _bias(KEYS)},
+    "exclude": lambda: {"exclude": torch.randint(-1, KEYS, (BATCH, 1, QUERIES))},
+    "all": lambda: {
+        "valid_lens": torch.tensor([[7, 6, 0, 5, 7], [2, 7, 7, 7, 3]]),
+        "mask": torch.rand(QUERIES, KEYS) < 0.8,
+        "causal": True,
+        "key_bias": _bias(BATCH, HEADS, KEYS),
+        "exclude": torch.randint(-1, KEYS, (QUERIES,)),
+    },
     "window": lambda: {"window": (2, 1)},
     "window and segments": lambda: {
         "window": (None, 4),
@@ -170,14 +178,6 @@ RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "pair bias that hides": lambda: {"bias": _pair_bias(1, HEADS, QUERIES, KEYS)},
     "pair bias of rows": lambda: {"bias": torch.randn(HEADS, QUERIES, 1, dtype=torch.float64, requires_grad=True)},
     "numbers": lambda: {"bias": _pair_bias(1, HEADS, QUERIES + 1, KEYS)[..., 1:, :].detach().mT.contiguous().mT},
-    "exclude": lambda: {"exclude": torch.randint(-1, KEYS, (BATCH, 1, QUERIES))},
-    "all": lambda: {
-        "valid_lens": torch.tensor([[7, 6, 0, 5, 7], [2, 7, 7, 7, 3]]),
-        "mask": torch.rand(QUERIES, KEYS) < 0.8,
-        "causal": True,
-        "key_bias": _bias(BATCH, HEADS, KEYS),
-        "exclude": torch.randint(-1, KEYS, (QUERIES,)),
-    },
     "all with a pair bias": lambda: {
         "valid_lens": torch.tensor([[7, 6, 0, 5, 7], [2, 7, 7, 7, 3]]),
         "mask": torch.rand(QUERIES, KEYS) < 0.8,

@@ -215,7 +215,7 @@ def test_halves_under_autocast_and_in_inference_mode() -> None:
         ({"overview": 2.5}, TypeError, "overview: got 2.5; expected a whole number of cells"),
         ({"overview": 2, "pool": "sum"}, ValueError, "pool: got 'sum'; expected 'mean' or 'max'"),
         ({"sums": 1}, TypeError, "sums: got int; expected True or False"),
-        ({"tile": 3}, TypeError, "tile: got an unknown argument; expected rows, top_k, .*, mask"),
+        ({"tile": 3}, TypeError, "tile: got an unknown argument; expected weights, rows, top_k, .*, mask"),
         ({"sums": True, "impl": "sdpa"}, ValueError, "cannot run this call: .*PyTorch's fused kernels show no weights"),
         ({"sums": True, "impl": "fast"}, ValueError, "impl: got 'fast'; expected 'auto'"),
     ],

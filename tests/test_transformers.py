@@ -210,7 +210,32 @@ def test_a_softmax_of_ones_own_is_not_taken_for_attention() -> None:
         nn.functional.softmax(torch.zeros(3), dim=-1)
 
 
-@pytest.mark.parametrize("name", ["softcap", "s_aux", "sinks", "indices", "block_indices", "cache", "something_new"])
+def test_soft_caps_and_sinks_are_those_of_eager_attention() -> None:
+    sizes: dict[str, Any] = {
+        "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2, "pad_token_id": 0,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 29,
+        "sliding_window": 3,
+    }  # fmt: skip
+    capped = transformers.Gemma2Config(**sizes, attn_logit_softcapping=0.5)
+    sunk = transformers.GptOssConfig(**sizes, num_local_experts=2, num_experts_per_tok=1)
+    for config in (capped, sunk):
+        torch.manual_seed(3)
+        made = transformers.AutoModelForCausalLM.from_config(config).eval()
+        for name, parameter in made.named_parameters():
+            if name.endswith(("sinks", "q_proj.weight")):
+                nn.init.normal_(parameter, std=2.0)
+        found = {}
+        for impl in ("eager", "dikkat"):
+            made.set_attn_implementation(impl)
+            made.zero_grad()
+            logits = made(input_ids=IDS).logits
+            logits.square().sum().backward()
+            found[impl] = logits, {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
+        torch.testing.assert_close(found["dikkat"], found["eager"], rtol=1e-4, atol=1e-5)
+        assert any("sinks" in name for name in found["dikkat"][1]) == (config is sunk)
+
+
+@pytest.mark.parametrize("name", ["sinks", "indices", "block_indices", "cache", "something_new"])
 def test_what_is_not_served_is_refused(name: str) -> None:
     x = torch.zeros(1, 2, 3, 5)
     with pytest.raises(ValueError, match=rf"{name}: got Tensor from Linear; expected None: .* 'eager' does"):

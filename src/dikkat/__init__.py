@@ -1,4 +1,4 @@
-"""Attention in which every scoring function is exact, masked, inspectable and mergeable."""
+"""See what attention looks at: layers and scores of attention, their weights on request, translators, regression."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,9 @@ _MEANT = {
     "generalattention": "BilinearAttention",
     "gru": "recurrent.AttentionalGRU",
     "heatmap": "show.heatmaps",
-    "kernelregression": "regression.NadarayaWatson",
+    "kernelregression": "regression.KernelRegressor",
+    "kernelregressor": "regression.KernelRegressor",
+    "lowess": "regression.lowess",
     "lstm": "recurrent.AttentionalLSTM",
     "luongattention": "BilinearAttention",
     "nadarayawatson": "regression.NadarayaWatson",
@@ -104,6 +106,7 @@ _MEANT = {
     "scaled_dot_product_attention": "attend",
     "scaleddotproductattention": "DotProductAttention",
     "sdpa": "attend",
+    "smooth": "regression.smooth",
     "softmax": "masked_softmax",
     "train": "translation.train",
     "translator": "translation.Translator",

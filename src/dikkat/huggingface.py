@@ -27,14 +27,14 @@ def register_transformers() -> None:
 
     It is registered with `AttentionInterface`, and so are its masks with `AttentionMaskInterface`, without which a
     model would lose its causality and its padding. What a model restricts comes as those masks: padding on either side,
-    sliding windows, caches that grow and static ones. Heads that share their keys are served, and what a model adds to
-    every pair, as T5 does, or its user gives as a mask of numbers. With `output_attentions=True` the layers return
-    their weights, before dropout.
+    sliding windows, caches that grow and static ones. Heads that share their keys are served, what a model adds to
+    every pair, as T5 does, or its user gives as a mask of numbers, soft caps (Gemma 2) and sinks (gpt-oss). With
+    `output_attentions=True` the layers return their weights, before dropout.
 
     What is not served is refused by name. A model that computes its attention itself, as those do that transformers
     does not give "sdpa" either, is refused when it is made, or `set_attn_implementation` is called; for that,
-    `PreTrainedModel.get_correct_attn_implementation` is wrapped. What a layer asks for beyond masks and biases is
-    refused when it runs: capped scores (`softcap`), sinks (`s_aux`), chosen keys (`indices`), paged caches.
+    `PreTrainedModel.get_correct_attn_implementation` is wrapped. What a layer asks for beyond these is
+    refused when it runs: chosen keys (`indices`), paged caches.
 
     A query that sees no key, as at the padding on the left, gives 0.
 
@@ -101,6 +101,8 @@ def _forward(
     dropout: float = 0.0,
     scaling: float | None = None,
     position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     output_attentions: bool | None = False,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
@@ -128,8 +130,8 @@ def _forward(
             attention_mask = None
     bias = None if position_bias is None else position_bias.to(query.dtype)
     result = attend(
-        query, key, value, score=Dot(), mask=attention_mask, causal=causal, bias=bias, dropout=dropout,
-        return_weights=weighed,
+        query, key, value, score=Dot(softcap), mask=attention_mask, causal=causal, bias=bias, sink=s_aux,
+        dropout=dropout, return_weights=weighed,
     )  # fmt: skip
     output, weights = result if isinstance(result, tuple) else (result, None)
     return output.transpose(1, 2).contiguous(), weights

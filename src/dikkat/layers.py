@@ -191,7 +191,7 @@ def self_attention(
     Args:
         x: (..., n, d), floating point.
         valid_lens: (B,) or (B, n) integers in 0 ... n: token j takes part where j < valid_len.
-        **restricted: `mask`, `causal`, `bias`, `key_bias`, `exclude`, `return_weights` and `impl` of `dikkat.attend`.
+        **restricted: The restrictions, `return_weights` and `impl` of `dikkat.attend`.
 
     Returns:
         (..., n, d), and with `return_weights` the weights (..., n, n).

@@ -175,8 +175,14 @@ def refused(rank: int, world: int) -> dict[str, str]:
         with pytest.raises((RankError, ValueError, RuntimeError)) as caught:
             attend(query, key, key, **{"score": ScaledDot(), **more})
         found[name] = str(caught.value)
-    with pytest.raises(RankError) as caught, record(nn.Identity(), sums=True) if last else nullcontext():
-        attend(x, x, x, score=ScaledDot())
+
+    class Alone(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return attend(x, x, x, score=ScaledDot())
+
+    model = Alone()
+    with pytest.raises(RankError) as caught, record(model, sums=True) if last else nullcontext():
+        model(x)
     found["recorded"] = str(caught.value)
     return found
 

@@ -118,7 +118,7 @@ def test_deviations_and_bands(order):
 
     deviation = model.predict(query, return_std=True)[1]
     lower, upper = model.confidence_interval(query)
-    band, _ = model._smoother.band(query)
+    band, _ = model._smoother.confidence(query)
     for i, at in enumerate(query):
         total, center, error, freedom = dense.uncertainty("gaussian", at, x, y[:, None], sigma, weight, left, shares)
         np.testing.assert_allclose(deviation[i], total[0], rtol=1e-6)

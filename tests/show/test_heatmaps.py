@@ -278,5 +278,5 @@ assert "matplotlib.pyplot" not in sys.modules
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[show\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[show\]"):
         heatmaps([[1.0]])

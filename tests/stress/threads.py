@@ -78,7 +78,7 @@ def regressing() -> Ask:
 
     def ask(number: int) -> Any:
         mean, deviation = model.predict(queries[number], return_std=True)
-        lower, upper = model.confidence_band(queries[number])
+        lower, upper = model.confidence_interval(queries[number])
         return [torch.from_numpy(part) for part in (mean, deviation, lower, upper, model.log_density(queries[number]))]
 
     return ask

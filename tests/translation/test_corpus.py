@@ -227,5 +227,5 @@ def test_a_data_set_that_is_not_there(tmp_path):
 
 def test_without_the_library_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(CorpusError, match=r"pip install '\.\[datasets\]'"):
+    with pytest.raises(CorpusError, match=r"pip install .*\[datasets\]"):
         list(DatasetCorpus("any/name", source="en", target="fr"))

@@ -81,7 +81,7 @@ def test_without_tensorboard_training_says_so_and_goes_on(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     settings = dataclasses.replace(SETTINGS, epochs=1)
     with pytest.warns(
-        UserWarning, match=r"no curves: TensorBoard is not installed; .* pip install '\.\[tensorboard\]'"
+        UserWarning, match=r"no curves: TensorBoard is not installed. Run: pip install .*\[tensorboard\]"
     ):
         assert train(settings, PAIRS, PAIRS, folder=tmp_path / "run", progress=False).epochs
 

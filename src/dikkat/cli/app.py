@@ -37,7 +37,7 @@ _DOORS = {
         "dikkat train --corpus pairs.tsv --output my-model",
         "dikkat export my-model --html translator.html",
     ),
-    "A table of your own, a curve with its confidence band": ("dikkat regress table.csv --target y --output curve",),
+    "A table of your own, a curve with its interval": ("dikkat regress table.csv --target y --output curve",),
     "A model of your own, a page of its attention, in Python": (
         "with dikkat.record(model) as trace:",
         "    model(inputs)",

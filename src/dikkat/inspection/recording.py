@@ -52,7 +52,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         layers: The modules, with all in them, whose calls are recorded: a name, as `model.named_modules()` has it, a
             pattern with *, ? and [...] that the whole name follows, a number, which is a place in each of the model's
             outermost lists of modules, counted from the end below 0; or several of these in a list. None for all.
-        **request: What to record of each call (`Requesting`).
+        **request: What to record of each call (`Requesting`); if nothing, `top_k=8` and `overview=64`.
 
     Yields:
         The `Trace`, which fills while the model runs.
@@ -76,7 +76,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
     check_names(request, Requesting)
-    checked = Request(**request)
+    checked = Request(**(request or {"top_k": 8, "overview": 64}))
     if checked.is_empty:
         raise ValueError(
             "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax or overview"

@@ -174,7 +174,7 @@ def _indices(name: str, given: object) -> list[int]:
 
 
 def _places(name: str, given: object, count: int, device: torch.device) -> Tensor | None:
-    """What was chosen of so many, counted from 0; None where nothing was."""
+    """The numbers chosen of so many, counted from 0; None where nothing was chosen."""
     if given is None:
         return None
     if isinstance(given, slice):

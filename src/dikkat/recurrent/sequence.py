@@ -101,6 +101,8 @@ def score_obstacles(score: Score) -> list[str]:
     reasons = []
     if type(score) not in (scores.Additive, scores.Bilinear, scores.Dot, *AFFINE):
         reasons.append(f"the queries of {type(score).__name__} are not known to be affine in the state")
+    if getattr(score, "softcap", None) is not None:
+        reasons.append("the score is capped")
     for name, part in score.named_children():
         if not is_plain(part):
             reasons.append(f"score.{name} is no plain torch.nn.Linear, or has hooks: it has to be called")

@@ -176,7 +176,7 @@ def along(model: KernelRegressor, feature: int, name: str) -> Curve:
     query = model._rows.coding.coordinates(points)
     lower, upper = model._interval(query)
     estimate = np.asarray(model._answer(query))
-    unknown = ~np.isfinite(upper - lower)  # where one row is alone, the band is infinite
+    unknown = ~np.isfinite(upper - lower)  # where one row is alone, the interval is infinite
     lower[unknown] = upper[unknown] = math.nan
     return Curve(name, points[:, feature], estimate, lower, upper, data, column)
 

@@ -321,7 +321,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             ValueError: As for `predict`; a level that is not between 0 and 1.
 
         Source: Loader 1999, chapter 2; Calonico, Cattaneo and Farrell 2018; the formula is in
-        `dikkat.regression.uncertainty`.
+        `dikkat.regression.smoother`.
 
         Example:
             >>> x = np.linspace(0, 5, 50)
@@ -335,9 +335,9 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         return self._interval(self._query(X), float(level))
 
     def _interval(self, query: Array, level: float = 0.95) -> tuple[Array, Array]:
-        """The ends of the confidence band at queries in coordinates."""
-        band, reached = self._current().band(query)
-        center, half = band.center, band.half(level)
+        """The ends of the confidence intervals at queries in coordinates."""
+        confidence, reached = self._current().confidence(query)
+        center, half = confidence.center, confidence.half(level)
         center[~reached], half[~reached] = 0.0, math.inf
         return self._output(center - half), self._output(center + half)
 
@@ -347,8 +347,9 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         r"""Intervals that hold single new values, and are made of the errors with which rows are predicted from others.
 
         - "jackknife+": as far to both sides, and about as wide everywhere. Of rows that are exchangeable with the new
-          one it holds at least 1 − 2(1 − coverage) of the new values on average, and in practice about `coverage`; for
-          that the bandwidth must not depend on y, and one that was searched for has adapted itself a little.
+          one it holds at least 1 − 2(1 − coverage) of the new values on average, and about `coverage` where
+          errors are like those of the rows; for that the bandwidth must not depend on y, and one that was searched for
+          has adapted itself a little.
         - "local": the quantiles (1 ∓ coverage)/2 of the distribution near the query. It is wider where y varies more,
           and its ends miss as many values on either side. It holds `coverage` in the limit of many rows near each
           query.

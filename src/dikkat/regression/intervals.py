@@ -66,6 +66,8 @@ def quantiles(model: Any, query: Array, q: Array) -> Array:
 
 def sample(model: Any, query: Array, count: int, random: np.random.RandomState) -> Array:
     """So many new values at each query in coordinates, (n, count)."""
+    if _errors(model)[0].times.sum() < 2:
+        raise ValueError("X: got one row in fit; expected at least two, from whose errors new values are drawn")
     result = np.empty((len(query), count))
     for part, mean, growth, errors, share in _distribution(model, query):
         reached = np.cumsum(share, 1)

@@ -1,7 +1,7 @@
 r"""A kernel of a given bandwidth over given rows: arrays in, arrays out, and nothing of scikit-learn.
 
-**Deviations and bands** are made of the training rows' own errors when each is predicted from the others, $e_i$. With
-$a_i$ the variance of that prediction in units of the noise's, the row's share in its own estimate is $1 - g_i$ with
+**Deviations and intervals** are made of the training rows' own errors when each is predicted from the others, $e_i$.
+With $a_i$ its variance in units of the noise's, the row's share in its own estimate is $1 - g_i$ with
 $g_i = 1/(1 + a_i)$; its residual is $g_i e_i$, and the residuals of the rows near x have as many degrees of freedom as
 their $g_i$ sum up to:
 
@@ -12,7 +12,7 @@ s^2(x) = \frac{\sum_i \tilde w_i\, (g_i e_i)^2}{\sum_i \tilde w_i\, g_i}, \qquad
 with $\tilde w$ the kernel's weights at twice the bandwidth about the mean point that x looks at, which lies among the
 data even where x does not. Rows with equal coordinates vary about their mean as well, which counts in each sum.
 
-A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. The band is about a local line with
+A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. The confidence interval is about a local line with
 half the bandwidth (in d dimensions half the volume), whose bias is small beside its error:
 
 $$ \tilde y \pm t_\nu\, s\, (\lVert l \rVert^2 + b)^{1/2}, \qquad b = \sum_c \lambda_c^2\, \Lambda_c / S_0 , \qquad
@@ -67,8 +67,8 @@ _FREE = 0.5  # degrees of freedom below which a quantile says nothing: from 600 
 _GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
 
 
-class Band(NamedTuple):
-    """The band at n queries.
+class Confidence(NamedTuple):
+    """The confidence intervals at n queries.
 
     Attributes:
         center: (n, v).
@@ -173,8 +173,8 @@ class Smoother:
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
         return criterion, criterion(np.log(self.bandwidth)[first])
 
-    def band(self, query: Array) -> tuple[Band, NDArray[np.bool_]]:
-        """The band at queries, and True for those that have one, (n,)."""
+    def confidence(self, query: Array) -> tuple[Confidence, NDArray[np.bool_]]:
+        """The confidence intervals at queries, and True for those that have one, (n,)."""
         narrow = 2.0 ** (-1 / self.joined.features)
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
@@ -187,7 +187,9 @@ class Smoother:
 
         center, error, freedom = self._by_parts(query, self._wide, work)
         in_reach = self.profile == "gaussian" or self.neighbors(query) > 0
-        return Band(center + self.joined.origin, error, freedom), np.asarray(np.isfinite(center).all(1) & in_reach)
+        return Confidence(center + self.joined.origin, error, freedom), np.asarray(
+            np.isfinite(center).all(1) & in_reach
+        )
 
     def noise(self, query: Array) -> Array:
         """s², (n, v), about the rows that queries look at; infinite where none is left to measure it by."""

@@ -18,7 +18,7 @@ def shown(cell):
     found, printed = [], ""
     for output in cell.get("outputs", []):
         if output.output_type == "stream":  # which comes in parts, as time has it
-            printed += output.text
+            printed += re.sub(r"^\[IPKernelApp\].*\n", "", output.text, flags=re.MULTILINE)  # of how Jupyter is started
         else:
             text = "".join(output.get("data", {}).get("text/plain", output.get("evalue", "")))
             found.append(

@@ -242,6 +242,13 @@ def test_what_is_not_served_is_refused(name: str) -> None:
         _forward(nn.Linear(3, 3), x, x, x, None, **{name: torch.zeros(2)})
 
 
+def test_a_layer_that_joins_numbers_to_its_mask_is_refused() -> None:
+    x, layer = torch.zeros(1, 2, 3, 5), nn.Linear(3, 3)
+    layer.compressor = nn.Identity()
+    with pytest.raises(ValueError, match=r"compressor: got Identity from Linear; expected None"):
+        _forward(layer, x, x, x, None)
+
+
 @pytest.mark.parametrize(
     "kind",
     ["big_bird", "bigbird_pegasus", "bloom", "codegen", "data2vec-vision", "falcon", "gpt_neox_japanese", "gptj", "led",

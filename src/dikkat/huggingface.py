@@ -107,6 +107,7 @@ def _forward(
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """One layer's attention, as transformers calls it: (B, H, n, d), (B, H', m, d) -> (B, n, H, d)."""
+    more["compressor"] = getattr(module, "compressor", None)  # DeepSeek V4's joins numbers to a mask of booleans
     for name, given in more.items():
         if given is not None and not isinstance(given, bool) and name not in _IGNORED:
             raise ValueError(

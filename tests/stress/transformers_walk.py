@@ -489,6 +489,9 @@ def compared(cls: type, config: Any, eager: Any, ours: Any, given: dict[str, Ten
             continue
         if name == "weights" and len(right) == 1:  # none
             continue
+        if name == "weights" and re.search("^Granite.*SWA", cls.__name__):
+            skipped.append("weights (those of eager are before the sink)")
+            continue
         try:
             found = check(ours)
         except Exception as error:

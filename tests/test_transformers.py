@@ -189,6 +189,25 @@ def test_sinks_are_no_keys() -> None:
         torch.testing.assert_close(trace[name].sums, weights.sum(-2), rtol=1e-5, atol=1e-5)
 
 
+def test_a_sink_that_scales_rows_afterwards_hides_no_key() -> None:
+    config = transformers.GraniteSWAConfig(
+        vocab_size=WORDS, hidden_size=16, intermediate_size=8, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=29, pad_token_id=0,
+    )  # fmt: skip
+    made = transformers.GraniteSWAForCausalLM(config).eval()
+    for name, parameter in made.named_parameters():
+        if name.endswith(("sinks", "q_proj.weight")):
+            nn.init.normal_(parameter, std=2.0)
+    sums = {}
+    for impl in ("eager", "dikkat"):
+        made.set_attn_implementation(impl)
+        with dikkat.record(made, sums=True) as trace:
+            made(input_ids=IDS)
+        sums[impl] = [trace[name].sums for name in sorted(trace.names)]
+    assert len(sums["eager"]) == 2
+    torch.testing.assert_close(sums["eager"], sums["dikkat"], rtol=1e-4, atol=1e-5)
+
+
 def test_an_attention_that_is_not_seen_is_said_to_be_none() -> None:
     def own(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *more: Any, **named: Any) -> Any:
         weights = nn.functional.softmax(query @ key.mT, dim=-1)

@@ -116,6 +116,7 @@ class _Recorder:
         self.trace, self._request = Trace(), request
         self._thread, self._calls = threading.get_ident(), list[tuple[str, nn.Module]]()
         self._listening, self._runs = ExitStack(), 0
+        self.columns = 0  # of the last product of matrices: as many as keys, where a softmax follows
 
     def listen(self) -> None:
         """Be told of this thread's calls of attention."""
@@ -185,11 +186,16 @@ class _Recorder:
             arguments, named = _unpacked(self._calls[-1][1], *arguments, **named)
         self.add(lambda: _CAPTURED[function](self._request, *arguments, **named))
 
-    def saw_softmax(self, weights: Tensor) -> None:
+    def saw_softmax(self, logits: Tensor, weights: Tensor) -> None:
         """Take note of a softmax, if Hugging Face's own ("eager") attention makes its weights by it."""
-        if self._calls and _is_eager(module := self._calls[-1][1]):
-            keys = weights.shape[-1] - hasattr(module, "sinks")  # a sink stands after the keys
-            self.saw_weights(weights[..., :keys])
+        if not self._calls or not _is_eager(module := self._calls[-1][1]):
+            return
+        sinks = getattr(module, "sinks", None)
+        if sinks is not None and weights.shape[-1] == self.columns:  # Granite's sinks scale the rows afterwards
+            weights = weights * (logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
+        elif sinks is not None:  # a sink stands after the keys
+            weights = weights[..., :-1]
+        self.saw_weights(weights)
 
     def add(self, look: Callable[[], Inspection]) -> Inspection | None:
         """Look at a call, if it is of a module of the model."""
@@ -259,8 +265,10 @@ class _Mode(TorchFunctionMode):
             return func(*args, **named)
         # Where one of these functions calls the other, it is one call: the mode is off within.
         result = func(*args, **named)
-        if func is F.softmax:
-            self._recorder.saw_softmax(result)
+        if func is torch.matmul:
+            self._recorder.columns = result.shape[-1]
+        elif func is F.softmax:
+            self._recorder.saw_softmax(args[0] if args else named["input"], result)
         elif func in _CAPTURED:
             self._recorder.saw_function(func, *args, **named)
         return result

@@ -7,10 +7,10 @@ from numba import carray
 
 from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value
 from dikkat.cpu.attention.record import CALL, GROUP, TILE_BACK
-from dikkat.cpu.attention.scores import distance_scores, inner_scores, squared_distance
+from dikkat.cpu.attention.scores import distance_scores, inner_product, inner_scores, squared_distance
 from dikkat.cpu.attention.visibility import bias_grad_of, drop, first_of, limits_of, restrict, turn_of
 from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.elementary import exp, tanh
 from dikkat.cpu.engine.memory import Call, clear, store_four, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
@@ -60,9 +60,13 @@ def _inner_gradients(
     call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     query_sums: Pointer, key_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a block's share to the queries' gradients Σ_j g k and the keys' Σ_i g q."""
+    """Add a block's share to the queries' gradients Σ_j g k and the keys' Σ_i g q, g times the soft cap's slope."""
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
+    if call.softcap != 0:
+        for i in range(rows):
+            capped = tanh(inner_product(at(query, i * size), key, size, zero) / full(call.softcap, zero), zero)
+            store(by_score, i * width, load(by_score, i * width) * (full(1, zero) - capped * capped))
     for c in range(size):
         k, key_sum = load(key, c * lanes), load(key_grad, c * lanes)
         for i in range(rows):

@@ -38,8 +38,6 @@ def obstacles(problem: Problem) -> list[str]:
     device = problem.query.device.type
     if device != "cpu":
         reasons.append(f"it runs on the CPU; the tensors are on {device}, where 'chunked' and 'reference' run")
-    if problem.softcap:
-        reasons.append("it has no soft cap; 'chunked' and 'reference' have")
     if have_tangents(problem.query, problem.key, problem.value):
         reasons.append("it has no forward-mode derivative; 'reference' has")
     return reasons or addresses.without_numba()
@@ -101,6 +99,7 @@ class _Call(ProblemCall):
             "scale": ranges.scale,
             "limit": ranges.limit,
             "highest": highest,
+            "softcap": problem.softcap,
             "key_bias_stride": up(restrictions.keys, self.lanes),
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,

@@ -29,7 +29,7 @@ CALL = Record(
         causal lens_row starts_row mask_row mask_col exclude_row bias_row bias_col bias_row_apart bias_rows bias_cols
         dropout exact narrow key_owners keeps top cell_rows cell_cols by_largest
     """,
-    real="kept_scale scale limit highest",
+    real="kept_scale scale limit highest softcap",
     regions="""
         scores weights by_score in_fast dropped upstream kept weight weight_sums query query_peak query_sums
         query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores tile_peaks

@@ -8,7 +8,7 @@ from dikkat.cpu.attention.packing import packed_key, raw_keys, raw_row
 from dikkat.cpu.attention.record import FOLD
 from dikkat.cpu.attention.visibility import restrict
 from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.elementary import exp, tanh
 from dikkat.cpu.engine.memory import Call, Work, store_four
 from dikkat.cpu.engine.vectors import (
     Pointer,
@@ -209,32 +209,48 @@ def distance_scores(
 
 
 @inlined
+def inner_product(query: Pointer, key: Pointer, size: int, zero: Any) -> Vector:
+    """⟨q, k⟩ of a row with a block of keys."""
+    lanes, acc = lanes_of(zero), full(0, zero)
+    for c in range(size):
+        acc = fused(spread(query, c), load(key, c * lanes), acc)
+    return acc
+
+
+@inlined
+def _add_product(call: Call, scores: Pointer, place: int, product: Vector, whole: bool, zero: Any) -> None:
+    """Add inner products, softly capped if the call has a cap, to the visible scores of a block."""
+    if call.softcap != 0:
+        cap = full(call.softcap, zero)
+        product = cap * tanh(product / cap, zero)
+    _add_scores(scores, place, product, whole, zero)
+
+
+@inlined
 def inner_scores(
     call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, whole: bool,
     zero: Any,
 ) -> None:  # fmt: skip
-    """Add ⟨q, k⟩ to a tile of scores."""
+    """Add ⟨q, k⟩, or its soft cap, to a tile of scores."""
     lanes, size = lanes_of(zero), call.features
     for block in range(blocks):
         keys, i = at(key, block * size * lanes), 0
         while i < rows:
             row, place = at(query, i * size), i * width + block * lanes
-            acc0 = full(0, zero)
             if i + 4 > rows:
-                for c in range(size):
-                    acc0 = fused(spread(row, c), load(keys, c * lanes), acc0)
-                _add_scores(scores, place, acc0, whole, zero)
+                _add_product(call, scores, place, inner_product(row, keys, size, zero), whole, zero)
                 i += 1
                 continue
+            acc0 = full(0, zero)
             acc1, acc2, acc3 = acc0, acc0, acc0
             for c in range(size):
                 k = load(keys, c * lanes)
                 acc0, acc1 = fused(spread(row, c), k, acc0), fused(spread(row, c + size), k, acc1)
                 acc2, acc3 = fused(spread(row, c + 2 * size), k, acc2), fused(spread(row, c + 3 * size), k, acc3)
-            _add_scores(scores, place, acc0, whole, zero)
-            _add_scores(scores, place + width, acc1, whole, zero)
-            _add_scores(scores, place + 2 * width, acc2, whole, zero)
-            _add_scores(scores, place + 3 * width, acc3, whole, zero)
+            _add_product(call, scores, place, acc0, whole, zero)
+            _add_product(call, scores, place + width, acc1, whole, zero)
+            _add_product(call, scores, place + 2 * width, acc2, whole, zero)
+            _add_product(call, scores, place + 3 * width, acc3, whole, zero)
             i += 4
 
 

@@ -104,6 +104,39 @@ def _small(runs: list[Run]) -> Iterable[Row]:
         yield [name, *(cell for run in runs for cell in (f"{run.results['layers'][name]['ratio']:.2f}", ""))]
 
 
+def _models(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        found = run.results
+        if run.name == "pairs":
+            for name, what in (
+                ("bias", "a bias (1, 8, 512, 512) with (8, 8, 512, 64), forward and backward"),
+                ("bias with a gradient", "… that learns"),
+            ):
+                yield [what, _quicker(found[name]["times as quick"])]
+            beside = found["window"]["beside a mask"]["times as quick"]
+            yield ["a window of 256 in 16,384 keys beside the mask of it", _quicker(beside)]
+            lengths = found["window"]["by length"]
+            each = ", ".join(f"{1000 * lengths[keys]['seconds']['median']:.0f}" for keys in lengths)
+            yield [f"… alone, of {', '.join(f'{int(keys):,}' for keys in lengths)} keys, ms", each]
+        elif run.name == "recording-layer":
+            yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _longer(found["ratio"])]
+            share = found["growth of memory, bytes"] / found["bytes of all maps"]
+            yield ["… memory that this adds, of all maps'", f"{100 * share:.1f} %"]
+        elif run.name == "recording-generate":
+            yield ["Llama's shape, 200 new tokens, two heads recorded: time beside none", _longer(found["ratio"])]
+        else:
+            yield ["Whisper's shape, times of 100 tokens beside transformers' own", _quicker(found["ratio"])]
+
+
+def _quicker(ratio: Record) -> str:
+    low, high = (ratio.get(name, ratio.get(other)) for name, other in (("min", "least"), ("max", "most")))
+    return f"{ratio['median']:.2f} times as quick ({low:.2f}–{high:.2f})"
+
+
+def _longer(ratio: Record) -> str:
+    return f"{ratio['median']:.2f} ({ratio['least']:.2f}–{ratio['most']:.2f})"
+
+
 def _regression(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         if run.name == "regression-bandwidth":
@@ -276,6 +309,7 @@ TABLES = [
     Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
     Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
     Table("small", ("small-1", "small-2"), SMALL, _small),
+    Table("models", ("pairs", "recording-layer", "recording-generate", "recording-timestamps"), ("", ""), _models),
     Table("training", ("translator-training-book", "translator-training-real"), BESIDE, _training),
     Table("without", ("translator-without-book", "translator-without-real"), BESIDE, _training),
     Table("translating", ("sentence-speed",), TRANSLATING, _translating),

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dikkat.inspection.recording import record
-from dikkat.inspection.trace import Trace
 
 _SECONDS = 0.02  # of a place of the encoder
 
@@ -64,22 +63,31 @@ def token_timestamps(
         raise ValueError("alignment_heads: got none, nor has the model; expected pairs of a decoder layer and a head")
     if (beams := generation.get("num_beams") or 1) != 1:
         raise ValueError(f"num_beams: got {beams}; expected 1")
-    names = {layer: _cross_attention(model, layer) for layer, _ in heads}
+    decoder: nn.Module = model.get_decoder()  # type: ignore[operator]
+    names = {layer: _cross_attention(decoder, layer) for layer, _ in heads}
     chosen = sorted({head for _, head in heads})
-    with torch.no_grad(), record(model, layers=list(names.values()), heads=chosen, weights=True) as trace:
-        found = model.generate(  # type: ignore[operator]
-            input_features, return_dict_in_generate=True, force_unique_generate_call=True, **generation
-        )
-    sequences: Tensor = found["sequences"].cpu()
-    steps = {name: _steps(trace, name, sequences.shape[1] - 1) for name in names.values()}
-    given = steps[names[heads[0][0]]][0].shape[-2]
-    maps = torch.stack(
-        [
-            torch.cat([step[:, chosen.index(head)] for step in steps[names[layer]]], -2)[:, given:]
-            for layer, head in heads
-        ],
-        1,
-    )
+    reads: list[dict[str, Any]] = []  # the arguments of the decoder's calls
+
+    def look(_: nn.Module, __: Any, named: dict[str, Any]) -> None:
+        reads.append({name: named[name] for name in ("input_ids", "encoder_hidden_states")})
+
+    with torch.no_grad():
+        hook = decoder.register_forward_pre_hook(look, with_kwargs=True)
+        try:
+            found = model.generate(  # type: ignore[operator]
+                input_features, return_dict_in_generate=True, force_unique_generate_call=True, **generation
+            )
+        finally:
+            hook.remove()
+        sequences: Tensor = found["sequences"]
+        sound = reads[-1]["encoder_hidden_states"]
+        given = _given([read["input_ids"].shape[1] for read in reads], sequences.shape[1] - 1)
+        # All tokens once more, in one go: a recording costs more than one of the generation's steps.
+        with record(decoder, layers=list(names.values()), heads=chosen, weights=True) as trace:
+            decoder(input_ids=sequences[:, :-1], encoder_hidden_states=sound, use_cache=False)
+    sequences = sequences.cpu()
+    weights = {layer: trace[name].weights for layer, name in names.items()}
+    maps = torch.stack([weights[layer][:, chosen.index(head), given:] for layer, head in heads], 1)  # type: ignore[index]
     seconds = torch.zeros(sequences.shape)
     width = int(getattr(model.config, "median_filter_width", 7))
     for index, own in enumerate(maps):
@@ -90,27 +98,24 @@ def token_timestamps(
     return Timestamps(sequences, seconds)
 
 
-def _cross_attention(model: nn.Module, layer: int) -> str:
+def _cross_attention(decoder: nn.Module, layer: int) -> str:
     """The name of a decoder layer's attention to the encoder."""
-    names: list[str] = [
-        name for name, _ in model.named_modules() if name.endswith(f"decoder.layers.{layer}.encoder_attn")
-    ]
-    if not names:
-        raise ValueError(f"alignment_heads: got layer {layer}; expected one of the decoder of {type(model).__name__}")
-    return names[0]
+    name = f"layers.{layer}.encoder_attn"
+    if name not in dict(decoder.named_modules()):
+        raise ValueError(f"alignment_heads: got layer {layer}; expected one of the decoder's, {type(decoder).__name__}")
+    return name
 
 
-def _steps(trace: Trace, name: str, tokens: int) -> list[Tensor]:
-    """The weights of the calls that read the sequence, the last ones: before them the language may have been sought."""
-    steps: list[Tensor] = []
-    for index in range(trace.count(name) - 1, -1, -1):
-        weights = trace[name, index].weights
-        if weights is None or sum(step.shape[-2] for step in steps) >= tokens:
+def _given(reads: list[int], tokens: int) -> int:
+    """The tokens that the decoder's last generation was given: before it the language may have been sought."""
+    given = 0
+    for given in reversed(reads):
+        tokens -= given
+        if tokens <= 0:
             break
-        steps.insert(0, weights)
-    if sum(step.shape[-2] for step in steps) != tokens:
+    if tokens:
         raise ValueError("input_features: got what was not read in one go; expected one window, without fallbacks")
-    return steps
+    return given
 
 
 def _smoothed(weights: Tensor, width: int) -> Tensor:

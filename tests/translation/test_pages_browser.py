@@ -10,6 +10,7 @@ from chromium import names, needs_chromium, outcomes_of
 from dikkat import Trace
 from dikkat.inspection.request import Inspection
 from dikkat.show import save_page
+from dikkat.show.views import Token
 
 
 def sentence(source_tokens, target_tokens, weights, reference=None, **texts):
@@ -42,6 +43,20 @@ def trace():
     return made
 
 
+def looks():
+    """What a model of two layers and three heads looks at, over five tokens: one more key ahead in each head."""
+    made, weights = Trace(), torch.tensor([0.5, 0.25, 0.125, 0.125, 0.0])
+    for layer in range(2):
+        rows = [[weights.roll(query + head + layer) for query in range(5)] for head in range(3)]
+        map_ = torch.stack([torch.stack(each) for each in rows])[None]
+        top = map_.topk(4, -1)
+        made.add(f"layers.{layer}", Inspection(top_weights=top.values, top_keys=top.indices, overview=map_))
+    made.tokens = {
+        "self": [Token("<s>", special=True), Token("a"), Token("long"), Token("est", continues=True), Token("day")]
+    }
+    return made
+
+
 @pytest.fixture(scope="session")
 def outcomes(translator, tmp_path_factory):
     def prepare(folder):
@@ -51,6 +66,7 @@ def outcomes(translator, tmp_path_factory):
         lines = ["The man is calm.", "I lost.", "Go."]
         save_page(folder / "alive.html", translator.translate(lines), translator=translator)
         trace().to_html(folder / "calls.html", title="Calls of <i>a</i> model")
+        looks().to_html(folder / "looks.html", title="Where the model looks")
         return [folder]
 
     return outcomes_of("pages.mjs", tmp_path_factory, prepare)

@@ -1,6 +1,6 @@
 // Pages of sentences and of calls in a real browser, with the network cut off, as a reader uses them.
 //   node pages.mjs FOLDER CHROMIUM [NAME …]      prints {name: null, or what went wrong}
-// FOLDER: sentences.html, alive.html (with the model), calls.html; tests/translation/test_pages_browser.py makes them.
+// FOLDER: sentences.html, alive.html (with the model), calls.html, looks.html; tests/translation/test_pages_browser.py makes them.
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
 import { launch, opened as open, reach, run, saved, says, serious } from "./opened.mjs";
@@ -233,7 +233,7 @@ const scenarios = {
 
   async "nothing is wider than a phone of 320 pixels"() {
     for (const lang of ["en", "tr", "zh"]) {
-      for (const name of ["sentences", "calls", "alive"]) {
+      for (const name of ["sentences", "calls", "alive", "looks"]) {
         const { page, close } = await opened(name, `#lang=${lang}`, { viewport: { width: 320, height: 640 } });
         await unfold(page);
         assert.ok((await wide(page)) <= 320, `${lang} ${name}`);
@@ -244,7 +244,7 @@ const scenarios = {
 
   async "axe finds nothing serious, in light and dark"() {
     for (const theme of ["light", "dark"]) {
-      for (const name of ["sentences", "calls"]) {
+      for (const name of ["sentences", "calls", "looks"]) {
         const { page, close } = await opened(name, `#theme=${theme}`);
         await unfold(page);
         assert.deepEqual(await serious(page), [], `${theme} ${name}`);
@@ -307,6 +307,42 @@ const scenarios = {
     await page.locator("table").first().waitFor();
     const rows = await page.locator("table").first().locator("tr").evaluateAll((all) => all.map((each) => [...each.cells].map((cell) => cell.textContent)));
     assert.deepEqual(rows, [["", "0", "1"], ["<b>bold</b> · 0", "0.6931", "0"], ["<b>bold</b> · 1", "0.6931", "no number"]]);
+    await close();
+  },
+
+  async "a model's heads: tokens chosen by a pointer show their weight in every head"() {
+    const { page, close } = await opened("looks");
+    const words = (side) => page.locator(`.tokens.${side} li`);
+    assert.deepEqual(await words("from").allTextContents(), ["a", "long", "est", "day"]);
+    await page.getByRole("checkbox").check();
+    assert.deepEqual(await words("to").allTextContents(), ["<s>", "a", "long", "est", "day"]);
+    await words("from").nth(1).getByRole("button").click();
+    await words("to").nth(3).getByRole("button").click();
+    const rows = await page.locator("table.pairs tbody tr").evaluateAll((all) => all.map((each) => [...each.cells].map((cell) => cell.textContent)));
+    assert.deepEqual(rows, [["0", "12.5%", "25.0%", "50.0%"], ["1", "25.0%", "50.0%", "0.0%"]]);
+    await words("from").nth(1).getByRole("button").click();
+    assert.equal(await page.locator("table.pairs").count(), 0);
+    await close();
+  },
+
+  async "a model's heads: a small map shows its head alone, with lines to what it looks at"() {
+    const { page, close } = await opened("looks");
+    const chips = () => page.locator(".chip").evaluateAll((all) => all.map((each) => each.getAttribute("aria-pressed")));
+    const ink = () => page.locator(".stage canvas").evaluate((each) => {
+      const copy = new OffscreenCanvas(each.width, each.height).getContext("2d", { willReadFrequently: true });
+      copy.drawImage(each, 0, 0);
+      const { data } = copy.getImageData(0, 0, each.width, each.height);
+      return data.filter((value, k) => k % 4 === 3 && value > 0).length;
+    });
+    assert.deepEqual(await chips(), ["true", "true", "true"]);
+    const all = await ink();
+    await page.getByRole("button", { name: "layer 1, head 2" }).click();
+    assert.deepEqual(await chips(), ["false", "false", "true"]);
+    assert.equal(await page.getByRole("combobox", { name: "layers" }).inputValue(), "1");
+    const one = await ink();
+    assert.ok(0 < one && one < all);
+    await page.locator(".chip").nth(2).click();
+    assert.equal(await ink(), 0);
     await close();
   },
 };

@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import re
+import resource
 import select
 import signal
 import time
@@ -34,7 +35,7 @@ from dikkat import huggingface
 
 PAGE, MARK = Path(__file__).parents[2] / "docs" / "transformers.md", "<!-- walk -->"
 TABLE = PAGE.with_suffix(".tsv")
-SECONDS = 30  # one model's
+SECONDS = 30  # one model's, of processor time: what else runs is no reason that a model cannot be made
 LARGEST = 110_000_000  # parameters of a model that rules made no smaller
 LIMIT = 1e-3  # of a difference, as a part of the largest number; in float32
 BATCH, LENGTH, TARGETS, WORDS = 3, 11, 5, 99
@@ -528,12 +529,13 @@ def _refused(error: BaseException, when: str) -> dict[str, Any]:
     return {"result": "refused" if said else "WRONG", "when": when, "reason": text if said else _said(error)}
 
 
-def guarded(job: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
+def guarded(job: Callable[[], dict[str, Any]], seconds: int) -> dict[str, Any]:
     """What the job says, in a process of its own that may die or hang."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reads)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
             said = job()
@@ -543,7 +545,7 @@ def guarded(job: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]
             json.dump(said, pipe, default=sorted)
         os._exit(0)
     os.close(writes)
-    parts, end = [], time.monotonic() + seconds
+    parts, end = [], time.monotonic() + 5 * seconds  # a hang takes no processor time
     while select.select([reads], [], [], max(0.0, end - time.monotonic()))[0]:
         part = os.read(reads, 65536)
         if not part:

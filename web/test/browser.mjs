@@ -34,9 +34,9 @@ const scenarios = {
     await page.locator("#text").click();
     await page.keyboard.press("Control+A");
     await page.keyboard.type("I lost.", { delay: 5 });
+    await page.waitForFunction(() => document.querySelectorAll(".map .cell").length === 4 * 3); // of all that was typed
     await says(translationOf(page), "J'ai perdu.");
     assert.equal(await page.locator(".links .written").count(), 4);
-    assert.equal(await page.locator(".map .cell").count(), 4 * 3);
     await page.getByRole("button", { name: "Go." }).click();
     await says(translationOf(page), "Va !");
     assert.match(await page.locator(".facts").textContent(), /^how sure: \d+% a word$/);

@@ -73,21 +73,18 @@ export async function serious(page, part = "html", unasked = []) {
     .map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`);
 }
 
-/** Run scenarios by their names, or some of them, three at a time; prints {name: null, or what went wrong}. */
+/** Run scenarios by their names, or some of them; prints {name: null, or what went wrong}. */
 export async function run(browser, scenarios, only) {
   const found = {};
-  const waiting = Object.entries(scenarios).filter(([name]) => !only.length || only.includes(name)).values();
-  const inTurn = async () => {
-    for (const [name, scenario] of waiting) {
-      try {
-        await scenario();
-        found[name] = null;
-      } catch (error) {
-        found[name] = error.stack ?? String(error);
-      }
+  for (const [name, scenario] of Object.entries(scenarios)) {
+    if (only.length && !only.includes(name)) continue;
+    try {
+      await scenario();
+      found[name] = null;
+    } catch (error) {
+      found[name] = error.stack ?? String(error);
     }
-  };
-  await Promise.all([inTurn(), inTurn(), inTurn()]);
+  }
   await browser.close();
   process.stdout.write(JSON.stringify(found));
 }

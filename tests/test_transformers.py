@@ -461,6 +461,21 @@ def _softmax(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     return (query.double() @ key.double().mT / query.shape[-1] ** 0.5 + bias.double()).softmax(-1)
 
 
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("biased_heads", [0, 1, 6])
+def test_heads_that_share_keys(queries: int, biased_heads: int) -> None:
+    query, key, value = torch.randn(3, 6, queries, 7), torch.randn(3, 2, 11, 7), torch.randn(3, 2, 11, 13)
+    mask = torch.rand(3, 1, queries, 11) < 0.7
+    mask[..., 0] = True
+    bias = torch.randn(1, biased_heads, queries, 11) if biased_heads else None
+    hidden = torch.where(mask, 0.0, -torch.inf)
+    weights = _softmax(query, key.repeat_interleave(3, 1), hidden if bias is None else hidden + bias)
+    output, found = _forward(nn.Linear(3, 3), query, key, value, mask, position_bias=bias, output_attentions=True)
+    expected = (weights @ value.double().repeat_interleave(3, 1)).transpose(1, 2)
+    torch.testing.assert_close(output, expected.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, weights.float(), rtol=1e-5, atol=1e-5)
+
+
 def test_a_position_bias_and_a_mask_of_numbers_add_up() -> None:
     query, key, value = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 13)
     bias, mask = torch.randn(1, 3, 5, 11), torch.randn(2, 1, 5, 11)

@@ -61,7 +61,10 @@ def token_timestamps(
     heads = alignment_heads or getattr(getattr(model, "generation_config", None), "alignment_heads", None)
     if not heads:
         raise ValueError("alignment_heads: got none, nor has the model; expected pairs of a decoder layer and a head")
-    if (beams := generation.get("num_beams") or 1) != 1:
+    asked = [generation.get("num_beams")] + [
+        getattr(each, "num_beams", None) for each in (generation.get("generation_config"), model.generation_config)
+    ]
+    if (beams := next((each for each in asked if each), 1)) != 1:
         raise ValueError(f"num_beams: got {beams}; expected 1")
     decoder: nn.Module = model.get_decoder()  # type: ignore[operator]
     names = {layer: _cross_attention(decoder, layer) for layer, _ in heads}

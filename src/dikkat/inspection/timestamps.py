@@ -144,7 +144,7 @@ def _warped(cost: NDArray[np.float64]) -> NDArray[np.int64]:
         step = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
         least[i + 1, j + 1] = cost[i, j] + np.choose(step, (both, down, right)).astype(np.float64)
         moves[i, j] = step
-    first = np.empty(tokens, np.int64)
+    first = np.zeros(tokens, np.int64)
     token, key = tokens - 1, keys - 1
     while token >= 0 and key >= 0:
         first[token] = key

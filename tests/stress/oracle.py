@@ -181,32 +181,34 @@ class _Oracle:
 
     def _inner(self) -> tuple[Near, Callable[[Near], dict[str, Near]]]:
         kind, q, k = self.call.kind, self.exactly(self.query), self.exactly(self.key)
-        if kind == "scaled dot":
-            root = np.sqrt(self.wide(self.query.shape[-1]))
-            projected = Near(q.exact / root, self.eps * np.abs(q.exact) / root + self.step)
-        elif kind == "bilinear":
-            weight = self.exactly(self.parameter("W_q.weight").T)
-            projected = self.product(q, weight, self.eps)
-        else:
-            projected = q
-        self._check(projected)
-        score = self.product(projected, _turned(k), self.fine)
+        weight = self.exactly(self.parameter("W_q.weight").T) if kind == "bilinear" else None
+        # Scaled products divide the side that has fewer numbers, queries or keys.
+        divided = "none" if kind != "scaled dot" else self._smaller()
+        root = np.sqrt(self.wide(self.query.shape[-1]))
+        a, b = (
+            Near(side.exact / root, self.eps * np.abs(side.exact) / root + self.step) if name == divided else side
+            for name, side in (("query", q), ("key", k))
+        )
+        a = a if weight is None else self.product(q, weight, self.eps)
+        self._check(a, b)
+        score = self.product(a, _turned(b), self.fine)
         score.error = score.error + self.tiny
 
         def backward(by_score: Near) -> dict[str, Near]:
-            by_projected = self.product(by_score, k, self.eps)
-            grads = {"key": self.product(_turned(by_score), projected, self.eps)}
-            if kind == "scaled dot":
-                grads["query"] = Near(by_projected.exact / root, by_projected.error)
-            elif kind == "bilinear":
-                grads["query"] = self.product(by_projected, _turned(weight), self.eps)
-                grads["W_q.weight"] = _turned(self._over_all(q, by_projected))
-            else:
-                grads["query"] = by_projected
-            self._check(by_projected, *grads.values())
+            grads = {"query": self.product(by_score, b, self.eps), "key": self.product(_turned(by_score), a, self.eps)}
+            self._check(*grads.values())
+            if divided in grads:
+                grads[divided] = Near(grads[divided].exact / root, grads[divided].error / root)
+            if weight is not None:
+                grads["W_q.weight"] = _turned(self._over_all(q, grads["query"]))
+                grads["query"] = self.product(grads["query"], _turned(weight), self.eps)
+            self._check(*grads.values())
             return grads
 
         return score, backward
+
+    def _smaller(self) -> str:
+        return "query" if self.call.query.numel() <= self.call.key.numel() else "key"
 
     def _over_all(self, a: Near, b: Near) -> Near:
         """aᵀ b over all rows of all batch elements of a call."""

@@ -404,6 +404,10 @@ def test_parts_of_the_backward_add_up_and_are_the_same_each_time(case: str, monk
     made = single(case, "all", queries=5)
     query = made.query.detach().repeat(1, 1, 4, 1).requires_grad_()  # two blocks of queries
     limits = {"causal": True, "key_bias": made.restricted["key_bias"], "mask": torch.rand(20, 7).to(DEVICE) < 0.8}
+    limits |= {
+        "exclude": torch.randint(-1, 7, (20,)).to(DEVICE),
+        "valid_lens": torch.randint(2, 8, (kit.BATCH, 20)).to(DEVICE),
+    }
     made = kit.replace(made, query=query, restricted=limits)
     whole = trained(made)
     for name, again in trained(made).items():

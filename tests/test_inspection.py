@@ -208,7 +208,6 @@ def test_halves_under_autocast_and_in_inference_mode() -> None:
         ({"rows": [-6]}, ValueError, "rows: got -6; expected -5 to 4"),
         ({"rows": "all"}, TypeError, "rows: got 'all'; expected a list of whole numbers"),
         ({"rows": [1.5]}, TypeError, r"rows: got \[1.5\]; expected a list of whole numbers"),
-        ({"top_k": 8}, ValueError, "top_k: got 8; expected 1 to 7, the number of keys"),
         ({"top_k": 0}, ValueError, "top_k: got 0; expected a whole number of at least 1"),
         ({"overview": 0}, ValueError, "overview: got 0; expected a whole number of at least 1"),
         ({"overview": (3, 0)}, ValueError, "overview: got 0; expected a whole number of at least 1"),
@@ -234,5 +233,9 @@ def test_keys_that_weigh_nothing_are_not_among_the_largest(impl: str, keys: int)
     seen = dikkat.inspect(query, key, score=scores.Dot(), top_k=3, argmax=True, impl=impl)
     assert seen.top_keys.tolist() == [[0, -1, -1], [0, 1, 2]]
     assert seen.argmax.tolist() == [0, 0]
+    for count in (0, 2):  # fewer keys than are asked for
+        few = dikkat.inspect(query, key[:count], score=scores.Dot(), top_k=3, impl=impl)
+        assert few.top_keys.tolist() == ([[0, -1, -1], [0, 1, -1]] if count else [[-1] * 3] * 2)
+        assert torch.equal(few.top_weights == 0, few.top_keys == -1)
     hidden = dikkat.inspect(query, key, score=scores.Dot(), top_k=3, valid_lens=torch.tensor([3, 2]), impl=impl)
     assert hidden.top_keys.tolist() == [[0, -1, -1], [0, 1, -1]]

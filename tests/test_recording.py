@@ -3,6 +3,7 @@
 import json
 import threading
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import dikkat
@@ -436,9 +438,6 @@ def test_nothing_is_left_behind_by_a_call_that_raises() -> None:
     with pytest.raises(ValueError, match=r"rows: got 7; expected -7 to 6, as there are 7 \(recording 'own'\)"):  # noqa: SIM117
         with dikkat.record(model, rows=[7]):
             model(X, LENS)
-    with pytest.raises(ValueError, match=r"top_k: got 9; expected 1 to 7, the number of keys \(recording 'plain'\)"):  # noqa: SIM117
-        with dikkat.record(model, top_k=9):
-            model.plain(X, X, X)
     assert nothing_is_left(model, fused)
 
 
@@ -524,3 +523,39 @@ def test_a_trace_that_claims_many_calls_takes_no_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 2**25
     finally:
         tracemalloc.stop()
+
+
+class Flexible(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return flex_attention(x, x, x)
+
+
+class Direct(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_layers_of_flexible_attention_are_told() -> None:
+    x = torch.randn(1, 2, 17, 8)
+    mixed = nn.Sequential(Direct(), Flexible(), Flexible())
+    with pytest.warns(UserWarning, match="record: '1', '2': not recorded") as told, dikkat.record(mixed) as trace:
+        mixed(mixed(x))
+    assert trace.names == ["0"]
+    assert [Path(each.filename).name for each in told if "not recorded" in str(each.message)] == [Path(__file__).name]
+    with warnings.catch_warnings():  # none of layers that were not chosen
+        warnings.filterwarnings("error", message="record")
+        with dikkat.record(mixed, layers=0):
+            mixed(x)
+
+
+def test_of_fewer_keys_than_the_largest_asked_for() -> None:
+    model = Direct()
+    with dikkat.record(model, top_k=5, argmax=True) as trace:
+        for keys in (3, 7):
+            model(torch.randn(2, 3, keys, 4))
+    for keys, seen in ((3, trace["", 0]), (7, trace["", 1])):
+        assert seen.top_weights.shape == seen.top_keys.shape == (2, 3, keys, 5)
+        assert torch.equal(seen.top_keys[..., 0], seen.argmax)
+        assert bool((seen.top_keys[..., 3:] == -1).all()) == (keys == 3)
+        assert bool((seen.top_weights[..., 3:] == 0).all()) == (keys == 3)

@@ -5,6 +5,7 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dikkat import call, observers, program
 from dikkat.attention import weights_of
@@ -54,7 +55,7 @@ def inspect(
 
     Raises:
         TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit: a row past the end, more `top_k` than keys, an overview
+        ValueError: Shapes, devices or values that do not fit: a row past the end, an overview
             of 0 cells; an implementation that cannot run this call.
 
     Source:
@@ -148,14 +149,22 @@ def answer(summary: Summary, request: Request, rows: Tensor | None) -> Inspectio
         summary.lse,
         None,
         rows,
-        None if request.top_k is None else top,
-        None if request.top_k is None else keys,
+        _filled(top, request.top_k, 0),
+        _filled(keys, request.top_k, -1),
         summary.sums,
         summary.entropy,
         keys[..., 0] if request.argmax and keys is not None else None,
         summary.cells,
         summary.mean,
     )
+
+
+def _filled(largest: Tensor | None, top: int | None, rest: int) -> Tensor | None:
+    """(..., n, top): what belongs to each query's largest weights, with something else behind where keys are fewer."""
+    if largest is None or top is None:
+        return None
+    missing = top - largest.shape[-1]
+    return F.pad(largest, (0, missing), value=rest) if missing else largest
 
 
 def _no_values(like: Tensor, lead: torch.Size) -> Tensor:

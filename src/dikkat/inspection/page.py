@@ -65,10 +65,9 @@ def attention(
     inputs = dict(encoded[0])
     if pair:
         inputs["decoder_input_ids"] = encoded[1]["input_ids"]
-    shortest = min(each["input_ids"].shape[-1] for each in encoded)
     with (
         torch.no_grad(),
-        record(model, layers=layers, heads=heads, top_k=min(TOP, shortest), overview=CELLS, pool="max") as trace,
+        record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace,
     ):
         model(**inputs)
     labels = [_labels(tokenizer, each) for each in encoded]

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -57,6 +58,9 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     Yields:
         The `Trace`, which fills while the model runs.
 
+    Warns:
+        UserWarning: Layers ran that are not seen, as their attention is PyTorch's flexible one; their names.
+
     Raises:
         TypeError: `model` is no module, or an argument is of the wrong kind.
         ValueError: Nothing is requested; no module has one of the `layers`; an argument that does not fit a call, with
@@ -90,6 +94,9 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
             recorder.hooked(model, {name: each for found in by_entry.values() for name, each in found.items()})
         )
         yield recorder.trace
+    if recorder.unseen:
+        names = ", ".join(map(repr, dict.fromkeys(recorder.unseen)))
+        warnings.warn(f"record: {names}: not recorded, as flexible attention shows no weights", stacklevel=3)
     for entry, found in by_entry.items():
         if not found.keys() & recorder.trace.names:
             raise ValueError(_unseen(model, entry, found))
@@ -116,6 +123,7 @@ class _Recorder:
         self.trace, self._request = Trace(), request
         self._thread, self._calls = threading.get_ident(), list[tuple[str, nn.Module]]()
         self._listening, self._runs = ExitStack(), 0
+        self.unseen: list[str] = []  # modules, of flexible attention
         self.columns = 0  # of the last product of matrices: as many as keys, where a softmax follows
 
     def listen(self) -> None:
@@ -197,6 +205,11 @@ class _Recorder:
             weights = weights[..., :-1]
         self.saw_weights(weights)
 
+    def could_not_see(self) -> None:
+        """Take note of a call whose weights nobody can see."""
+        if self._calls:
+            self.unseen.append(self._calls[-1][0])
+
     def add(self, look: Callable[[], Inspection]) -> Inspection | None:
         """Look at a call, if it is of a module of the model."""
         # In a backward, what a checkpoint computes has been seen before.
@@ -271,6 +284,8 @@ class _Mode(TorchFunctionMode):
             self._recorder.saw_softmax(args[0] if args else named["input"], result)
         elif func in _CAPTURED:
             self._recorder.saw_function(func, *args, **named)
+        elif getattr(func, "__name__", "") == "flex_attention":  # imported by who uses it alone
+            self._recorder.could_not_see()
         return result
 
 

@@ -20,7 +20,7 @@ class Requesting(TypedDict, total=False):
     Attributes:
         weights: Whether to return the whole map of weights.
         rows: Which queries' weights, counted from 0, or from the end below 0.
-        top_k: How many of each query's largest weights, from 1 to m.
+        top_k: How many of each query's largest weights, from 1 on; where there are fewer keys, 0 for the rest.
         sums: Whether to sum the weights of each key over the queries.
         entropy: Whether to return the entropy of each query's weights.
         argmax: Whether to return the key with the largest weight of each query.
@@ -134,14 +134,8 @@ class Request:
         return self.overview
 
     def asked(self, queries: int, keys: int) -> Asked:
-        """The summaries that are requested of a call of so many queries and keys.
-
-        Raises:
-            ValueError: There are fewer keys than `top_k`.
-        """
-        if self.top_k is not None and self.top_k > keys:
-            raise ValueError(f"top_k: got {self.top_k}; expected 1 to {keys}, the number of keys")
-        top, cells = max(self.top_k or 0, int(self.argmax)), self._cells()
+        """The summaries that are requested of a call of so many queries and keys."""
+        top, cells = min(max(self.top_k or 0, int(self.argmax)), max(1, keys)), self._cells()
         cells = None if cells is None else (min(cells[0], queries), min(cells[1], keys))
         return Asked(top, self.sums, self.entropy, cells, self.pool == "max" and cells is not None)
 

@@ -275,7 +275,7 @@ class Trace:
 def _described(name: str, seen: Inspection) -> dict[str, Tensor]:
     """The largest weights (H, n, k) with their keys and the map (H, a, b), of the first element of a batch."""
     if seen.weights is not None:
-        request = Request(top_k=min(TOP, seen.weights.shape[-1]), overview=CELLS, pool="max")
+        request = Request(top_k=TOP, overview=CELLS, pool="max")
         of_map = of_all_weights(seen.weights[..., 0], seen.weights, request)
         seen = replace(of_map, heads=seen.heads, queries=seen.queries)
     if seen.top_weights is None or seen.top_keys is None or seen.overview is None:

@@ -65,6 +65,7 @@ def _named(tokens: Mapping[str, list[Token]], kind: str, seen: Mapping[str, Tens
 
 def _layer(name: str, seen: Mapping[str, Tensor], most: int) -> dict[str, Any]:
     """One layer's numbers: of its heads the largest weights, with their keys, and the maps."""
+    most = min(most, max(1, int((seen["top_keys"] >= 0).sum(-1).max())))
     weights, keys = (seen[what][..., :most].numpy() for what in ("top_weights", "top_keys"))
     if keys.max(initial=0) >= 2**16:
         raise ValueError(f"trace[{name!r}]: got {keys.max() + 1} keys; expected at most {2**16}")

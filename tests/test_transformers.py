@@ -426,13 +426,17 @@ def test_timestamps_are_those_of_eager(attention: str, frames: list[int] | None)
     sound, more = torch.randn(2, 7, 106, generator=torch.Generator().manual_seed(4)), {"max_new_tokens": 17}
     mask = None if frames is None else (torch.arange(106) < torch.tensor(frames)[:, None]).long()
     more |= {"min_new_tokens": 17, "return_timestamps": False}
+    if attention == "sdpa" and frames is None:  # samples of each element, of which transformers takes no mask
+        more |= {"do_sample": True, "num_return_sequences": 3}
     eager = whisper("eager")
+    torch.manual_seed(5)
     right = eager.generate(
         sound, attention_mask=mask, return_token_timestamps=True, return_dict_in_generate=True,
         force_unique_generate_call=True, **more
     )  # fmt: skip
     made = whisper(attention)
-    found = dikkat.token_timestamps(made, sound, num_frames=frames, attention_mask=mask, **more)
+    torch.manual_seed(5)
+    found = dikkat.token_timestamps(made, sound, attention_mask=mask, **more)
     assert made.config._attn_implementation == attention
     assert torch.equal(found.sequences, right["sequences"])
     torch.testing.assert_close(found.seconds, right["token_timestamps"], rtol=0, atol=1e-6)
@@ -444,13 +448,22 @@ def test_timestamps_are_those_of_eager(attention: str, frames: list[int] | None)
     [
         ({"alignment_heads": [[3, 0]]}, "alignment_heads: got layer 3; expected one of the decoder"),
         ({"alignment_heads": [[2, 4]]}, "heads: got 4; expected -4 to 3"),
+        ({"alignment_heads": [[2]]}, r"alignment_heads: got \[\[2\]\]; expected pairs of a decoder layer and a head"),
+        ({"alignment_heads": torch.tensor([2, 1])}, r"alignment_heads: got \[2, 1\]; expected pairs"),
         ({"num_beams": 2}, "num_beams: got 2; expected 1"),
+        ({"use_cache": False}, "use_cache: got False; expected True"),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens: got 3; expected None"),
+        ({"attention_mask": torch.ones(1, 53)}, r"attention_mask: got \(1, 53\); expected \(1, 106\)"),
+        ({"attention_mask": torch.eye(106)[:1]}, "attention_mask: got 1 frames of sound; expected at least 2"),
     ],
 )
 def test_timestamps_that_cannot_be(asked: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        dikkat.token_timestamps(whisper("sdpa"), torch.randn(1, 7, 106), **asked)
     made = whisper("sdpa")
+    with pytest.raises((TypeError, ValueError), match=message):
+        dikkat.token_timestamps(made, torch.randn(1, 7, 106), **asked)
+    with pytest.raises(ValueError, match=r"model: got one in training, .*; expected model.eval\(\)"):
+        dikkat.token_timestamps(made.train(), torch.randn(1, 7, 106))
+    made.eval()
     made.generation_config.alignment_heads = None
     with pytest.raises(ValueError, match="alignment_heads: got none, nor has the model"):
         dikkat.token_timestamps(made, torch.randn(1, 7, 106))

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from dikkat.inspection.recording import record
 
 _SECONDS = 0.02  # of a place of the encoder
+# Settings of a generation, without which the decoder's calls do not say what was generated.
+_FIXED: dict[str, Any] = {"num_beams": 1, "use_cache": True, "assistant_model": None, "prompt_lookup_num_tokens": None}
 
 
 class Timestamps(NamedTuple):
@@ -30,8 +32,8 @@ def token_timestamps(
     model: nn.Module,
     input_features: Tensor,
     *,
-    alignment_heads: Sequence[Sequence[int]] | None = None,
-    num_frames: Sequence[int] | None = None,
+    alignment_heads: Sequence[Sequence[int]] | Tensor | None = None,
+    attention_mask: Tensor | None = None,
     **generation: Any,
 ) -> Timestamps:
     r"""Transcribe with a model of Whisper's shape, and tell when each token is said, on the model's fast path.
@@ -42,30 +44,35 @@ def token_timestamps(
     transformers' `return_token_timestamps=True` does that with all of the model on "eager" attention.
 
     Args:
-        model: A `WhisperForConditionalGeneration`, with any attention that `dikkat.record` sees.
+        model: A `WhisperForConditionalGeneration` in evaluation, with any attention that `dikkat.record` sees.
         input_features: (B, mels, frames) of at most one window, of 30 seconds: longer ones are to be cut before.
         alignment_heads: Pairs of a decoder layer and a head; those of the model's `generation_config`, where not given.
-        num_frames: The frames of each element that are no padding; all, where not given.
+        attention_mask: (B, frames), 1 for frames of sound and 0 for padding behind them, of which at least 2 are
+            sound; all are, where not given.
         **generation: Further arguments of `model.generate`, such as `language` and `max_new_tokens`.
 
     Returns:
         The `Timestamps`. The last token, which the decoder was never given, has the time of the one before.
 
     Raises:
-        ValueError: No alignment heads, or one that the model has not; beams; more than one window.
+        TypeError: Alignment heads that are no pairs.
+        ValueError: No alignment heads, or one that the model has not; a mask of another shape; beams, an assistant or
+            no cache; a model in training; more than one window.
 
     Source:
         Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", and the alignment of its
         published code; Sakoe and Chiba 1978 for dynamic time warping.
     """
-    heads = alignment_heads or getattr(getattr(model, "generation_config", None), "alignment_heads", None)
-    if not heads:
-        raise ValueError("alignment_heads: got none, nor has the model; expected pairs of a decoder layer and a head")
-    asked = [generation.get("num_beams")] + [
-        getattr(each, "num_beams", None) for each in (generation.get("generation_config"), model.generation_config)
-    ]
-    if (beams := next((each for each in asked if each), 1)) != 1:
-        raise ValueError(f"num_beams: got {beams}; expected 1")
+    if model.training:
+        raise ValueError("model: got one in training, which draws its dropout anew; expected model.eval()")
+    heads, keys = _heads(model, alignment_heads), _keys(input_features, attention_mask)
+    for name, fixed in _FIXED.items():
+        settings = (
+            getattr(each, name, None) for each in (generation.get("generation_config"), model.generation_config)
+        )
+        given = next((each for each in (generation.get(name), *settings) if each is not None), fixed)
+        if given != fixed:
+            raise ValueError(f"{name}: got {given!r}; expected {fixed}")
     decoder: nn.Module = model.get_decoder()  # type: ignore[operator]
     names = {layer: _cross_attention(decoder, layer) for layer, _ in heads}
     chosen = sorted({head for _, head in heads})
@@ -78,16 +85,17 @@ def token_timestamps(
         hook = decoder.register_forward_pre_hook(look, with_kwargs=True)
         try:
             found = model.generate(  # type: ignore[operator]
-                input_features, return_dict_in_generate=True, force_unique_generate_call=True, **generation
-            )
+                input_features, attention_mask=attention_mask, return_dict_in_generate=True,
+                force_unique_generate_call=True, **generation,
+            )  # fmt: skip
         finally:
             hook.remove()
         sequences: Tensor = found["sequences"]
-        sound = reads[-1]["encoder_hidden_states"]
+        hidden = reads[-1]["encoder_hidden_states"]
         given = _given([read["input_ids"].shape[1] for read in reads], sequences.shape[1] - 1)
         # All tokens once more, in one go: a recording costs more than one of the generation's steps.
         with record(decoder, layers=list(names.values()), heads=chosen, weights=True) as trace:
-            decoder(input_ids=sequences[:, :-1], encoder_hidden_states=sound, use_cache=False)
+            decoder(input_ids=sequences[:, :-1], encoder_hidden_states=hidden, use_cache=False)
     sequences = sequences.cpu()
     weights = {layer: trace[name].weights for layer, name in names.items()}
     maps = torch.stack([weights[layer][:, chosen.index(head), given:] for layer, head in heads], 1)  # type: ignore[index]
@@ -95,10 +103,33 @@ def token_timestamps(
     width = int(getattr(model.config, "median_filter_width", 7))
     for index, own in enumerate(maps):
         if own.shape[-2]:
-            keys = own.shape[-1] if num_frames is None else int(num_frames[index]) // 2
-            times = torch.from_numpy(_warped(-_smoothed(own[..., :keys], width).double().numpy())) * _SECONDS
+            sound = own[..., : keys[index * len(keys) // len(maps)]]
+            times = torch.from_numpy(_warped(-_smoothed(sound, width).double().numpy())) * _SECONDS
             seconds[index, given:] = torch.cat([times, times[-1:]])
     return Timestamps(sequences, seconds)
+
+
+def _heads(model: nn.Module, given: object) -> list[list[int]]:
+    """The pairs of a decoder layer and a head, checked but for their sizes."""
+    own = getattr(getattr(model, "generation_config", None), "alignment_heads", None)
+    heads: Any = own if given is None else given.tolist() if isinstance(given, Tensor) else given
+    if not heads:
+        raise ValueError("alignment_heads: got none, nor has the model; expected pairs of a decoder layer and a head")
+    if not all(isinstance(pair, Sequence) and [type(each) for each in pair] == [int, int] for pair in heads):
+        raise TypeError(f"alignment_heads: got {heads!r}; expected pairs of a decoder layer and a head")
+    return list(heads)
+
+
+def _keys(sound: Tensor, mask: Tensor | None) -> list[int]:
+    """The encoder's places of each element that are no padding."""
+    if mask is None:
+        return [-(-sound.shape[-1] // 2)] * len(sound)
+    if mask.shape != (len(sound), sound.shape[-1]):
+        raise ValueError(f"attention_mask: got {tuple(mask.shape)}; expected {(len(sound), sound.shape[-1])}")
+    frames: list[int] = mask.sum(-1, dtype=torch.int64).tolist()
+    if min(frames) < 2:
+        raise ValueError(f"attention_mask: got {min(frames)} frames of sound; expected at least 2")
+    return [each // 2 for each in frames]
 
 
 def _cross_attention(decoder: nn.Module, layer: int) -> str:

@@ -126,8 +126,9 @@ class Trace:
         """All weights, as `output_attentions=True` returns them with transformers' "eager" attention, before dropout.
 
         Of several towers without a decoder, such as one for pictures and one for words, it has those of the last one
-        that ran; record others alone, by `layers`. After `generate`, of more than one token, it has a tuple for each
-        token. Layers are in the order in which they ran.
+        that ran; record others alone, by `layers`. Of a model that ran more than once, as in `generate` of more than
+        one token, it has a tuple for each run: with a prompt in parts, or an assistant, more or fewer than tokens.
+        Layers are in the order in which they ran.
 
         Raises:
             ValueError: The recording was made without `weights=True`.

@@ -125,7 +125,11 @@ def _models(runs: list[Run]) -> Iterable[Row]:
         elif run.name == "recording-generate":
             yield ["Llama's shape, 200 new tokens, two heads recorded: time beside none", _longer(found["ratio"])]
         else:
-            yield ["Whisper's shape, times of 100 tokens beside transformers' own", _quicker(found["ratio"])]
+            which = "one recording" if found["recordings"] == 1 else f"{found['recordings']} recordings"
+            yield [
+                f"Whisper's shape, times of 100 tokens of {which} beside transformers' own",
+                _quicker(found["ratio"]),
+            ]
 
 
 def _quicker(ratio: Record) -> str:
@@ -309,7 +313,12 @@ TABLES = [
     Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
     Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
     Table("small", ("small-1", "small-2"), SMALL, _small),
-    Table("models", ("pairs", "recording-layer", "recording-generate", "recording-timestamps"), ("", ""), _models),
+    Table(
+        "models",
+        ("pairs", "recording-layer", "recording-generate", "recording-timestamps", "recording-timestamps-of-8"),
+        ("", ""),
+        _models,
+    ),
     Table("training", ("translator-training-book", "translator-training-real"), BESIDE, _training),
     Table("without", ("translator-without-book", "translator-without-real"), BESIDE, _training),
     Table("translating", ("sentence-speed",), TRANSLATING, _translating),

@@ -5,7 +5,8 @@
 - `layer`: GPT-2's shape, 4,096 tokens: sums and the eight largest weights of one layer of twelve; the growth of memory,
   beside the bytes of all maps, which `output_attentions=True` returns;
 - `generate`: Llama's shape, 200 tokens: all weights of two heads of one layer;
-- `timestamps`: the shape of Whisper's tiny model: the times of tokens, beside transformers' own, all "eager".
+- `timestamps`, `timestamps-of-8`: the shape of Whisper's tiny model: the times of tokens, beside transformers' own, all
+  "eager"; one recording, and eight at once.
 
 Weights are random. Each is one process, in turns: without, with, without, with ...; answers are compared first.
 """
@@ -83,7 +84,7 @@ def layer(quick: bool) -> dict[str, Any]:
 
 @torch.no_grad()
 def generate(quick: bool) -> dict[str, Any]:
-    new, turns = (20, 2) if quick else (200, 3)
+    new, turns = (20, 2) if quick else (200, 9)
     config = transformers.LlamaConfig(
         vocab_size=1000, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8,
         num_key_value_heads=4, attn_implementation="dikkat",
@@ -106,8 +107,8 @@ def generate(quick: bool) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def timestamps(quick: bool) -> dict[str, Any]:
-    new, turns = (10, 2) if quick else (100, 3)
+def timestamps(quick: bool, recordings: int = 1) -> dict[str, Any]:
+    new, turns = (10, 2) if quick else (100, 5)
     config = transformers.WhisperConfig(
         vocab_size=1000, d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6,
         decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536, pad_token_id=0, bos_token_id=1,
@@ -116,7 +117,7 @@ def timestamps(quick: bool) -> dict[str, Any]:
     )  # fmt: skip
     model = sharp(transformers.WhisperForConditionalGeneration(config))
     model.generation_config.alignment_heads = [[2, 2], [3, 0], [3, 2], [3, 3], [3, 4], [3, 5]]
-    sound = torch.randn(1, 80, 3000)
+    sound = torch.randn(recordings, 80, 3000)
     more = {"max_new_tokens": new, "min_new_tokens": new, "return_timestamps": False}
 
     def ours() -> dikkat.Timestamps:
@@ -132,13 +133,20 @@ def timestamps(quick: bool) -> dict[str, Any]:
     assert torch.equal(found.sequences, right["sequences"])
     apart = (found.seconds - right["token_timestamps"]).abs()
     return in_turns({"dikkat": ours, "eager": eager}, turns) | {
-        "tokens": new, "tokens with another time": int((apart > 1e-6).sum()), "largest, s": float(apart.max()),
-    }  # fmt: skip
+        "recordings": recordings,
+        "tokens": new,
+        "tokens with another time": int((apart > 1e-6).sum()),
+        "largest, s": float(apart.max()),
+    }
+
+
+def eight(quick: bool) -> dict[str, Any]:
+    return timestamps(quick, 8)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made = {"layer": layer, "generate": generate, "timestamps": timestamps}
+    made = {"layer": layer, "generate": generate, "timestamps": timestamps, "timestamps-of-8": eight}
     parser.add_argument("--only", nargs="+", choices=made, default=list(made))
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")

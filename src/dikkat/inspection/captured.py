@@ -14,16 +14,16 @@ from dikkat.inspection.request import Inspection, Request
 from dikkat.scores import Dot
 
 
-def of_weights(weights: Tensor, request: Request) -> Inspection:
-    """The requested summaries of weights (..., n, m) that are all there; their log-sum-exp is not known."""
+def of_weights(weights: Tensor, request: Request, lse: Tensor | None = None) -> Inspection:
+    """The requested summaries of weights (..., n, m) that are all there; and their log-sum-exp, where it is known."""
     heads, queries = request.part(weights.shape[:-2], weights.shape[-2], weights.device)
     if heads is not None and weights.ndim > 3:
-        weights = weights[..., heads, :, :]
+        weights, lse = weights[..., heads, :, :], None if lse is None else lse[..., heads, :]
     if queries is not None:
-        weights = weights[..., queries, :]
+        weights, lse = weights[..., queries, :], None if lse is None else lse[..., queries]
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    nothing = wide[..., 0:0].sum(-1)  # in the place of the log-sum-exp
-    return replace(of_all_weights(nothing, wide, request), lse=None, heads=heads, queries=queries)
+    some = wide[..., 0:0].sum(-1) if lse is None else lse
+    return replace(of_all_weights(some, wide, request), lse=lse, heads=heads, queries=queries)
 
 
 def of_dot_product(

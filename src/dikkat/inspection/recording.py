@@ -10,12 +10,14 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import flex_attention
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from dikkat import observers
 from dikkat.addresses import transformed
+from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
 from dikkat.inspection.choice import Layers, chosen
 from dikkat.inspection.front import inspected, is_by_product
@@ -23,11 +25,13 @@ from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
 from dikkat.masking import check_names
 from dikkat.problem import Problem, Result
+from dikkat.program import dispatch
 
 _CAPTURED: dict[Any, Callable[..., Inspection]] = {
     F.scaled_dot_product_attention: of_fused_function,
     F.multi_head_attention_forward: of_multi_head_function,
 }
+_HEARD = {torch.matmul, F.softmax, flex_attention, *_CAPTURED}
 
 
 @contextmanager
@@ -174,6 +178,11 @@ class _Recorder:
 
     def runs(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""
+        if name == "reference" and self._calls:  # which computes all weights anyway
+            all_of_it = dispatch(replace(problem, wants_state=True, wants_weights=True), name)
+            self.add(lambda: of_weights(weights_of(all_of_it), self._request, all_of_it.lse))
+            wanted = problem.wants_state, problem.wants_weights, problem.wants_state
+            return Result(all_of_it.mean, *(each if w else None for each, w in zip(all_of_it[1:], wanted, strict=True)))
         if self._request.is_of_some or self._request.weights or not is_by_product(name, problem):
             return None
         seen = self.add(lambda: inspected(problem, self._request, impl=name, pools=True))
@@ -223,7 +232,7 @@ class _Recorder:
             )
         # Without autocast: weights are not to be rounded to halves.
         cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
-        with torch.no_grad(), observers.only(), cpu, cuda:
+        with torch.no_grad(), observers.only(), torch._C.DisableTorchFunction(), cpu, cuda:
             try:
                 seen = look()
             except (TypeError, ValueError) as error:
@@ -274,18 +283,17 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if self._recorder not in observers.current():
-            return func(*args, **named)
         # Where one of these functions calls the other, it is one call: the mode is off within.
         result = func(*args, **named)
-        if func is torch.matmul:
-            self._recorder.columns = result.shape[-1]
-        elif func is F.softmax:
-            self._recorder.saw_softmax(args[0] if args else named["input"], result)
-        elif func in _CAPTURED:
-            self._recorder.saw_function(func, *args, **named)
-        elif getattr(func, "__name__", "") == "flex_attention":  # imported by who uses it alone
-            self._recorder.could_not_see()
+        if func in _HEARD and self._recorder in observers.current():
+            if func is torch.matmul:
+                self._recorder.columns = result.shape[-1]
+            elif func is F.softmax:
+                self._recorder.saw_softmax(args[0] if args else named["input"], result)
+            elif func is flex_attention:
+                self._recorder.could_not_see()
+            else:
+                self._recorder.saw_function(func, *args, **named)
         return result
 
 

@@ -157,8 +157,7 @@ def _smoothed(weights: Tensor, width: int) -> Tensor:
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, correction=0)
     scaled, beside = (weights - mean) / deviation, width // 2
     if scaled.shape[-1] > beside:
-        around = F.pad(scaled, (beside, beside), mode="reflect").unfold(-1, width, 1)
-        scaled = around.sort(-1).values[..., beside]
+        scaled = F.pad(scaled, (beside, beside), mode="reflect").unfold(-1, width, 1).median(-1).values
     return scaled.mean(0)
 
 

@@ -476,9 +476,10 @@ def _softmax(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("biased_heads", [0, 1, 6])
-def test_heads_that_share_keys(queries: int, biased_heads: int) -> None:
+@pytest.mark.parametrize("masked_heads", [1, 6])
+def test_heads_that_share_keys(queries: int, biased_heads: int, masked_heads: int) -> None:
     query, key, value = torch.randn(3, 6, queries, 7), torch.randn(3, 2, 11, 7), torch.randn(3, 2, 11, 13)
-    mask = torch.rand(3, 1, queries, 11) < 0.7
+    mask = torch.rand(3, masked_heads, queries, 11) < 0.7
     mask[..., 0] = True
     bias = torch.randn(1, biased_heads, queries, 11) if biased_heads else None
     hidden = torch.where(mask, 0.0, -torch.inf)

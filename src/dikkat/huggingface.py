@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dikkat import observers
 from dikkat.attention import attend
 from dikkat.extras import needing
 from dikkat.scores import Dot
@@ -117,9 +118,6 @@ def _forward(
     from transformers.utils.output_capturing import _active_collector  # many layers are not told, yet looked at
 
     weighed = bool(output_attentions) or any("attentions" in name for name in _active_collector.get() or ())
-    shared = query.shape[1] // key.shape[1]
-    if shared > 1:
-        key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     causal = position_bias is None and getattr(attention_mask, "is_causal", False)
     if causal and attention_mask is not None and attention_mask.shape[-2:] == (query.shape[-2], key.shape[-2]):
@@ -130,9 +128,22 @@ def _forward(
             position_bias = attention_mask if position_bias is None else position_bias + attention_mask
             attention_mask = None
     bias = None if position_bias is None else position_bias.to(query.dtype)
+    shape, shared = query.shape, query.shape[1] // key.shape[1]
+    if shared > 1 and shape[2] == 1 and s_aux is None and not observers.current():
+        # The heads that share keys are the queries of one head, as keys need not be repeated for each new token then.
+        query, attention_mask, bias = (_joined(each, shared) for each in (query, attention_mask, bias))
+        causal = False
+    elif shared > 1:
+        key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
     result = attend(
         query, key, value, score=Dot(softcap), mask=attention_mask, causal=causal, bias=bias, sink=s_aux,
         dropout=dropout, return_weights=weighed,
     )  # fmt: skip
     output, weights = result if isinstance(result, tuple) else (result, None)
-    return output.transpose(1, 2).contiguous(), weights
+    weights = None if weights is None else weights.reshape(*shape[:3], weights.shape[-1])
+    return output.reshape(*shape[:3], output.shape[-1]).transpose(1, 2).contiguous(), weights
+
+
+def _joined(heads: Any, shared: int) -> Any:
+    """One query of each head, (B, H, 1, ...), as the queries of the heads that have keys, (B, H', shared, ...)."""
+    return heads if heads is None or heads.shape[1] == 1 else heads.unflatten(1, (-1, shared)).squeeze(3)

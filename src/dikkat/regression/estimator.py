@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
@@ -21,6 +22,7 @@ from dikkat.errors import InputError
 from dikkat.regression import collections, effects, files, intervals
 from dikkat.regression.bandwidth import choose
 from dikkat.regression.columns import encoded, warn_of_unseen
+from dikkat.regression.dependence import errors_are_alike
 from dikkat.regression.factors import Factors
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.smoother import Smoother
@@ -151,6 +153,9 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
 
         Returns:
             The estimator itself.
+
+        Warns:
+            UserWarning: The bandwidth is not given, and rows that are neighbours in the only feature have like errors.
 
         Raises:
             ValueError: A setting that is not allowed, or data that do not fit, are not finite or are not numbers.
@@ -628,7 +633,22 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         other.target_name_ = name if isinstance(name, str) else None
         rows = checked_rows(other, X, y, sample_weight, before)
         self.__dict__ = other._fitted(rows, checks=True).__dict__
+        if isinstance(self.bandwidth, str):
+            self._warn_of_dependence(rows)
         return self
+
+    def _warn_of_dependence(self, rows: Rows) -> None:
+        there = rows.weight > 0
+        if rows.x.shape[1] > 1 or rows.columns or self.n_outputs_ > 1:
+            return
+        if errors_are_alike(rows.x[there, 0], rows.y[there].reshape(-1)):
+            warnings.warn(
+                "y: got rows whose errors are like those of their neighbours, as in a series of time: the bandwidth "
+                "follows them, and intervals are too narrow. Expected independent errors: find the bandwidth on every "
+                "k-th row, say, and give it as a number",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _fitted(self, rows: Rows, checks: bool = False) -> Self:
         """Another estimator with these settings, with bandwidth and ridge found for these rows."""

@@ -1,0 +1,79 @@
+"""Errors of neighbouring rows that are alike are told, and others are not: draws of known noise."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+
+from dikkat.regression import KernelRegressor
+from dikkat.regression.dependence import errors_are_alike
+
+Array = NDArray[np.float64]
+MEANS: dict[str, Callable[[Array], Array]] = {
+    "sine": lambda x: np.sin(4 * np.pi * x),
+    "bump": lambda x: 4 * np.exp(-(((x - 0.3) / 0.05) ** 2)) + x,
+    "none": np.zeros_like,
+}
+
+
+def autoregressive(random: np.random.Generator, rows: int, memory: float = 0.6) -> Array:
+    """A stationary series of variance 1, each number `memory` times the one before and noise."""
+    noise = random.normal(size=rows)
+    noise[0] /= (1 - memory**2) ** 0.5
+    series: Array = lfilter([(1 - memory**2) ** 0.5], [1, -memory], noise)
+    return series
+
+
+def share_told(draw: Callable[[np.random.Generator], Array], mean: Callable[[Array], Array], even: bool) -> float:
+    """Of 200 draws of 200 rows, those of which it is said that their errors are alike."""
+    random, told = np.random.default_rng(3), []
+    for _ in range(200):
+        x = np.linspace(0, 1, 200) if even else random.random(200)
+        y = mean(x)
+        y[np.argsort(x)] += 0.3 * draw(random)
+        told.append(errors_are_alike(x, y))
+    return float(np.mean(told))
+
+
+@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize("mean", MEANS)
+def test_a_series_is_told_and_independent_errors_are_not(mean: str, even: bool) -> None:
+    assert share_told(lambda random: autoregressive(random, 200), MEANS[mean], even) >= 0.95
+    independent: list[Callable[[np.random.Generator], Array]] = [
+        lambda random: random.normal(size=200),
+        lambda random: random.normal(size=200) * np.linspace(0.2, 2.2, 200),
+        lambda random: random.standard_t(3, size=200),
+        lambda random: random.exponential(size=200) - 1,
+    ]
+    assert np.mean([share_told(draw, MEANS[mean], even) for draw in independent]) <= 0.05
+
+
+@pytest.mark.parametrize("rows", [59, 397])
+def test_rows_without_errors_and_few_rows_say_nothing(rows: int) -> None:
+    x = np.linspace(-1, 1, rows)
+    for y in (np.zeros(rows), 3 + x, 1e9 + 7 * x, np.sin(9 * x), np.sign(x)):
+        assert not errors_are_alike(x, y)
+    assert not errors_are_alike(np.ones(rows), autoregressive(np.random.default_rng(0), rows))
+    assert errors_are_alike(x, autoregressive(np.random.default_rng(0), rows)) == (rows > 59)
+
+
+def test_fit_warns() -> None:
+    random = np.random.default_rng(7)
+    x = np.arange(300.0)[:, None]
+    y = np.sin(x[:, 0] / 40) + 0.3 * autoregressive(random, 300)
+    with pytest.warns(UserWarning, match="y: got rows whose errors are like those of their neighbours") as told:
+        model = KernelRegressor().fit(x, y)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():  # a bandwidth as told, rows in any order as above, weights of 0, other errors
+        warnings.simplefilter("error")
+        thinned = KernelRegressor().fit(x[::6], y[::6])
+        wide = KernelRegressor(bandwidth=thinned.bandwidth_).fit(x, y)
+        KernelRegressor().fit(x, y, sample_weight=(np.arange(300) % 6 == 0).astype(float))
+        KernelRegressor().fit(x, np.sin(x[:, 0] / 40) + 0.3 * random.normal(size=300))
+    assert wide.bandwidth_[0] > 3 * model.bandwidth_[0]
+    shuffled = random.permutation(300)
+    with pytest.warns(UserWarning, match="those of their neighbours"):
+        KernelRegressor().fit(x[shuffled], y[shuffled])

@@ -96,6 +96,20 @@ def test_rows_that_lack_cells(run, homes):
     refused(run("homes.csv", *options, "--missing", "fill"), "--missing: got 'fill'; expected 'refuse' or 'drop'")
 
 
+@pytest.mark.filterwarnings("default")  # as outside the tests
+def test_standard_input_and_cells_that_stand_for_nothing(run, homes):
+    holes = homes.assign(area=homes["area"].mask(homes.index == 3, -999))
+    options = [*SETTINGS, "--ordered", "size=low,mid,high", "--missing", "drop", "--text", "na=-999,?"]
+    status, out, err = run("-", *options, stdin=holes.to_csv(index=False).encode())
+    assert (status, err) == (0, "dikkat: 1 of 60 rows lack a cell and get no prediction\n")
+    assert "rows: 60, 1 left out for missing cells\n" in out
+    written = pd.read_csv("regression/predictions.csv")
+    model, x = model_of(homes.drop(index=3))
+    np.testing.assert_allclose(written["price_predicted"].drop(index=3), model.predict(x), rtol=1e-9)
+    assert written["area"][3] == -999
+    refused(run("-", *options, stdin=b""), "-: ")
+
+
 def test_a_saved_model_is_applied(run, homes, tmp_path):
     made(run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made"))
     new = homes[["day", "area", "size", "town"]][::-1].assign(note="?")

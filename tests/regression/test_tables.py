@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dikkat.errors import InputError
+from dikkat.regression.dialects import FormOptions
 from dikkat.regression.tables import Table, write_columns
 
 HOMES = "city,area,price,sold\nParis,30,310.5,true\nLyon,50,240,false\n"
@@ -94,10 +95,30 @@ def test_a_first_line_of_numbers_workbooks_and_other_endings(tmp_path):
         assert Table(tmp_path / name).numbers("a", "b").tolist() == [[1, 2]]
 
 
+def test_cells_that_stand_for_nothing_are_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,code,price\n-999.0,x,007,1.000\n2.5, ? ,012,?\n3,y,?,2.000\n")
+    assert Table(path).numeric() == ["a"]
+    read = Table(path, FormOptions(na=("-999", "?")))
+    np.testing.assert_equal(read.numbers("a", "price", missing=True), [[np.nan, 1], [2.5, np.nan], [3, 2]])
+    frame = read.frame({"b": "category", "code": "category"}, True, {}, ["b", "code"])
+    assert frame.to_pydict() == {"b": ["x", None, "y"], "code": ["007", "012", None]}
+    read.write(path, {})
+    assert path.read_text().splitlines()[2] == "2.5, ? ,012,?"
+
+
 def test_other_kinds_of_files(tmp_path):
-    for name in ("t.xlsx", "t", "t.parquet.gz", "csv"):
-        with pytest.raises(InputError, match=r"expected the ending \.csv, \.tsv"):
+    for name in ("t.xlsx", "t", "t.parquet.gz"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04\x00")
+        with pytest.raises(InputError, match=r"a workbook of a spreadsheet|not compressed by gzip"):
             Table(tmp_path / name)
+    (tmp_path / "t.out").write_text(HOMES)
+    pq.write_table(pa.table({"area": [30, 50]}), tmp_path / "part-0")
+    for name, suffix in (("t.out", ".csv"), ("part-0", ".parquet")):
+        read = Table(tmp_path / name)
+        assert (read.suffix, read.numbers("area").tolist()) == (suffix, [[30], [50]])
+        with pytest.raises(InputError, match=r"expected the ending \.csv, \.tsv"):
+            read.write(tmp_path / "new", {})
     (tmp_path / "t.parquet").write_text(HOMES)
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         Table(tmp_path / "t.parquet")

@@ -26,7 +26,7 @@ def form_options(text: Mapping[str, str]) -> "FormOptions":
     """The form of text by the values of --text."""
     from dikkat.regression.dialects import FormOptions
 
-    letters = {name: _NAMES.get(given, given) for name, given in text.items()}
+    letters = {name: _NAMES.get(given, given) for name, given in text.items() if name != "na"}
     for name in ("delimiter", "decimal", "thousands"):
         given = letters.get(name)
         if given is not None and (len(given) > 1 or (not given and name != "thousands")):
@@ -35,7 +35,7 @@ def form_options(text: Mapping[str, str]) -> "FormOptions":
         raise InputError(f"--text decimal: got {text['decimal']!r}; expected . or ,")
     if letters.get("decimal") and letters.get("decimal") == letters.get("thousands"):
         raise InputError(f"--text decimal and thousands: got {letters['decimal']!r} for both; expected different ones")
-    return FormOptions(**letters)
+    return FormOptions(**letters, na=tuple(text["na"].split(",")) if "na" in text else ())
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
 _SET = ("kernel", "bandwidth", "ridge", "neighbors", "device")  # the estimator's settings for --set
-_TEXT = ("delimiter", "decimal", "thousands", "encoding")  # the names for --text
+_TEXT = ("delimiter", "decimal", "thousands", "encoding", "na")  # the names for --text
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
@@ -54,9 +54,9 @@ def _column(text: str) -> Any:
 TableArgument = Annotated[
     Path | None,
     typer.Argument(
-        help="A file with a row for each case and a name for each column: .csv, .tsv, .txt or .dat, plain or .gz, or "
-        ".parquet; or a folder of .parquet files. Without one, the textbook's experiment is made: fifty points, pooled "
-        "in three ways.",
+        help="A file with a row for each case and a name for each column: text, plain or .gz, or Parquet; - for text "
+        "from standard input; or a folder of .parquet files. Without one, the textbook's experiment is made: fifty "
+        "points, pooled in three ways.",
         show_default=False,
     ),
 ]
@@ -115,7 +115,8 @@ TextOption = Annotated[
     Names,
     _data(
         "How text is written, where it is not found: delimiter=LETTER or tab, between columns; decimal=. or ,; "
-        "thousands=LETTER or none; encoding=NAME, such as cp1250. May be given several times.",
+        "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL, which stand for nothing. May be given "
+        "several times.",
         "NAME=VALUE",
     ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import re
+import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from dikkat.errors import InputError
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
 
+STDIN = Path("-")
 GUESSED = "cp1252"
 """The encoding that nothing in a file confirms."""
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t", ".txt": "\t,;|", ".dat": "\t,;|"}  # those allowed, the usual one first
@@ -41,12 +43,14 @@ class FormOptions(NamedTuple):
         decimal: The mark before decimals.
         thousands: The mark between thousands; "" for none.
         encoding: As Python calls it.
+        na: Cells that stand for nothing besides `MISSING`.
     """
 
     delimiter: str | None = None
     decimal: str | None = None
     thousands: str | None = None
     encoding: str | None = None
+    na: tuple[str, ...] = ()
 
 
 class Form(NamedTuple):
@@ -120,7 +124,7 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
 
     result: list[tuple[int, Form, Any, Any]] = []
     for decimal in [options.decimal] if options.decimal else ".,".replace(options.thousands or " ", ""):
-        columns = _parsed(text, form.delimiter, decimal)
+        columns = _without(_parsed(text, form.delimiter, decimal, na=options.na), options.na)
         plain = _count_numeric(columns) == columns.num_columns  # and no other reading has more numbers
         for group in ["", *_GROUPS[decimal]] if options.thousands is None and not plain else [options.thousands or ""]:
             typed = _with_numbers(columns, decimal, group)
@@ -143,7 +147,7 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
     zeros = [compute.any(compute.match_substring_regex(cells.column(index), r"^ *0\d")).as_py() for index in whole]
     identifiers = frozenset(index for index, is_one in zip(whole, zeros, strict=True) if is_one)
     for index in identifiers:
-        typed = typed.set_column(index, names[index], cells.column(index))
+        typed = typed.set_column(index, names[index], _without(cells.select([index]), options.na).column(0))
     return Text(best, cells, typed, doubts, identifiers)
 
 
@@ -166,7 +170,8 @@ def _check_clear(path: Path, text: str, form: Form, decimals: set[str]) -> None:
 def _decoded(path: Path, given: str | None) -> tuple[str, bool, str]:
     """A file's encoding, whether it is a guess, and its text."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
+        data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        data = gzip.decompress(data) if path.suffix.lower() == ".gz" else data
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: damaged, or not compressed by gzip ({error})") from error
     if data.startswith((b"PK", b"\xd0\xcf\x11\xe0")):
@@ -199,21 +204,44 @@ def _delimiter(text: str, allowed: str) -> str:
     return next(regular, allowed[0])
 
 
-def _parsed(text: str, delimiter: str, decimal: str, texts: Sequence[str] = ()) -> pyarrow.Table:
+def _parsed(
+    text: str, delimiter: str, decimal: str, texts: Sequence[str] = (), na: Sequence[str] = ()
+) -> pyarrow.Table:
     """The columns, these as texts and the others with the types that pyarrow finds."""
     import pyarrow
     from pyarrow import csv
 
     # Without Arrow's threads: an interpreter that ends while some still start may be aborted ("terminate called without
     # an active exception"), and one that refuses a small table ends soon after it read it.
+    nothing = [*csv.ConvertOptions().null_values, *na]
     return csv.read_csv(
         pyarrow.BufferReader(text.encode()),
         read_options=csv.ReadOptions(use_threads=False),
         parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in text),
         convert_options=csv.ConvertOptions(
-            decimal_point=decimal, column_types=dict.fromkeys(texts, pyarrow.string()), strings_can_be_null=False
+            decimal_point=decimal,
+            column_types=dict.fromkeys(texts, pyarrow.string()),
+            strings_can_be_null=False,
+            null_values=nothing,
         ),
     )
+
+
+def _without(columns: pyarrow.Table, na: Sequence[str]) -> pyarrow.Table:
+    """The columns with null for cells that stand for nothing: these texts, or these numbers, however written."""
+    from pyarrow import array, compute, float64, scalar, string, types
+
+    numbers = array([float(each) for each in na if re.fullmatch(_NUMBER, each) and "," not in each], float64())
+    for index, field in enumerate(columns.schema if na else ()):
+        cells = columns.column(index)
+        if field.type == string():
+            nothing = compute.is_in(compute.utf8_trim_whitespace(cells), array(na, string()))
+        elif types.is_integer(field.type) or types.is_floating(field.type):
+            nothing = compute.is_in(cells.cast(float64(), safe=False), numbers)
+        else:
+            continue
+        columns = columns.set_column(index, field.name, compute.if_else(nothing, scalar(None, field.type), cells))
+    return columns
 
 
 def _with_numbers(columns: pyarrow.Table, decimal: str, group: str) -> pyarrow.Table:

@@ -45,13 +45,13 @@ class Table:
 
         Args:
             path: A file of comma-, semicolon-, tab- or bar-separated values with the columns' names in its first line,
-                or a Parquet file, as its name says; or a folder of Parquet files. Text is
+                or a Parquet file; or a folder of Parquet files; or -, for text from standard input. Text is
                 UTF-8, UTF-16, or, where it is neither, Windows-1252, as spreadsheets in Western Europe write it. Space
                 around names is left out.
             options: How text is written, as far as it is not to be found.
         """
         self.path = Path(path)
-        self.suffix = _suffix(self.path)
+        self.suffix = _kind(self.path)
         self.form, self.columns, self.typed, self._doubts, self._identifiers = _read(self.path, self.suffix, options)
         if not self.columns.num_rows:
             raise InputError(f"{self.path}: there are no rows in it; at least one is needed")
@@ -228,11 +228,23 @@ def _suffix(path: Path) -> str:
     raise InputError(f"{path}: got a name that does not say what kind of table it is; expected the ending {_ENDINGS}")
 
 
+def _kind(path: Path) -> str:
+    """The suffix of what a file is by its name, or by its first bytes where that says nothing."""
+    if path == dialects.STDIN:
+        return ".csv"
+    try:
+        return _suffix(path)
+    except InputError:
+        with path.open("rb") as file:
+            return _PARQUET if file.read(4) == b"PAR1" else ".csv"
+
+
 def _read(path: Path, suffix: str, options: FormOptions) -> Text:
     import pyarrow
     from pyarrow import parquet
 
-    path.stat()  # whose errors name the file
+    if path != dialects.STDIN:
+        path.stat()  # whose errors name the file
     if suffix == _PARQUET:
         # Without Arrow's threads, as in `_parsed`: to read a file itself it would start one, but not to read bytes.
         content = None if path.is_dir() else path.read_bytes()

@@ -108,6 +108,7 @@ def test_standard_input_and_cells_that_stand_for_nothing(run, homes):
     np.testing.assert_allclose(written["price_predicted"].drop(index=3), model.predict(x), rtol=1e-9)
     assert written["area"][3] == -999
     refused(run("-", *options, stdin=b""), "-: ")
+    refused(run("-", *options, "--predict", "-", stdin=b""), "--predict: got -, as the table is; standard input can be")
 
 
 def test_a_saved_model_is_applied(run, homes, tmp_path):

@@ -549,6 +549,28 @@ def test_layers_of_flexible_attention_are_told() -> None:
             mixed(x)
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_a_checkpoint_that_is_recorded_and_computed_again_afterwards(impl: str) -> None:
+    class Attending(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return dikkat.attend(x, x, x, score=scores.Dot(), causal=True, impl=impl)
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Attending()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.inner, x, use_reentrant=False)
+
+    model, x = Checkpointed(), torch.randn(2, 5, 3, requires_grad=True)
+    (right,) = torch.autograd.grad(model(x).square().sum(), x)
+    with dikkat.record(model, top_k=2):
+        out = model(x)
+    (found,) = torch.autograd.grad(out.square().sum(), x)
+    torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-6)
+
+
 def test_of_fewer_keys_than_the_largest_asked_for() -> None:
     model = Direct()
     with dikkat.record(model, top_k=5, argmax=True) as trace:

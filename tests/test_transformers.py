@@ -449,6 +449,7 @@ def test_timestamps_are_those_of_eager(attention: str, frames: list[int] | None)
         ({"alignment_heads": [[3, 0]]}, "alignment_heads: got layer 3; expected one of the decoder"),
         ({"alignment_heads": [[2, 4]]}, "heads: got 4; expected -4 to 3"),
         ({"alignment_heads": [[2]]}, r"alignment_heads: got \[\[2\]\]; expected pairs of a decoder layer and a head"),
+        ({"alignment_heads": torch.tensor(3)}, "alignment_heads: got 3; expected pairs"),
         ({"alignment_heads": torch.tensor([2, 1])}, r"alignment_heads: got \[2, 1\]; expected pairs"),
         ({"num_beams": 2}, "num_beams: got 2; expected 1"),
         ({"use_cache": False}, "use_cache: got False; expected True"),
@@ -488,6 +489,16 @@ def test_heads_that_share_keys(queries: int, biased_heads: int, masked_heads: in
     expected = (weights @ value.double().repeat_interleave(3, 1)).transpose(1, 2)
     torch.testing.assert_close(output, expected.float(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found, weights.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_masks_without_heads_broadcast_over_shared_keys() -> None:
+    query, key, value = torch.randn(3, 6, 1, 7), torch.randn(3, 2, 12, 7), torch.randn(3, 2, 12, 13)
+    mask, bias = torch.rand(1, 12) < 0.7, torch.randn(6, 1, 12)
+    weights = _softmax(query, key.repeat_interleave(3, 1), torch.where(mask, bias, -torch.inf))
+    output, found = _forward(nn.Linear(3, 3), query, key, value, mask, position_bias=bias, output_attentions=True)
+    torch.testing.assert_close(found, weights.float(), rtol=1e-5, atol=1e-5)
+    expected = (weights @ value.double().repeat_interleave(3, 1)).transpose(1, 2)
+    torch.testing.assert_close(output, expected.float(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_position_bias_and_a_mask_of_numbers_add_up() -> None:

@@ -60,6 +60,37 @@ def test_rows_without_errors_and_few_rows_say_nothing(rows: int) -> None:
     assert errors_are_alike(x, autoregressive(np.random.default_rng(0), rows)) == (rows > 59)
 
 
+@pytest.mark.parametrize(("period", "noise"), [(5, 0.7), (7, 0.3), (7, 0.7), (12, 0.3), (15, 0.3)])
+def test_seasons_are_no_dependent_errors(period: int, noise: float) -> None:
+    random, x = np.random.default_rng(3), np.arange(300.0)
+    draws = (np.sin(2 * np.pi * x / period) + noise * random.normal(size=300) for _ in range(100))
+    assert np.mean([errors_are_alike(x, y) for y in draws]) <= 0.08
+
+
+def test_copies_of_rows_are_no_dependent_errors() -> None:
+    told = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        x = random.random(200)
+        y, some = np.sin(9 * x) + 0.3 * random.normal(size=200), random.integers(0, 200, 200)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            KernelRegressor().fit(x[some, None], y[some])
+        told.append(len(caught))
+    assert sum(told) <= 2
+
+
+def test_a_warning_that_is_an_error_leaves_the_model_as_it_was() -> None:
+    x, y = np.arange(300.0)[:, None], autoregressive(np.random.default_rng(1), 300)
+    model = KernelRegressor()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning):
+            model.fit(x, y)
+        assert not hasattr(model, "X_train_")
+        KernelRegressor(bandwidth="silverman").fit(x, y)  # which looks at x alone
+
+
 def test_fit_warns() -> None:
     random = np.random.default_rng(7)
     x = np.arange(300.0)[:, None]

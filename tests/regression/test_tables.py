@@ -2,6 +2,8 @@ import csv
 import decimal
 import gzip
 import io
+import os
+import threading
 
 import numpy as np
 import pandas as pd
@@ -105,6 +107,25 @@ def test_cells_that_stand_for_nothing_are_named(tmp_path):
     assert frame.to_pydict() == {"b": ["x", None, "y"], "code": ["007", "012", None]}
     read.write(path, {})
     assert path.read_text().splitlines()[2] == "2.5, ? ,012,?"
+
+
+def test_numbers_that_stand_for_nothing_however_written(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b\n1.000,5;x\n-9.999;y\n2.500;?\n")
+    read = Table(tmp_path / "t.csv", FormOptions(na=("-9999", "?")))
+    np.testing.assert_equal(read.numbers("a", missing=True), [[1000.5], [np.nan], [2500]])
+    pq.write_table(pa.table({"a": [1.0, -999.0], "b": pa.array(["?", "y"], pa.large_string())}), tmp_path / "t.parquet")
+    read = Table(tmp_path / "t.parquet", FormOptions(na=("-999", "?")))
+    np.testing.assert_equal(read.numbers("a", missing=True), [[1], [np.nan]])
+    assert read.typed.column("b").null_count == 1
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    content = "a,b\n" + "".join(f"{k},{k}\n" for k in range(4000))
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(content,))
+    writer.start()
+    assert Table(tmp_path / "pipe").numbers("a")[:, 0].tolist() == list(range(4000))
+    writer.join()
 
 
 def test_other_kinds_of_files(tmp_path):

@@ -35,7 +35,7 @@ def form_options(text: Mapping[str, str]) -> "FormOptions":
         raise InputError(f"--text decimal: got {text['decimal']!r}; expected . or ,")
     if letters.get("decimal") and letters.get("decimal") == letters.get("thousands"):
         raise InputError(f"--text decimal and thousands: got {letters['decimal']!r} for both; expected different ones")
-    return FormOptions(**letters, na=tuple(text["na"].split(",")) if "na" in text else ())
+    return FormOptions(**letters, na=tuple(each.strip() for each in text["na"].split(",")) if "na" in text else ())
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,11 @@ class Data:
     @classmethod
     def read(cls, table: Path, given: Mapping[str, Any], form: "FormOptions", settings: Mapping[str, Any]) -> "Data":
         """Read the tables that the options name, and find out which columns are meant."""
+        from dikkat.regression.dialects import STDIN
         from dikkat.regression.tables import Table
 
+        if table == given["predict"] == STDIN:
+            raise InputError("--predict: got -, as the table is; standard input can be read once")
         rows, target, weights = Table(table, form), given["target"], given["weights"]
         if target is None:
             there = ", ".join(rows.numeric()) or f"it has no column of numbers{_reasons(rows.usable()[1])}"

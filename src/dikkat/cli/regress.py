@@ -115,8 +115,8 @@ TextOption = Annotated[
     Names,
     _data(
         "How text is written, where it is not found: delimiter=LETTER or tab, between columns; decimal=. or ,; "
-        "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL, which stand for nothing. May be given "
-        "several times.",
+        "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL, which stand for nothing, numbers "
+        "with a point. May be given several times.",
         "NAME=VALUE",
     ),
 ]

@@ -55,8 +55,8 @@ def inspect(
 
     Raises:
         TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit: a row past the end, an overview
-            of 0 cells; an implementation that cannot run this call.
+        ValueError: Shapes, devices or values that do not fit: a row past the end, an overview of 0
+            cells; an implementation that cannot run this call.
 
     Source:
         The weights from the log-sum-exp: Dao et al. 2022, section 3.1 and appendix B.

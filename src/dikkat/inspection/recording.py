@@ -178,7 +178,8 @@ class _Recorder:
 
     def runs(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""
-        if name == "reference" and self._calls:  # which computes all weights anyway
+        # It computes all weights anyway; with gradients, a checkpoint must not find other tensors saved.
+        if name == "reference" and self._calls and not problem.records:
             all_of_it = dispatch(replace(problem, wants_state=True, wants_weights=True), name)
             self.add(lambda: of_weights(weights_of(all_of_it), self._request, all_of_it.lse))
             wanted = problem.wants_state, problem.wants_weights, problem.wants_state

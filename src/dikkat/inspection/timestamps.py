@@ -112,10 +112,12 @@ def token_timestamps(
 def _heads(model: nn.Module, given: object) -> list[list[int]]:
     """The pairs of a decoder layer and a head, checked but for their sizes."""
     own = getattr(getattr(model, "generation_config", None), "alignment_heads", None)
-    heads: Any = own if given is None else given.tolist() if isinstance(given, Tensor) else given
-    if not heads:
+    heads: Any = own if given is None else getattr(given, "tolist", lambda: given)()
+    if heads is None or heads == []:
         raise ValueError("alignment_heads: got none, nor has the model; expected pairs of a decoder layer and a head")
-    if not all(isinstance(pair, Sequence) and [type(each) for each in pair] == [int, int] for pair in heads):
+    if not isinstance(heads, Sequence) or not all(
+        isinstance(pair, Sequence) and [type(each) for each in pair] == [int, int] for pair in heads
+    ):
         raise TypeError(f"alignment_heads: got {heads!r}; expected pairs of a decoder layer and a head")
     return list(heads)
 

@@ -4,7 +4,8 @@ With rows ordered by one feature, $e_{ik}$ is how far $y_i$ lies off the line be
 side, in units in which independent errors of variance σ² give it the variance σ². A smooth mean adds terms of k⁴ and
 k⁶ to that. So what $e_{i2}^2$ to $e_{i6}^2$ say, by least squares, of k = 1 is $e_{i1}^2$ in the mean where errors are
 independent, and more where neighbours err alike. Means over blocks of rows say how exactly that is known. Where the
-mean's bend is nearly all of $e_{i2}^2$, as of rows without errors, nothing is told.
+mean's bend is nearly all of $e_{i2}^2$, as of rows without errors, or where the squares grow as those of a mean do that
+turns within a few rows, as seasons do, nothing is told.
 
 Source: the variance from differences: Gasser, Sroka and Jennen-Steinmetz 1986; of dependent errors: Hall and Van
 Keilegom 2003.
@@ -28,7 +29,8 @@ def errors_are_alike(x: Array, y: Array) -> bool:
     if len(x) < _LEAST or x[0] == x[-1]:
         return False
     squares = np.array([_squares(x, y / max(np.abs(y).max(), 1e-300), inner, int(lag)) for lag in _LAGS])
-    if squares[0].mean() <= max(squares[1].mean() / 4, _EXACT):
+    one, two, three, *more = squares.mean(1)
+    if one <= max(two / 4, _EXACT) or three - two > 2 * (two - one) or more[-1] < max(two, three, *more) / 2:
         return False
     terms = (_LAGS[:, None] / _LAGS[-1]) ** np.array(_POWERS)
     excess = terms[0] @ np.linalg.pinv(terms[1:]) @ squares[1:] - squares[0]

@@ -124,10 +124,10 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
 
     result: list[tuple[int, Form, Any, Any]] = []
     for decimal in [options.decimal] if options.decimal else ".,".replace(options.thousands or " ", ""):
-        columns = _without(_parsed(text, form.delimiter, decimal, na=options.na), options.na)
+        columns = without(_parsed(text, form.delimiter, decimal, na=options.na), options.na)
         plain = _count_numeric(columns) == columns.num_columns  # and no other reading has more numbers
         for group in ["", *_GROUPS[decimal]] if options.thousands is None and not plain else [options.thousands or ""]:
-            typed = _with_numbers(columns, decimal, group)
+            typed = without(_with_numbers(columns, decimal, group), options.na)
             result.append((_count_numeric(typed), form._replace(decimal=decimal, thousands=group), columns, typed))
         if plain:
             break
@@ -147,7 +147,7 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
     zeros = [compute.any(compute.match_substring_regex(cells.column(index), r"^ *0\d")).as_py() for index in whole]
     identifiers = frozenset(index for index, is_one in zip(whole, zeros, strict=True) if is_one)
     for index in identifiers:
-        typed = typed.set_column(index, names[index], _without(cells.select([index]), options.na).column(0))
+        typed = typed.set_column(index, names[index], without(cells.select([index]), options.na).column(0))
     return Text(best, cells, typed, doubts, identifiers)
 
 
@@ -227,15 +227,15 @@ def _parsed(
     )
 
 
-def _without(columns: pyarrow.Table, na: Sequence[str]) -> pyarrow.Table:
+def without(columns: pyarrow.Table, na: Sequence[str]) -> pyarrow.Table:
     """The columns with null for cells that stand for nothing: these texts, or these numbers, however written."""
     from pyarrow import array, compute, float64, scalar, string, types
 
     numbers = array([float(each) for each in na if re.fullmatch(_NUMBER, each) and "," not in each], float64())
     for index, field in enumerate(columns.schema if na else ()):
         cells = columns.column(index)
-        if field.type == string():
-            nothing = compute.is_in(compute.utf8_trim_whitespace(cells), array(na, string()))
+        if types.is_string(field.type) or types.is_large_string(field.type):
+            nothing = compute.is_in(compute.utf8_trim_whitespace(cells.cast(string())), array(na, string()))
         elif types.is_integer(field.type) or types.is_floating(field.type):
             nothing = compute.is_in(cells.cast(float64(), safe=False), numbers)
         else:

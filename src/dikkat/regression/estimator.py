@@ -20,7 +20,7 @@ from sklearn.utils.validation import _get_feature_names, check_array, check_is_f
 from dikkat.cpu.moments.launch import Profile
 from dikkat.errors import InputError
 from dikkat.regression import collections, effects, files, intervals
-from dikkat.regression.bandwidth import choose
+from dikkat.regression.bandwidth import Searched, choose
 from dikkat.regression.columns import encoded, warn_of_unseen
 from dikkat.regression.dependence import errors_are_alike
 from dikkat.regression.factors import Factors
@@ -155,7 +155,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             The estimator itself.
 
         Warns:
-            UserWarning: The bandwidth is not given, and rows that are neighbours in the only feature have like errors.
+            UserWarning: The bandwidth is searched for, and of the only output rows that are neighbours in the only
+                feature have like errors.
 
         Raises:
             ValueError: A setting that is not allowed, or data that do not fit, are not finite or are not numbers.
@@ -632,20 +633,22 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
         rows = checked_rows(other, X, y, sample_weight, before)
-        self.__dict__ = other._fitted(rows, checks=True).__dict__
-        if isinstance(self.bandwidth, str):
-            self._warn_of_dependence(rows)
+        fitted = other._fitted(rows, checks=True)
+        if isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
+            fitted._warn_of_dependence()
+        self.__dict__ = fitted.__dict__
         return self
 
-    def _warn_of_dependence(self, rows: Rows) -> None:
-        there = rows.weight > 0
-        if rows.x.shape[1] > 1 or rows.columns or self.n_outputs_ > 1:
+    def _warn_of_dependence(self) -> None:
+        """Warn of one feature's errors that are like those of their neighbours, copies of rows joined."""
+        joined = self._smoother.joined
+        if joined.x.shape[1] > 1 or not joined.numbers or joined.y.shape[1] > 1:
             return
-        if errors_are_alike(rows.x[there, 0], rows.y[there].reshape(-1)):
+        if errors_are_alike(joined.x[:, 0], joined.y[:, 0]):
             warnings.warn(
-                "y: got rows whose errors are like those of their neighbours, as in a series of time: the bandwidth "
-                "follows them, and intervals are too narrow. Expected independent errors: find the bandwidth on every "
-                "k-th row, say, and give it as a number",
+                "y: got rows whose errors are like those of their neighbours, as in a series of time (or a mean that "
+                "turns within a few rows): the bandwidth follows them, and intervals are too narrow. Expected independent "
+                "errors: find the bandwidth on every k-th row, say, and give it as a number",
                 UserWarning,
                 stacklevel=4,
             )

@@ -235,6 +235,8 @@ def _kind(path: Path) -> str:
     try:
         return _suffix(path)
     except InputError:
+        if not path.is_file():  # a pipe, which can be read once
+            return ".csv"
         with path.open("rb") as file:
             return _PARQUET if file.read(4) == b"PAR1" else ".csv"
 
@@ -254,7 +256,7 @@ def _read(path: Path, suffix: str, options: FormOptions) -> Text:
             else:
                 columns = parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
             columns = columns.rename_columns([" ".join(name.split()) for name in columns.column_names])
-            return Text(Form(), columns, columns, {})
+            return Text(Form(), columns, dialects.without(columns, options.na), {})
         except (pyarrow.ArrowInvalid, OSError) as error:  # OSError where it is damaged, without the file's name
             raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
     return dialects.read(path, suffix, options)

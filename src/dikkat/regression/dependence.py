@@ -5,7 +5,8 @@ side, in units in which independent errors of variance σ² give it the variance
 k⁶ to that. So what $e_{i2}^2$ to $e_{i6}^2$ say, by least squares, of k = 1 is $e_{i1}^2$ in the mean where errors are
 independent, and more where neighbours err alike. Means over blocks of rows say how exactly that is known. Where the
 mean's bend is nearly all of $e_{i2}^2$, as of rows without errors, or where the squares grow as those of a mean do that
-turns within a few rows, as seasons do, nothing is told.
+turns within a few rows, as seasons do, nothing is told. A season of a dozen rows under errors as large is taken for
+dependence still, in one draw of seven.
 
 Source: the variance from differences: Gasser, Sroka and Jennen-Steinmetz 1986; of dependent errors: Hall and Van
 Keilegom 2003.

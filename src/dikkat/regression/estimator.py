@@ -647,8 +647,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         if errors_are_alike(joined.x[:, 0], joined.y[:, 0]):
             warnings.warn(
                 "y: got rows whose errors are like those of their neighbours, as in a series of time (or a mean that "
-                "turns within a few rows): the bandwidth follows them, and intervals are too narrow. Expected independent "
-                "errors: find the bandwidth on every k-th row, say, and give it as a number",
+                "turns within a few rows): the bandwidth follows them, and intervals are too narrow. Expected "
+                "independent errors: find the bandwidth on every k-th row, say, and give it as a number",
                 UserWarning,
                 stacklevel=4,
             )

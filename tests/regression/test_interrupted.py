@@ -133,6 +133,7 @@ import numpy as np
 from dikkat.regression import NadarayaWatson
 
 {setup}
+model.predict(x[:20])  # the same kernels: an interrupt in a callback of their compiler is lost in ctypes
 threading.Timer(2, lambda: print("at work", flush=True)).start()
 try:
     {work}
@@ -146,6 +147,7 @@ model = NadarayaWatson(bandwidth=0.3, order="linear").fit(x, x[:, 0])
 SWEEPS = """
 x = np.random.default_rng(0).uniform(size=(300_000, 1))
 model = NadarayaWatson(bandwidth=0.01, order="linear").fit(x, x[:, 0])
+model.predict(x)
 """
 
 

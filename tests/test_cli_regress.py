@@ -99,10 +99,14 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
-    settings = ["kernel=epanechnikov", "ridge=0.5", "neighbors=5", "bandwidth=silverman", "device=cpu"]
+    settings = ["kernel=epanechnikov", "ridge=0.5", "neighbors=5", "bandwidth=silverman", "device=cpu", "cv=4"]
     options = ["--order", "linear", *(part for each in settings for part in ("--set", each))]
     made(run("homes.csv", "--target", "price", "--feature", "area", *options))
-    assert KernelRegressor.load("regression/model.safetensors").get_params() == {
+    model = KernelRegressor.load("regression/model.safetensors")
+    assert model.folds_ is not None
+    assert (np.diff(np.argmax(model.folds_ == 2, 0)) >= 0).all()  # blocks in their order
+    assert len(model.folds_) == 4
+    assert model.get_params() == {
         "kernel": "epanechnikov",
         "bandwidth": "silverman",
         "order": "linear",
@@ -111,6 +115,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "device": "cpu",
         "categorical_features": "from_dtype",
         "ordered_features": "from_dtype",
+        "cv": None,
     }
 
 
@@ -186,6 +191,7 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
             ["--target", "price", "--set", "tolerance=1"],
             "--set: got 'tolerance=1'; expected NAME=VALUE, with one of ker",
         ),
+        (["--target", "price", "--set", "cv=x"], "--set cv: got 'x'; expected a splitter of scikit-learn's, pairs of"),
         (["--target", "price", "--set", "neighbors=x"], "--set neighbors: got 'x'; expected a whole number"),
         (["--target", "price", "--weights", "negative"], "--weights: got -1.0"),
         (["--target", "price", "--weights", "zero"], "--weights: got zeros alone"),

@@ -35,7 +35,7 @@ _CHOSEN = ", by which the bandwidth was chosen"
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_SET = ("kernel", "bandwidth", "ridge", "neighbors", "device")  # the estimator's settings for --set
+_SET = ("kernel", "bandwidth", "ridge", "neighbors", "cv", "device")  # the estimator's settings for --set
 _TEXT = ("delimiter", "decimal", "thousands", "encoding", "na")  # the names for --text
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
@@ -135,8 +135,9 @@ SetOption = Annotated[
     option(
         "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, or "
         "how it is found, auto, loo, aic, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-        "neighbors=N, auto or none; device=NAME. May be given several times. [default: bandwidth=auto, "
-        "kernel=gaussian, ridge=auto, neighbors=none]",
+        "neighbors=N, auto or none; cv=N, for a series in its order: N blocks of rows, each predicted from the others; "
+        "device=NAME. May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto, "
+        "neighbors=none]",
         "NAME=VALUE",
         "--set",
         panel=_MODEL,
@@ -249,7 +250,7 @@ def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> di
 
 def _value(name: str, text: str) -> Any:
     """A setting of the estimator: numbers as numbers, "none" as None, and words as they are."""
-    if name == "neighbors":
+    if name in ("neighbors", "cv"):
         return None if text == "none" else int(text) if text.isdecimal() else text
     if name not in ("bandwidth", "ridge"):
         return text
@@ -263,6 +264,8 @@ def _value(name: str, text: str) -> Any:
 def _regression(
     settings: dict[str, Any], data: Data, coverage: float | None, folds: int, drops: bool, output: Path
 ) -> None:
+    from sklearn.model_selection import KFold
+
     from dikkat.regression import KernelRegressor
     from dikkat.regression.diagnostics import hold_out, leave_out
     from dikkat.regression.progress import working
@@ -283,7 +286,7 @@ def _regression(
             left_out = leave_out(model)
             freedom = model.effective_degrees_of_freedom()
         with working(f"holding out {folds} folds", None, own):
-            held_out = hold_out(model, folds) if folds else None
+            held_out = hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
     _describe_columns(model, data)
     _describe_rows(model, data, left_out, held_out, freedom)
     print(f"seconds: {time.perf_counter() - begin:.1f}")

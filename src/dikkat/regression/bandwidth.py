@@ -1,6 +1,7 @@
 """Choice of the bandwidths and of a line's ridge: numbers, rules of thumb, or the least leave-one-out squared error."""
 
 import math
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.criterion import HOPELESS, MOST, Criterion, Step, Trial
 from dikkat.regression.factors import Factors
+from dikkat.regression.folds import Fold, Held
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
 
@@ -59,8 +61,9 @@ def choose(
     degree: int,
     device: torch.device,
     neighbors: int | str | None = None,
+    folds: list[Fold] | None = None,
 ) -> Chosen:
-    """The bandwidths by an estimator's settings `bandwidth`, `ridge` and `neighbors`.
+    """The bandwidths by an estimator's settings `bandwidth`, `ridge` and `neighbors`, and the folds of its `cv`.
 
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
@@ -69,7 +72,8 @@ def choose(
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if isinstance(bandwidth, str) and bandwidth in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
-        return search(joined, profile, degree, device, None if free else amount, cast(Searched, bandwidth), neighbors)
+        known = None if free else amount
+        return search(joined, profile, degree, device, known, cast(Searched, bandwidth), neighbors, folds)
     count = cast(int | None, neighbors)  # "auto" is for searches
     if isinstance(bandwidth, str):
         return Chosen(rule_of_thumb(joined, cast(Rule, bandwidth), profile), amount, [], count)
@@ -92,6 +96,7 @@ def search(
     ridge: float | None = 0.0,
     by: Searched = "auto",
     neighbors: int | str | None = None,
+    folds: list[Fold] | None = None,
 ) -> Chosen:
     """The bandwidths with the least criterion that a search from several starts finds.
 
@@ -102,7 +107,7 @@ def search(
 
     Among the starts are the mean of all rows and, with slopes, a plane. With a number of `neighbors`, k, bandwidths are
     wider by its distance where rows are sparse; "auto" is the best of none and some k, for each of which everything is
-    searched. With `ridge` None ρ is searched for as well.
+    searched. With `ridge` None ρ is searched for as well. With folds the criterion is the error of their tested rows.
 
     Returns:
         The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last one. No steps
@@ -115,12 +120,13 @@ def search(
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
     unit = 2.0 ** round(math.log2(whole_variance) / 2)
     joined = joined.in_unit(unit)
+    folds = None if folds is None else [fold.in_unit(unit) for fold in folds]
     counts: list[int | None] = [None if neighbors == "auto" else cast(int | None, neighbors)]
     if neighbors == "auto" and joined.numbers:
         different = joined.different
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
         counts += sorted(count for count in powers if count < different)
-    tried = [_searched(joined, degree, device, ridge, by, count) for count in counts]
+    tried = [_searched(joined, degree, device, ridge, by, count, folds) for count in counts]
     best = min(tried, key=attrgetter("last.error"))
     if not math.isfinite(best.last.error):  # all have too many degrees of freedom for so few rows
         amount = RIDGE if ridge is None else ridge
@@ -129,28 +135,38 @@ def search(
     path, criterion = best.steps, best.criterion
     if profile != "gaussian":
         t = best.last.t + math.log(radius(profile, joined.numbers)) * (np.arange(len(best.last.t)) < size)
-        path = [Criterion(joined, profile, degree, device, ridge, criterion.kind, criterion.factors)(t).step()]
+        path = [criterion.under(profile)(t).step()]
     steps = [(within_dtype(np.exp(step.t[:size]), joined.x.dtype), step.error * unit**2) for step in path]
     amount = float(np.exp(best.last.t[-1])) if ridge is None else ridge
     return Chosen(steps[-1][0], amount, steps, best.neighbors)
 
 
 def _searched(
-    joined: Joined, degree: int, device: torch.device, ridge: float | None, by: Searched, neighbors: int | None
+    joined: Joined,
+    degree: int,
+    device: torch.device,
+    ridge: float | None,
+    by: Searched,
+    neighbors: int | None,
+    folds: list[Fold] | None,
 ) -> _Candidate:
     """The best bandwidths of the Gaussian kernel with one number of neighbours."""
     count, size = len(joined.x), joined.features
-    chosen = _sample(joined, degree)
-    factors = None if neighbors is None else Factors(joined, neighbors)
-    whole = part = Criterion(joined.some(chosen), "gaussian", degree, device, ridge, by, factors, MOST)
-    if len(chosen) < count:
-        whole = Criterion(joined, "gaussian", degree, device, ridge, by, factors, MOST)
+    if folds is not None:
+        levels: list[Criterion] = [Held(joined, folds, "gaussian", degree, device, ridge, neighbors)]
+    else:
+        factors = None if neighbors is None else Factors(joined, neighbors)
+        room = _room(len(joined.feature), degree)
+        # A sample of ten times as many rows is worth it where all are ten times as many again.
+        rooms = [room, *[10 * room for _ in range(100 * room <= count)]]
+        rows = [*(joined.some(_sample(joined, each)) for each in rooms if each < count), joined]
+        levels = [Criterion(each, "gaussian", degree, device, ridge, by, factors, MOST) for each in rows]
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined, ridge is None)
     if ridge is None:
         rule = np.append(rule, math.log(RIDGE))
-    grow = np.log(count / len(chosen)) / (4 + size) * box.width
-    steps, last, _ = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
-    return _Candidate(whole, steps, last, neighbors)
+    grow = np.log(count / len(levels[0].joined.x)) / (4 + size) * box.width
+    steps, last, _ = _descent(levels, _starts(levels[0], rule + grow, box), box)
+    return _Candidate(levels[-1], steps, last, neighbors)
 
 
 def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -234,15 +250,17 @@ def within_dtype(bandwidth: Array, dtype: np.dtype[Any]) -> Array:
     return clipped
 
 
-def _sample(joined: Joined, degree: int) -> NDArray[np.intp]:
+def _room(size: int, degree: int) -> int:
+    """The size of a sample of rows with so many features."""
+    return max(100, int(_SAMPLE * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
+
+
+def _sample(joined: Joined, room: int) -> NDArray[np.intp]:
     """A sample of the rows, even over one coordinate, or else over the values; at random within each stretch.
 
     The second half mirrors the first, so that turned columns and values have the same sample.
     """
     size, count = len(joined.feature), len(joined.x)
-    room = max(100, int(_SAMPLE * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
-    if count <= room:
-        return np.arange(count)
     ends = np.arange(room // 2 + 1) * count // (room // 2 * 2)
     half = np.random.default_rng(0).integers(ends[:-1], ends[1:])
     order = np.arange(count) if size == 1 else np.lexsort(joined.y.T[::-1])
@@ -293,16 +311,20 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array, box: _Box) -> _Path:
-    """The path from the best start to the minimum over all rows."""
-    rough = _rough(part, starts, box)
-    if part is whole:
-        fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
+def _descent(levels: list[Criterion], starts: list[Trial], box: _Box) -> _Path:
+    """The path from the best start to the minimum over all rows, by way of samples of more and more."""
+    rough = _rough(levels[0], starts, box)
+    if len(levels) == 1:
+        fine = [_descend(levels[0], path.last, box, _FINE, path.curve) for path in rough[:2]]
         start, end = min(zip(rough, fine, strict=False), key=lambda pair: pair[1].last.error)
         return end._replace(steps=[*start.steps, *end.steps[1:]])
-    trials = ((whole(box.clip(path.last.t - grow)), path.curve) for path in rough[:3])
-    first, curve = min(trials, key=lambda pair: pair[0].error)
-    return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow.max()))
+    paths = rough[:3]
+    for before, level in pairwise(levels):
+        grow = np.log(len(level.joined.x) / len(before.joined.x)) / (4 + level.joined.features) * box.width
+        trials = ((level(box.clip(path.last.t - grow)), path.curve) for path in paths)
+        first, curve = min(trials, key=lambda pair: pair[0].error)
+        paths = [_descend(level, first, box, _FINE, curve * np.exp(-4 * grow.max()))]
+    return paths[0]
 
 
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:

@@ -30,8 +30,10 @@ its own rows cannot see.
 Source: Hurvich, Simonoff and Tsai 1998.
 """
 
+import copy
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -138,10 +140,12 @@ class Criterion:
         window, rows, pieces = self.window(t), torch.arange(len(self.points.key), device=self.device), []
         for part in parts(len(rows), self.points.columns(self.degree)):
             near = window.of(part)
-            around = moments(self.points.key[part], self.points, near, degree=self.degree, exclude=rows[part])
+            around = moments(
+                self.points.key[part], self.points, near, degree=self.degree, exclude=rows[part], ordered=True
+            )
             fit = local_fit(around, self._ridge(t, near))
             pieces.append((around.lse, fit.row, fit.theta))  # without the moments, which are much larger
-        lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
+        lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True)) if len(pieces) > 1 else pieces[0]
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
@@ -159,6 +163,11 @@ class Criterion:
                 error = residual * math.exp(min((1 + freedom / self.total) / free - 1, 600.0))
             error = error if error < HOPELESS * self.variance else math.inf
         return replace(trial, error=error)
+
+    @cached_property
+    def _with_zeros(self) -> Points:
+        """The points with an output more."""
+        return Points(self.points.key, torch.nn.functional.pad(self.points.value, (0, 1)), self.points.weight)
 
     def _bare(self, lse: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """1/a of the unique rows of repeats, (k, 1); 0 where no other row is in reach."""
@@ -196,15 +205,13 @@ class Criterion:
         if (
             len(self.unique) or self.kind == "auto"
         ):  # log 1/a changes as a further output does whose values are 0 and whose fit is −u
-            points = Points(key, torch.nn.functional.pad(points.value, (0, 1)), points.weight)
+            points = self._with_zeros
             theta = torch.cat([theta, -trial.row[..., None]], -1)
         exclude = torch.arange(len(key), device=self.device)
-        change = sensitivity(key, points, window, trial.lse, trial.row, theta, exclude=exclude)
-        summed = change.new_zeros(len(change), self.joined.features, change.shape[2])
-        feature = torch.from_numpy(self.joined.feature).to(self.device)
-        change = summed.index_add_(1, feature, change)  # of coordinates that have one bandwidth
+        change = sensitivity(key, points, window, trial.lse, trial.row, theta, exclude=exclude, ordered=True)
+        change = self._of_features(change)
         if self.degree:
-            change = self._with_ridge(change, trial, theta)
+            change = self._with_ridge(change, trial.t, window, trial.lse, trial.row, theta)
         change = torch.where(torch.isfinite(change), change, 0.0)
         values = trial.left.shape[1]
         pieces = [(change[..., :values], self.alone, trial.left)]
@@ -230,14 +237,26 @@ class Criterion:
         factor = self.wider if factor is None else factor
         return Window(self.profile, bandwidth * factor, tolerance=float(np.finfo(np.float64).eps))
 
-    def _with_ridge(self, change: torch.Tensor, trial: Trial, theta: torch.Tensor) -> torch.Tensor:
+    def under(self, profile: Profile) -> "Criterion":
+        """The same of another kernel, finite with any degrees of freedom."""
+        other = copy.copy(self)
+        other.profile, other.most = profile, math.inf
+        return other
+
+    def _of_features(self, change: torch.Tensor) -> torch.Tensor:
+        """Changes by features, from those by coordinates, of which those of a category have one bandwidth."""
+        summed = change.new_zeros(len(change), self.joined.features, change.shape[2])
+        return summed.index_add_(1, torch.from_numpy(self.joined.feature).to(self.device), change)
+
+    def _with_ridge(
+        self, change: torch.Tensor, t: Array, window: Window, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor
+    ) -> torch.Tensor:
         """Changes of the estimates where the ridge changes too."""
         slopes = len(self.spread)
-        held = trial.row[:, 1 : 1 + slopes, None] * theta[:, 1 : 1 + slopes]
-        window = self.window(trial.t)
-        ridge = self._ridge(trial.t, window)
+        held = row[:, 1 : 1 + slopes, None] * theta[:, 1 : 1 + slopes]
+        ridge = self._ridge(t, window)
         assert ridge is not None
-        held = held * ridge_at(ridge, trial.lse)[..., None]
+        held = held * ridge_at(ridge, lse)[..., None]
         share = 1 / (1 + (window.bandwidth[..., :slopes] / self.spread).square())
         change = torch.cat([change[:, :slopes] - 2 * share[..., None] * held, change[:, slopes:]], 1)
         return change if self.ridge is not None else torch.cat([change, -held.sum(1, keepdim=True)], 1)

@@ -129,7 +129,8 @@ def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = 
         if not len(held) or not rows.weight[rest].any():
             name = type(folds).__name__
             raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
-        fitted = other._fitted(Rows(rows.x[rest], rows.y[rest], rows.weight[rest], rows.columns))
+        inner = None if model.folds_ is None else model.folds_[:, rest]
+        fitted = other._fitted(Rows(rows.x[rest], rows.y[rest], rows.weight[rest], rows.columns), folds=inner)
         predicted[held] = fitted._answer(fitted._rows.coding.coordinates(rows.x[held]))
     return _judged(predicted, rows, joined)
 

@@ -24,6 +24,7 @@ from dikkat.regression.bandwidth import Searched, choose
 from dikkat.regression.columns import encoded, warn_of_unseen
 from dikkat.regression.dependence import errors_are_alike
 from dikkat.regression.factors import Factors
+from dikkat.regression.folds import Membership, folds_of, membership
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
@@ -32,12 +33,14 @@ from dikkat.regression.validation import (
     Order,
     check_count,
     check_device,
+    check_folds,
     check_neighbors,
     check_settings,
     check_size,
     checked_bandwidth,
     checked_coverage,
     checked_rows,
+    split,
 )
 
 if TYPE_CHECKING:
@@ -86,6 +89,10 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         ordered_features: Which columns hold ordered categories, in the same ways; with "from_dtype" those whose type
             has an order. Levels are the numbers that occur, or what the type says. Their kernel is Li and Racine's, λ
             to the power of the steps between two levels.
+        cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices to learn from and to
+            test, or a number of folds of rows that follow each other, as blocks of a series are. Rows are then
+            predicted from those of other folds, where else from all others: in the search of the bandwidth, with "auto"
+            and "loo" alike, and in the errors of which intervals are made. None for independent rows.
 
     Attributes:
         bandwidth_: (d,), float64: σ, with `neighbors` that of a typical row; of a category λ. λ is 0 where only rows of
@@ -108,6 +115,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             a category the index of each cell's level.
         y_train_: (n,) or (n, outputs), as y was given; float64.
         sample_weight_: (n,).
+        folds_: (folds, n), int8, with `cv`: 1 for rows that are learned from, 2 for those that are tested. Else None.
 
     Source: Nadaraya 1964; Watson 1964; the linear order and its bias: Fan 1992; the bandwidth: Li and Racine 2007,
     section 2.2.2.
@@ -131,6 +139,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        cv: object = None,
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -140,8 +149,11 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.device = device
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
+        self.cv = cv
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
         """Keep the training rows and find the bandwidth.
 
         Where that fails or is interrupted, the estimator is as it was: not fitted, or with the whole of its old model.
@@ -150,13 +162,14 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             X: (n, d), finite numbers; an array or a frame.
             y: (n,) or (n, outputs), finite numbers.
             sample_weight: (n,), at least 0 and not all 0: how often each row counts; None for once.
+            groups: (n,), for a `cv` that splits by groups.
 
         Returns:
             The estimator itself.
 
         Warns:
-            UserWarning: The bandwidth is searched for, and of the only output rows that are neighbours in the only
-                feature have like errors.
+            UserWarning: The bandwidth is searched for without `cv`, and of the only output rows that are neighbours in
+                the only feature have like errors.
 
         Raises:
             ValueError: A setting that is not allowed, or data that do not fit, are not finite or are not numbers.
@@ -166,13 +179,13 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        return self._learn(X, y, sample_weight, None)
+        return self._learn(X, y, sample_weight, None, groups)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Add training rows: the result is that of `fit` to all rows there have been.
 
-        The bandwidth is found anew, from all rows. Where many parts come, give it as a number. Where it fails or is
-        interrupted, no row was added: it may be called again with the same rows.
+        The bandwidth is found anew, from all rows, which `cv` splits anew. Where many parts come, give it as a number.
+        Where it fails or is interrupted, no row was added: it may be called again with the same rows.
 
         Args:
             X: (n, d), as for `fit`.
@@ -311,7 +324,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         They are about a local line that is smoothed less than `predict`'s estimate: with half the bandwidth, or in d
         dimensions half the volume, its bias is a small part of its error. So the intervals hold the function itself,
         and not the smoothed one, about as often as they say; they are wider than the estimate alone would need, and
-        their middle is not the estimate. The noise is measured by the errors with which the rows nearby are predicted
+        their middle is not the estimate. With `cv` they are wider by how alike the errors of a fold are. The noise is
+        measured by the errors with which the rows nearby are predicted
         from the others, with Student's quantile of their degrees of freedom; beyond the data the intervals grow with
         the distance.
 
@@ -363,7 +377,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
           a fit is. Of exchangeable rows it holds at least `coverage` of the new values on average, whatever the noise
           and the search; it is wider, since it learns from fewer rows, and takes as long as a fit.
 
-        None of them holds of rows that depend on each other, nor, beyond the data, of any place by itself.
+        None of them holds of rows that depend on each other without `cv`, by which each is predicted from other folds
+        (and "jackknife+" is CV+), nor, beyond the data, of any place by itself.
 
         Args:
             X: (n, d).
@@ -374,7 +389,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             The lower and the upper ends, (n,) each, in units of y; infinite where rows are too few to tell.
 
         Raises:
-            ValueError: As for `predict`; a coverage that is not between 0 and 1, another method, several targets.
+            ValueError: As for `predict`; a coverage that is not between 0 and 1, another method, several targets;
+                "split" beside `cv`.
 
         Source: Barber, Candès, Ramdas and Tibshirani 2021; the formulas are in `dikkat.regression.intervals`.
 
@@ -571,7 +587,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         names = getattr(self, "feature_names_in_", None)
         saved = files.Saved(
             self._saved_settings(), self._rows, self.bandwidth_, None if names is None else list(names), self.history_,
-            self.ridge_, self.target_name_, self.neighbors_,
+            self.ridge_, self.target_name_, self.neighbors_, self.folds_,
         )  # fmt: skip
         files.write(path, saved)
 
@@ -585,7 +601,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         Returns:
             An estimator of the class that `load` was called on. It answers as the one that was saved, and goes on with
             `partial_fit`. It computes on the CPU, since the device on which it was fitted may not be here;
-            `set_params(device=...)` moves it.
+            `set_params(device=...)` moves it. Its folds are those of `fit`; before `partial_fit` it needs `cv` again.
 
         Raises:
             InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
@@ -604,7 +620,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         model.n_features_in_, model.target_name_ = saved.rows.x.shape[1], saved.target
         return model._with(
             saved.rows, joined, bandwidth_=saved.bandwidth, ridge_=saved.ridge, neighbors_=saved.neighbors,
-            history_=saved.history,
+            history_=saved.history, folds_=saved.folds,
         )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:
@@ -620,12 +636,20 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         if hasattr(self, "X_train_"):
             self._smoother = self._smoothed(self._rows.joined())
 
-    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, before: Rows | None) -> Self:
+    def _learn(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        before: Rows | None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Learn from these rows behind those before; in one step, which an interrupt comes before or after.
 
         All is learned by another object with the same settings, whose attributes this one takes.
         """
         check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
+        check_folds(self.cv, groups, self.bandwidth)
         check_device(self.device)
         _check_at_hand(X=X, y=y, sample_weight=sample_weight)
         other = object.__new__(type(self))
@@ -633,8 +657,11 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
         rows = checked_rows(other, X, y, sample_weight, before)
-        fitted = other._fitted(rows, checks=True)
-        if isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
+        if before is not None and self.cv is None and self.folds_ is not None:
+            raise ValueError("cv: got None for a model that was fitted with folds; expected the splitter again")
+        other.folds_ = None if self.cv is None else membership(split(self.cv, rows, groups), len(rows.x))
+        fitted = other._fitted(rows, checks=True, folds=other.folds_)
+        if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
             fitted._warn_of_dependence()
         self.__dict__ = fitted.__dict__
         return self
@@ -648,12 +675,13 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             warnings.warn(
                 "y: got rows whose errors are like those of their neighbours, as in a series of time (or a mean that "
                 "turns within a few rows): the bandwidth follows them, and intervals are too narrow. Expected "
-                "independent errors: find the bandwidth on every k-th row, say, and give it as a number",
+                "independent errors, or folds that are far apart: `cv=20` for blocks of rows in their order, or a "
+                "splitter by groups",
                 UserWarning,
                 stacklevel=4,
             )
 
-    def _fitted(self, rows: Rows, checks: bool = False) -> Self:
+    def _fitted(self, rows: Rows, checks: bool = False, folds: Membership | None = None) -> Self:
         """Another estimator with these settings, with bandwidth and ridge found for these rows."""
         joined, coding = rows.joined(), rows.coding
         if checks and self.neighbors is not None:
@@ -662,9 +690,11 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         numbers = bool(rows.columns) and not isinstance(given, str)
         degree, device = int(self.order == "linear"), torch.device(self.device)
         bandwidth = coding.widths(given) if numbers else given
-        chosen = choose(joined, bandwidth, self.ridge, self.kernel, degree, device, self.neighbors)
+        split = None if folds is None else folds_of(rows, joined, folds)
+        chosen = choose(joined, bandwidth, self.ridge, self.kernel, degree, device, self.neighbors, split)
         return self._with(
-            rows, joined, ridge_=chosen.ridge, neighbors_=None if chosen.neighbors is None else int(chosen.neighbors),
+            rows, joined, folds_=folds, ridge_=chosen.ridge,
+            neighbors_=None if chosen.neighbors is None else int(chosen.neighbors),
             bandwidth_=given if numbers else coding.bandwidths(chosen.bandwidth),
             history_=[{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in chosen.steps],
         )  # fmt: skip
@@ -686,7 +716,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         factors = None if self.neighbors_ is None else Factors(joined, self.neighbors_)
         sigma = self._rows.coding.widths(self.bandwidth_)[joined.feature]
         degree, device = int(self.order_ == "linear"), torch.device(self.device)
-        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, device, factors)
+        folds = None if self.folds_ is None else folds_of(self._rows, joined, self.folds_)
+        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, device, factors, folds)
 
     def _current(self) -> Smoother:
         """The smoother, on the device of now, which may change after `fit`."""
@@ -720,7 +751,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
         settings = self.get_params()
-        settings.pop("device", None)  # of the machine
+        for name in ("device", "cv"):  # of the machine, and an object
+            settings.pop(name, None)
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
         return {
             name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()
@@ -746,10 +778,11 @@ class NadarayaWatson(KernelRegressor):
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        cv: object = None,
     ) -> None:
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, device=device,
-            categorical_features=categorical_features, ordered_features=ordered_features,
+            categorical_features=categorical_features, ordered_features=ordered_features, cv=cv,
         )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ VERSION = 6
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
+_FOLDS = "folds_"  # of models with `cv` alone
 # Settings that older versions did not know, and what they then were.
 _LATER = {"ridge": 0.0, "categorical_features": "from_dtype", "ordered_features": "from_dtype", "neighbors": None}
 # Settings of older versions, with the values that mean what is done now.
@@ -44,6 +45,7 @@ class Saved(NamedTuple):
     ridge: float
     target: str | None
     neighbors: int | None
+    folds: Array | None = None
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
@@ -52,8 +54,10 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
 
     *arrays, columns = saved.rows
     content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [column._asdict() for column in columns]}
-    del content["rows"], content["bandwidth"]
+    del content["rows"], content["bandwidth"], content["folds"]
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, (*arrays, saved.bandwidth)), strict=True))
+    if saved.folds is not None:
+        tensors[_FOLDS] = saved.folds
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
@@ -61,6 +65,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     """Read what `write` wrote, after checking everything but the settings' values."""
     path = Path(path)
     metadata, tensors = _read(path)
+    folds = tensors.pop(_FOLDS, None)
     content = _content(path, metadata, known)
     if content["settings"].keys() != known.keys():
         raise InputError(
@@ -72,8 +77,12 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
     rows = Rows(x, y, weight, _columns(path, content.get("columns"), x))
+    if folds is not None and not (
+        folds.dtype == np.int8 and folds.shape[1:] == (len(x),) and np.isin(folds, (0, 1, 2)).all()
+    ):
+        raise InputError(f"{path}: {_FOLDS}: got {described(folds)}; expected int8 (folds, {len(x)}) of 0, 1 and 2")
     others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target", "neighbors")}
-    return Saved(rows=rows, bandwidth=bandwidth, **others)
+    return Saved(rows=rows, bandwidth=bandwidth, folds=folds, **others)
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:

@@ -11,6 +11,8 @@ deviation does.
 
 $$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}{1 - w_i\, z_i^\top M^{-1} z_i} . $$
 
+With folds $e_i$ and $\hat y_{-i}$ are those of the fits without the fold of row i (CV+).
+
 **Split.** One half of the rows is fitted anew, and a new value is as far off as those of the other half are.
 
 Source: Barber, Candès, Ramdas and Tibshirani 2021, Predictive inference with the jackknife+; Lei, G'Sell, Rinaldo,
@@ -28,6 +30,7 @@ from sklearn.base import clone
 
 from dikkat.regression.effects import Local, locals_at
 from dikkat.regression.joined import Array, Repeats, Rows
+from dikkat.regression.local import parts
 
 Method = Literal["jackknife+", "local", "split"]
 
@@ -84,7 +87,8 @@ def _distribution(model: Any, query: Array) -> Iterator[tuple[slice, Array, Arra
     mean, deviation = (np.asarray(each, np.float64) for each in model._answer(query, return_std=True))
     if rows.times.sum() == 1:
         errors = np.full(1, np.inf)
-    own = rows.weight / smoother.joined.weight[rows.unique]
+    whole = smoother.joined.weight if smoother.tested is None else smoother.tested.weight
+    own = rows.weight / whole[rows.unique]
     for part, variance, share in smoother.errors_near(query):
         usual = np.sqrt(variance[:, 0])
         growth = np.divide(deviation[part], usual, out=np.ones_like(usual), where=(usual > 0) & np.isfinite(usual))
@@ -95,6 +99,8 @@ def _errors(model: Any) -> tuple[Repeats, Array]:
     """The rows that are left out one by one, and their errors (m,)."""
     if model.n_outputs_ > 1:
         raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one, since each has its own distribution")
+    if (tested := model._current().tested) is not None:
+        return tested.rows, tested.errors[:, 0]
     rows, (_, trial) = model._current().joined.rows(), model._current().left_out
     alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
     return rows, -torch.cat([trial.left[alone], trial.repeated])[:, 0].cpu().numpy()
@@ -103,6 +109,10 @@ def _errors(model: Any) -> tuple[Repeats, Array]:
 def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, Array]]:
     """Some queries at a time: the estimates without each of the rows, (n, m)."""
     smoother, joined = model._current(), model._current().joined
+    if smoother.tested is not None:
+        for part in parts(len(query), len(rows.unique)):
+            yield part, smoother.tested.without(query[part]) + joined.origin[0]
+        return
     part_of, y = rows.out / joined.weight[rows.unique], rows.y[:, 0]
     rest = joined.weight.sum() - rows.out
     others = (joined.weight @ joined.y[:, 0] - rows.out * y) / np.where(rest > 0, rest, 1)
@@ -134,6 +144,10 @@ def _quantile(values: Array, weight: Array, level: float) -> Array:
 
 
 def _split(model: Any, query: Array, coverage: float) -> tuple[Array, Array]:
+    if model.folds_ is not None:
+        raise ValueError(
+            "method: got 'split', whose halves are drawn at random, with cv; expected 'jackknife+' or 'local'"
+        )
     _errors(model)
     rows = model._rows
     fold = model._current().joined.folds(rows, 2)

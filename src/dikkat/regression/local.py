@@ -120,11 +120,21 @@ def parts(count: int, columns: int) -> list[slice]:
 
 
 def moments(
-    query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None
+    query: Tensor,
+    points: Points,
+    window: Window,
+    *,
+    degree: int = 0,
+    exclude: Tensor | None = None,
+    ordered: bool = False,
 ) -> Moments:
-    """The moments about each query (n, d); `exclude` (n,) is the index of a key that a query must not see, or −1."""
+    """The moments about each query (n, d); `exclude` (n,) is the index of a key that a query must not see, or −1.
+
+    With `ordered` the queries are in `spatial_order` already, as the rows of `Joined` are.
+    """
     if points.tiles is not None:
-        mean, lse = _in_order(_averages, query, {"exclude": exclude}, points=points, window=window, degree=degree)
+        own: dict[str, Tensor | None] = {"exclude": exclude}
+        mean, lse = _in_order(_averages, query, own, ordered, points=points, window=window, degree=degree)
     else:
         mean, lse = _plain_averages(query, points, window, degree, exclude)
     size, values = degree * query.shape[1], points.value.shape[1]
@@ -133,7 +143,14 @@ def moments(
 
 
 def sensitivity(
-    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None = None
+    query: Tensor,
+    points: Points,
+    window: Window,
+    lse: Tensor,
+    row: Tensor,
+    fit: Tensor,
+    exclude: Tensor | None = None,
+    ordered: bool = False,
 ) -> Tensor:
     r"""Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v).
 
@@ -141,7 +158,7 @@ def sensitivity(
     """
     if points.tiles is not None:
         by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}
-        (result,) = _in_order(_sensitivity, query, by_query, points=points, window=window)
+        (result,) = _in_order(_sensitivity, query, by_query, ordered, points=points, window=window)
         return result
     pieces = []
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
@@ -163,12 +180,20 @@ def weights(query: Tensor, points: Points, window: Window) -> Tensor:
 
 
 def _in_order(
-    kernel: Callable[..., Any], query: Tensor, by_query: Mapping[str, Tensor | None], *, window: Window, **more: Any
+    kernel: Callable[..., Any],
+    query: Tensor,
+    by_query: Mapping[str, Tensor | None],
+    ordered: bool,
+    *,
+    window: Window,
+    **more: Any,
 ) -> list[Tensor]:
     """A compiled kernel's results, for queries and what is given for each, computed in `spatial_order`."""
+    if ordered:
+        return list(kernel(query, **by_query, window=window, **more))
     order = torch.from_numpy(launch.spatial_order(query.numpy()))
-    ordered = {name: each if each is None else each[order] for name, each in by_query.items()}
-    result = kernel(query[order], **ordered, window=window.of(order), **more)
+    turned = {name: each if each is None else each[order] for name, each in by_query.items()}
+    result = kernel(query[order], **turned, window=window.of(order), **more)
     return [torch.empty_like(each).index_copy_(0, order, each) for each in result]
 
 

@@ -76,7 +76,9 @@ def significance(model: KernelRegressor, n_permutations: int = 99, random_state:
         for b in range(n_permutations):
             mixed = x.copy()
             mixed[known, j] = x[random.permutation(known), j]
-            fitted = other._fitted(Rows(mixed, model.y_train_, model.sample_weight_, model.columns_))
+            fitted = other._fitted(
+                Rows(mixed, model.y_train_, model.sample_weight_, model.columns_), folds=model.folds_
+            )
             permuted[j, b] = leave_out(fitted).error
     no_worse = ~(permuted > error * (1 + 1e-9))  # NaN, where there is nothing to predict, is no better
     p_value = (1 + no_worse.sum(1)) / (1 + n_permutations)

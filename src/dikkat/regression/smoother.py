@@ -43,6 +43,7 @@ from torch import Tensor
 from dikkat.cpu.moments.launch import Profile, Window
 from dikkat.regression.criterion import Criterion, Trial
 from dikkat.regression.factors import Factors, local_bandwidth
+from dikkat.regression.folds import Fold, Held, Tested
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
     RIDGE,
@@ -64,6 +65,7 @@ _WIDER = 2.0  # the bandwidth of errors over that of values
 _ENOUGH, _WIDENINGS = 50.0, 20  # rows whose errors make a distribution; most steps by which their window is widened
 _ALONE = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
 _FREE = 0.5  # degrees of freedom below which a quantile says nothing: from 600 standard errors on at 95 %
+_UNTESTED = 1e-300  # the weight of a row that no fold tests, where errors are asked for
 _GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
 
 
@@ -98,6 +100,7 @@ class Smoother:
         ridge: ρ of the linear order.
         device: Where to compute.
         factors: Multipliers of the bandwidths from query to query; None where they are everywhere the same.
+        folds: In place of leaving out one row.
     """
 
     joined: Joined
@@ -107,6 +110,7 @@ class Smoother:
     ridge: float
     device: torch.device
     factors: Factors | None = None
+    folds: list[Fold] | None = None
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
         """The estimates (n, v) and who has one, (n,); computed in the dtype of the rows."""
@@ -153,17 +157,21 @@ class Smoother:
         at, lse = self._by_parts(query, self._wide, looked_at)
         if (lost := ~np.isfinite(lse)).any():
             at[lost] = self.nearest(query[lost]) @ self.joined.x
+        erring = self._wide
+        if self.tested is not None:
+            weight = torch.tensor(self.tested.weight, device=self.device).clamp(min=_UNTESTED)
+            erring = Points(erring.key, erring.value, weight)
         for rows in parts(len(at), self.joined.x.size):
             part = torch.tensor(at[rows], device=self.device)
             window = self._window(part, _WIDER)
             window = replace(window, bandwidth=window.bandwidth.expand(len(part), -1).contiguous())
             for _ in range(_WIDENINGS):
-                mass = moments(part, self._wide, window).lse.exp()[:, None]
-                few = mass < min(_ENOUGH, 0.8 * float(self.joined.weight.sum()))
+                mass = moments(part, erring, window).lse.exp()[:, None]
+                few = mass < min(_ENOUGH, 0.8 * float(erring.weight.sum()))
                 if not few.any():
                     break
                 window = replace(window, bandwidth=window.bandwidth * torch.where(few, 1.5, 1.0))
-            share = weights(part, self._wide, window) * mass / (1 + mass)
+            share = weights(part, erring, window) * mass / (1 + mass)
             yield rows, self._errors(part)[0].cpu().numpy(), share.cpu().numpy()
 
     @cached_property
@@ -172,6 +180,16 @@ class Smoother:
         criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge, factors=self.factors)
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
         return criterion, criterion(np.log(self.bandwidth)[first])
+
+    @cached_property
+    def tested(self) -> Tested | None:
+        """The errors of rows that other folds predict, where there are folds."""
+        if self.folds is None:
+            return None
+        first = np.searchsorted(self.joined.feature, range(self.joined.features))
+        count = None if self.factors is None else self.factors.count
+        held = Held(self.joined, self.folds, self.profile, self.degree, self.device, self.ridge, count)
+        return Tested(held, held(np.log(self.bandwidth)[first]))
 
     def confidence(self, query: Array) -> tuple[Confidence, NDArray[np.bool_]]:
         """The confidence intervals at queries, and True for those that have one, (n,)."""
@@ -307,7 +325,11 @@ class Smoother:
         error, noise, share = around.value.split([values, values, 1], 1)
         few = share <= _ALONE
         freedom = (2 * around.lse - squared.lse).exp()[:, None] * share
-        return error, torch.where(few, math.inf, noise / share.clamp(min=_ALONE)), freedom
+        noise = noise / share.clamp(min=_ALONE)
+        if self.tested is not None:
+            noise = noise * torch.tensor(self.tested.alike, device=self.device)
+            freedom = freedom.clamp(max=float(len(self.tested.folds)))
+        return error, torch.where(few, math.inf, noise), freedom
 
     @cached_property
     def _points(self) -> Points:
@@ -329,7 +351,8 @@ class Smoother:
         criterion, trial = self.left_out
         share = trial.kept[:, None]
         kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
-        values = torch.cat([criterion.loss(trial), (share * trial.left).square() + within, kept], 1)
+        loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss, device=self.device)
+        values = torch.cat([loss, (share * trial.left).square() + within, kept], 1)
         return Points(self._wide.key, values, self._wide.weight)
 
     @cached_property

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from sklearn.model_selection import check_cv
 from sklearn.utils.validation import _get_feature_names, check_array, check_X_y, validate_data
 
 from dikkat.cpu.moments.launch import Profile
@@ -69,6 +70,25 @@ def check_device(device: object) -> None:
         raise ValueError(f"device: got {device!r}; expected 'cpu', 'cuda' or a numbered one, such as 'cuda:1'")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device: got {device!r}, and PyTorch sees no such device here; expected 'cpu'")
+
+
+def check_folds(cv: object, groups: object, bandwidth: object) -> None:
+    """Refuse groups without `cv`, and a criterion that has no use for folds."""
+    if cv is None and groups is not None:
+        raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
+    if cv is not None and isinstance(bandwidth, str) and bandwidth == "aic":
+        raise ValueError("cv: got folds with bandwidth='aic', which leaves no row out; expected 'auto', or no cv")
+
+
+def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, Any]]:
+    """The pairs of indices of rows to learn from and to test."""
+    try:
+        splitter = check_cv(cv, rows.y, classifier=False)
+    except ValueError as error:
+        raise ValueError(
+            f"cv: got {cv!r}; expected a splitter of scikit-learn's, pairs of indices, or a number"
+        ) from error
+    return list(splitter.split(rows.x, rows.y, groups))
 
 
 def check_count(name: str, given: object) -> None:

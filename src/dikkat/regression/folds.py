@@ -1,0 +1,224 @@
+r"""The errors of rows that are predicted from other folds: for rows that depend on each other.
+
+A splitter gives pairs of rows, those to learn from and those to test. With $\hat y_{-k}$ the estimate from the former
+of pair k, the criterion is the weighted mean of $(y_i - \hat y_{-k}(x_i))^2$ over the tested rows.
+
+What single errors say of a mean of errors depends on how alike those are that are tested together. With $v_i$ the
+weights,
+
+$$ \kappa = \frac{\sum_k \big(\sum_{i \in k} v_i e_i\big)^2}{\sum_k \sum_{i \in k} (v_i e_i)^2} $$
+
+is 1 in the mean where errors are independent; the variance of an estimate is taken κ times as large, where κ is more
+than 1, with at most as many degrees of freedom as there are folds.
+
+Source: Burman, Chow and Nolan 1994, A cross-validatory method for dependent data; Kish 1965, section 5.4 (κ, there the
+design effect of clusters); Barber, Candès, Ramdas and Tibshirani 2021, section 3.1 (CV+).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dikkat.cpu.moments.launch import Profile
+from dikkat.regression.criterion import Criterion, Trial
+from dikkat.regression.factors import Factors
+from dikkat.regression.joined import Array, Joined, Repeats, Rows
+from dikkat.regression.local import Points, local_fit, moments, parts, sensitivity
+
+Membership = NDArray[np.int8]
+
+LEARNED, TESTED = 1, 2
+
+
+class Fold(NamedTuple):
+    """The rows that are learned from, joined, and those that are tested.
+
+    Attributes:
+        learned: The former.
+        row: (k,) integers: which of all rows the tested ones are.
+        unique: (k,) integers: which of the unique rows.
+        x: (k, d), their coordinates.
+        y: (k, v), less the origin of all rows.
+        weight: (k,).
+    """
+
+    learned: Joined
+    row: NDArray[np.intp]
+    unique: NDArray[np.intp]
+    x: Array
+    y: Array
+    weight: Array
+
+    def in_unit(self, unit: float) -> Fold:
+        """With values in another unit."""
+        return self._replace(learned=self.learned.in_unit(unit), y=self.y / unit)
+
+
+def membership(splits: Iterable[tuple[Any, Any]], count: int) -> Membership:
+    """(pairs, n): whether a row is learned from, tested or neither; one that is in both is tested."""
+    result = []
+    for learned, tested in splits:
+        own = np.zeros(count, np.int8)
+        for name, chosen in ((LEARNED, learned), (TESTED, tested)):
+            rows = np.asarray(chosen, np.intp)
+            if len(rows) and not -count <= rows.min() <= rows.max() < count:
+                raise ValueError(f"cv: got row {rows.max()}, where there are {count}; expected indices of rows")
+            own[rows] = name
+        result.append(own)
+    return np.array(result).reshape(-1, count)
+
+
+def folds_of(rows: Rows, joined: Joined, members: Membership) -> list[Fold]:
+    """The folds; those without a row of weight on either side say nothing and are none.
+
+    Raises:
+        ValueError: There is none.
+    """
+    there, result = joined.inverse >= 0, []
+    coordinates, y = rows.coding.coordinates(rows.x), rows.y.reshape(len(rows.y), -1)
+    for own in members:
+        learned, tested = (np.flatnonzero((own == each) & there) for each in (LEARNED, TESTED))
+        if not (len(learned) and len(tested)):
+            continue
+        part = Rows(rows.x[learned], rows.y[learned], rows.weight[learned], rows.columns).joined()
+        part = part._replace(y=part.y + (part.origin - joined.origin), origin=joined.origin)
+        weight = rows.weight[tested].astype(np.float64)
+        result.append(
+            Fold(part, tested, joined.inverse[tested], coordinates[tested], y[tested] - joined.origin, weight)
+        )
+    if not result:
+        raise ValueError(
+            f"cv: got {len(members)} splits, none with rows of positive weight both to learn from and to test; "
+            "expected at least one"
+        )
+    return result
+
+
+class Held(Criterion):
+    """The mean squared error of tested rows as a function of t = log σ, and its gradient where K is smooth."""
+
+    def __init__(
+        self,
+        joined: Joined,
+        folds: list[Fold],
+        profile: Profile,
+        degree: int,
+        device: torch.device,
+        ridge: float | None = 0.0,
+        neighbors: int | None = None,
+    ) -> None:
+        super().__init__(joined, profile, degree, device, ridge)
+        self.folds = folds
+
+        def tensor(array: Array) -> torch.Tensor:
+            return torch.tensor(array, dtype=torch.float64, device=device)
+
+        self._points = [Points(*map(tensor, (each.learned.x, each.learned.y, each.learned.weight))) for each in folds]
+        self._query = [tensor(each.x) for each in folds]
+        self._about = [Factors(each.learned, neighbors) if neighbors else None for each in folds]
+        self._value = [tensor(each.y) for each in folds]
+        weight = torch.cat([tensor(each.weight) for each in folds])[:, None]
+        self._share = weight / (weight.sum() * joined.y.shape[1])
+
+    def __call__(self, t: Array) -> Trial:
+        """The error at one t."""
+        fits = [self._fit(t, k, query) for k, query in enumerate(self._query)]
+        lse, row, theta = (torch.cat(each) for each in zip(*fits, strict=True))
+        left = theta[:, 0] - torch.cat(self._value)
+        error = float((self._share * left.square()).sum())
+        return Trial(t, error if math.isfinite(error) else math.inf, left, left[:0], lse, row, theta, lse)
+
+    def gradient(self, trial: Trial) -> tuple[Array, Array]:
+        """The error's slope with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
+        sizes, changes = [len(each) for each in self._query], []
+        by_fold = zip(*(each.split(sizes) for each in (trial.lse, trial.row, trial.theta)), strict=True)
+        for k, (query, own) in enumerate(zip(self._query, by_fold, strict=True)):
+            window = self.window(trial.t, self._wider(k, query))
+            change = self._of_features(sensitivity(query, self._points[k], window, *own))
+            changes.append(self._with_ridge(change, trial.t, window, *own) if self.degree else change)
+        change = torch.cat(changes)
+        change = torch.where(torch.isfinite(change), change, 0.0)
+        weighted = change * self._share[:, None]
+        slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
+        return slope.cpu().numpy(), 2 * torch.einsum("gcv,gev->ce", weighted, change).cpu().numpy()
+
+    def estimates(self, t: Array, query: Array) -> Array:
+        """Of the first output, the estimates (n, folds) at queries, without the origin."""
+        at = torch.tensor(query, dtype=torch.float64, device=self.device)
+        return torch.stack([self._fit(t, k, at)[2][:, 0, 0] for k in range(len(self.folds))], 1).cpu().numpy()
+
+    def _wider(self, k: int, query: torch.Tensor) -> torch.Tensor | float:
+        factors = self._about[k]
+        return 1.0 if factors is None else torch.from_numpy(factors.at(query.cpu().numpy())).to(query)
+
+    def _fit(self, t: Array, k: int, query: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The lse, row and θ of local fits to what fold k learns from; out of reach the mean of it."""
+        points, pieces = self._points[k], []
+        window = self.window(t, self._wider(k, query))
+        for part in parts(len(query), points.columns(self.degree)):
+            near = window.of(part)
+            around = moments(query[part], points, near, degree=self.degree)
+            fit = local_fit(around, self._ridge(t, near))
+            pieces.append((around.lse, fit.row, fit.theta))
+        lse, row, theta = (torch.cat(each) for each in zip(*pieces, strict=True))
+        lost = ~(torch.isfinite(theta[:, 0]).all(1) & torch.isfinite(lse))
+        if lost.any():
+            theta[lost] = 0.0
+            theta[lost, 0] = (points.weight @ points.value) / points.weight.sum()
+        return lse, row, theta
+
+
+class Tested:
+    """The errors of tested rows at the bandwidths of a fit.
+
+    Attributes:
+        rows: The tested rows; one that is tested k times k times, each with a k-th of its weight.
+        fold: (m,) integers: the fold in which each is.
+        errors: (m, v), y less the estimate.
+    """
+
+    def __init__(self, held: Held, trial: Trial) -> None:
+        self._held, self._t, self.folds = held, trial.t, held.folds
+        folds = held.folds
+        row = np.concatenate([each.row for each in folds])
+        weight = np.concatenate([each.weight for each in folds]) / np.bincount(row)[row]
+        unique = np.concatenate([each.unique for each in folds])
+        self.rows = Repeats(unique, np.concatenate([each.y for each in folds]), weight, weight)
+        self.fold = np.repeat(np.arange(len(folds)), [len(each.row) for each in folds])
+        self.errors: Array = -trial.left.cpu().numpy()
+
+    @property
+    def weight(self) -> Array:
+        """(n,), of the unique rows, how much of each is tested."""
+        result: Array = np.bincount(self.rows.unique, self.rows.weight, len(self._held.joined.x)).astype(np.float64)
+        return result
+
+    @property
+    def loss(self) -> Array:
+        """(n, v), the mean squared error at each unique row; of one that is never tested that of all."""
+        squares = self.rows.weight[:, None] * self.errors**2
+        total = np.array([np.bincount(self.rows.unique, each, len(self._held.joined.x)) for each in squares.T]).T
+        weight = self.weight[:, None]
+        mean = squares.sum(0) / self.rows.weight.sum()
+        result: Array = np.where(weight > 0, total / np.where(weight > 0, weight, 1), mean)
+        return result
+
+    @cached_property
+    def alike(self) -> Array:
+        """κ, at least 1, (v,)."""
+        weighted = self.rows.weight[:, None] * self.errors
+        sums = np.array([np.bincount(self.fold, each) for each in weighted.T]).T
+        squares = (weighted**2).sum(0)
+        result: Array = np.divide((sums**2).sum(0), squares, out=np.ones_like(squares), where=squares > 0).clip(1)
+        return result
+
+    def without(self, query: Array) -> Array:
+        """Of the first output, the estimates (n, m) at queries without the fold of each tested row."""
+        return self._held.estimates(self._t, query)[:, self.fold]

@@ -1,0 +1,197 @@
+"""Rows that are predicted from other folds, beside fits of each fold by NumPy and series of known noise."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
+
+from dikkat.regression import KernelRegressor, NadarayaWatson
+from dikkat.regression.diagnostics import hold_out
+from dikkat.regression.folds import Held, folds_of, membership
+from dikkat.regression.joined import Rows
+from regression.test_dependence import autoregressive
+
+Array = NDArray[np.float64]
+
+
+def draw(rows: int, size: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    """x with some rows at one place, y and weights."""
+    random = np.random.default_rng(seed)
+    x = random.random((rows, size))
+    x[rows // 2] = x[rows // 3]
+    return x, np.sin(5 * x[:, 0]) + 0.3 * random.normal(size=rows), random.integers(1, 4, rows).astype(float)
+
+
+def lines(x: Array, y: Array, weight: Array, query: Array, bandwidth: Any, degree: int) -> Array:
+    """Local fits without a ridge, one by one."""
+    result = np.empty(len(query))
+    for i, at in enumerate(query):
+        delta = (x - at) / bandwidth
+        root = np.sqrt(weight * np.exp(-(delta**2).sum(1) / 2))
+        design = np.hstack([np.ones((len(x), 1)), delta]) if degree else np.ones((len(x), 1))
+        result[i] = np.linalg.lstsq(root[:, None] * design, root * y, rcond=None)[0][0]
+    return result
+
+
+@pytest.mark.parametrize("order", ["constant", "linear"])
+@pytest.mark.parametrize("splitter", [KFold(7), ShuffleSplit(5, random_state=1), TimeSeriesSplit(3)])
+def test_the_criterion_is_the_error_of_tested_rows(order: Any, splitter: Any) -> None:
+    x, y, weight = draw(61, 2)
+
+    def error(bandwidth: Array) -> float:
+        squares, total = 0.0, 0.0
+        for learned, tested in splitter.split(x):
+            of = x[learned], y[learned], weight[learned], x[tested]
+            left = y[tested] - lines(*of, bandwidth, int(order == "linear"))
+            squares, total = squares + weight[tested] @ left**2, total + weight[tested].sum()
+        return float(squares / total)
+
+    model = KernelRegressor(order=order, ridge=0, cv=splitter).fit(x, y, weight)
+    least = error(model.bandwidth_)
+    assert np.isclose(model.history_[-1]["error"], least, rtol=1e-8)
+    for factor in ([1.05, 1], [1 / 1.05, 1], [1, 1.05], [1, 1 / 1.05]):
+        assert error(model.bandwidth_ * factor) >= least * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("neighbors", [None, 11])
+@pytest.mark.parametrize("ridge", [None, 0.3])
+@pytest.mark.parametrize("degree", [0, 1])
+def test_the_gradient_is_the_slope_of_the_criterion(degree: int, ridge: float | None, neighbors: int | None) -> None:
+    if degree == 0 and ridge is None:
+        ridge = 0.0
+    x, y, weight = draw(53, 3)
+    frame = pandas.DataFrame(
+        {"a": x[:, 0], "b": x[:, 1], "c": pandas.Categorical(np.array(list("uvw"))[(3 * x[:, 2]).astype(int)])}
+    )
+    fitted = KernelRegressor(bandwidth=[0.3, 0.4, 0.2], cv=5).fit(frame, y, weight)
+    rows = Rows(fitted.X_train_, y, weight, fitted.columns_)
+    joined = rows.joined()
+    folds = folds_of(rows, joined, membership(KFold(5).split(x), len(x)))
+    held = Held(joined, folds, "gaussian", degree, torch.device("cpu"), ridge, neighbors)
+    t = np.log(np.array([0.3, 0.5, 0.8] + [0.2] * (ridge is None)))
+    slope, _ = held.gradient(held(t))
+    steps = 1e-5 * np.eye(len(t))
+    assert np.allclose(slope, [(held(t + each).error - held(t - each).error) / 2e-5 for each in steps], rtol=2e-6)
+
+
+def test_intervals_are_made_of_fits_without_the_folds() -> None:
+    x, y, _ = draw(59, 1)
+    groups = np.arange(59) // 7
+    model = NadarayaWatson(bandwidth=0.1, cv=GroupKFold(4)).fit(x, y, groups=groups)
+    query, center, error = np.array([[0.2], [0.7]]), np.empty((2, 59)), np.empty(59)
+    for learned, tested in GroupKFold(4).split(x, y, groups):
+        of = x[learned], y[learned], np.ones(len(learned))
+        error[tested] = np.abs(y[tested] - lines(*of, x[tested], 0.1, 0))
+        center[:, tested] = lines(*of, query, 0.1, 0)[:, None]
+    lower, upper = model.predict_interval(query, 0.8)
+    at = int(np.ceil(0.8 * 60)) - 1
+    assert np.allclose(upper, np.sort(center + error, 1)[:, at])
+    assert np.allclose(lower, -np.sort(error - center, 1)[:, at])
+
+
+@pytest.mark.parametrize("splitter", [TimeSeriesSplit(4), ShuffleSplit(3, random_state=0)])
+def test_errors_are_those_of_tested_rows_alone(splitter: Any) -> None:
+    """Rows that are never tested have errors of 1,000, and rows tested more often do not count for more."""
+    x = np.linspace(0, 1, 83)[:, None]
+    tested = np.zeros(83)
+    for _, own in splitter.split(x):
+        tested[own] += 1
+    y = np.where(tested > 0, 0.1, 1000.0) * np.random.default_rng(0).choice([-1, 1], 83)
+    model = NadarayaWatson(bandwidth=1e6, cv=splitter).fit(x, y)
+    middle = [[0.5]]  # where the rows' mean is, from which nothing is extrapolated
+    drawn = model.sample(middle, 1000, random_state=0) - model.predict(middle)
+    errors = model._current().tested
+    assert errors is not None
+    assert np.isclose(errors.weight.sum(), (tested > 0).sum())
+    assert set(np.round(drawn.ravel(), 6)) <= set(np.round(errors.errors[:, 0], 6))
+
+
+@pytest.mark.parametrize("order", ["constant", "linear"])
+def test_a_series_has_intervals_that_hold_what_they_say(order: Any) -> None:
+    """Noise of an autoregression of .6: without folds the intervals for the mean hold .77, and single values .78."""
+    random, x = np.random.default_rng(5), np.linspace(0, 1, 200)[:, None]
+    mean, inside = np.sin(4 * np.pi * x[:, 0]), []
+    places = np.linspace(0.05, 0.95, 60)[:, None]
+    for _ in range(30):
+        y = mean + 0.3 * autoregressive(random, 200)
+        model = KernelRegressor(order=order, cv=20).fit(x, y)
+        new = mean + 0.3 * autoregressive(random, 200)
+        held = [
+            (low <= new) & (new <= high)
+            for low, high in (model.predict_interval(x, 0.95, each) for each in ("jackknife+", "local"))
+        ]
+        low, high = model.confidence_interval(places)
+        curve = np.sin(4 * np.pi * places[:, 0])
+        inside.append([*(each.mean() for each in held), ((low <= curve) & (curve <= high)).mean()])
+    assert (np.mean(inside, 0) >= 0.90).all(), np.mean(inside, 0)
+    assert np.mean(inside, 0)[0] <= 0.98
+
+
+def test_independent_errors_have_nearly_the_same_intervals() -> None:
+    x, y, _ = draw(211, 1)
+    plain, folded = (
+        KernelRegressor(bandwidth=0.1, ridge=0, cv=cv).fit(x, y)
+        for cv in (None, KFold(70, shuffle=True, random_state=0))
+    )
+    widths = [np.median(np.subtract(*model.confidence_interval(x)[::-1])) for model in (plain, folded)]
+    assert 0.95 <= widths[1] / widths[0] <= 1.3
+    assert np.allclose(plain.predict(x), folded.predict(x))
+
+
+def test_models_with_folds_are_saved_pickled_and_learn_more(tmp_path: Path) -> None:
+    x, y, weight = draw(67, 2)
+    weight[3] = 0
+    model = KernelRegressor(cv=6).fit(x, y, weight)
+    model.save(tmp_path / "a.safetensors")
+    for other in (KernelRegressor.load(tmp_path / "a.safetensors"), pickle.loads(pickle.dumps(model))):
+        for method in ("jackknife+", "local"):
+            ends = other.predict_interval(x[:5], method=method), model.predict_interval(x[:5], method=method)
+            assert np.array_equal(*ends)
+    more = KernelRegressor(cv=6).fit(x[:40], y[:40], weight[:40]).partial_fit(x[40:], y[40:], weight[40:])
+    assert np.allclose(more.bandwidth_, model.bandwidth_)
+    with pytest.raises(ValueError, match="cv: got None for a model that was fitted with folds"):
+        KernelRegressor.load(tmp_path / "a.safetensors").partial_fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "message"),
+    [
+        ({"cv": 1}, {}, "cv: got 1; expected a splitter"),
+        ({"cv": "blocks"}, {}, "cv: got 'blocks'; expected a splitter"),
+        ({"cv": 99}, {}, "Cannot have number of splits"),
+        ({"cv": GroupKFold(3)}, {}, "groups"),
+        ({"cv": GroupKFold(3)}, {"groups": [1] * 31}, "number of groups"),
+        ({"cv": GroupKFold(3)}, {"groups": [1, 2]}, "inconsistent"),
+        ({}, {"groups": [1] * 31}, "groups: got list and no cv"),
+        ({"cv": 5, "bandwidth": "aic"}, {}, "cv: got folds with bandwidth='aic'"),
+        ({"cv": [([], [0])]}, {}, "cv: got 1 splits, none with rows"),
+        ({"cv": [([0], [99])]}, {}, "cv: got row 99"),
+    ],
+)
+def test_folds_that_are_none(settings: Any, given: Any, message: str) -> None:
+    x, y, _ = draw(31, 1)
+    with pytest.raises(ValueError, match=message):
+        KernelRegressor(**settings).fit(x, y, **given)
+
+
+def test_random_halves_are_refused() -> None:
+    x, y, _ = draw(31, 1)
+    with pytest.raises(ValueError, match="method: got 'split', whose halves"):
+        KernelRegressor(bandwidth=0.2, cv=5).fit(x, y).predict_interval(x, method="split")
+
+
+def test_what_is_held_out_is_predicted_by_fits_with_the_same_folds() -> None:
+    x, y, _ = draw(60, 1)
+    blocks, predicted = KFold(3), np.empty(60)
+    model = NadarayaWatson(cv=6).fit(x, y)
+    for rest, held in blocks.split(x):
+        inner = [(np.flatnonzero((own == 1)[rest]), np.flatnonzero((own == 2)[rest])) for own in model.folds_]
+        other = NadarayaWatson(cv=[each for each in inner if len(each[1])]).fit(x[rest], y[rest])
+        predicted[held] = other.predict(x[held])
+    assert np.allclose(hold_out(model, blocks).predicted, predicted)

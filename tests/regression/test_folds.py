@@ -110,6 +110,8 @@ def test_errors_are_those_of_tested_rows_alone(splitter: Any) -> None:
     assert errors is not None
     assert np.isclose(errors.weight.sum(), (tested > 0).sum())
     assert set(np.round(drawn.ravel(), 6)) <= set(np.round(errors.errors[:, 0], 6))
+    for level in (0.8, 0.9):  # which the errors of all tested rows have, wherever these are
+        assert np.isfinite(model.predict_interval(middle, level, "local")).all()
 
 
 @pytest.mark.parametrize("order", ["constant", "linear"])

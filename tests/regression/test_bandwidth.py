@@ -245,6 +245,27 @@ def test_a_sample_is_spread_over_all():
     assert chosen[-1] < 10_007
 
 
+def test_the_bandwidth_of_so_many_rows_that_there_is_a_middle_sample():
+    """Below its neighbours on either side, by the sums over a grid of sorted rows that NumPy can make."""
+    random = np.random.default_rng(0)
+    x = np.sort(random.random(100_003))
+    y = np.sin(200 * x) + random.normal(size=len(x))
+    width = float(NadarayaWatson(bandwidth="loo").fit(x[:, None], y).bandwidth_[0])
+
+    def error(sigma):
+        reach = int(6 * sigma * len(x)) + 1
+        total, weighted = np.zeros(len(x)), np.zeros(len(x))
+        for k in range(1, reach + 1):
+            near = np.exp(-(((x[k:] - x[:-k]) / sigma) ** 2) / 2)
+            total[k:] += near
+            total[:-k] += near
+            weighted[k:] += near * y[:-k]
+            weighted[:-k] += near * y[k:]
+        return np.mean((y - weighted / total) ** 2)
+
+    assert error(width) < min(error(1.1 * width), error(width / 1.1))
+
+
 @given(st.integers(0, 2**32 - 1), st.sampled_from(dense.ORDERS), st.sampled_from(["gaussian", "epanechnikov"]))
 @settings(max_examples=12, deadline=None)
 def test_repeats_weights_and_the_order_of_rows(seed, order, kernel):

@@ -174,6 +174,8 @@ def test_models_with_folds_are_saved_pickled_and_learn_more(tmp_path: Path) -> N
         ({"cv": 5, "bandwidth": "aic"}, {}, "cv: got folds with bandwidth='aic'"),
         ({"cv": [([], [0])]}, {}, "cv: got 1 splits, none with rows"),
         ({"cv": [([0], [99])]}, {}, "cv: got row 99"),
+        ({"cv": [([-32, 0], [1])]}, {}, "cv: got row -32"),
+        ({"cv": [([True] * 31, [False] * 31)]}, {}, "cv: got bool for rows"),
     ],
 )
 def test_folds_that_are_none(settings: Any, given: Any, message: str) -> None:

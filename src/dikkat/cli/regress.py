@@ -395,8 +395,10 @@ def _describe_rows(
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
         print(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
     if not math.isnan(left_out.error):
-        by = _CHOSEN if model.history_ and model.bandwidth != "aic" else ""
+        by = _CHOSEN if model.history_ and model.cv is None and model.bandwidth != "aic" else ""
         print(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
+    if model.history_ and model.cv is not None:
+        print(f"leaving blocks out{_CHOSEN}: root mean squared error {math.sqrt(model.history_[-1]['error']):.4g}")
     if model.history_ and model.bandwidth == "aic":
         print(f"{_AIC}{_CHOSEN}: {model.history_[-1]['error']:.4g}")
     print(f"effective degrees of freedom: {freedom:.1f}")

@@ -238,7 +238,7 @@ class Criterion:
         return Window(self.profile, bandwidth * factor, tolerance=float(np.finfo(np.float64).eps))
 
     def under(self, profile: Profile) -> "Criterion":
-        """The same of another kernel, finite with any degrees of freedom."""
+        """The criterion with another kernel, finite with any degrees of freedom."""
         other = copy.copy(self)
         other.profile, other.most = profile, math.inf
         return other

@@ -67,10 +67,12 @@ def membership(splits: Iterable[tuple[Any, Any]], count: int) -> Membership:
     for learned, tested in splits:
         own = np.zeros(count, np.int8)
         for name, chosen in ((LEARNED, learned), (TESTED, tested)):
-            rows = np.asarray(chosen, np.intp)
-            if len(rows) and not -count <= rows.min() <= rows.max() < count:
-                raise ValueError(f"cv: got row {rows.max()}, where there are {count}; expected indices of rows")
-            own[rows] = name
+            rows = np.asarray(chosen)
+            if len(rows) and rows.dtype.kind not in "iu":
+                raise ValueError(f"cv: got {rows.dtype} for rows; expected indices, integers")
+            if wrong := [row for row in rows.tolist() if not -count <= row < count]:
+                raise ValueError(f"cv: got row {wrong[0]}, where there are {count}; expected indices of rows")
+            own[rows.astype(np.intp)] = name
         result.append(own)
     return np.array(result).reshape(-1, count)
 
@@ -150,7 +152,7 @@ class Held(Criterion):
         return slope.cpu().numpy(), 2 * torch.einsum("gcv,gev->ce", weighted, change).cpu().numpy()
 
     def estimates(self, t: Array, query: Array) -> Array:
-        """Of the first output, the estimates (n, folds) at queries, without the origin."""
+        """Estimates of the first output, (n, folds), at queries, less the origin."""
         at = torch.tensor(query, dtype=torch.float64, device=self.device)
         return torch.stack([self._fit(t, k, at)[2][:, 0, 0] for k in range(len(self.folds))], 1).cpu().numpy()
 
@@ -220,5 +222,5 @@ class Tested:
         return result
 
     def without(self, query: Array) -> Array:
-        """Of the first output, the estimates (n, m) at queries without the fold of each tested row."""
+        """Estimates of the first output, (n, m), at queries, each without the fold of a tested row."""
         return self._held.estimates(self._t, query)[:, self.fold]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         self_attention,
     )
     from dikkat.masking import Restricting, masked_softmax
+    from dikkat.ragged import attend_ragged, ragged_state
     from dikkat.state import State, merge
 
 __version__ = "0.1.0"
@@ -62,6 +63,7 @@ __all__ = [
     "as_torch_attention",
     "attend",
     "attend_memory",
+    "attend_ragged",
     "attention_state",
     "attention_weights",
     "attentions",
@@ -72,6 +74,7 @@ __all__ = [
     "masked_softmax",
     "merge",
     "prepare",
+    "ragged_state",
     "record",
     "register_transformers",
     "scores",
@@ -123,7 +126,17 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"dikkat.{name}")
     if name in __all__:
-        for home in ("attention", "state", "layers", "masking", "addresses", "adapters", "inspection", "huggingface"):
+        for home in (
+            "attention",
+            "ragged",
+            "state",
+            "layers",
+            "masking",
+            "addresses",
+            "adapters",
+            "inspection",
+            "huggingface",
+        ):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}", name=name)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, transformed
-from dikkat.masking import Hiding, Restricting, Restrictions, align, are_finite, broadcast, fits, restrict
+from dikkat.masking import Hiding, Restricting, Restrictions, align, are_finite, broadcast, check_window, fits, restrict
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
+from dikkat.problem.sequences import check_offsets
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -73,6 +74,66 @@ def problem(
         query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
     found = compared(query, value, score.project(query, key), score, restrictions, lead, requested)
     return replace(found, finite=finite)
+
+
+def problem_of_sequences(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor,
+    score: Score,
+    requested: Requested,
+    causal: bool,
+    window: tuple[int | None, int | None] | None,
+    key_bias: Tensor | None,
+) -> Problem:
+    """Validate a call of sequences that lie end to end, zero what nobody sees, and project the rest."""
+    check_features("query", query)
+    check_call(key, value, score)
+    check_alike(("query", query), ("key", key))
+    lead = leading(("query", query), ("key", key), ("value", value))
+    queries, keys, device = query.shape[-2], key.shape[-2], query.device
+    for name, offsets, rows in (("query_offsets", query_offsets, queries), ("key_offsets", key_offsets, keys)):
+        check_offsets(name, offsets, rows, device)
+    if query_offsets.shape != key_offsets.shape:
+        raise ValueError(
+            f"key_offsets: got shape {tuple(key_offsets.shape)}; expected {tuple(query_offsets.shape)}, as many "
+            "sequences as of queries"
+        )
+    within = restrict(lead, queries, keys, device, causal=causal, key_bias=key_bias)
+    # Of the whole tensors, each query sees the keys from `start` to `end`; of its own sequence, counted from `begin`.
+    begin, start, end = _seen_by_row(query_offsets, key_offsets, queries, causal, window)
+    begin, start, end = (rank(rows, len(lead), 1) for rows in (begin, start, end))
+    flat = replace(within, causal=False, starts=start, lens=end)
+    query, key, value = (rank(t, len(lead)) for t in (query, key, value))
+    seen, live = flat.seen_and_live()
+    query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
+    found = compared(query, value, score.project(query, key), score, flat, lead, requested)
+    if window is not None:
+        within = replace(within, starts=start - begin, lens=end - begin)
+    query_offsets, key_offsets = (rank(each.to(torch.int64), len(lead), 1) for each in (query_offsets, key_offsets))
+    return replace(found, restrictions=within, query_offsets=query_offsets, key_offsets=key_offsets)
+
+
+def _seen_by_row(
+    query_offsets: Tensor, key_offsets: Tensor, queries: int, causal: bool, window: tuple[int | None, int | None] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(rows of queries,) each: where the keys of a query's sequence begin, its first key, and one past its last."""
+    row = torch.arange(queries, device=query_offsets.device)
+    query_offsets, key_offsets = (offsets.to(torch.int64) for offsets in (query_offsets, key_offsets))
+    own = torch.searchsorted(query_offsets[1:].contiguous(), row, right=True).clamp(max=len(query_offsets) - 2)
+    begin, past = key_offsets[:-1][own], key_offsets[1:][own]
+    start, end = begin, past
+    position = past - query_offsets[1:][own] + row  # i + m − n, from `begin` on
+    left, right = check_window(window)
+    if causal:
+        right = 0
+    if left is not None:
+        start = torch.minimum(torch.maximum(start, position - left), past)
+    if right is not None:
+        end = torch.maximum(torch.minimum(end, position + (right + 1)), begin)
+    return begin, start, end
 
 
 def problem_of_projected(

@@ -402,6 +402,20 @@ def _window(
     window: tuple[int | None, int | None] | None, lead: torch.Size, queries: int, keys: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
     """Each query's first key and one past its last, (..., n)."""
+    left, right = check_window(window)
+    position = torch.arange(queries, device=device) + (keys - queries)
+    position = position.reshape((1,) * len(lead) + (queries,))
+    start = None if left is None else (position - left).clamp(0, keys)
+    return start, None if right is None else (position + (right + 1)).clamp(0, keys)
+
+
+def check_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
+    """Validate a window; return how many keys it has on the left and on the right, None for no bound.
+
+    Raises:
+        TypeError: It is no pair of whole numbers.
+        ValueError: A negative number.
+    """
     if window is None:
         return None, None
     if not isinstance(window, tuple | list) or len(window) != 2:
@@ -412,10 +426,7 @@ def _window(
         if side is not None and side < 0:
             raise ValueError(f"window: got {side}; expected 0 or more keys, or None for no bound")
     left, right = window
-    position = torch.arange(queries, device=device) + (keys - queries)
-    position = position.reshape((1,) * len(lead) + (queries,))
-    start = None if left is None else (position - left).clamp(0, keys)
-    return start, None if right is None else (position + (right + 1)).clamp(0, keys)
+    return left, right
 
 
 def _segments(

@@ -43,14 +43,33 @@ def _plain(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], R
     return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem))
 
 
+def _dense(examine: Callable[[Problem], Examined], why: str) -> Callable[[Problem], Examined]:
+    """`examine` of an implementation that takes no sequences end to end, and why it does not."""
+
+    def examined(problem: Problem) -> Examined:
+        return examine(problem) if problem.query_offsets is None else Examined([why])
+
+    return examined
+
+
+_NO_OFFSETS = "it takes batch elements of one length, and no offsets"
 BACKENDS = {
-    "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False),
+    "sdpa": Backend(
+        _dense(sdpa.examine, "PyTorch's own sequences of any length have no fused kernel on a CPU"), sdpa.run,
+        wants_seeds=False,
+    ),
     "reference": replace(_plain(reference.obstacles, reference.run), ready=reference.ready),
     "chunked": _plain(chunked.obstacles, chunked.run),
-    "numba-few": replace(_plain(few.obstacles, few.run), skips_hidden=True, ready=few.ready),
+    "numba-few": Backend(
+        _dense(lambda problem: Examined(few.obstacles(problem)), _NO_OFFSETS), lambda problem, _: few.run(problem),
+        skips_hidden=True, ready=few.ready,
+    ),
     "numba": _plain(attention_launch.obstacles, attention_launch.run),
-    "triton": _plain(gpu_launch.obstacles, gpu_launch.run),
-}
+    "triton": Backend(
+        _dense(lambda problem: Examined(gpu_launch.obstacles(problem)), _NO_OFFSETS),
+        lambda problem, _: gpu_launch.run(problem),
+    ),
+}  # fmt: skip
 
 # The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`.
 _SMALL = 2**22
@@ -157,6 +176,8 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
         return "reference" if problem.restrictions.causal or not runs("sdpa") else "sdpa"
+    if problem.query_offsets is not None:
+        return next(filter(runs, ("numba", "chunked")), "reference")
     if _few_is_quicker(problem) and runs("numba-few"):
         return "numba-few"
     if problem.pair == "inner":

@@ -14,6 +14,7 @@ from dikkat.masking import pairs_of, softmax
 from dikkat.problem import Problem, narrow
 from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
 from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
+from dikkat.problem.sequences import backward_by_sequence, forward_by_sequence
 from dikkat.state import Pooled, join
 
 _INF = float("inf")
@@ -258,4 +259,4 @@ def _steps(problem: Problem) -> tuple[int, int]:
     return rows, max(1, min(max(1, problem.restrictions.keys), pairs // rows))
 
 
-run = Operator("chunked", _forward, _backward)
+run = Operator("chunked", forward_by_sequence(_forward), backward_by_sequence(_backward))

@@ -11,17 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dikkat.addresses import transformed
 from dikkat.masking import positions, shares, softmax
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, pool, weigh
+from dikkat.problem.sequences import by_sequence
 from dikkat.state import log_sum_exp
 
 
 def obstacles(problem: Problem) -> list[str]:
-    """Why it cannot run: it always can."""
+    """Why it cannot run."""
+    if problem.query_offsets is not None and (torch.compiler.is_compiling() or transformed()):
+        return ["it goes from sequence to sequence, and where those begin cannot be read while PyTorch traces"]
     return []
 
 
+@by_sequence
 def run(problem: Problem) -> Result:
     """Scores, softmax, average."""
     if problem.kept is None:

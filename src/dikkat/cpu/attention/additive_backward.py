@@ -38,7 +38,8 @@ from dikkat.cpu.attention.additive_pairs import (
     peak_of,
     products,
 )
-from dikkat.cpu.attention.packing import pack_weight, raw_keys, raw_row
+from dikkat.cpu.attention.elements import enter, record_of
+from dikkat.cpu.attention.packing import pack_weight, raw_keys, raw_row, weight_at
 from dikkat.cpu.attention.record import CALL, PEAK_KEYS, SIDE
 from dikkat.cpu.attention.visibility import bias_grad_of, drop, first_of, limits_of, owner, turn_of
 from dikkat.cpu.engine.compile import Kernel, inlined
@@ -72,14 +73,17 @@ def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     layout = CALL.layout(__name__)
 
     def pack_features(record: Any) -> None:
-        call = carray(record, 1, layout)[0]
+        shared = carray(record, 1, layout)[0]
+        work = _workplace(shared, zero)
+        call = carray(record_of(record, work.own), 1, layout)[0]
         size, padded = call.features, call.padded
         one, highest = full(1, zero), full(call.highest, zero)
-        tiles = (call.keys + PEAK_KEYS - 1) // PEAK_KEYS
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
+            task = enter(call, work.own, task, zero)
+            tiles = (call.keys + PEAK_KEYS - 1) // PEAK_KEYS
             first = task // tiles * call.keys + task % tiles * PEAK_KEYS
             count = min(PEAK_KEYS, call.keys - task % tiles * PEAK_KEYS)
             source = at(pointer(call.key, zero), first * size)
@@ -284,14 +288,15 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
-        call = carray(record, 1, layout)[0]
-        lanes, size, padded, stride = lanes_of(zero), call.features, call.padded, call.value_stride
+        shared, lanes = carray(record, 1, layout)[0], lanes_of(zero)
+        work = _workplace(shared, zero)
+        call = carray(record_of(record, work.own), 1, layout)[0]
+        size, padded, stride = call.features, call.padded, call.value_stride
         group, pairs = call.group, call.group * SIDE
-        work = _workplace(call, zero)
         scores, kept, by_score, in_fast = work.scores, work.kept, work.by_score, work.in_fast
         query, query_peak, query_sums, query_exact = work.query, work.query_peak, work.query_sums, work.query_exact
         key_sums, weight_sums = work.key_sums, work.weight_sums
-        packed_weight, power, constant = -1, 1.0, zero
+        packed_weight, power, constant = 0, 1.0, zero
         s, limit, highest = full(call.scale, zero), full(call.limit * LOWER, zero), full(call.highest, zero)
         # A hidden pair leaves its kept numbers as they are, and multiplies them by 0: they must be finite.
         clear(kept, pairs * padded, zero)
@@ -299,13 +304,13 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            task = turn_of(call, task)
+            task = enter(call, work.own, turn_of(call, task), zero)
             b, part = task // call.parts, task % call.parts
             first = part * call.part_rows
             last = min(first + call.part_rows, call.queries)
-            raw_weight = at(pointer(call.weight, zero), owner(call.weight_step, call.weight_table, b) * size)
-            if owner(call.weight_step, call.weight_table, b) != packed_weight:
-                packed_weight = owner(call.weight_step, call.weight_table, b)
+            raw_weight = pointer(weight_at(call, b, zero), zero)
+            if weight_at(call, b, zero) != packed_weight:
+                packed_weight = weight_at(call, b, zero)
                 power, constant = pack_weight(call, packed_weight, work.weight, zero)
             factor = full(-2 * power, zero)
             key_owner = owner(call.key_step, call.key_table, b) * call.keys

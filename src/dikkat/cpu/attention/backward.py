@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat.cpu.attention.elements import enter, record_of
 from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value
 from dikkat.cpu.attention.record import CALL, GROUP, TILE_BACK
 from dikkat.cpu.attention.scores import distance_scores, inner_product, inner_scores, squared_distance
@@ -174,17 +175,17 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
-        call = carray(record, 1, layout)[0]
-        lanes, size = lanes_of(zero), call.features
-        width = TILE_BACK * lanes
-        work = _workplace(call, zero)
+        shared, lanes = carray(record, 1, layout)[0], lanes_of(zero)
+        size, width = shared.features, TILE_BACK * lanes
+        work = _workplace(shared, zero)
+        call = carray(record_of(record, work.own), 1, layout)[0]
         scores, weights, by_score, query_sums = work.scores, work.weights, work.by_score, work.query_sums
         query, limits = work.query, work.limits
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            task = turn_of(call, task)
+            task = enter(call, work.own, turn_of(call, task), zero)
             b, part = task // call.parts, task % call.parts
             first = part * call.part_rows
             last = min(first + call.part_rows, call.queries)

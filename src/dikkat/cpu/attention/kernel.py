@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.packing import pack_rows, pack_weight, packed_value
+from dikkat.cpu.attention.elements import enter, record_of
+from dikkat.cpu.attention.packing import pack_rows, pack_weight, packed_value, weight_at
 from dikkat.cpu.attention.record import CALL, TILE
 from dikkat.cpu.attention.scores import tile_scores
 from dikkat.cpu.attention.visibility import drop, first_of, limits_of, owner
@@ -169,19 +170,20 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     layout = CALL.layout(__name__)
 
     def forward(record: Any) -> None:
-        call = carray(record, 1, layout)[0]
-        lanes = lanes_of(zero)
-        width, work = TILE * lanes, _workplace(call, zero)
+        shared, lanes = carray(record, 1, layout)[0], lanes_of(zero)
+        width, work = TILE * lanes, _workplace(shared, zero)
+        call = carray(record_of(record, work.own), 1, layout)[0]
         scores, weights, mean, peaks, sums = work.scores, work.weights, work.mean, work.peaks, work.sums
-        packed_weight, power, constant = -1, 1.0, zero
+        packed_weight, power, constant = 0, 1.0, zero
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
+            task = enter(call, work.own, task, zero)
             b, i0 = task // call.parts, (task % call.parts) * call.rows
             rows = min(call.rows, call.queries - i0)
-            if additive is not None and owner(call.weight_step, call.weight_table, b) != packed_weight:
-                packed_weight = owner(call.weight_step, call.weight_table, b)
+            if additive is not None and weight_at(call, b, zero) != packed_weight:
+                packed_weight = weight_at(call, b, zero)
                 power, constant = pack_weight(call, packed_weight, work.weight, zero)
             pack_rows(call, b, i0, rows, work.query, zero, additive, distance)
             for i in range(rows):

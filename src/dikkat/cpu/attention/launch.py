@@ -13,12 +13,13 @@ from torch import Tensor
 
 from dikkat import addresses
 from dikkat.addresses import have_tangents, transformed
-from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE, TILE, TILE_BACK
+from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PACK_BLOCKS, PEAK_KEYS, SHARED, SIDE, TILE, TILE_BACK
+from dikkat.cpu.attention.spans import Spans
 from dikkat.cpu.engine.record import BYTES, Call, Record, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import restrict
 from dikkat.problem import OWN_DIMENSIONS, Problem
-from dikkat.problem.arithmetic import farthest, must_exclude
+from dikkat.problem.arithmetic import derive_seeds, farthest, must_exclude
 from dikkat.problem.operator import Gradients, Operator, Output, upstream
 from dikkat.problem.summary import Asked, Summary, cell_sizes
 from dikkat.scores import Pair
@@ -86,9 +87,12 @@ class ProblemCall(Call):
 
 
 class _Call(ProblemCall):
+    parts: Any  # of a backward, of each batch element, or (sequences,) of each sequence
+
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem)
         restrictions, size, ranges = problem.restrictions, problem.query.shape[-1], RANGES[self.dtype]
+        self.spans = None if problem.query_offsets is None else Spans(problem, self.lanes)
         highest = ranges.highest
         if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
@@ -100,7 +104,8 @@ class _Call(ProblemCall):
             "limit": ranges.limit,
             "highest": highest,
             "softcap": problem.softcap,
-            "key_bias_stride": up(restrictions.keys, self.lanes),
+            # Behind the last key of a sequence its last block reads on.
+            "key_bias_stride": up(restrictions.keys, self.lanes) + (self.lanes if self.spans else 0),
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
@@ -111,7 +116,7 @@ class _Call(ProblemCall):
         if restrictions.mask is not None:
             self.fields["mask_row"], self.fields["mask_col"] = (size != 1 for size in restrictions.mask.shape[-2:])
         for name, tensor in problem.tensors().items():
-            if name not in ("lens", "packed"):
+            if name in SHARED and name != "lens":
                 self.divide(name, tensor.shape[: tensor.ndim - OWN_DIMENSIONS[name]], problem.lead)
         self.key_owners, self.value_owners = (t.shape[:-2].numel() for t in (problem.key, problem.value))
         self.turns = _turns(problem) if problem.wants_bias_grad else None
@@ -126,9 +131,34 @@ class _Call(ProblemCall):
                 call.point_bias(tensor)
             elif name == "key_bias":
                 call.point(name, _filled(tensor, call.fields["key_bias_stride"]))
-            elif name != "packed":
+            elif name in SHARED:
                 call.point(name, tensor.contiguous())
+        if call.spans is not None and problem.seeds is not None:
+            call.point("seeds", derive_seeds(problem.seeds[..., None], torch.arange(len(call.spans), device="cpu")))
         return call
+
+    def count(self, kind: str) -> int:
+        """How many blocks or tiles of keys an operand's batch element has, in all its sequences."""
+        if self.spans is not None:
+            return self.spans.total(kind)
+        return self.fields["blocks"] if kind == "block" else -(-self.fields["keys"] // PEAK_KEYS)
+
+    def slots(self, kind: str, each: int | None = None) -> tuple[int, ...]:
+        """The first dimensions of what each task of a backward has of its own, once or in `each` places."""
+        if self.spans is not None:
+            return self.batch, self.spans.total("task" if kind == "task" else "slot")
+        tasks = self.batch * self.parts
+        return (tasks,) if each is None else (tasks, each)
+
+    def launch(
+        self, kernel: Callable[..., Any], heads: int, parts: Any, of_owners: bool = False, /, **regions: int
+    ) -> None:
+        """Run a kernel, whose tasks are `parts` of each batch element, or of each sequence of one."""
+        if self.spans is None:
+            self.run(kernel, heads * parts, **regions)
+        else:
+            tasks = self.spans.divide(self, heads, parts, of_owners=of_owners)
+            self.run(kernel, tasks, **regions, own=CALL.counters // 8)
 
     def point_bias(self, bias: Tensor) -> None:
         """Point to the bias as it lies in memory: the kernels go by its strides."""
@@ -152,11 +182,10 @@ class _Call(ProblemCall):
         self.fields |= {"bias_row_apart": apart, "bias_rows": slots, "bias_cols": cols}
         return self.zeros("bias_grad", *owners, slots, cols)
 
-    def run_in_turns(self, kernel: Callable[..., Any], **regions: int) -> None:
+    def run_in_turns(self, kernel: Callable[..., Any], parts: Any, **regions: int) -> None:
         """Run a backward; where batch elements share a bias that has a gradient, one after the other."""
-        parts = self.fields["parts"]
         if self.turns is None:
-            self.run(kernel, self.batch * parts, **regions)
+            self.launch(kernel, self.batch, parts, **regions)
             return
         for turn in self.turns:
             self.point("turns", turn)
@@ -166,8 +195,8 @@ class _Call(ProblemCall):
         """Pack the keys, unless they are packed already, and the values, if `values`; return the packed keys."""
         from dikkat.cpu.attention import packing
 
-        fields, packed = self.fields, self.problem.packed
-        blocks, owners = fields["blocks"], self.value_owners if values else 0
+        fields, packed, spans = self.fields, self.problem.packed, self.spans
+        blocks, owners = self.count("block"), self.value_owners if values else 0
         shape = (blocks, fields["padded"], self.lanes)
         # Packed keys do not fit if the call's keys were cut, widened or expanded since.
         if packed is None or packed.shape != (*self.problem.key.shape[:-2], *shape) or packed.dtype != self.dtype:
@@ -178,7 +207,13 @@ class _Call(ProblemCall):
             self.point("packed_key", packed.contiguous())
         if values:
             self.new("packed_value", self.value_owners, blocks, fields["values"], self.lanes)
-        self.run(packing.pack, owners * blocks)
+        if spans is None:
+            self.run(packing.pack, owners * blocks)
+            return packed
+        parts = -(-spans.each["block"] // PACK_BLOCKS)
+        for of_keys, heads in ((True, self.key_owners), (False, self.value_owners if values else 0)):
+            fields["key_owners"] = of_keys
+            self.launch(packing.pack, heads, parts, True)
         return packed
 
     def means(self) -> Tensor:
@@ -243,17 +278,21 @@ def _forward(problem: Problem) -> Output:
     call = _Call.of(problem)
     fields, lead, restrictions = call.fields, problem.lead, problem.restrictions
     rows = min(_ROWS, max(1, restrictions.queries))
-    parts = -(-restrictions.queries // rows)
-    fields["rows"], fields["parts"] = rows, parts
+    parts = -(-(restrictions.queries if call.spans is None else call.spans.each["query"]) // rows)
+    fields["rows"] = rows
+    if call.spans is None:
+        fields["parts"] = parts
     mean = call.means()
     peak, whole = (call.new(name, *lead, restrictions.queries) for name in ("peak", "total"))
-    if problem.wants_weights:
+    if problem.wants_weights and call.spans is not None:
+        weights = call.zeros("weights", *lead, call.spans.total("pair"))
+    elif problem.wants_weights:
         weights = call.zeros("weights", *lead, restrictions.queries, restrictions.keys)
     else:
         weights = problem.query.new_zeros(0)
     width = TILE * call.lanes
-    call.run(
-        kernel.forward, call.batch * parts, scores=rows * width, weights=rows * width, kept=width,
+    call.launch(
+        kernel.forward, call.batch, parts, scores=rows * width, weights=rows * width, kept=width,
         weight=fields["padded"], query=rows * fields["padded"], mean=rows * fields["value_stride"], peaks=rows,
         sums=rows, limits=rows,
     )  # fmt: skip
@@ -261,8 +300,8 @@ def _forward(problem: Problem) -> Output:
 
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
-    grad = upstream(problem, out, grads)
     call = _Call.of(problem)
+    grad = upstream(problem, out, grads, None if call.spans is None else call.spans.row_of_pairs())
     fields, lead, queries = call.fields, problem.lead, problem.restrictions.queries
     bias = problem.restrictions.bias
     if problem.wants_weights:
@@ -272,8 +311,10 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     fields["exact"] = must_exclude(problem, grad.mean)
     # Every task of a batch element has its own gradients of all keys: no more tasks than keep the threads busy.
     together = call.batch if call.turns is None else call.turns.shape[1]
-    parts = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, together))))
+    most, spans = -(-2 * torch.get_num_threads() // max(1, together)), call.spans
+    parts = max(1, min(-(-queries // _ROWS), most))
     fields |= {"parts": parts, "part_rows": -(-queries // parts)}
+    call.parts = parts if spans is None else (-(-spans.each["query"] // _ROWS)).clamp(1, most)
     by_bias = call.make_bias_grad()
     by_query = call.new("query_grad", *lead, queries, fields["features"])
     run_backward = _additive_backward if problem.pair == "additive" else _blocked_backward
@@ -283,8 +324,11 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         """Sum gradients (tasks, ...), perhaps padded, to their operand's shape; empty if there is no operand."""
         if tensor is None or operand is None:
             return torch.empty(0, device="cpu")
-        whole = tensor.reshape(call.batch, parts, *tensor.shape[1:])
-        whole = whole.sum(1) if parts > 1 else whole.squeeze(1)
+        if spans is not None:
+            whole = tensor.sum(1) if operand is problem.weight else spans.summed(call.parts, tensor)
+        else:
+            whole = tensor.reshape(call.batch, parts, *tensor.shape[1:])
+            whole = whole.sum(1) if parts > 1 else whole.squeeze(1)
         for dim in range(-own, 0):
             whole = whole.narrow(dim, 0, operand.shape[dim])
         return whole.reshape(*lead, *whole.shape[1:]).sum_to_size(operand.shape).contiguous()
@@ -305,25 +349,31 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
 
     fields, problem = call.fields, call.problem
     keys, size, values = fields["keys"], fields["features"], fields["values"]
-    tasks, padded, stride = call.batch * fields["parts"], up(size, call.lanes), up(values, call.lanes)
+    padded, stride = up(size, call.lanes), up(values, call.lanes)
     fields |= {"padded": padded, "value_stride": stride, "key_owners": call.key_owners}
     call.point("mean_grad", _filled(mean_grad, stride))
     call.point("value", _filled(problem.value, stride))
     call.new("packed_key", call.key_owners, keys, padded)
     call.new("key_beyond", call.key_owners, keys)
-    tiles = call.key_owners * -(-keys // PEAK_KEYS)
-    call.new("key_peak", tiles, padded)
-    call.run(additive_backward.pack_features, tiles)
+    tiles: Any = call.count("tile")
+    call.new("key_peak", call.key_owners, tiles, padded)
+    if call.spans is not None:
+        call.spans.count_backward(
+            call.parts, "key", {"packed_key": 1, "key_grad": 1, "value_grad": 1, "key_bias_grad": 0}
+        )
+        tiles = call.spans.each["tile"]
+    call.launch(additive_backward.pack_features, call.key_owners, tiles, True)
     # A pair keeps a number for each feature: as many rows as fit into a near cache.
     group = MOST if padded <= 256 else MOST // 2
     rows = max(group, min(_ROWS, _SUMS // max(1, padded) // group * group))
     fields |= {"group": group, "rows": rows}
-    by_key, by_value = call.new("key_grad", tasks, keys, padded), call.new("value_grad", tasks, keys, stride)
-    by_weight = call.new("weight_grad", tasks, size)
-    by_key_bias = call.zeros("key_bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
+    rows_of_tasks, tasks = call.slots("key", keys), call.slots("task")
+    by_key, by_value = call.new("key_grad", *rows_of_tasks, padded), call.new("value_grad", *rows_of_tasks, stride)
+    by_weight = call.new("weight_grad", *tasks, size)
+    by_key_bias = call.zeros("key_bias_grad", *rows_of_tasks) if problem.restrictions.key_bias is not None else None
     pairs, row_pairs = group * SIDE, rows * SIDE
     call.run_in_turns(
-        additive_backward.backward,
+        additive_backward.backward, call.parts,
         scores=pairs, weights=pairs, by_score=pairs, in_fast=pairs, dropped=pairs, upstream=pairs,
         peaks=row_pairs, totals=row_pairs, drifts=row_pairs, factors=row_pairs,
         score_sums=pairs * call.lanes, value_sums=pairs * call.lanes, kept=pairs * padded,
@@ -339,26 +389,28 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
     from dikkat.cpu.attention import backward
 
     fields, lanes = call.fields, call.lanes
-    size, values, blocks = fields["features"], fields["values"], fields["blocks"]
-    tasks, width = call.batch * fields["parts"], TILE_BACK * lanes
+    size, values, width = fields["features"], fields["values"], TILE_BACK * lanes
     call.point("mean_grad", mean_grad.contiguous())
     call.pack(values=True)
+    if call.spans is not None:
+        call.spans.count_backward(call.parts, "block", {"key_grad": 2, "value_grad": 2, "key_bias_grad": 1})
+    of_tasks = call.slots("block", fields["blocks"])
     rows = max(GROUP, min(_ROWS, _SUMS // max(1, size) // GROUP * GROUP))
     fields["rows"] = rows
-    by_key = call.zeros("key_grad", tasks, blocks, size, lanes)
-    by_value = call.zeros("value_grad", tasks, blocks, values, lanes)
+    by_key = call.zeros("key_grad", *of_tasks, size, lanes)
+    by_value = call.zeros("value_grad", *of_tasks, values, lanes)
     by_key_bias = (
-        call.zeros("key_bias_grad", tasks, blocks * lanes) if call.problem.restrictions.key_bias is not None else None
+        call.zeros("key_bias_grad", *of_tasks, lanes) if call.problem.restrictions.key_bias is not None else None
     )
     call.run_in_turns(
-        backward.backward, scores=GROUP * width, weights=GROUP * width, by_score=GROUP * width, dropped=width,
-        query=rows * size, query_sums=rows * size * lanes, limits=rows,
+        backward.backward, call.parts, scores=GROUP * width, weights=GROUP * width, by_score=GROUP * width,
+        dropped=width, query=rows * size, query_sums=rows * size * lanes, limits=rows,
     )  # fmt: skip
 
     def unpacked(blocked: Tensor) -> Tensor:
-        return blocked.mT.reshape(tasks, blocks * lanes, blocked.shape[2])
+        return blocked.mT.flatten(1, 2)
 
-    return unpacked(by_key), None, unpacked(by_value), by_key_bias
+    return unpacked(by_key), None, unpacked(by_value), None if by_key_bias is None else by_key_bias.flatten(1, 2)
 
 
 run = Operator("numba", _forward, _backward)

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.record import CALL
+from dikkat.cpu.attention.elements import enter, record_of
+from dikkat.cpu.attention.record import CALL, PACK_BLOCKS
 from dikkat.cpu.attention.visibility import owner
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, copy
+from dikkat.cpu.engine.memory import Call, copy, workplace_of
+from dikkat.cpu.engine.record import BYTES
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
@@ -83,43 +85,64 @@ def clip(x: Vector, highest: Vector, zero: Any) -> Vector:
     return where(highest < x, highest, where(x < lowest, lowest, x))
 
 
+@inlined
+def _pack_one(call: Call, own: int, block: int, highest: Vector, zero: Any, additive: Any, distance: Any) -> None:
+    """Pack one block of keys; of values where `own`, counted from the first owner of keys, is one of values."""
+    lanes, size, padded, blocks = lanes_of(zero), call.features, call.padded, call.blocks
+    if own >= call.key_owners:  # no owner, if the keys have been packed before
+        own -= call.key_owners
+        source = at(pointer(call.value, zero), own * call.keys * call.values)
+        into = at(pointer(call.packed_value, zero), (own * blocks + block) * call.values * lanes)
+        _pack_block(source, block, call.keys, call.values, call.values, into, zero)
+        return
+    source = at(pointer(call.key, zero), own * call.keys * size)
+    into = at(pointer(call.packed_key, zero), (own * blocks + block) * padded * lanes)
+    _pack_block(source, block, call.keys, size, padded, into, zero)
+    for c in range(size):
+        if additive is not None:
+            store(into, c * lanes, _exponential(load(into, c * lanes), highest, zero))
+        if distance is not None:
+            store(into, c * lanes, clip(load(into, c * lanes), highest, zero))
+
+
+_workplace = workplace_of(CALL)
+
+
 @Kernel
 def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Pack keys and values in blocks: for additive scores the keys' exponentials, for distances the keys clipped."""
     layout = CALL.layout(__name__)
 
     def pack(record: Any) -> None:
-        call = carray(record, 1, layout)[0]
-        lanes, size, padded, blocks = lanes_of(zero), call.features, call.padded, call.blocks
+        shared = carray(record, 1, layout)[0]
+        work = _workplace(shared, zero)
+        call = carray(record_of(record, work.own), 1, layout)[0]
         highest = full(call.highest, zero)
-        keys = call.key_owners * blocks  # 0 if the keys have been packed before
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            if task >= keys:
-                own, block = (task - keys) // blocks, (task - keys) % blocks
-                source = at(pointer(call.value, zero), own * call.keys * call.values)
-                into = at(pointer(call.packed_value, zero), (task - keys) * call.values * lanes)
-                _pack_block(source, block, call.keys, call.values, call.values, into, zero)
-                continue
-            own, block = task // blocks, task % blocks
-            source = at(pointer(call.key, zero), own * call.keys * size)
-            into = at(pointer(call.packed_key, zero), task * padded * lanes)
-            _pack_block(source, block, call.keys, size, padded, into, zero)
-            for c in range(size):
-                if additive is not None:
-                    store(into, c * lanes, _exponential(load(into, c * lanes), highest, zero))
-                if distance is not None:
-                    store(into, c * lanes, clip(load(into, c * lanes), highest, zero))
+            task = enter(call, work.own, task, zero)
+            blocks = call.blocks
+            if call.spans == 0:
+                _pack_one(call, task // blocks, task % blocks, highest, zero, additive, distance)
+            else:
+                for block in range(task * PACK_BLOCKS, min((task + 1) * PACK_BLOCKS, blocks)):
+                    _pack_one(call, 0, block, highest, zero, additive, distance)
 
     return pack
 
 
 @inlined
-def pack_weight(call: Call, own: int, into: Pointer, zero: Any) -> tuple[float, float]:
-    """Write v s / 2^e, where |v| ≤ 2^e; return 2^e and Σ v."""
-    weight = at(pointer(call.weight, zero), own * call.features)
+def weight_at(call: Call, b: int, zero: Any) -> int:
+    """The address of the weight of batch element b."""
+    return call.weight + owner(call.weight_step, call.weight_table, b) * call.features * (BYTES // lanes_of(zero))
+
+
+@inlined
+def pack_weight(call: Call, where: int, into: Pointer, zero: Any) -> tuple[float, float]:
+    """Write v s / 2^e of the weight at an address, where |v| ≤ 2^e; return 2^e and Σ v."""
+    weight = pointer(where, zero)
     peak, whole = zero, zero
     for c in range(call.features):
         peak = max(peak, abs(weight[c]))

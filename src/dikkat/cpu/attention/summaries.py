@@ -20,10 +20,10 @@ import numpy as np
 from numba import carray
 
 from dikkat.cpu.attention.kernel import average, finish_row
-from dikkat.cpu.attention.packing import pack_rows, pack_weight
+from dikkat.cpu.attention.packing import pack_rows, pack_weight, weight_at
 from dikkat.cpu.attention.record import CALL, TILE
 from dikkat.cpu.attention.scores import tile_scores
-from dikkat.cpu.attention.visibility import first_of, limits_of, owner
+from dikkat.cpu.attention.visibility import first_of, limits_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
@@ -242,14 +242,14 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
         width, work = TILE * lanes, _workplace(call, zero)
         scores, size = work.scores, call.rows * width
         adds = call.key_sums_of_task != 0 or call.cells_of_task != 0
-        packed_weight, power, constant = -1, 1.0, zero
+        packed_weight, power, constant = 0, 1.0, zero
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
             b, first = task // call.parts, (task % call.parts) * call.rows
-            if additive is not None and owner(call.weight_step, call.weight_table, b) != packed_weight:
-                packed_weight = owner(call.weight_step, call.weight_table, b)
+            if additive is not None and weight_at(call, b, zero) != packed_weight:
+                packed_weight = weight_at(call, b, zero)
                 power, constant = pack_weight(call, packed_weight, work.weight, zero)
             for i0 in range(first, call.queries, call.parts * call.rows):
                 rows, row = min(call.rows, call.queries - i0), b * call.queries + i0

@@ -1,0 +1,48 @@
+"""The batch element of a task where sequences lie end to end: a record of its own, in which it is the only one.
+
+A worker has a copy of the call's record. For each task it moves the addresses in it to where the task's sequence
+begins, and writes the sequence's lengths: what a kernel does then is what it does for one call of that sequence alone.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from dikkat.cpu.attention.record import CALL
+from dikkat.cpu.attention.visibility import owner
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.memory import Call, number_at, numbers_at
+from dikkat.cpu.engine.vectors import Pointer, lanes_of, untyped
+
+_WORDS, _SPANS = CALL.counters // 8, CALL.place("spans")
+
+
+@inlined
+def record_of(record: Any, own: Pointer) -> Any:
+    """The record that a worker goes by: the call's, or where there are sequences a copy, in the scratch."""
+    words = carray(record, _WORDS, np.int64)
+    if words[_SPANS] == 0:
+        return record
+    for place in range(_WORDS):
+        own[place] = words[place]
+    return untyped(own)
+
+
+@inlined
+def enter(call: Call, own: Pointer, task: int, zero: Any) -> int:
+    """Turn a worker's record into that of a task's sequence alone, if there are any; return the task's number there."""
+    if call.spans == 0:
+        return task
+    element, count = numbers_at(call.elements, 4 * task), call.sequences
+    head, sequence, part, parts = element[0], element[1], element[2], element[3]
+    for k in range(call.moved):
+        move = numbers_at(call.moves, 7 * k)
+        begin = number_at(move[4], sequence) if move[4] != 0 else 0
+        own[move[0]] = move[1] + owner(move[2], move[3], head) * move[5] + begin * move[6]
+    queries, keys = numbers_at(call.spans, 0), numbers_at(call.spans, count + 1)
+    call.queries = queries[sequence + 1] - queries[sequence]
+    call.keys = keys[sequence + 1] - keys[sequence]
+    call.blocks = (call.keys + lanes_of(zero) - 1) // lanes_of(zero)
+    call.parts, call.part_rows = parts, (call.queries + parts - 1) // parts
+    return part

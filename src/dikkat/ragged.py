@@ -1,0 +1,196 @@
+"""Sequences of any length, end to end in one tensor: attention within each, without a padded row."""
+
+from typing import Literal, TypedDict, Unpack, overload
+
+from torch import Tensor
+
+from dikkat import call, program
+from dikkat.masking import check_names
+from dikkat.problem import Problem, Result
+from dikkat.problem.sequences import lengths_of
+from dikkat.scores import Score
+from dikkat.state import State
+
+__all__ = ["attend_ragged", "ragged_state"]
+
+
+class Within(TypedDict, total=False):
+    """The keyword arguments that say which keys of its own sequence a query may see.
+
+    Attributes:
+        causal: Query i of n sees keys j <= i + m − n of the m of its sequence.
+        window: (left, right): query i sees keys p − left ... p + right, with p = i + m − n; None is no bound.
+        key_bias: (..., rows of keys), added to the scores: the log of a sample weight. −∞ hides a key.
+    """
+
+    causal: bool
+    window: tuple[int | None, int | None] | None
+    key_bias: Tensor | None
+
+
+class _Options(Within, total=False):
+    dropout: float
+    impl: str
+
+
+@overload
+def attend_ragged(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor | None = None,
+    *,
+    score: Score,
+    return_weights: Literal[False] = False,
+    **options: Unpack[_Options],
+) -> Tensor: ...
+@overload
+def attend_ragged(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor | None = None,
+    *,
+    score: Score,
+    return_weights: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[Tensor, list[Tensor]]: ...
+@overload
+def attend_ragged(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor | None = None,
+    *,
+    score: Score,
+    return_weights: bool,
+    **options: Unpack[_Options],
+) -> Tensor | tuple[Tensor, list[Tensor]]: ...
+def attend_ragged(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor | None = None,
+    *,
+    score: Score,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    key_bias: Tensor | None = None,
+    dropout: float = 0.0,
+    return_weights: bool = False,
+    impl: str = "auto",
+) -> Tensor | tuple[Tensor, list[Tensor]]:
+    r"""Attention within each of many sequences, which lie end to end: `attend` of each with itself alone, in one call.
+
+    $$ o_i = \sum_{j \in V_i} w_{ij} v_j, \qquad
+       w_{ij} = \frac{e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
+
+    V_i are the keys of query i's own sequence that it may see. Sequences have no effect on one another, whatever they
+    hold. Those without queries, or without keys, may be among them: a query that sees no key has output 0.
+
+    Args:
+        query: (..., queries of all sequences, d_q), floating point; leading dimensions, as of heads, broadcast.
+        key: (..., keys of all sequences, d_k), of the same dtype.
+        value: (..., keys of all sequences, d_v), of the same dtype.
+        query_offsets: (sequences + 1,) int32 or int64: where the queries of each sequence begin, and the last one's
+            end. The first is 0, the last is the number of queries, and they never fall.
+        key_offsets: (sequences + 1,), likewise of the keys; None for those of the queries.
+        score: The scoring function a, of `dikkat.scores`.
+        causal: Query i of n sees keys j <= i + m − n of the m of its sequence.
+        window: (left, right): query i sees keys p − left ... p + right, where p = i + m − n; None is no bound.
+        key_bias: (..., keys of all sequences), b: the log of a sample weight. −∞ hides a key.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
+        return_weights: Whether to return the weights too, as they are before dropout.
+        impl: "auto", or the name of one implementation, which then runs or raises.
+
+    Returns:
+        (..., queries of all sequences, d_v) in the dtype of `value`; with `return_weights` the pair (output, weights),
+        weights a list of one tensor (..., n, m) for each sequence.
+
+    Raises:
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+
+    Source:
+        Dao et al. 2022, whose `flash_attn_varlen_func` takes offsets as `cu_seqlens`.
+
+    Example:
+        >>> import torch, dikkat
+        >>> x = torch.arange(5.0)[:, None]
+        >>> offsets = torch.tensor([0, 2, 5])
+        >>> dikkat.attend_ragged(torch.zeros(5, 1), torch.zeros(5, 1), x, offsets, score=dikkat.scores.Dot()).flatten()
+        tensor([0.5000, 0.5000, 3.0000, 3.0000, 3.0000])
+    """
+    requested = call.Requested(dropout, wants_weights=return_weights)
+    result, problem = _run(
+        query, key, value, query_offsets, key_offsets, score, requested, impl, causal, window, key_bias
+    )
+    output = result.mean.to(value.dtype)
+    if result.weights is None:
+        return output
+    queries, keys = (each.tolist() for each in lengths_of(problem))
+    pairs = result.weights.to(value.dtype).split([n * m for n, m in zip(queries, keys, strict=True)], -1)
+    return output, [each.unflatten(-1, size) for each, size in zip(pairs, zip(queries, keys, strict=True), strict=True)]
+
+
+def ragged_state(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor | None = None,
+    *,
+    score: Score,
+    dropout: float = 0.0,
+    impl: str = "auto",
+    **within: Unpack[Within],
+) -> State:
+    """The pooled result of `attend_ragged` as a state, which `merge` joins with the state over other keys.
+
+    Args:
+        query: (..., queries of all sequences, d_q), floating point.
+        key: (..., keys of all sequences, d_k), of the same dtype.
+        value: (..., keys of all sequences, d_v), of the same dtype.
+        query_offsets: (sequences + 1,) int32 or int64, where the queries of each sequence begin.
+        key_offsets: (sequences + 1,), likewise of the keys; None for those of the queries.
+        score: The scoring function.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
+        impl: "auto", or the name of one implementation, which then runs or raises.
+        **within: Which keys of its own sequence a query may see, as in `attend_ragged`.
+
+    Returns:
+        `State(mean (..., queries, d_v), lse (..., queries), tail (..., queries))`, float32 or float64.
+
+    Raises:
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+
+    Example:
+        >>> import torch, dikkat
+        >>> x, offsets = torch.zeros(3, 2), torch.tensor([0, 1, 3])
+        >>> dikkat.ragged_state(x, x, x, offsets, score=dikkat.scores.Dot()).lse  # 0, and twice log 2
+        tensor([0.0000, 0.6931, 0.6931])
+    """
+    check_names(within, Within)
+    requested = call.Requested(dropout, wants_state=True)
+    result, _ = _run(query, key, value, query_offsets, key_offsets, score, requested, impl, **within)
+    if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
+        raise RuntimeError("the implementation returned no log-sum-exp")
+    return State(result.mean, result.lse, result.tail)
+
+
+def _run(
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None, score: Score,
+    requested: call.Requested, impl: str, causal: bool = False, window: tuple[int | None, int | None] | None = None,
+    key_bias: Tensor | None = None,
+) -> tuple[Result, Problem]:  # fmt: skip
+    if key_offsets is None:
+        key_offsets = query_offsets
+    problem = call.problem_of_sequences(
+        query, key, value, query_offsets, key_offsets, score, requested, causal, window, key_bias
+    )
+    return program.dispatch(problem, impl), problem

@@ -10,6 +10,7 @@ from dikkat import call, program
 from dikkat.backends import BACKENDS, choose, pack
 from dikkat.masking import Hiding, Restricting, check_names, restrict
 from dikkat.problem import Result
+from dikkat.ragged import are_jagged, attend_jagged, problem_of_jagged
 from dikkat.scores import Score
 from dikkat.snapshot import Writes, frozen, learns, traced
 from dikkat.state import State, merge
@@ -217,6 +218,9 @@ def attend(
     One exception, in exchange for speed: PyTorch's fused kernels, which "auto" chooses for dot products, let a NaN that
     is hidden from *some* queries reach those too where looking for it would wait for a device.
 
+    Nested tensors with layout `torch.jagged`, (sequences, ..., any length, d), attend within each sequence, as
+    `attend_ragged` does, and return such a tensor; weights are then a list, of one tensor a sequence.
+
     Leading dimensions broadcast; heads are the last of them, (B, H, n, d). Float16 and bfloat16 are accumulated in
     float32. Under autocast attention runs in the dtypes that it is given, which may then differ.
 
@@ -260,6 +264,11 @@ def attend(
         tensor([0.5000, 4.0000])
     """
     requested = call.Requested(dropout, False, return_weights, sink)
+    if type(query) is not Tensor and are_jagged(query, key, value):
+        return attend_jagged(
+            query, key, value, score, requested, impl, causal=causal, window=window, valid_lens=valid_lens, mask=mask,
+            segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude, sink=sink,
+        )  # fmt: skip
     result = program.run(
         query, key, value, score, requested, impl,
         valid_lens, mask, causal, window, segment_ids, bias, key_bias, exclude,
@@ -539,7 +548,8 @@ def implementations(
     """
     check_names(restrictions, Restricting)
     requested = call.Requested(dropout, wants_weights=return_weights, wants_state=return_state, sink=sink)
-    first, problem, examined = choose(call.problem(query, key, value, score, requested, **restrictions))
+    made = problem_of_jagged if are_jagged(query, key, value) else call.problem
+    first, problem, examined = choose(made(query, key, value, score, requested, **restrictions))
     listed = []
     for name in sorted(BACKENDS, key=lambda name: name != first):
         reasons = tuple((examined.get(name) or BACKENDS[name].examine(problem)).reasons)

@@ -403,6 +403,8 @@ def _window(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Each query's first key and one past its last, (..., n)."""
     left, right = check_window(window)
+    if left is right is None:
+        return None, None
     position = torch.arange(queries, device=device) + (keys - queries)
     position = position.reshape((1,) * len(lead) + (queries,))
     start = None if left is None else (position - left).clamp(0, keys)

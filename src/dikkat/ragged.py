@@ -1,7 +1,8 @@
 """Sequences of any length, end to end in one tensor: attention within each, without a padded row."""
 
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
+import torch
 from torch import Tensor
 
 from dikkat import call, program
@@ -130,11 +131,16 @@ def attend_ragged(
         query, key, value, query_offsets, key_offsets, score, requested, impl, causal, window, key_bias
     )
     output = result.mean.to(value.dtype)
-    if result.weights is None:
-        return output
-    queries, keys = (each.tolist() for each in lengths_of(problem))
-    pairs = result.weights.to(value.dtype).split([n * m for n, m in zip(queries, keys, strict=True)], -1)
-    return output, [each.unflatten(-1, size) for each, size in zip(pairs, zip(queries, keys, strict=True), strict=True)]
+    return (output, _weights(result, problem, value.dtype)) if return_weights else output
+
+
+def _weights(result: Result, problem: Problem, dtype: torch.dtype) -> list[Tensor]:
+    """The weights of each sequence, (..., n, m)."""
+    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
+        raise RuntimeError("the implementation returned no weights")
+    sizes = list(zip(*(each.tolist() for each in lengths_of(problem)), strict=True))
+    pairs = result.weights.to(dtype).split([n * m for n, m in sizes], -1)
+    return [each.unflatten(-1, size) for each, size in zip(pairs, sizes, strict=True)]
 
 
 def ragged_state(
@@ -188,9 +194,52 @@ def _run(
     requested: call.Requested, impl: str, causal: bool = False, window: tuple[int | None, int | None] | None = None,
     key_bias: Tensor | None = None,
 ) -> tuple[Result, Problem]:  # fmt: skip
-    if key_offsets is None:
-        key_offsets = query_offsets
+    key_offsets = query_offsets if key_offsets is None else key_offsets
     problem = call.problem_of_sequences(
         query, key, value, query_offsets, key_offsets, score, requested, causal, window, key_bias
     )
     return program.dispatch(problem, impl), problem
+
+
+def are_jagged(*tensors: Tensor) -> bool:
+    """Whether these are nested tensors with layout `torch.jagged`, (sequences, ..., any length, features)."""
+    return all(isinstance(t, Tensor) and t.is_nested and t.layout is torch.jagged for t in tensors)
+
+
+def problem_of_jagged(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, **others: Any,
+) -> Problem:  # fmt: skip
+    """Validate a call of `attend` with nested tensors, and bring it into the form of one with offsets."""
+    given = [name for name, each in others.items() if each is not None]
+    if given:
+        raise TypeError(
+            f"{given[0]}: got one beside nested tensors; expected causal and window alone (attend_ragged, on "
+            "query.values() and query.offsets(), takes a key_bias too)"
+        )
+    rows = {"query": query, "key": key, "value": value}
+    for name, nested in rows.items():
+        if nested.lengths() is not None:
+            raise ValueError(f"{name}: got a nested tensor with holes; expected sequences that lie end to end")
+        if nested._ragged_idx != nested.ndim - 2:  # type: ignore[attr-defined]  # no public method tells
+            raise ValueError(
+                f"{name}: got a nested tensor of shape {tuple(nested.shape)}; expected (sequences, ..., any length, "
+                "features): nested.transpose(1, 2), where heads come behind"
+            )
+    offsets, of_keys, of_values = (nested.offsets() for nested in rows.values())
+    if of_values is not of_keys and not torch.equal(of_values, of_keys):
+        raise ValueError("value: got other lengths than those of key; expected one value for each key")
+    query, key, value = (nested.values() for nested in rows.values())
+    return call.problem_of_sequences(query, key, value, offsets, of_keys, score, requested, causal, window, None)
+
+
+def attend_jagged(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str, **options: Any
+) -> Any:
+    """`attend` of nested tensors: such a tensor, and a list of weights where they are requested."""
+    problem = problem_of_jagged(query, key, value, score, requested, **options)
+    result = program.dispatch(problem, impl)
+    output = torch.nested.nested_tensor_from_jagged(
+        result.mean.to(value.dtype), query.offsets(), jagged_dim=query.ndim - 2
+    )
+    return (output, _weights(result, problem, value.dtype)) if requested.wants_weights else output

@@ -25,6 +25,7 @@ from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
 from dikkat.masking import check_names
 from dikkat.problem import Problem, Result
+from dikkat.problem.sequences import apart
 from dikkat.program import dispatch
 
 _CAPTURED: dict[Any, Callable[..., Inspection]] = {
@@ -178,6 +179,8 @@ class _Recorder:
 
     def runs(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""
+        if problem.query_offsets is not None:
+            return None
         # It computes all weights anyway; with gradients, a checkpoint must not find other tensors saved.
         if name == "reference" and self._calls and not problem.records:
             all_of_it = dispatch(replace(problem, wants_state=True, wants_weights=True), name)
@@ -190,9 +193,10 @@ class _Recorder:
         return None if seen is None or seen.output is None else Result(seen.output, None, None)
 
     def saw(self, problem: Problem) -> None:
-        """Look at a call of dikkat's."""
+        """Look at a call of dikkat's; where sequences lie end to end, at each as at a call of its own."""
         plain = replace(problem, dropout=0.0, seeds=None)
-        self.add(lambda: inspected(plain, self._request))
+        for own in (plain,) if plain.query_offsets is None else (own for own, _ in apart(plain)):
+            self.add(lambda own=own: inspected(own, self._request))
 
     def saw_weights(self, weights: Tensor) -> None:
         """Look at weights that a recurrence, or a model's own operations, made."""

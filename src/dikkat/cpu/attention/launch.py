@@ -301,7 +301,8 @@ def _forward(problem: Problem) -> Output:
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     call = _Call.of(problem)
-    grad = upstream(problem, out, grads, None if call.spans is None else call.spans.row_of_pairs())
+    by_pair = problem.wants_weights and call.spans is not None
+    grad = upstream(problem, out, grads, call.spans.row_of_pairs() if by_pair else None)
     fields, lead, queries = call.fields, problem.lead, problem.restrictions.queries
     bias = problem.restrictions.bias
     if problem.wants_weights:

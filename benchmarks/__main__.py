@@ -49,6 +49,7 @@ BENCHES = (
     Bench("attention.additive", "additive and distance attention beside their peers", (), PEERS),
     Bench("attention.small", "small calls beside plain PyTorch, over a grid"),
     Bench("attention.pairs", "a bias of pairs beside PyTorch's, a window beside a mask"),
+    Bench("attention.ragged", "sequences end to end beside a padded batch and single calls"),
     Bench("attention.host", "a process's first call"),
     Bench("attention.crossovers", "sizes at which one implementation overtakes another"),
     Bench("attention.looking", "weights on request: time beside the forward, memory"),

@@ -265,7 +265,7 @@ def attend(
     """
     requested = call.Requested(dropout, False, return_weights, sink)
     if type(query) is not Tensor and are_jagged(query, key, value):
-        return attend_jagged(
+        return attend_jagged(  # type: ignore[no-any-return]  # PyTorch types no nested tensor
             query, key, value, score, requested, impl, causal=causal, window=window, valid_lens=valid_lens, mask=mask,
             segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude, sink=sink,
         )  # fmt: skip

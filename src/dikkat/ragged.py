@@ -217,11 +217,11 @@ def problem_of_jagged(
             f"{given[0]}: got one beside nested tensors; expected causal and window alone (attend_ragged, on "
             "query.values() and query.offsets(), takes a key_bias too)"
         )
-    rows = {"query": query, "key": key, "value": value}
+    rows: dict[str, Any] = {"query": query, "key": key, "value": value}  # PyTorch types no nested tensor
     for name, nested in rows.items():
         if nested.lengths() is not None:
             raise ValueError(f"{name}: got a nested tensor with holes; expected sequences that lie end to end")
-        if nested._ragged_idx != nested.ndim - 2:  # type: ignore[attr-defined]  # no public method tells
+        if nested._ragged_idx != nested.ndim - 2:  # no public method tells
             raise ValueError(
                 f"{name}: got a nested tensor of shape {tuple(nested.shape)}; expected (sequences, ..., any length, "
                 "features): nested.transpose(1, 2), where heads come behind"
@@ -234,7 +234,7 @@ def problem_of_jagged(
 
 
 def attend_jagged(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str, **options: Any
+    query: Any, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str, **options: Any
 ) -> Any:
     """`attend` of nested tensors: such a tensor, and a list of weights where they are requested."""
     problem = problem_of_jagged(query, key, value, score, requested, **options)

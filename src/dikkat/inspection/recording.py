@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -196,7 +197,7 @@ class _Recorder:
         """Look at a call of dikkat's; where sequences lie end to end, at each as at a call of its own."""
         plain = replace(problem, dropout=0.0, seeds=None)
         for own in (plain,) if plain.query_offsets is None else (own for own, _ in apart(plain)):
-            self.add(lambda own=own: inspected(own, self._request))
+            self.add(partial(inspected, own, self._request))
 
     def saw_weights(self, weights: Tensor) -> None:
         """Look at weights that a recurrence, or a model's own operations, made."""

@@ -166,6 +166,16 @@ def _add_to_bias(call: Call, into: Pointer, j: int, by_score: Pointer, zero: Any
             into[(j + k) * (call.bias_cols != 1)] += by_score[k]
 
 
+@inlined
+def _unpack(blocks: Pointer, keys: int, size: int, rows: Pointer, zero: Any) -> None:
+    """Write blocks of keys row by row."""
+    lanes = lanes_of(zero)
+    for j in range(keys):
+        block = at(blocks, j // lanes * size * lanes + j % lanes)
+        for c in range(size):
+            rows[j * size + c] = block[c * lanes]
+
+
 _workplace = workplace_of(CALL)
 
 
@@ -192,6 +202,11 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             key_grad = at(pointer(call.key_grad, zero), task * call.blocks * size * lanes)
             value_grad = at(pointer(call.value_grad, zero), task * call.blocks * call.values * lanes)
             key_bias_grad = at(pointer(call.key_bias_grad, zero), task * call.blocks * lanes)
+            if call.spans != 0:  # blocks of a sequence stay in the scratch, and its rows leave it
+                key_grad, value_grad, key_bias_grad = work.key_sums, work.value_sums, work.score_sums
+                clear(key_grad, call.blocks * size * lanes, zero)
+                clear(value_grad, call.blocks * call.values * lanes, zero)
+                clear(key_bias_grad, call.blocks * lanes, zero)
             for i0 in range(first, last, call.rows):
                 rows = min(call.rows, last - i0)
                 pack_rows(call, b, i0, rows, query, zero, additive, distance)
@@ -243,5 +258,12 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + k) * size)
                     for c in range(size):
                         out[c] = total(load(query_sums, ((k // GROUP * size + c) * GROUP + k % GROUP) * lanes))
+            if call.spans != 0:
+                _unpack(key_grad, call.keys, size, at(pointer(call.key_grad, zero), task * call.keys * size), zero)
+                into = at(pointer(call.value_grad, zero), task * call.keys * call.values)
+                _unpack(value_grad, call.keys, call.values, into, zero)
+                if call.key_bias_grad != 0:
+                    into = at(pointer(call.key_bias_grad, zero), task * call.keys)
+                    _unpack(key_bias_grad, call.keys, 1, into, zero)
 
     return backward

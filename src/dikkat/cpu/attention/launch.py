@@ -301,8 +301,8 @@ def _forward(problem: Problem) -> Output:
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     call = _Call.of(problem)
-    by_pair = problem.wants_weights and call.spans is not None
-    grad = upstream(problem, out, grads, call.spans.row_of_pairs() if by_pair else None)
+    row_of = call.spans.row_of_pairs() if call.spans is not None and problem.wants_weights else None
+    grad = upstream(problem, out, grads, row_of)
     fields, lead, queries = call.fields, problem.lead, problem.restrictions.queries
     bias = problem.restrictions.bias
     if problem.wants_weights:
@@ -359,9 +359,8 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     tiles: Any = call.count("tile")
     call.new("key_peak", call.key_owners, tiles, padded)
     if call.spans is not None:
-        call.spans.count_backward(
-            call.parts, "key", {"packed_key": 1, "key_grad": 1, "value_grad": 1, "key_bias_grad": 0}
-        )
+        call.spans.count_backward(call.parts)
+        call.spans.counted["packed_key"] = "key", 1
         tiles = call.spans.each["tile"]
     call.launch(additive_backward.pack_features, call.key_owners, tiles, True)
     # A pair keeps a number for each feature: as many rows as fit into a near cache.
@@ -393,20 +392,27 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
     size, values, width = fields["features"], fields["values"], TILE_BACK * lanes
     call.point("mean_grad", mean_grad.contiguous())
     call.pack(values=True)
-    if call.spans is not None:
-        call.spans.count_backward(call.parts, "block", {"key_grad": 2, "value_grad": 2, "key_bias_grad": 1})
-    of_tasks = call.slots("block", fields["blocks"])
     rows = max(GROUP, min(_ROWS, _SUMS // max(1, size) // GROUP * GROUP))
     fields["rows"] = rows
+    regions = {
+        "scores": GROUP * width, "weights": GROUP * width, "by_score": GROUP * width, "dropped": width,
+        "query": rows * size, "query_sums": rows * size * lanes, "limits": rows,
+    }  # fmt: skip
+    biased = call.problem.restrictions.key_bias is not None
+    if call.spans is not None:
+        call.spans.count_backward(call.parts)
+        most = int(call.spans.each["block"].max()) * lanes if len(call.spans) else 0
+        slots = call.slots("key")
+        by_key, by_value = call.new("key_grad", *slots, size), call.new("value_grad", *slots, values)
+        by_key_bias = call.new("key_bias_grad", *slots) if biased else None
+        regions |= {"key_sums": most * size, "value_sums": most * values, "score_sums": most}
+        call.run_in_turns(backward.backward, call.parts, **regions)
+        return by_key, None, by_value, by_key_bias
+    of_tasks = call.slots("block", fields["blocks"])
     by_key = call.zeros("key_grad", *of_tasks, size, lanes)
     by_value = call.zeros("value_grad", *of_tasks, values, lanes)
-    by_key_bias = (
-        call.zeros("key_bias_grad", *of_tasks, lanes) if call.problem.restrictions.key_bias is not None else None
-    )
-    call.run_in_turns(
-        backward.backward, call.parts, scores=GROUP * width, weights=GROUP * width, by_score=GROUP * width,
-        dropped=width, query=rows * size, query_sums=rows * size * lanes, limits=rows,
-    )  # fmt: skip
+    by_key_bias = call.zeros("key_bias_grad", *of_tasks, lanes) if biased else None
+    call.run_in_turns(backward.backward, call.parts, **regions)
 
     def unpacked(blocked: Tensor) -> Tensor:
         return blocked.mT.flatten(1, 2)

@@ -50,6 +50,8 @@ SPANS = {
     **dict.fromkeys(("peak", "total", "total_grad", "drift", "lens", "starts"), ("query", 0)),
     **dict.fromkeys(("key", "value"), ("key", 1)),
     **dict.fromkeys(("key_bias", "key_beyond"), ("key", 0)),
+    **dict.fromkeys(("key_grad", "value_grad"), ("slot", 1)),
+    "key_bias_grad": ("slot", 0),
     **dict.fromkeys(("packed_key", "packed_value"), ("block", 2)),
     **dict.fromkeys(("weights", "weights_grad"), ("pair", 0)),
     "key_peak": ("tile", 1),

@@ -31,7 +31,7 @@ class Spans:
         blocks, tiles = (-(-keys // step) for step in (lanes, PEAK_KEYS))
         self.each = {"query": queries, "key": keys, "block": blocks, "tile": tiles, "pair": queries * keys}
         self.each["sequence"] = torch.ones_like(keys)
-        self.counted, self._lanes = dict(SPANS), lanes
+        self.counted = dict(SPANS)
         # The longest first, so that threads end at about one time.
         self._order = (keys * queries.clamp(1, 32)).argsort(descending=True, stable=True)
 
@@ -42,10 +42,9 @@ class Spans:
         """How many there are of a unit."""
         return int(self.each[kind].sum())
 
-    def count_backward(self, parts: Tensor, kind: str, inner: dict[str, int]) -> None:
-        """Count tasks, and what is `kind` by `kind` each task's own: the results with so many inner dimensions."""
-        self.each |= {"task": parts, "slot": parts * self.each[kind]}
-        self.counted |= {name: (kind if name == "packed_key" else "slot", own) for name, own in inner.items()}
+    def count_backward(self, parts: Tensor) -> None:
+        """Count tasks of a backward too, and the slots that each of them has for its sequence's keys."""
+        self.each |= {"task": parts, "slot": parts * self.each["key"]}
 
     def row_of_pairs(self) -> Tensor:
         """The query of each pair."""
@@ -88,15 +87,14 @@ class Spans:
         return elements.shape[0] * heads
 
     def summed(self, parts: Tensor, slots: Tensor) -> Tensor:
-        """Add up what each part of a sequence has of the keys, end to end: (heads, slots, ...) -> (heads, m, ...)."""
+        """Add up what each part of a sequence has of its keys: (heads, slots, ...) -> (heads, keys, ...)."""
         keys, number = self.each["key"], self.each["slot"]
-        scale = slots.shape[1] // max(1, int(number.sum()))  # keys of a slot
+        if not len(self) or int(parts.max()) == 1:
+            return slots
         own = torch.arange(len(self), device="cpu").repeat_interleave(keys)
-        place = (
-            torch.arange(len(own), device="cpu") + ((number.cumsum(0) - number) * scale - (keys.cumsum(0) - keys))[own]
-        )
-        whole, each = slots.index_select(1, place), number // parts * scale
-        for part in range(1, int(parts.max()) if len(own) else 0):
+        place = torch.arange(len(own), device="cpu") + ((number.cumsum(0) - number) - (keys.cumsum(0) - keys))[own]
+        whole = slots.index_select(1, place)
+        for part in range(1, int(parts.max())):
             rows = (parts[own] > part).nonzero().flatten()
-            whole.index_add_(1, rows, slots.index_select(1, place[rows] + part * each[own[rows]]))
+            whole.index_add_(1, rows, slots.index_select(1, place[rows] + part * keys[own[rows]]))
         return whole

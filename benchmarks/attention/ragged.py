@@ -1,0 +1,110 @@
+"""Sequences end to end, beside a padded batch of them and beside one call a sequence.
+
+    python -m benchmarks.attention.ragged [--seconds 20]
+
+Self-attention, forward and backward, of 32 sequences of 16 to 2,048 rows and of 512 of 8 to 64, by dot products and by
+additive scores. The padded batch and the single calls are this library's own, as "auto" runs them; lengths grow by one
+factor from one sequence to the next. Answers are compared before speeds.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+import dikkat
+from benchmarks.kit.report import spread, write
+from benchmarks.kit.turns import measured, once
+
+FEATURES = 64
+LENGTHS = {
+    "32 of 16 to 2,048": [round(16 * 128 ** (i / 31)) for i in range(32)],
+    "512 of 8 to 64": [round(8 * 8 ** (i / 511)) for i in range(512)],
+}
+SCORES: dict[str, Callable[[], Any]] = {
+    "dot": dikkat.scores.ScaledDot,
+    "additive": lambda: dikkat.scores.Additive(FEATURES, FEATURES, FEATURES),
+}
+Way = Callable[[], list[Tensor]]
+
+
+def ways(lengths: list[int], score: Any) -> dict[str, Way]:
+    """Output and gradients of queries, keys and values, of all rows end to end, by each way."""
+    torch.manual_seed(0)
+    lens, offsets = torch.tensor(lengths), torch.tensor([0, *lengths]).cumsum(0)
+    sides = [torch.randn(sum(lengths), FEATURES, requires_grad=True) for _ in range(3)]
+    above = torch.randn(sum(lengths), FEATURES)
+    padded = [pad_sequence(list(side.detach().split(lengths)), batch_first=True).requires_grad_() for side in sides]
+    padded_above = pad_sequence(list(above.split(lengths)), batch_first=True)
+    own = torch.arange(max(lengths)) < lens[:, None]
+
+    def ragged() -> list[Tensor]:
+        out = dikkat.attend_ragged(*sides, offsets, score=score)
+        return [out.detach(), *torch.autograd.grad(out, sides, above)]
+
+    def one_by_one() -> list[Tensor]:
+        cut = zip(*(side.split(lengths) for side in sides), strict=True)
+        out = torch.cat([dikkat.attend(*each, score=score) for each in cut])
+        return [out.detach(), *torch.autograd.grad(out, sides, above)]
+
+    def batch() -> list[Tensor]:
+        out = dikkat.attend(*padded, score=score, valid_lens=lens)
+        return [out.detach(), *torch.autograd.grad(out, padded, padded_above)]
+
+    for name, other in (("a padded batch", [t[own] for t in batch()]), ("one by one", one_by_one())):
+        for came, expected in zip(ragged(), other, strict=True):
+            torch.testing.assert_close(came, expected, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+    return {"end to end": ragged, "a padded batch": batch, "one by one": one_by_one}
+
+
+def same_bits(lengths: list[int], score: Any) -> bool:
+    """Whether compiled code gives each sequence, and its gradients, the bits of a call of its own."""
+    torch.manual_seed(0)
+    sides = [torch.randn(sum(lengths), FEATURES, requires_grad=True) for _ in range(3)]
+    offsets, above = torch.tensor([0, *lengths]).cumsum(0), torch.randn(sum(lengths), FEATURES)
+    if isinstance(score, dikkat.scores.Additive):  # BLAS rounds a projection by its number of rows
+        with torch.no_grad():
+            score.W_q.weight.copy_(torch.eye(FEATURES))
+            score.W_k.weight.copy_(torch.eye(FEATURES))
+    out = dikkat.attend_ragged(*sides, offsets, score=score, impl="numba")
+    whole, same = [out, *torch.autograd.grad(out, sides, above)], True
+    for begin, end in pairwise(offsets.tolist()):
+        cut = [side[begin:end].detach().requires_grad_() for side in sides]
+        out = dikkat.attend(*cut, score=score, impl="numba")
+        own = [out, *torch.autograd.grad(out, cut, above[begin:end])]
+        same &= all(torch.equal(each[begin:end], alone) for each, alone in zip(whole, own, strict=True))
+    return same
+
+
+def beside(lengths: list[int], score: Any, seconds: float) -> dict[str, Any]:
+    samples = measured({name: once(run) for name, run in ways(lengths, score).items()}, seconds)
+    found = {name: [s / n for s, n in rounds] for name, rounds in samples.items()}
+    ours = found["end to end"]
+    return {
+        "seconds": {name: statistics.median(of) for name, of in found.items()},
+        "times as quick as": {
+            name: spread([a / b for a, b in zip(of, ours, strict=True)]) for name, of in found.items() if of is not ours
+        },
+        "bits of its own call": same_bits(lengths, score),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each comparison")
+    seconds = parser.parse_args().seconds
+    found = {
+        f"{label}, {name}": beside(lengths, make(), seconds)
+        for label, lengths in LENGTHS.items()
+        for name, make in SCORES.items()
+    }
+    print(write("ragged", found).read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -267,7 +267,7 @@ X = torch.zeros(5, 4)
         ({"key_offsets": torch.tensor([-1, 5])}, ValueError, "key_offsets: got -1 first; expected 0"),
         ({"window": (1, -1)}, ValueError, "window: got -1"),
         ({"key_bias": torch.zeros(4)}, ValueError, r"key_bias: got shape \(4,\)"),
-        ({"impl": "sdpa"}, ValueError, "'sdpa', which cannot run this call: PyTorch's own"),
+        ({"impl": "sdpa"}, ValueError, "'sdpa', which cannot run this call: PyTorch has no fused"),
         ({"impl": "numba-few"}, ValueError, "'numba-few', which cannot run this call: .*no offsets"),
     ],
 )

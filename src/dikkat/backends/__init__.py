@@ -55,7 +55,7 @@ def _dense(examine: Callable[[Problem], Examined], why: str) -> Callable[[Proble
 _NO_OFFSETS = "it takes batch elements of one length, and no offsets"
 BACKENDS = {
     "sdpa": Backend(
-        _dense(sdpa.examine, "PyTorch's own sequences of any length have no fused kernel on a CPU"), sdpa.run,
+        _dense(sdpa.examine, "PyTorch has no fused kernel of jagged tensors on CPUs"), sdpa.run,
         wants_seeds=False,
     ),
     "reference": replace(_plain(reference.obstacles, reference.run), ready=reference.ready),

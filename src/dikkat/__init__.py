@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         implementations,
         prepare,
     )
+    from dikkat.bags import AttentionPooling, LengthBatchSampler, PooledBags, collate_bags
     from dikkat.huggingface import register_transformers
     from dikkat.inspection import (
         Attentions,
@@ -46,14 +47,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "AttentionPooling",
     "Attentions",
     "BilinearAttention",
     "DotProductAttention",
     "Implementation",
     "Inspection",
     "KernelAttention",
+    "LengthBatchSampler",
     "Memory",
     "MultiHeadAttention",
+    "PooledBags",
     "Requesting",
     "Restricting",
     "SelfAttention",
@@ -68,6 +72,7 @@ __all__ = [
     "attention_weights",
     "attentions",
     "check_values",
+    "collate_bags",
     "distributed",
     "implementations",
     "inspect",
@@ -84,14 +89,17 @@ __all__ = [
 ]
 
 _ROOMS = (
-    "attention", "distributed", "frameworks", "inspection", "layers", "masking", "recurrent", "regression", "scores",
-    "show", "state", "textbook", "translation",
+    "attention", "bags", "distributed", "frameworks", "inspection", "layers", "masking", "recurrent", "regression",
+    "scores", "show", "state", "textbook", "translation",
 )  # fmt: skip
 
 # Names of other libraries and of the literature, in small letters, and what they are called here.
 _MEANT = {
     "attention": "AdditiveAttention",
     "bahdanauattention": "AdditiveAttention",
+    "abmil": "AttentionPooling",
+    "attentionpool": "AttentionPooling",
+    "gatedattention": "AttentionPooling",
     "concatattention": "AdditiveAttention",
     "explain": "inspect",
     "flash_attention": "attend",
@@ -136,6 +144,7 @@ def __getattr__(name: str) -> Any:
             "adapters",
             "inspection",
             "huggingface",
+            "bags",
         ):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))

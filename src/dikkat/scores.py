@@ -4,7 +4,7 @@ Every one is a *projection*, done once per query and once per key, followed by o
 
 | pair | score of a pair | scoring functions |
 | --- | --- | --- |
-| `inner` | ⟨q', k'⟩ | average, dot, scaled dot, bilinear, cosine, vector sum |
+| `inner` | ⟨q', k'⟩ | average, dot, scaled dot, bilinear, cosine, vector sum, gated |
 | `additive` | Σ_h v_h tanh(q'_h + k'_h) | additive |
 | `distance` | g(‖q' − k'‖²) | Gaussian, boxcar, Epanechnikov, triangular |
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat.addresses import autocasts, can_read_values
+from dikkat.gating import gated
 
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]
@@ -274,6 +275,41 @@ class Additive(Score):
         return scores[:-1] - scores[-1]
 
 
+class Gated(Score):
+    """w·(tanh(V k) ⊙ sigmoid(U k)): how much a key matters in itself, whatever the query is.
+
+    Hidden features are computed in blocks of keys, and most of them once more for the gradient: they are never there at
+    once.
+
+    Args:
+        key_size: d_k.
+        num_hiddens: h.
+
+    Source: Ilse, Tomczak and Welling 2018, section 2.4, equation 9; V, U and w have biases, as in their program.
+
+    Example:
+        >>> import torch
+        >>> score = Gated(key_size=3, num_hiddens=7)
+        >>> score.project_key(torch.zeros(2, 11, 3)).shape, score.project_query(torch.zeros(2, 5, 13)).shape
+        (torch.Size([2, 11, 1]), torch.Size([2, 5, 1]))
+    """
+
+    pair = "inner"
+
+    def __init__(self, key_size: int, num_hiddens: int) -> None:
+        super().__init__()
+        size, hiddens = whole("key_size", key_size), whole("num_hiddens", num_hiddens)
+        self.V, self.U, self.w = nn.Linear(size, hiddens), nn.Linear(size, hiddens), nn.Linear(hiddens, 1)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """Ones, (..., n, 1), in float32 or wider."""
+        return query.new_ones((*query.shape[:-1], 1), dtype=torch.promote_types(query.dtype, torch.float32))
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """The scores, (..., m, 1), in float32 or wider."""
+        return gated_scores(key, self.V, self.U, self.w, "key")[0]
+
+
 class _Distance(Score):
     """g(‖q − k‖² / σ²): the base of the four kernels."""
 
@@ -455,8 +491,28 @@ def is_plain(layer: nn.Module) -> bool:
     return not (hooks or everywhere)
 
 
+def gated_scores(rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear, name: str) -> tuple[Tensor, Tensor]:
+    """`gating.gated`, after checks that name the rows, also where other modules stand in the layers' places."""
+    layers = [layer for layer in (V, U, w) if layer is not None]
+    if all(is_plain(layer) and layer.bias is not None for layer in layers):
+        for layer in layers[:-1]:
+            _check_linear(layer, rows, name)
+        return gated(rows, V, U, w)
+    hidden = linear(V, rows, name).tanh()
+    if U is not None:
+        hidden = hidden * linear(U, rows, name).sigmoid()
+    scores: Tensor = w(hidden)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)), rows
+
+
 def linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
     """A linear layer's output, after checks that name the tensor."""
+    _check_linear(layer, features, name)
+    out: Tensor = layer(features)
+    return out
+
+
+def _check_linear(layer: nn.Linear, features: Tensor, name: str) -> None:
     # A module that was put in the layer's place may have neither.
     size, weight = getattr(layer, "in_features", features.shape[-1]), getattr(layer, "weight", features)
     if features.shape[-1] != size:
@@ -466,8 +522,6 @@ def linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
         )
     if features.dtype != weight.dtype and not autocasts(features.device.type):
         raise TypeError(f"{name}: got dtype {features.dtype}; expected {weight.dtype}, that of the score's parameters")
-    out: Tensor = layer(features)
-    return out
 
 
 def _unit(vector: Tensor) -> Tensor:

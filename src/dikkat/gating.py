@@ -1,0 +1,131 @@
+"""A small network of each row, w·(tanh(V h) ⊙ sigmoid(U h)), in blocks of rows: never are all hidden features there."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from dikkat.addresses import autocasts, is_eager
+
+# Numbers of a block: 4 MB in float32, so that the handful of its tensors stays in the caches.
+_BLOCK = 2**20
+# A forward keeps hidden features up to this share of the rows' own memory; the backward computes the others again.
+_KEPT = 0.25
+
+
+def blocks(rows: Tensor, width: int) -> Iterator[slice]:
+    """Slices of rows that have about `_BLOCK` numbers of a width."""
+    step = max(64, _BLOCK // max(1, width))
+    return (slice(start, min(start + step, len(rows))) for start in range(0, len(rows), step))
+
+
+def gated(rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear) -> tuple[Tensor, Tensor]:
+    """w·(tanh(V h) ⊙ sigmoid(U h)) of each row, without the gate where U is None.
+
+    Args:
+        rows: (..., m, d).
+        V: d -> h, a linear layer that does what its parameters say; U and w likewise.
+        U: d -> h.
+        w: h -> heads.
+
+    Returns:
+        (..., m, heads) of float32 or wider, and the rows: what is computed from these adds to the same gradient.
+    """
+    parameters = [V.weight, V.bias, w.weight, w.bias, *([] if U is None else [U.weight, U.bias])]
+    if not is_eager() or autocasts(rows.device.type):
+        return _plain(rows, *parameters), rows
+    scores, same = _Gated.apply(rows, *parameters)  # type: ignore[no-untyped-call]
+    return scores, same
+
+
+def _plain(rows: Tensor, *parameters: Tensor) -> Tensor:
+    """All rows at once, in PyTorch's own operations, which it differentiates, maps and compiles."""
+    rows, V, V_bias, w, w_bias, *gate = (t.to(_wide(rows)) for t in (rows, *parameters))
+    hidden = linear(rows, V, V_bias).tanh()
+    return linear(hidden * linear(rows, *gate).sigmoid() if gate else hidden, w, w_bias)
+
+
+def _wide(rows: Tensor) -> torch.dtype:
+    return torch.promote_types(rows.dtype, torch.float32)
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        network, x, same = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1]), rows.view_as(rows)
+        room = int(_KEPT * x.nbytes) if any(ctx.needs_input_grad) else 0
+        kept = x.new_empty(min(len(x), room // network.nbytes), network.width, dtype=network.dtype)
+        scores = x.new_empty(len(x), len(network.w), dtype=network.dtype)
+        for block in blocks(x, network.width):
+            hidden = network.hidden(x[block], kept[block] if block.stop <= len(kept) else None)
+            torch.addmm(network.w_bias, network.product(hidden), network.w.T, out=scores[block])
+        ctx.save_for_backward(rows, kept, *parameters)
+        ctx.set_materialize_grads(False)
+        if not ctx.needs_input_grad[0]:
+            ctx.mark_non_differentiable(same)
+        return scores.reshape(*rows.shape[:-1], -1), same
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor | None, of_rows: Tensor | None) -> tuple[Tensor | None, ...]:
+        rows, kept, *parameters = ctx.saved_tensors
+        if above is None:
+            return of_rows, *[None] * len(parameters)
+        if torch.is_grad_enabled():  # for second derivatives
+            inputs = [t for t, needed in zip((rows, *parameters), ctx.needs_input_grad, strict=True) if needed]
+            grads = iter(torch.autograd.grad(_plain(rows, *parameters), inputs, above, create_graph=True))
+            first, *others = [next(grads) if needed else None for needed in ctx.needs_input_grad]
+            return first if of_rows is None or first is None else first + of_rows, *others
+        network, x = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1])
+        above, into = above.reshape(len(x), -1), None
+        if ctx.needs_input_grad[0]:  # what the rows' other use made is nobody else's: it is added to
+            into = torch.zeros_like(x) if of_rows is None else of_rows.reshape(x.shape)
+        weight, bias, w, w_bias = (torch.zeros_like(t) for t in network.tensors)
+        for block in blocks(x, network.width):
+            own = above[block]
+            hidden = kept[block] if block.stop <= len(kept) else network.hidden(x[block])
+            slope = network.slope(hidden, own @ network.w)
+            weight.addmm_(slope.T, x[block].to(network.dtype))
+            bias += slope.sum(0)
+            w.addmm_(own.T, network.product(hidden))
+            w_bias += own.sum(0)
+            if into is not None and into.dtype is network.dtype:
+                into[block].addmm_(slope, network.weight)
+            elif into is not None:
+                into[block] += slope @ network.weight
+        V, *U = zip(weight.split(network.hiddens), bias.split(network.hiddens), strict=True)
+        found = [*V, w, w_bias, *(part for half in U for part in half)]
+        return None if into is None else into.reshape(rows.shape), *(part.to(rows.dtype) for part in found)
+
+
+class _Network:
+    """The parameters, V and U side by side, in the type that is computed in."""
+
+    def __init__(self, rows: Tensor, parameters: Sequence[Tensor]) -> None:
+        V, V_bias, w, w_bias, *gate = parameters
+        self.dtype, self.hiddens, self.gates = _wide(rows), len(V), bool(gate)
+        joined = (torch.cat([V, *gate[:1]]), torch.cat([V_bias, *gate[1:]]), w, w_bias)
+        self.tensors = self.weight, self.bias, self.w, self.w_bias = tuple(t.to(self.dtype) for t in joined)
+        self.width, self.nbytes = len(self.weight), len(self.weight) * self.dtype.itemsize
+
+    def hidden(self, rows: Tensor, into: Tensor | None = None) -> Tensor:
+        """tanh(V h), and beside it sigmoid(U h)."""
+        hidden = torch.addmm(self.bias, rows.to(self.dtype), self.weight.T, out=into)
+        hidden[:, : self.hiddens].tanh_()
+        hidden[:, self.hiddens :].sigmoid_()
+        return hidden
+
+    def product(self, hidden: Tensor) -> Tensor:
+        """The product of the two."""
+        return hidden[:, : self.hiddens] * hidden[:, self.hiddens :] if self.gates else hidden
+
+    def slope(self, hidden: Tensor, above: Tensor) -> Tensor:
+        """The gradient of V h and U h from that of the product: t·s has s − t²s, and ts − ts²."""
+        if not self.gates:
+            return above.addcmul(above * hidden, hidden, value=-1)
+        slope, product = torch.empty_like(hidden), self.product(hidden)
+        (t, s), (of_t, of_s) = hidden.split(self.hiddens, 1), slope.split(self.hiddens, 1)
+        torch.addcmul(s, product, t, value=-1, out=of_t).mul_(above)
+        torch.addcmul(product, product, s, value=-1, out=of_s).mul_(above)
+        return slope

@@ -14,6 +14,7 @@ import argparse
 import csv
 import statistics
 from importlib.metadata import distribution
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class Network(nn.Module):
         super().__init__()
         sizes = (features, 256, 128, 64)
         self.rows = nn.Sequential(
-            *(part for a, b in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(a, b), nn.ReLU()))
+            *(part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU()))
         )
         self.pool = AttentionPooling(64, hidden=64, gated=gated)
         self.last = nn.Linear(64, 1)
@@ -89,10 +90,10 @@ def fit(bags: list[Bag], rates: Published, gated: bool, epochs: int) -> Network:
     return network.eval()
 
 
-def accuracies(bags: list[Bag], rates: Published, gated: bool, folds: int, repeats: int, epochs: int) -> list[float]:
+def accuracies(bags: list[Bag], rates: Published, gated: bool, folds: int, repeats: range, epochs: int) -> list[float]:
     """Of each fold of each repeat."""
     found = []
-    for repeat in range(repeats):
+    for repeat in repeats:
         torch.manual_seed(repeat)
         order = torch.randperm(len(bags)).tolist()
         for fold in range(folds):
@@ -133,7 +134,7 @@ def main() -> None:
     for name in options.sets:
         bags, rates = read(name), SETS[name]
         for gated in (False, True):
-            found = accuracies(bags, rates, gated, options.folds, options.repeats, options.epochs)
+            found = accuracies(bags, rates, gated, options.folds, range(options.repeats), options.epochs)
             error = statistics.stdev(found) / len(found) ** 0.5
             kind, published = ("gated", rates.gated) if gated else ("attention", rates.attention)
             print(f"{name}, {kind}: {statistics.mean(found):.3f} ± {error:.3f} (published {published})", flush=True)

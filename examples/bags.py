@@ -50,9 +50,7 @@ class Network(nn.Module):
     def __init__(self, features: int, gated: bool) -> None:
         super().__init__()
         sizes = (features, 256, 128, 64)
-        self.rows = nn.Sequential(
-            *(part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU()))
-        )
+        self.rows = nn.Sequential(*(part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())))
         self.pool = AttentionPooling(64, hidden=64, gated=gated)
         self.last = nn.Linear(64, 1)
 
@@ -78,8 +76,8 @@ def read(name: str) -> list[Bag]:
 def fit(bags: list[Bag], rates: Published, gated: bool, epochs: int) -> Network:
     """A trained network."""
     network = Network(bags[0][0].shape[1], gated)
-    optimiser = torch.optim.SGD(network.parameters(), rates.rate, momentum=0.9, weight_decay=rates.decay)
-    batches = DataLoader(bags, batch_size=8, shuffle=True, collate_fn=collate_bags)
+    optimiser = torch.optim.SGD(network.parameters(), rates.rate, momentum=0.9, weight_decay=rates.decay, fused=True)
+    batches = DataLoader(bags, batch_size=16, shuffle=True, collate_fn=collate_bags)
     for _ in range(epochs):
         for rows, lens, labels in batches:
             optimiser.zero_grad()

@@ -120,6 +120,15 @@ CASES: dict[str, Case] = {
         lambda: scores.Triangular(3.25, learnable=True), _log_kernel(lambda r: (1 - r).clamp(min=0)), compact=True
     ),
     "dot, capped": Case(lambda: scores.Dot(softcap=0.7), lambda p, q, k: 0.7 * torch.tanh((q * k).sum(-1) / 0.7)),
+    "gated": Case(
+        lambda: scores.Gated(FEATURES, HIDDENS),
+        lambda p, q, k: (
+            ((k @ p["V.weight"].T + p["V.bias"]).tanh() * (k @ p["U.weight"].T + p["U.bias"]).sigmoid())
+            @ p["w.weight"][0]
+            + p["w.bias"]
+        ),
+        QUERY_FEATURES,
+    ),
 }
 
 
@@ -506,7 +515,9 @@ def record() -> Iterator[list[str]]:
 # One score of each pair function, and one whose support ends: each has code of its own in an implementation.
 KINDS = ["scaled dot", "additive", "gaussian", "epanechnikov"]
 _KIND_OF = {
-    **dict.fromkeys(["average", "dot", "dot, capped", "scaled dot", "bilinear", "cosine", "vector sum"], "scaled dot"),
+    **dict.fromkeys(
+        ["average", "dot", "dot, capped", "scaled dot", "bilinear", "cosine", "vector sum", "gated"], "scaled dot"
+    ),
     **dict.fromkeys(["gaussian", "gaussian, learned"], "gaussian"),
     **dict.fromkeys(["boxcar", "epanechnikov", "triangular"], "epanechnikov"),
     "additive": "additive",

@@ -362,7 +362,7 @@ def _rows(bags: Tensor, bag_lens: Tensor | None, mask: Tensor | None) -> tuple[T
         raise ValueError(f"mask: got one with bags {tuple(bags.shape)}; expected bag_lens, or bags (B, N, D)")
     if bag_lens is None:
         return bags, torch.tensor([len(bags)], device=bags.device)
-    _check_beside("bag_lens", bag_lens, bags, (torch.int64, torch.int32), (bag_lens.numel(),))
+    _check_beside("bag_lens", bag_lens, bags, (torch.int64, torch.int32), None)
     if can_read_values(bag_lens):
         if bag_lens.numel() and int(bag_lens.min()) < 0:
             raise ValueError(f"bag_lens: got {int(bag_lens.min())}; expected at least 0 rows in each bag")
@@ -372,15 +372,16 @@ def _rows(bags: Tensor, bag_lens: Tensor | None, mask: Tensor | None) -> tuple[T
 
 
 def _check_beside(
-    name: str, tensor: Tensor, bags: Tensor, dtypes: tuple[torch.dtype, ...], shape: Sequence[int]
+    name: str, tensor: Tensor, bags: Tensor, dtypes: tuple[torch.dtype, ...], shape: torch.Size | None
 ) -> None:
     check_dense(name, tensor)
     if tensor.dtype not in dtypes:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {' or '.join(map(str, dtypes))}")
     if tensor.device != bags.device:
         raise ValueError(f"{name}: got a tensor on {tensor.device}; expected {bags.device}, where bags are")
-    if tensor.shape != tuple(shape):
-        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {tuple(shape)}")
+    if tensor.ndim != 1 if shape is None else tensor.shape != shape:
+        wanted = "(B,), one length a bag" if shape is None else str(tuple(shape))
+        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {wanted}")
 
 
 def _bag_of(lens: Tensor) -> Tensor:

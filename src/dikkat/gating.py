@@ -65,7 +65,7 @@ class _Gated(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if not ctx.needs_input_grad[0]:
             ctx.mark_non_differentiable(same)
-        return scores.reshape(*rows.shape[:-1], -1), same
+        return scores.reshape(*rows.shape[:-1], len(network.w)), same
 
     @staticmethod
     def backward(ctx: Any, above: Tensor | None, of_rows: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -78,7 +78,7 @@ class _Gated(torch.autograd.Function):
             first, *others = [next(grads) if needed else None for needed in ctx.needs_input_grad]
             return first if of_rows is None or first is None else first + of_rows, *others
         network, x = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1])
-        above, into = above.reshape(len(x), -1), None
+        above, into = above.reshape(len(x), len(network.w)), None
         if ctx.needs_input_grad[0]:  # what the rows' other use made is nobody else's: it is added to
             into = torch.zeros_like(x) if of_rows is None else of_rows.reshape(x.shape)
         weight, bias, w, w_bias = (torch.zeros_like(t) for t in network.tensors)

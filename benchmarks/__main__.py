@@ -48,6 +48,7 @@ BENCHES = (
     Bench("attention.core", "import time"),
     Bench("attention.additive", "additive and distance attention beside their peers", (), PEERS),
     Bench("attention.small", "small calls beside plain PyTorch, over a grid"),
+    Bench("attention.bags", "bags end to end beside a padded batch and the eager module, a large one in chunks"),
     Bench("attention.pairs", "a bias of pairs beside PyTorch's, a window beside a mask"),
     Bench("attention.ragged", "sequences end to end beside a padded batch and single calls"),
     Bench("attention.host", "a process's first call"),

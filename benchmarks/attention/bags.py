@@ -1,0 +1,165 @@
+"""Pooling of bags end to end, beside a padded batch and the eager module, and a large bag in chunks.
+
+    python -m benchmarks.attention.bags [--bags 8] [--longest 100000] [--seconds 60]
+
+Lengths of bags lie evenly by their logarithm. The eager module is written out as its users have it; torchmil's is measured
+where it is installed. Answers are compared before speeds; a peak is that of a fresh process, beyond what it held before
+the pass, without the gradient of the rows, which is an answer.
+"""
+
+import argparse
+import importlib
+import math
+import statistics
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.kit.report import spread, write
+from benchmarks.kit.turns import measured, once
+from benchmarks.kit.worker import process_status
+from dikkat import AttentionPooling
+
+FEATURES, HIDDEN, CHUNKS = 512, 256, 10
+LARGE = (100_000, 1024)
+MIB = 2**20
+
+
+def eager(pool: AttentionPooling, rows: Tensor, mask: Tensor | None = None) -> Tensor:
+    """(..., n, d) -> (..., d), all hidden features at once."""
+    scores = pool.w(torch.tanh(pool.V(rows)) * torch.sigmoid(pool.U(rows)))
+    if mask is not None:
+        scores = scores.masked_fill(~mask[..., None], -torch.inf)
+    return (scores.mT.softmax(-1) @ rows).squeeze(-2)
+
+
+def both(run: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], list[Tensor]]:
+    """A pass and its gradients."""
+
+    def passed() -> list[Tensor]:
+        out = run()
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), leaves)]
+
+    return passed
+
+
+def torchmil(pool: AttentionPooling) -> nn.Module | None:
+    """Its layer with the same parameters, or None where it is not installed."""
+    try:
+        made = importlib.import_module("torchmil.nn").AttentionPool(pool.V.in_features, HIDDEN, gated=True)
+    except ModuleNotFoundError:
+        return None
+    with torch.no_grad():
+        for its, own in ((made.fc1, pool.V), (made.fc_gated, pool.U), (made.fc2, pool.w)):
+            layer = getattr(its, "module", its)
+            layer.weight.copy_(own.weight)
+            if layer.bias is not None:
+                layer.bias.copy_(own.bias)
+    return made
+
+
+def batch(bags: int, longest: int, seconds: float) -> dict[str, Any]:
+    """A batch of bags whose encoder is frozen: gradients of the parameters."""
+    torch.manual_seed(0)
+    pool = AttentionPooling(FEATURES, HIDDEN)
+    lens = torch.logspace(math.log10(longest / 100), math.log10(longest), bags).round().long()
+    rows, mask = torch.randn(int(lens.sum()), FEATURES), torch.arange(int(lens.max())) < lens[:, None]
+    padded = torch.zeros(*mask.shape, FEATURES)
+    padded[mask] = rows
+    leaves, its = list(pool.parameters()), torchmil(pool)
+    ways: dict[str, Callable[[], list[Tensor]]] = {
+        "dikkat": both(lambda: pool(rows, lens), leaves),
+        "padded, eager": both(lambda: eager(pool, padded, mask), leaves),
+    }
+    if its is not None:
+        ways["padded, torchmil"] = both(lambda: its(padded, mask), [its.fc1.weight])
+    ours = ways["dikkat"]()
+    for name, run in ways.items():
+        came = run()
+        torch.testing.assert_close(came[0], ours[0], rtol=1e-3, atol=1e-5, msg=name)
+        torch.testing.assert_close(came[1], ours[1], rtol=1e-2, atol=1e-4, msg=name)
+    samples = measured({name: once(run) for name, run in ways.items()}, seconds)
+    took = {name: [s / n for s, n in rounds] for name, rounds in samples.items()}
+    ratios = {name: spread([a / b for a, b in zip(of, took["dikkat"], strict=True)]) for name, of in took.items()}
+    found = {
+        "rows": len(rows),
+        "padded rows": mask.numel(),
+        "seconds": {n: statistics.median(t) for n, t in took.items()},
+    }
+    return found | {"times as long": ratios}
+
+
+def large(learns: bool) -> tuple[Tensor, dict[str, Callable[[], list[Tensor]]]]:
+    """A large bag, whole and in chunks."""
+    torch.manual_seed(0)
+    pool = AttentionPooling(LARGE[1], HIDDEN)
+    bag = torch.randn(LARGE, requires_grad=learns)
+    chunks = [chunk.detach().requires_grad_(learns) for chunk in bag.split(LARGE[0] // CHUNKS)]
+    leaves = list(pool.parameters())
+    own, parts = ([bag], chunks) if learns else ([], [])
+    ways = {
+        "eager": both(lambda: eager(pool, bag)[None], [*leaves, *own]),
+        "dikkat": both(lambda: pool(bag), [*leaves, *own]),
+        "dikkat, ten chunks": both(lambda: pool.in_chunks(chunks), [*leaves, *parts]),
+    }
+    return bag, ways
+
+
+def peak(learns: bool, name: str) -> float:
+    """MiB at the peak of a pass, beyond what was there before and the gradient of the rows."""
+    bag, ways = large(learns)
+    pool = AttentionPooling(64, 64)
+    both(lambda: pool(torch.randn(999, 64)), list(pool.parameters()))()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far
+    before = process_status("VmRSS")
+    ways[name]()
+    return (process_status("VmHWM") - before - learns * bag.nbytes) / MIB
+
+
+def whole(learns: bool, seconds: float) -> dict[str, Any]:
+    ways = large(learns)[1]
+    expected = ways["eager"]()
+    size = [t.abs().max().item() for t in expected]
+    errors = {}
+    for name in list(ways)[1:]:
+        came = ways[name]()
+        count = len(expected) - learns
+        pairs = [*zip(came[:count], expected[:count], strict=True)]
+        pairs += [(torch.cat(came[count:]), expected[-1])] if learns else []
+        errors[name] = max((a - b).abs().max().item() / s for (a, b), s in zip(pairs, size, strict=True))
+    samples = measured({name: once(run) for name, run in ways.items()}, seconds)
+    took = {name: [s / n for s, n in rounds] for name, rounds in samples.items()}
+    ratios = {name: spread([a / b for a, b in zip(took["eager"], of, strict=True)]) for name, of in took.items()}
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:
+        peaks = {name: fresh.submit(peak, learns, name).result() for name in ways}
+    return {
+        "seconds": {name: statistics.median(of) for name, of in took.items()},
+        "times as quick as eager": ratios,
+        "largest difference, of the largest": errors,
+        "MiB at the peak": peaks,
+        "share of eager's peak": {name: of / peaks["eager"] for name, of in peaks.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--bags", type=int, default=8)
+    parser.add_argument("--longest", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each comparison")
+    options = parser.parse_args()
+    found = {
+        "a large bag": whole(False, options.seconds),
+        "a large bag whose rows have a gradient": whole(True, options.seconds),
+        "bags": {"number": options.bags, "longest": options.longest}
+        | batch(options.bags, options.longest, options.seconds),
+    }
+    print(write("bags", found, "torchmil").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.attention.bags [--bags 8] [--longest 100000] [--seconds 60]
 
-Lengths of bags lie evenly by their logarithm. The eager module is written out as its users have it; torchmil's is measured
-where it is installed. Answers are compared before speeds; a peak is that of a fresh process, beyond what it held before
-the pass, without the gradient of the rows, which is an answer.
+Lengths of bags lie evenly by their logarithm. The eager module is written out as its users have it; torchmil's is
+measured where it is installed. Answers are compared before speeds; a peak is that of a fresh process, beyond what it
+held before the pass, without the gradient of the rows, which is an answer.
 """
 
 import argparse

@@ -111,7 +111,7 @@ class AttentionPooling(nn.Module):
         output = self._heads(pooled.mean.to(bags.dtype), 1)
         if not return_weights and top_k is None:
             return output
-        bag = _bag_of(lens)
+        bag = _bag_of(lens, len(rows))
         weights = _weights(_shares(scores, bag, len(lens))[0], pooled.total, bag)
         top = None if top_k is None else self._heads(_largest(weights.detach(), bag, lens, mask, top_k), 1)
         return PooledBags(
@@ -384,9 +384,9 @@ def _check_beside(
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {wanted}")
 
 
-def _bag_of(lens: Tensor) -> Tensor:
-    """The bag of each row, (N,)."""
-    return torch.arange(len(lens), device=lens.device).repeat_interleave(lens)
+def _bag_of(lens: Tensor, number: int) -> Tensor:
+    """The bag of each of so many rows; its shape does not depend on what `lens` holds, so that it compiles."""
+    return torch.searchsorted(lens.cumsum(0), torch.arange(number, device=lens.device), right=True)
 
 
 def _firsts(lens: Tensor) -> Tensor:
@@ -410,7 +410,7 @@ def _largest(weights: Tensor, bag: Tensor, lens: Tensor, mask: Tensor | None, nu
 
 def pool(scores: Tensor, rows: Tensor, lens: Tensor) -> Pooled:
     """The softmax of scores (N, K) over each bag, and the mean of its rows: mean (B, K, D), peak and total (B, K)."""
-    bag = _bag_of(lens)
+    bag = _bag_of(lens, len(rows))
     if not is_eager():
         return _plain(scores, rows, bag, len(lens))
     return Pooled(*_Pool.apply(scores, rows, bag, lens))  # type: ignore[no-untyped-call]

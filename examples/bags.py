@@ -114,7 +114,8 @@ def draw(bags: list[Bag], network: Network, path: Path) -> None:
     axes = figure.subplots(2, 3, sharey=True)
     for place, (weights, label) in enumerate(zip(pooled.weights.split(lens.tolist()), labels, strict=True)):
         axis = axes.flat[place]
-        axis.bar(range(len(weights)), weights.sort(descending=True).values.tolist(), color="#4c72b0" if label else "#999999")
+        heights = weights.sort(descending=True).values.tolist()
+        axis.bar(range(len(heights)), heights, color="#4c72b0" if label else "#999999")
         axis.axhline(1 / len(weights), color="#c44e52", linewidth=0.8)
         axis.set_title(f"{len(weights)} rows, {'positive' if label else 'negative'}", fontsize=10)
     figure.supxlabel("rows of a bag, by weight; the line is the mean")

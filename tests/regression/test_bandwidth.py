@@ -150,7 +150,7 @@ def test_a_criterion_without_end_ends_no_search():
     for _ in range(60):  # to where it becomes infinite, as nearly every row has a place of its own
         middle = (low + high) / 2
         low, high = (low, middle) if math.isfinite(criterion(np.full(3, middle)).error) else (middle, high)
-    box = bandwidth._box(criterion.joined, False)
+    box = bandwidth._box(criterion)
     for step in np.geomspace(1e-14, 1e-2, 25):
         path = bandwidth._descend(criterion, criterion(np.full(3, high + step)), box, 1e-5)
         assert np.isfinite(path.last.t).all()

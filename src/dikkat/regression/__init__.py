@@ -3,7 +3,9 @@
 from dikkat.extras import needing
 
 with needing("regression"):
+    from dikkat.regression.classifier import KernelClassifier
     from dikkat.regression.curves import Smooth, lowess, smooth
+    from dikkat.regression.density import KernelDensity
     from dikkat.regression.estimator import KernelRegressor, NadarayaWatson
 
-__all__ = ["KernelRegressor", "NadarayaWatson", "Smooth", "lowess", "smooth"]
+__all__ = ["KernelClassifier", "KernelDensity", "KernelRegressor", "NadarayaWatson", "Smooth", "lowess", "smooth"]

@@ -1,6 +1,7 @@
 """Choice of the bandwidths and of a line's ridge: numbers, rules of thumb, or the least leave-one-out squared error."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -25,7 +26,6 @@ _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwi
 _ROUGH = 1e-5  # that of a first descent on the sample
 _ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
 _COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of how many rows differ
-_RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that leaves nothing of a slope
 
 
 class Chosen(NamedTuple):
@@ -53,6 +53,14 @@ class _Candidate(NamedTuple):
     neighbors: int | None
 
 
+class Path(NamedTuple):
+    """The accepted steps of a descent, its last trial, and its estimate of the second derivatives, (d, d)."""
+
+    steps: list[Step]
+    last: Trial
+    curve: Array
+
+
 def choose(
     joined: Joined,
     bandwidth: str | float | ArrayLike,
@@ -68,15 +76,24 @@ def choose(
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
     """
-    size, limits = joined.features, np.finfo(joined.x.dtype)
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if isinstance(bandwidth, str) and bandwidth in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
         known = None if free else amount
         return search(joined, profile, degree, device, known, cast(Searched, bandwidth), neighbors, folds)
     count = cast(int | None, neighbors)  # "auto" is for searches
+    return Chosen(settled(joined, bandwidth, profile), amount, [], count)
+
+
+def settled(joined: Joined, bandwidth: str | float | ArrayLike, profile: Profile) -> Array:
+    """The bandwidths by a rule of thumb, or as they were given.
+
+    Raises:
+        ValueError: As of `choose`.
+    """
     if isinstance(bandwidth, str):
-        return Chosen(rule_of_thumb(joined, cast(Rule, bandwidth), profile), amount, [], count)
+        return rule_of_thumb(joined, cast(Rule, bandwidth), profile)
+    size, limits = joined.features, np.finfo(joined.x.dtype)
     given = np.asarray(bandwidth, dtype=np.float64)
     if given.ndim and given.shape != (size,):
         raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")
@@ -85,7 +102,7 @@ def choose(
             f"bandwidth: got {bandwidth!r}; expected in {limits.dtype}, the dtype of X: from {limits.tiny} to "
             f"{limits.max}. Bring X to another unit"
         )
-    return Chosen(np.full(size, given), amount, [], count)
+    return np.full(size, given)
 
 
 def search(
@@ -151,22 +168,33 @@ def _searched(
     folds: list[Fold] | None,
 ) -> _Candidate:
     """The best bandwidths of the Gaussian kernel with one number of neighbours."""
-    count, size = len(joined.x), joined.features
     if folds is not None:
         levels: list[Criterion] = [Held(joined, folds, "gaussian", degree, device, ridge, neighbors)]
     else:
         factors = None if neighbors is None else Factors(joined, neighbors)
-        room = _room(len(joined.feature), degree)
-        # A sample of ten times as many rows is worth it where all are ten times as many again.
-        rooms = [room, *[10 * room for _ in range(100 * room <= count)]]
-        rows = [*(joined.some(_sample(joined, each)) for each in rooms if each < count), joined]
-        levels = [Criterion(each, "gaussian", degree, device, ridge, by, factors, MOST) for each in rows]
-    rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined, ridge is None)
-    if ridge is None:
-        rule = np.append(rule, math.log(RIDGE))
-    grow = np.log(count / len(levels[0].joined.x)) / (4 + size) * box.width
-    steps, last, _ = _descent(levels, _starts(levels[0], rule + grow, box), box)
+        levels = [
+            Criterion(each, "gaussian", degree, device, ridge, by, factors, MOST) for each in samples(joined, degree)
+        ]
+    steps, last, _ = least(levels)
     return _Candidate(levels[-1], steps, last, neighbors)
+
+
+def samples(joined: Joined, degree: int) -> list[Joined]:
+    """Samples of the rows, of more and more, and all of them."""
+    count, room = len(joined.x), _room(len(joined.feature), degree)
+    # A sample of ten times as many rows is worth it where all are ten times as many again.
+    rooms = [room, *[10 * room for _ in range(100 * room <= count)]]
+    return [*(joined.some(_sample(joined, each)) for each in rooms if each < count), joined]
+
+
+def least(levels: Sequence[Criterion]) -> Path:
+    """The path to the least criterion over all rows, by way of samples of more and more."""
+    first, joined = levels[0], levels[-1].joined
+    rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(levels[-1])
+    if first.ridge is None:
+        rule = np.append(rule, math.log(first.ridges[1]))
+    grow = np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features) * box.width
+    return _descent(levels, _starts(first, rule + grow, box), box)
 
 
 def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -286,33 +314,26 @@ class _Box(NamedTuple):
         return np.clip(t, self.low, self.high)
 
 
-def _box(joined: Joined, with_ridge: bool) -> _Box:
+def _box(criterion: Criterion) -> _Box:
     """The box of t, perhaps with log ρ behind it: where that is high, no slope counts. A constant feature is fixed."""
+    joined = criterion.joined
     limits = np.tile(beyond(joined), (3, 1))
     for c, column in enumerate(joined.x.T[: joined.numbers].astype(np.float64)):
         values = np.unique(column)
         if len(values) > 1:
             width = np.ptp(values)
-            limits[:, c] = NARROWEST * np.diff(values).min(), 3 * width, WIDEST * width
+            limits[:, c] = criterion.narrowest * np.diff(values).min(), 3 * width, WIDEST * width
     coded = varying(joined) & (np.arange(joined.features) >= joined.numbers)
     limits[:, coded] = np.array([[NARROWEST], [3], [WIDEST]])  # two categories, or two neighbours in order, are 1 apart
     low, far, high = np.log(within_dtype(limits, joined.x.dtype))
-    box, (least, most) = _Box(low, far, high, np.ones_like(low)), np.log(_RIDGES)
-    if not with_ridge:
+    box, (floor, _, most) = _Box(low, far, high, np.ones_like(low)), np.log(criterion.ridges)
+    if criterion.ridge is not None:
         return box
-    return _Box(*(np.append(each, end) for each, end in zip(box, (least, most, most, 0.0), strict=True)))
+    return _Box(*(np.append(each, end) for each, end in zip(box, (floor, most, most, 0.0), strict=True)))
 
 
-class _Path(NamedTuple):
-    """The accepted steps of a descent, its last trial, and its estimate of the second derivatives, (d, d)."""
-
-    steps: list[Step]
-    last: Trial
-    curve: Array
-
-
-def _descent(levels: list[Criterion], starts: list[Trial], box: _Box) -> _Path:
-    """The path from the best start to the minimum over all rows, by way of samples of more and more."""
+def _descent(levels: Sequence[Criterion], starts: list[Trial], box: _Box) -> Path:
+    """The path from the best start."""
     rough = _rough(levels[0], starts, box)
     if len(levels) == 1:
         fine = [_descend(levels[0], path.last, box, _FINE, path.curve) for path in rough[:2]]
@@ -327,9 +348,9 @@ def _descent(levels: list[Criterion], starts: list[Trial], box: _Box) -> _Path:
     return paths[0]
 
 
-def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
+def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[Path]:
     """The distinct descents from the starts, the best first."""
-    distinct: list[_Path] = []
+    distinct: list[Path] = []
     for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=attrgetter("last.error")):
         if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):
             distinct.append(path)
@@ -379,7 +400,7 @@ def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Tri
     return [*result, trial]
 
 
-def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
+def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> Path:
     """Quasi-Newton steps (BFGS) in a box, until the next one promises less than a share of the error.
 
     By hand, since SciPy's L-BFGS-B in its place looks at 2.3 times as many pairs of rows on curves of 2,500 points in 1
@@ -393,7 +414,7 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
     slope, guess = criterion.gradient(start)
     hopeless = not start.error < HOPELESS * criterion.variance
     if hopeless or not (np.isfinite(slope).all() and np.isfinite(guess).all()):  # nothing leads on from there
-        return _Path(steps, trial, np.eye(len(slope)))
+        return Path(steps, trial, np.eye(len(slope)))
     if curve is None:
         curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))
     for _ in range(_STEPS):
@@ -407,10 +428,10 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
         steps.append(following.step())
         after, _ = criterion.gradient(following)
         if not np.isfinite(after).all():
-            return _Path(steps, following, curve)
+            return Path(steps, following, curve)
         curve = _updated(curve, following.t - trial.t, after - slope)
         trial, slope = following, after
-    return _Path(steps, trial, curve)
+    return Path(steps, trial, curve)
 
 
 def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:

@@ -49,6 +49,10 @@ class Column(NamedTuple):
             return str(self.moment(value).astype("datetime64[m]")).removesuffix("T00:00")
         return f"{value:.4g}"
 
+    def cell(self, value: float) -> Any:
+        """The cell that a number stands for."""
+        return self.levels[round(value)] if self.coded else self.moment(value) if self.kind == "date" else value
+
     def moment(self, value: float) -> np.datetime64:
         """The moment that so many days stand for."""
         return np.datetime64(self.origin, "us") + np.timedelta64(round(value * _DAY), "us")

@@ -41,8 +41,9 @@ import torch
 
 from dikkat.cpu.moments.launch import Profile, Window
 from dikkat.regression.factors import Factors
-from dikkat.regression.joined import Array, Joined
+from dikkat.regression.joined import NARROWEST, Array, Joined
 from dikkat.regression.local import (
+    RIDGE,
     Points,
     local_fit,
     moments,
@@ -103,7 +104,14 @@ class Criterion:
     """The criterion as a function of t = log σ, and its gradient where K is smooth.
 
     With `ridge` None the last of t is log ρ. It is infinite from `most` degrees of freedom a row on.
+
+    Attributes:
+        narrowest: The least σ of a number that is searched for, over the least gap between two of its values.
+        ridges: The least ρ, the first and the largest: by 0.001 no slope explodes, and 10⁶ leaves nothing of a slope.
     """
+
+    narrowest = NARROWEST
+    ridges = 1e-3, RIDGE, 1e6
 
     def __init__(
         self,
@@ -137,15 +145,7 @@ class Criterion:
 
     def __call__(self, t: Array) -> Trial:
         """The error at one t."""
-        window, rows, pieces = self.window(t), torch.arange(len(self.points.key), device=self.device), []
-        for part in parts(len(rows), self.points.columns(self.degree)):
-            near = window.of(part)
-            around = moments(
-                self.points.key[part], self.points, near, degree=self.degree, exclude=rows[part], ordered=True
-            )
-            fit = local_fit(around, self._ridge(t, near))
-            pieces.append((around.lse, fit.row, fit.theta))  # without the moments, which are much larger
-        lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True)) if len(pieces) > 1 else pieces[0]
+        lse, row, theta = self._fits(t)
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
@@ -163,6 +163,19 @@ class Criterion:
                 error = residual * math.exp(min((1 + freedom / self.total) / free - 1, 600.0))
             error = error if error < HOPELESS * self.variance else math.inf
         return replace(trial, error=error)
+
+    def _fits(self, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The lse (n,), row (n, k) and θ (n, k, v) of the fit at each unique row without it."""
+        window, rows, pieces = self.window(t), torch.arange(len(self.points.key), device=self.device), []
+        for part in parts(len(rows), self.points.columns(self.degree)):
+            near = window.of(part)
+            around = moments(
+                self.points.key[part], self.points, near, degree=self.degree, exclude=rows[part], ordered=True
+            )
+            fit = local_fit(around, self._ridge(t, near))
+            pieces.append((around.lse, fit.row, fit.theta))  # without the moments, which are much larger
+        lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True)) if len(pieces) > 1 else pieces[0]
+        return lse, row, theta
 
     @cached_property
     def _with_zeros(self) -> Points:

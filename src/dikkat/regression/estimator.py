@@ -5,30 +5,25 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dikkat.cpu.moments.launch import Profile
 from dikkat.errors import InputError
 from dikkat.regression import collections, effects, files, intervals
 from dikkat.regression.bandwidth import Searched, choose
-from dikkat.regression.columns import encoded, warn_of_unseen
+from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.dependence import errors_are_alike
-from dikkat.regression.factors import Factors
 from dikkat.regression.folds import Membership, folds_of, membership
-from dikkat.regression.joined import Array, Joined, Rows
-from dikkat.regression.smoother import Smoother
+from dikkat.regression.joined import Array, Rows
 from dikkat.regression.validation import (
-    DTYPES,
     Neighbors,
     Order,
     check_count,
@@ -36,7 +31,6 @@ from dikkat.regression.validation import (
     check_folds,
     check_neighbors,
     check_settings,
-    check_size,
     checked_bandwidth,
     checked_coverage,
     checked_rows,
@@ -47,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
     r"""Kernel regression: attention pooling over the training rows, with a bandwidth that is found from them.
 
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
@@ -250,33 +244,6 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         if len(lost):
             deviation[~reached] = smoother.nearest_deviation(lost)
         return self._output(mean), self._output(deviation)
-
-    def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
-        """The attention of each query to each training row: the kernel's weights, which sum to 1.
-
-        For the order "constant", the weights times `y_train_` are the estimate.
-
-        Args:
-            X: (n, d).
-            top_k: How many of the largest weights to keep in each row; None for all.
-
-        Returns:
-            (n, m), the training rows in the order in which they were given, those of weight 0 with 0; with `top_k` a
-            `scipy.sparse.csr_array`, for which all weights exist for some rows at a time only. A query out of reach has
-            the weights of the nearest row.
-
-        Raises:
-            ValueError: As for `predict`; a `top_k` that is not a whole number of at least 1.
-
-        Example:
-            >>> model = NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
-            >>> model.attention_weights([[0.5], [0.0]])
-            array([[0.5       , 0.5       , 0.        ],
-                   [0.57142857, 0.42857143, 0.        ]])
-        """
-        check_count("top_k", top_k)
-        query = self._query(X)
-        return self._current().attention(query, self.sample_weight_, top_k)
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         r"""The derivative of the estimate with respect to each number, its marginal effect.
@@ -488,32 +455,6 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         ax.set_ylabel(self.target_name_ or "y")
         return ax
 
-    def effective_neighbors(self, X: ArrayLike) -> Array:
-        r"""The number of training rows that have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
-
-        Args:
-            X: (n, d).
-
-        Returns:
-            (n,): between 1 and the number of rows, where these have weight 1. Out of reach, the nearest ones count.
-
-        Raises:
-            ValueError: As for `predict`.
-
-        Source: Kish 1965, chapter 11, of weights.
-
-        Example:
-            >>> model = NadarayaWatson("epanechnikov", bandwidth=1.5).fit([[0.0], [1.0], [5.0]], [1, 2, 3])
-            >>> model.effective_neighbors([[0.5]])
-            array([2.])
-        """
-        query, smoother = self._query(X), self._current()
-        count = smoother.neighbors(query)
-        lost = count == 0
-        if lost.any():
-            count[lost] = (smoother.nearest(query[lost]) > 0) @ smoother.joined.weight
-        return count.astype(self.X_train_.dtype)
-
     def effective_degrees_of_freedom(self) -> float:
         """The trace of the smoother matrix over the training rows.
 
@@ -529,38 +470,6 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         """
         check_is_fitted(self)
         return self._current().trace()
-
-    def log_density(self, X: ArrayLike) -> Array:
-        r"""The logarithm of the kernel density of the training rows at each query.
-
-        $$ \log \frac{1}{\sum_j w_j} \sum_j w_j \frac{k_d}{\prod_c \sigma_c} K(\lVert (x - x_j)/\sigma \rVert) , $$
-
-        the log-sum-exp of the attention, with $k_d$ such that K integrates to 1 over d dimensions: $(2\pi)^{-d/2}$ for
-        the Gaussian, and $(d + 2)/(2 V_d)$ for Epanechnikov's with $V_d$ the volume of the unit ball. Beside categories
-        it is the density of the numbers times the probability of the categories: Aitchison and Aitken's kernel is 1 − λ
-        for the same one. With `neighbors` σ is that at x, and the integral not quite 1.
-
-        Args:
-            X: (n, d).
-
-        Returns:
-            (n,); −∞ where no row reaches and of a category that was not there in `fit`, which has no probability.
-
-        Raises:
-            ValueError: As for `predict`; ordered features.
-
-        Source: Silverman 1986, section 4.2.
-
-        Example:
-            >>> NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
-            array([-1.04536777])
-        """
-        query, smoother = self._query(X), self._current()
-        if any(column.kind == "ordered" for column in self.columns_):
-            raise ValueError("ordered_features: got some, whose kernel does not sum to 1; expected none for a density")
-        own = [-np.log1p(-self.bandwidth_[j]) for j, column in enumerate(self.columns_) if column.coded]
-        density: Array = smoother.log_density(query) - sum(own)
-        return density.astype(self.X_train_.dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in one `.safetensors` file, whole or not at all.
@@ -628,14 +537,6 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         tags.target_tags.multi_output = True
         return tags
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: each for name, each in super().__getstate__().items() if name != "_smoother"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if hasattr(self, "X_train_"):
-            self._smoother = self._smoothed(self._rows.joined())
-
     def _learn(
         self,
         X: ArrayLike,
@@ -651,7 +552,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
         check_folds(self.cv, groups, self.bandwidth)
         check_device(self.device)
-        _check_at_hand(X=X, y=y, sample_weight=sample_weight)
+        check_at_hand(X=X, y=y, sample_weight=sample_weight)
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
         name = getattr(y, "name", None)
@@ -699,51 +600,6 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             history_=[{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in chosen.steps],
         )  # fmt: skip
 
-    def _with(self, rows: Rows, joined: Joined, **attributes: Any) -> Self:
-        """Another estimator with these settings, with rows and the attributes that were found for them."""
-        other, outputs = object.__new__(type(self)), 1 if rows.y.ndim == 1 else rows.y.shape[1]
-        attributes |= dict(zip(("X_train_", "y_train_", "sample_weight_", "columns_"), rows, strict=True))
-        other.__dict__ = vars(self) | attributes | {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
-        other._smoother = other._smoothed(joined)
-        return other
-
-    @property
-    def _rows(self) -> Rows:
-        return Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_)
-
-    def _smoothed(self, joined: Joined) -> Smoother:
-        """The object that answers, and is kept in no file."""
-        factors = None if self.neighbors_ is None else Factors(joined, self.neighbors_)
-        sigma = self._rows.coding.widths(self.bandwidth_)[joined.feature]
-        degree, device = int(self.order_ == "linear"), torch.device(self.device)
-        folds = None if self.folds_ is None else folds_of(self._rows, joined, self.folds_)
-        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, device, factors, folds)
-
-    def _current(self) -> Smoother:
-        """The smoother, on the device of now, which may change after `fit`."""
-        if str(self.device) != str(self._smoother.device):
-            check_device(self.device)
-            self._smoother = replace(self._smoother, device=torch.device(self.device))
-        return self._smoother
-
-    def _query(self, X: ArrayLike) -> Array:
-        """Queries in coordinates, checked, in the dtype of the training rows."""
-        check_is_fitted(self)
-        _check_at_hand(X=X)
-        columns, dtype = self.columns_, self.X_train_.dtype
-        with np.errstate(over="ignore", invalid="ignore"):
-            if columns:
-                validate_data(self, X, skip_check_array=True, reset=False)
-                names = _get_feature_names(X)
-                query: Array = check_array(encoded(X, columns, names), dtype=DTYPES, estimator=self, input_name="X")
-                warn_of_unseen(query, columns, names)
-            else:
-                query = validate_data(self, X, dtype=DTYPES, reset=False)
-        if query.dtype != dtype:
-            check_size("X", query, float(np.finfo(dtype).max), dtype)
-        query = np.ascontiguousarray(query, dtype)
-        return self._rows.coding.coordinates(query) if columns else query
-
     def _output(self, answer: Array) -> Array:
         shaped = answer[:, 0] if self.y_train_.ndim == 1 else answer
         return shaped.astype(self.X_train_.dtype)
@@ -784,15 +640,3 @@ class NadarayaWatson(KernelRegressor):
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, device=device,
             categorical_features=categorical_features, ordered_features=ordered_features, cv=cv,
         )  # fmt: skip
-
-
-def _check_at_hand(**given: object) -> None:
-    """Refuse collections and frames that are still to be made."""
-    for name, each in given.items():
-        if hasattr(each, "__dask_graph__"):
-            raise InputError(
-                f"{name}: got a Dask collection; expected rows at hand, such as `.sample(frac=0.01).compute()`. A "
-                "fitted model's predict takes collections"
-            )
-        if hasattr(each, "collect_schema") and hasattr(each, "lazy") and not hasattr(each, "to_numpy"):
-            raise InputError(f"{name}: got a {type(each).__name__}; expected the frame that its `.collect()` makes")

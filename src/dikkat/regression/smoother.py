@@ -124,6 +124,18 @@ class Smoother:
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
+    def shares(self, query: Array, doubt: float, prior: Array) -> Array:
+        """The means (n, v), as if so many more rows of the values `prior`, (v,), were there."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(part)
+            around = moments(part, self._wide, window)
+            around = without_unseen(around, self.joined, part, window.bandwidth)
+            mass, known = around.lse.exp()[:, None], torch.tensor(prior - self.joined.origin).to(part)
+            return ((mass * around.value.nan_to_num(0.0) + doubt * known) / (mass + doubt),)
+
+        return self._by_parts(query, self._wide, work)[0] + self.joined.origin
+
     def deviation(self, query: Array) -> Array:
         """The deviation of single values from the estimates, (n, v), at queries with rows in reach."""
 

@@ -22,15 +22,14 @@ Neighbors = int | Literal["auto"] | None
 DTYPES = [np.float64, np.float32]
 _LEAST = 1e-150  # whose square is a number
 _RULES = (*get_args(Rule), *get_args(Searched))
+LIKELIHOOD = (*get_args(Rule), "auto")
+"""The rules and the search of estimators whose criterion is a likelihood."""
 
 
 def check_settings(kernel: object, bandwidth: object, order: object, ridge: object, neighbors: object = None) -> None:
     """The settings that a file holds too: all but the device, which is the machine's own."""
-    for name, given, names in (("kernel", kernel, Profile), ("order", order, Order)):
-        if not isinstance(given, str) or given not in get_args(names):
-            raise ValueError(f"{name}: got {given!r}; expected {_listed(get_args(names))}")
-    if not (isinstance(bandwidth, str) and bandwidth in _RULES) and not _are_positive(bandwidth):
-        raise _not_positive(bandwidth)
+    check_kernel(kernel, bandwidth)
+    _check_name("order", order, get_args(Order))
     amount = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
     if not (amount or (isinstance(ridge, str) and ridge == "auto")):
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
@@ -46,6 +45,18 @@ def check_settings(kernel: object, bandwidth: object, order: object, ridge: obje
             f"neighbors: got 'auto' with the bandwidth {bandwidth!r}; expected one that is searched for, "
             f"{_listed(get_args(Searched))}, or a number of neighbours"
         )
+
+
+def check_kernel(kernel: object, bandwidth: object, rules: tuple[str, ...] = _RULES) -> None:
+    """Refuse a kernel that is none, and bandwidths that are neither positive nor by a rule or search of these."""
+    _check_name("kernel", kernel, get_args(Profile))
+    if not (isinstance(bandwidth, str) and bandwidth in rules) and not _are_positive(bandwidth):
+        raise _not_positive(bandwidth, rules)
+
+
+def _check_name(name: str, given: object, names: tuple[str, ...]) -> None:
+    if not isinstance(given, str) or given not in names:
+        raise ValueError(f"{name}: got {given!r}; expected {_listed(names)}")
 
 
 def check_neighbors(neighbors: object, joined: Joined) -> None:
@@ -105,7 +116,7 @@ def checked_coverage(given: object) -> float:
 
 
 def checked_rows(
-    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, before: Rows | None
+    estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, before: Rows | None = None
 ) -> Rows:
     """Rows to learn from, behind those of before if there were some; scikit-learn sets d and the names of columns."""
     reset, names = before is None, _get_feature_names(X)
@@ -214,10 +225,10 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
     return np.full(size, given) if columns else bandwidth
 
 
-def _not_positive(bandwidth: object) -> ValueError:
+def _not_positive(bandwidth: object, rules: tuple[str, ...] = _RULES) -> ValueError:
     return ValueError(
         f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or one of "
-        f"{_listed(_RULES)}"
+        f"{_listed(rules)}"
     )
 
 

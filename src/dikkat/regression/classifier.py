@@ -1,0 +1,167 @@
+"""The classifier: the shares of the classes about a query."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+from dikkat.cpu.moments.launch import Profile
+from dikkat.regression.base import KernelModel, check_at_hand
+from dikkat.regression.joined import Array, Rows
+from dikkat.regression.likelihood import LogLoss
+from dikkat.regression.validation import LIKELIHOOD, check_device, check_kernel
+
+
+class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
+    r"""Classification by attention: the shares of the classes among the rows about a query, with a learned bandwidth.
+
+    $$ p_c(x) = \frac{\sum_{j \in c} w_j K(r_j) + \alpha\,\pi_c}{\sum_j w_j K(r_j) + \alpha},
+    \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
+
+    with $\pi_c$ the share of the class among all rows, each class counted once more. Far from all rows that is all that
+    is known, and the answer. Weights of rows count as repeats.
+
+    Args:
+        kernel: "gaussian" or "epanechnikov", as of `KernelRegressor`.
+        bandwidth: σ in the units of X: "auto", for each feature the one with the least leave-one-out log-loss, with the
+            same penalty on degrees of freedom as `KernelRegressor`'s; "silverman" or "scott", rules of thumb; or a
+            positive number, or (d,) numbers.
+        prior: α, how many rows' worth the shares among all rows count: a positive number; or "auto", with a
+            bandwidth that is searched for the one that the search finds, and 1 otherwise.
+        device: Where to compute: "cpu", "cuda" or "cuda:1".
+        categorical_features: Columns of categories, as of `KernelRegressor`.
+        ordered_features: Columns of ordered categories, as of `KernelRegressor`.
+
+    Attributes:
+        classes_: (C,), sorted.
+        bandwidth_: (d,), σ of numbers and λ of categories.
+        prior_: α.
+        class_prior_: (C,), π.
+        history_: The accepted steps of a search: {"bandwidth": (d,) list, "error": the penalised log-loss}.
+        columns_: What each column is, where not all are numbers.
+        n_features_in_: d.
+        feature_names_in_: (d,), where X was a frame whose columns have names.
+        X_train_: (n, d), of a category the index of each cell's level.
+        y_train_: (n, C), 1 for the class of each row and 0 elsewhere.
+        sample_weight_: (n,).
+
+    Source: Li and Racine 2007, chapter 5; the criterion is in `dikkat.regression.likelihood`.
+
+    Example:
+        >>> x = [[0.0], [0.5], [1.0], [3.0], [3.5], [4.0]]
+        >>> model = KernelClassifier().fit(x, ["low", "low", "low", "high", "high", "high"])
+        >>> model.predict([[0.8], [3.2]]).tolist()
+        ['low', 'high']
+    """
+
+    def __init__(
+        self,
+        kernel: Profile = "gaussian",
+        *,
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto"] = "auto",
+        prior: float | Literal["auto"] = "auto",
+        device: str = "cpu",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+    ) -> None:
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.prior = prior
+        self.device = device
+        self.categorical_features = categorical_features
+        self.ordered_features = ordered_features
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Keep the training rows, and find the bandwidth and the prior.
+
+        Where that fails or is interrupted, the estimator is as it was.
+
+        Args:
+            X: (n, d), finite numbers, or a frame.
+            y: (n,), the class of each row.
+            sample_weight: (n,), at least 0 and not all 0; None for once each.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: A setting that is not allowed, data that do not fit, y that is no class.
+        """
+        check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
+        if (isinstance(self.prior, bool | str) and self.prior != "auto") or not (
+            self.prior == "auto" or self.prior > 0
+        ):
+            raise ValueError(f"prior: got {self.prior!r}; expected a positive number of rows, or 'auto'")
+        check_device(self.device)
+        check_at_hand(X=X, y=y, sample_weight=sample_weight)
+        if y is None:
+            return self._exchanged(X, None, sample_weight)
+        labels = column_or_1d(y, warn=True)
+        assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
+        check_classification_targets(labels)
+        classes, label = np.unique(labels, return_inverse=True)
+        return self._exchanged(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
+
+    def _fitted(self, rows: Rows) -> Self:
+        given = None if self.prior == "auto" else float(self.prior)
+        make = partial(LogLoss, device=torch.device(self.device), prior=given)
+        other, doubt = self._by_likelihood(rows, make, known=len(self.classes_) == 1)
+        other.prior_ = doubt if given is None else given
+        mass = rows.weight.astype(np.float64) @ rows.y + 1
+        other.class_prior_ = mass / mass.sum()
+        return other
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """The probability of each class at each query.
+
+        Args:
+            X: (n, d).
+
+        Returns:
+            (n, C), in the order of `classes_`; they sum to 1.
+
+        Raises:
+            ValueError: Other features than in `fit`, or data that are not finite.
+
+        Example:
+            >>> model = KernelClassifier(bandwidth=1.0, prior=1.0).fit([[0.0], [4.0]], ["a", "b"])
+            >>> model.predict_proba([[0.0], [2.0]]).round(2)
+            array([[0.75, 0.25],
+                   [0.5 , 0.5 ]])
+        """
+        query = self._query(X)
+        shares = self._current().shares(query, self.prior_, self.class_prior_).clip(0)
+        result: Array = (shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype)
+        return result
+
+    def predict_log_proba(self, X: ArrayLike) -> Array:
+        """The logarithms of `predict_proba`.
+
+        Args:
+            X: (n, d).
+
+        Returns:
+            (n, C).
+        """
+        result: Array = np.log(self.predict_proba(X))
+        return result
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable class at each query.
+
+        Args:
+            X: (n, d).
+
+        Returns:
+            (n,), of `classes_`.
+        """
+        best = self.predict_proba(X).argmax(1)
+        result: NDArray[Any] = self.classes_[best]
+        return result

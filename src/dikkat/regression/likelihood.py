@@ -1,0 +1,168 @@
+r"""The criteria of a classifier and of a density: how likely each row is, by the others.
+
+**Classes.** With S the sum of the kernel's weights at a row i, without it, and $S_c$ that over the rows of the class c,
+the probability of c is
+
+$$ p_c = \frac{S_c + \alpha\,\pi_c}{S + \alpha}, \qquad \pi_c = \frac{W_c + 1}{W + C} , $$
+
+as if α more rows were there whose classes were those of all rows: Laplace's rule of succession for the C classes, with
+W the weight of all rows and $W_c$ that of the class. Near many rows α counts for little, far from all of them nothing
+else does. The criterion is the mean of $-\log p$ of the rows' own classes over $1 - \nu/(0.8\,W)$, where ν is the
+sum of the shares that rows have in their own answers: the penalty of the regressor's criterion.
+
+**Density.** The criterion is the mean of −log f of the rows, with f the density by the other rows: the log-sum-exp of
+the attention. What counts is $e^{L/d}$ in units of the features' standard deviations: a number that is positive,
+as the search wants it, and least at the same place. Of numbers that were rounded no bandwidth is below half of the
+least gap between two of them, since what lies in one place says only that they were rounded.
+
+Copies are left out together, as by the regressor; but where no column is a number, rows are left out one by one.
+
+Source: Titterington 1980 (categories); Li and Racine 2007, sections 1.3.2 and 4.3 (likelihood cross-validation);
+Laplace's rule: Jaynes 2003, chapter 18.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dikkat.cpu.moments.launch import Profile
+from dikkat.regression.bandwidth import Chosen, least, radius, samples, within_dtype
+from dikkat.regression.criterion import MOST, Criterion, Trial
+from dikkat.regression.joined import Array, Joined
+from dikkat.regression.local import sensitivity
+
+
+class _Likelihood(Criterion):
+    """A criterion of the constant order, in whose unit 1 is large."""
+
+    def __init__(self, joined: Joined, device: torch.device, ridge: float | None, most: float = math.inf) -> None:
+        super().__init__(joined, "gaussian", 0, device, ridge, most=most)
+        self.variance = 1.0
+
+    def _changes(self, trial: Trial) -> torch.Tensor:
+        """(n, d, v + 1): how the estimates, and behind them the lse, change with log σ."""
+        points, theta = self._with_zeros, torch.cat([trial.theta, -trial.row[..., None]], -1)
+        exclude = torch.arange(len(points.key), device=self.device)
+        own = self.window(trial.t), trial.lse, trial.row, theta
+        change = self._of_features(sensitivity(points.key, points, *own, exclude=exclude, ordered=True))
+        return torch.where(torch.isfinite(change), change, 0.0)
+
+    def _left_out(self, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """How much of the weight of each row is left out at a time."""
+        return out if self.joined.numbers else torch.minimum(weight, torch.ones_like(weight))
+
+
+class LogLoss(_Likelihood):
+    """The mean log-loss of the rows' classes, whose values are 1 for the own class; the last of t is log α."""
+
+    ridges = 1e-9, 1e-2, 1e6
+
+    def __init__(self, joined: Joined, device: torch.device, prior: float | None) -> None:
+        super().__init__(joined, device, prior, MOST)
+        rows = joined.rows()
+        labels = (rows.y + joined.origin).argmax(1)
+        self.row, self.label = (torch.from_numpy(each).to(device) for each in (rows.unique, labels))
+        weight, out = (torch.tensor(each, device=device) for each in (rows.weight, rows.out))
+        out = self._left_out(weight, out)
+        every = torch.zeros(rows.y.shape[1], dtype=torch.float64, device=device).index_add_(0, self.label, weight)
+        self.part, self.of_class = weight / self.total, weight - out
+        self.here = self.points.weight[self.row] - out
+        self.prior = (every[self.label] - out + 1) / (self.total - out + len(every))
+        self.origin = torch.tensor(joined.origin, device=device)[self.label]
+
+    def __call__(self, t: Array) -> Trial:
+        """The penalised log-loss at one t."""
+        lse, row, theta = self._fits(t)
+        theta = torch.where(torch.isfinite(lse)[:, None, None], theta, 0.0)
+        weight, own = self.points.weight, lse.exp() + self._prior(t)
+        kept = own / (own + weight)
+        trial = Trial(t, math.nan, theta[:, 0], theta[:0, 0], lse, row, theta, kept)
+        above, below, _ = self._parts(trial)
+        loss, free = float((self.part * (below.log() - above.log())).sum()), self._free(trial)
+        return replace(trial, error=loss / free if free > 0 and math.isfinite(loss) else math.inf)
+
+    def gradient(self, trial: Trial) -> tuple[Array, Array]:
+        """The slope with respect to t, and Fisher's guess at its second derivatives, a matrix."""
+        above, below, mass = self._parts(trial)
+        change, alpha = self._changes(trial), self._prior(trial.t)
+        moved = change[self.row, :, -1] * mass[:, None]  # of S
+        of_class = moved * (trial.theta[self.row, 0, self.label] + self.origin)[:, None]
+        of_class = of_class + mass[:, None] * change[self.row, :, self.label]
+        by_row = of_class / above[:, None] - moved / below[:, None]
+        fewer = -change[..., -1] * trial.lse.exp()[:, None]
+        if self.ridge is None:
+            by_row = torch.cat([by_row, (alpha * self.prior / above - alpha / below)[:, None]], 1)
+            fewer = torch.cat([fewer, torch.full_like(fewer[:, :1], -alpha)], 1)
+        whole = (trial.lse.exp() + alpha + self.points.weight)[:, None]
+        fewer = (self.points.weight[:, None] * fewer / whole**2).sum(0)
+        weighted, free = self.part[:, None] * by_row, self._free(trial)
+        slope = (-weighted.sum(0) + trial.error * fewer / self.most) / free
+        return slope.cpu().numpy(), (weighted.T @ by_row / free).cpu().numpy()
+
+    def _parts(self, trial: Trial) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """S_c + απ_c and S + α of each row's own class c without the row; and S without its place."""
+        mass, alpha = trial.lse.exp()[self.row], self._prior(trial.t)
+        of_class = mass * (trial.theta[self.row, 0, self.label] + self.origin)
+        return of_class + self.of_class + alpha * self.prior, mass + self.here + alpha, mass
+
+    def _free(self, trial: Trial) -> float:
+        return 1 - float((1 - trial.kept).sum()) / self.most
+
+    def _prior(self, t: Array) -> float:
+        """α."""
+        return math.exp(t[-1]) if self.ridge is None else self.ridge
+
+
+class Density(_Likelihood):
+    """The geometric mean of 1/f over the rows, to the power of 1/d."""
+
+    narrowest = 0.5
+
+    def __init__(self, joined: Joined, device: torch.device) -> None:
+        super().__init__(joined, device, 0.0)
+        weight = self.points.weight
+        out = self._left_out(weight, weight)
+        self.here, self.rest, self.part = weight - out, self.total - out, weight / self.total
+        spread = joined.spread()[: joined.numbers]
+        self.unit = float(np.log(spread[spread > 0]).sum())
+        self.other = np.bincount(joined.feature)[joined.numbers :]  # c − 1 of each category
+
+    def __call__(self, t: Array) -> Trial:
+        """The criterion at one t."""
+        lse, row, theta = self._fits(t)
+        numbers, (normal, _) = self.joined.numbers, self._categories(t)
+        log_density = torch.logaddexp(lse, self.here.log()) - self.rest.log() - float(t[:numbers].sum()) + normal
+        loss = -float((self.part * log_density).sum()) - self.unit
+        error = math.exp(min(loss / self.joined.features, 700.0)) if math.isfinite(loss) else math.inf
+        return Trial(t, error, theta[:, 0], theta[:0, 0], lse, row, theta, lse)
+
+    def gradient(self, trial: Trial) -> tuple[Array, Array]:
+        """The slope with respect to t, and Fisher's guess at its second derivatives, a matrix."""
+        mass, numbers = trial.lse.exp(), self.joined.numbers
+        by_row = -self._changes(trial)[..., -1] * (mass / (mass + self.here))[:, None].nan_to_num(1.0)
+        by_row[:, :numbers] += 1
+        by_row[:, numbers:] -= torch.from_numpy(self._categories(trial.t)[1]).to(by_row)
+        scale = trial.error / self.joined.features
+        weighted = scale * self.part[:, None] * by_row
+        return weighted.sum(0).cpu().numpy(), (weighted.T @ by_row).cpu().numpy()
+
+    def _categories(self, t: Array) -> tuple[float, Array]:
+        """The logarithms of Aitchison and Aitken's 1 − λ, summed up, and their slopes."""
+        by = np.exp(-2 * t[self.joined.numbers :])
+        other = self.other * np.exp(-by / 2)
+        return -float(np.log1p(other).sum()), -other * by / (1 + other)
+
+
+def found(make: Callable[[Joined], Criterion], joined: Joined, profile: Profile) -> Chosen:
+    """The bandwidths, and perhaps α, with the least criterion.
+
+    They are those of the Gaussian; Epanechnikov's kernel gets the ones with which its standard deviations are the same.
+    """
+    path = least([make(each) for each in samples(joined, 0)])
+    size, dtype = joined.features, joined.x.dtype
+    wider = radius(profile, joined.numbers)
+    steps = [(within_dtype(wider * np.exp(each.t[:size]), dtype), each.error) for each in path.steps]
+    return Chosen(steps[-1][0], math.exp(path.last.t[-1]) if len(path.last.t) > size else 0.0, steps)

@@ -1,0 +1,144 @@
+import math
+
+import dense
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dikkat.regression import KernelClassifier
+from dikkat.regression.joined import join
+from dikkat.regression.likelihood import LogLoss
+
+ROWS, QUERIES, SIZE, CLASSES = 37, 11, 3, 5
+SIGMA = np.array([1.7, 0.9, 1.3])
+CPU = torch.device("cpu")
+
+
+def _data(seed=0):
+    random = np.random.default_rng(seed)
+    x, query = random.uniform(0, 4, (ROWS, SIZE)), random.uniform(0, 4, (QUERIES, SIZE))
+    return x, random.integers(0, CLASSES, ROWS), query, random.integers(0, 4, ROWS).astype(float)
+
+
+@parametrize_with_checks([KernelClassifier(), KernelClassifier("epanechnikov", bandwidth="scott")])
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_probabilities_by_the_formula(kernel):
+    x, y, query, weight = _data()
+    model = KernelClassifier(kernel, bandwidth=SIGMA, prior=0.7).fit(x, y, sample_weight=weight)
+    r = np.sqrt((((query[:, None] - x) / SIGMA) ** 2).sum(-1))
+    mass = weight * (np.exp(-(r**2) / 2) if kernel == "gaussian" else (1 - r**2).clip(0))
+    of_class = np.array([mass[:, y == c].sum(1) for c in range(CLASSES)]).T
+    prior = np.array([weight[y == c].sum() + 1 for c in range(CLASSES)]) / (weight.sum() + CLASSES)
+    expected = (of_class + 0.7 * prior) / (mass.sum(1, keepdims=True) + 0.7)
+    np.testing.assert_allclose(model.predict_proba(query), expected, rtol=1e-12)
+    np.testing.assert_allclose(model.predict_log_proba(query), np.log(expected), rtol=1e-11)
+    assert model.predict(query).tolist() == expected.argmax(1).tolist()
+
+
+def test_far_from_all_rows_the_shares_of_all_remain():
+    x, y, _, _ = _data()
+    model = KernelClassifier(bandwidth=SIGMA, prior=1.0).fit(x, y)
+    expected = (np.bincount(y, minlength=CLASSES) + 1) / (ROWS + CLASSES)
+    np.testing.assert_allclose(model.predict_proba([[1e4, 0, 0]])[0], expected, rtol=1e-12)
+
+
+def _log_loss(x, y, sigma, prior, classes, out):
+    """The mean log-loss of rows that are predicted without themselves, or without all their copies, by plain sums."""
+    losses = []
+    for i in range(len(x)):
+        left = ~((x == x[i]).all(1) & (y == y[i])) if out == "copies" else np.arange(len(x)) != i
+        mass = np.exp(-(((x[left] - x[i]) / sigma) ** 2).sum(1) / 2)
+        share = (1 + (y[left] == y[i]).sum()) / (left.sum() + classes)
+        losses.append(-math.log((mass[y[left] == y[i]].sum() + prior * share) / (mass.sum() + prior)))
+    return np.mean(losses)
+
+
+def test_the_criterion_is_the_log_loss_without_each_row():
+    """Copies are left out together; of rows in one place with several classes, a single one."""
+    x, y, _, _ = _data()
+    x[4], y[4], x[7], y[7] = x[3], y[3], x[6], (y[6] + 1) % CLASSES
+    joined = join(x, np.eye(CLASSES)[y], np.ones(ROWS))
+    trial = LogLoss(joined, CPU, 0.7)(np.log(SIGMA))
+    expected = _log_loss(x, y, SIGMA, 0.7, CLASSES, "copies")
+    own = np.exp(-(((x[:, None] - x) / SIGMA) ** 2).sum(-1) / 2)
+    shares = [1 / (own[i].sum() + 0.7) for i in range(ROWS)]
+    assert trial.error == pytest.approx(expected / (1 - sum(shares) / (0.8 * ROWS)), rel=1e-12)
+
+
+@pytest.mark.parametrize("prior", [None, 0.7])
+def test_the_gradient_by_differences(prior):
+    x, y, _, weight = _data(1)
+    x = x.round()
+    criterion = LogLoss(join(x, np.eye(CLASSES)[y], weight), CPU, prior)
+    t = np.log([*SIGMA, 0.3][: SIZE + (prior is None)])
+    slope, _ = criterion.gradient(criterion(t))
+    for c, step in enumerate(1e-5 * np.eye(len(t))):
+        expected = (criterion(t + step).error - criterion(t - step).error) / 2e-5
+        assert slope[c] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_a_search_finds_which_columns_count():
+    random = np.random.default_rng(3)
+    x = random.uniform(-1, 1, (211, 3))
+    y = np.where(x[:, 0] + 0.2 * random.normal(size=211) > 0, "yes", "no")
+    model = KernelClassifier().fit(x, y)
+    assert model.bandwidth_[0] < 0.5
+    assert (model.bandwidth_[1:] > 1).all()
+    errors = [each["error"] for each in model.history_]
+    assert errors == sorted(errors, reverse=True)
+    new = random.uniform(-1, 1, (997, 3))
+    right = np.where(new[:, 0] > 0, "yes", "no")
+    assert np.mean(model.predict(new) == right) > 0.9
+    with np.errstate(all="raise"):
+        turned = KernelClassifier().fit(-x[:, ::-1], y)
+    np.testing.assert_allclose(turned.bandwidth_[::-1], model.bandwidth_, rtol=1e-4)
+
+
+def test_labels_at_random_teach_nothing():
+    random = np.random.default_rng(4)
+    x, y = random.normal(size=(151, 4)), random.integers(0, 2, 151)
+    probability = KernelClassifier().fit(x, y).predict_proba(random.normal(size=(499, 4)))
+    assert abs(probability[:, 1] - 0.5).max() < 0.25
+
+
+def test_categories_alone_are_told_by_single_rows():
+    """A town whose rows are all of one class is learned, though all of them are equal."""
+    random = np.random.default_rng(5)
+    town = random.choice(["Lyon", "Ulm", "Graz"], 97)
+    frame, y = pd.DataFrame({"town": pd.Categorical(town)}), town == "Ulm"
+    model = KernelClassifier().fit(frame, y)
+    probability = model.predict_proba(pd.DataFrame({"town": ["Ulm", "Lyon"]}))
+    assert probability[0, 1] > 0.9
+    assert probability[1, 0] > 0.9
+    with pytest.warns(UserWarning, match="was not there in fit"):
+        unknown = model.predict_proba(pd.DataFrame({"town": ["Oslo"]}))[0, 1]
+    assert abs(unknown - y.mean()) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("y", "settings", "expected"),
+    [
+        ([0.5, 1.5, 2.5], {}, "Unknown label type"),
+        ([0, 1, 1], {"bandwidth": "loo"}, "expected a positive number.*'silverman', 'scott', 'auto'"),
+        ([0, 1, 1], {"prior": 0}, "prior: got 0; expected a positive number of rows"),
+        ([0, 1, 1], {"prior": "much"}, "prior: got 'much'"),
+        ([0, 1, 1], {"kernel": "box"}, "kernel: got 'box'"),
+        ([0, 1, 1], {"device": "tpu"}, "device: got 'tpu'"),
+    ],
+)
+def test_bad_input(y, settings, expected):
+    with pytest.raises(ValueError, match=expected):
+        KernelClassifier(**settings).fit([[0.0], [1.0], [2.0]], y)
+
+
+def test_few_rows():
+    assert KernelClassifier().fit([[1.0]], ["a"]).predict([[5.0]]).tolist() == ["a"]
+    assert KernelClassifier().fit([[1.0], [2.0]], ["a", "b"]).predict([[0.0], [3.0]]).tolist() == ["a", "b"]
+    alone = KernelClassifier().fit([[0.0], [0.1], [0.2], [0.3], [4.0]], [0, 0, 0, 0, 1])  # a class of one row
+    assert np.isfinite(alone.predict_log_proba([[0.0], [4.0], [9.0]])).all()

@@ -1,0 +1,108 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.integrate import quad
+from sklearn.neighbors import KernelDensity as Plain
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dikkat.regression import KernelDensity
+from dikkat.regression.joined import join
+from dikkat.regression.likelihood import Density
+
+CPU = torch.device("cpu")
+
+
+@parametrize_with_checks([KernelDensity(), KernelDensity("epanechnikov", bandwidth="silverman")])
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+def test_it_is_scikit_learns_with_the_same_bandwidth(kernel):
+    random = np.random.default_rng(0)
+    x, query, weight = random.normal(size=(37, 2)), random.normal(size=(11, 2)), random.uniform(0.1, 3, 37)
+    expected = Plain(kernel=kernel, bandwidth=1.3).fit(x, sample_weight=weight)
+    found = KernelDensity(kernel, bandwidth=1.3).fit(x, sample_weight=weight)
+    np.testing.assert_allclose(found.score_samples(query), expected.score_samples(query), rtol=1e-9)
+    assert found.score(query) == pytest.approx(expected.score(query), rel=1e-9)
+
+
+def _likelihood(x, sigma):
+    """The mean log density of rows without themselves, by plain sums."""
+    square = (((x[:, None] - x) / sigma) ** 2).sum(-1)
+    away = (square > 0) * np.exp(-square / 2)
+    return np.mean(np.log(away.sum(1) / (square > 0).sum(1) / (np.prod(sigma) * (2 * np.pi) ** (x.shape[1] / 2))))
+
+
+def test_the_criterion_is_the_likelihood_without_each_place():
+    x, sigma = np.random.default_rng(1).normal(size=(31, 3)) * [1, 3, 7], np.array([0.9, 2.3, 5.1])
+    x[4] = x[3]
+    criterion = Density(join(x, np.zeros((31, 1)), np.ones(31)), CPU)
+    error = criterion(np.log(sigma)).error
+    scale = np.log(x.std(0)).sum() + 1.5 * np.log(2 * np.pi)
+    assert error == pytest.approx(np.exp(-(_likelihood(x, sigma) + scale) / 3), rel=1e-12)
+
+
+@pytest.mark.parametrize("categories", [False, True])
+def test_the_gradient_by_differences(categories):
+    random = np.random.default_rng(2)
+    x = random.normal(size=(29, 3)).round(1)
+    joined = join(x, np.zeros((29, 1)), np.ones(29))
+    if categories:  # of four levels and of two
+        corners = np.vstack([np.zeros(3), np.linalg.cholesky((np.eye(3) + 1) / 2)])
+        x = np.hstack([x[:, :1], corners[random.integers(0, 4, 29)], random.integers(0, 2, (29, 1))])
+        joined = join(x, np.zeros((29, 1)), np.ones(29), np.array([0, 1, 1, 1, 2]), 1)
+    criterion, t = Density(joined, CPU), np.log([0.7, 0.9, 1.1])
+    slope, _ = criterion.gradient(criterion(t))
+    for c, step in enumerate(1e-5 * np.eye(3)):
+        expected = (criterion(t + step).error - criterion(t - step).error) / 2e-5
+        assert slope[c] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_the_search_finds_the_largest_likelihood():
+    x = np.random.default_rng(3).normal(size=(211, 1))
+    found = KernelDensity().fit(x).bandwidth_
+    grid = [_likelihood(x, np.array([sigma])) for sigma in np.geomspace(0.1, 3, 301)]
+    assert _likelihood(x, found) >= max(grid) - 1e-12
+
+
+def test_rounded_numbers_are_no_spikes():
+    """Heights in whole centimetres and weights in whole kilograms: more rows than pairs of them."""
+    random = np.random.default_rng(4)
+    x = random.normal([170, 70], [7, 9], (499, 2)).round()
+    assert (KernelDensity().fit(x).bandwidth_ >= 0.5).all()
+    truth = random.normal([170, 70], [7, 9], (997, 2))
+    found = KernelDensity().fit(x).score(truth) / 997
+    assert found > -np.log(2 * np.pi * 7 * 9) - 1 - 0.05  # the entropy of the truth
+
+
+def test_categories_sum_to_1():
+    random = np.random.default_rng(5)
+    frame = pd.DataFrame({"height": random.normal(size=83), "town": pd.Categorical(random.choice(list("abc"), 83))})
+    model = KernelDensity().fit(frame)
+
+    def at(x, town):
+        return float(np.exp(model.score_samples(pd.DataFrame({"height": [x], "town": [town]}))[0]))
+
+    assert sum(quad(at, -9, 9, args=(town,))[0] for town in "abc") == pytest.approx(1, rel=1e-6)
+    assert model.sample(7, random_state=0).shape == (7, 2)
+    assert set(model.sample(97, random_state=0)[:, 1]) == set("abc")
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+def test_samples_have_the_moments_of_the_density(kernel):
+    model = KernelDensity(kernel, bandwidth=[1.0, 3.0]).fit([[0.0, 0.0], [4.0, 1.0]], sample_weight=[3, 1])
+    drawn = model.sample(200_000, random_state=0)
+    own = np.array([1.0, 9.0]) / (1 if kernel == "gaussian" else 6)  # of one dimension of Epanechnikov's: 1/(d + 4)
+    np.testing.assert_allclose(drawn.mean(0), [1.0, 0.25], atol=0.03)
+    np.testing.assert_allclose(drawn.var(0), own + np.array([3.0, 3 / 16]), rtol=0.02)
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="bandwidth: got 'aic'"):
+        KernelDensity(bandwidth="aic").fit([[0.0], [1.0]])
+    with pytest.raises(ValueError, match="n_samples: got 0"):
+        KernelDensity().fit([[0.0], [1.0]]).sample(0)
+    one = KernelDensity().fit([[2.0]])
+    assert np.isfinite(one.score_samples([[2.0], [3.0]])).all()

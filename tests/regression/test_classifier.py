@@ -5,11 +5,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dikkat.regression import KernelClassifier
 from dikkat.regression.joined import join
 from dikkat.regression.likelihood import LogLoss
+from dikkat.regression.logistic import plane
 
 ROWS, QUERIES, SIZE, CLASSES = 37, 11, 3, 5
 SIGMA = np.array([1.7, 0.9, 1.3])
@@ -22,7 +24,7 @@ def _data(seed=0):
     return x, random.integers(0, CLASSES, ROWS), query, random.integers(0, 4, ROWS).astype(float)
 
 
-@parametrize_with_checks([KernelClassifier(), KernelClassifier("epanechnikov", bandwidth="scott")])
+@parametrize_with_checks([KernelClassifier(), KernelClassifier("epanechnikov", bandwidth="scott", order="constant")])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -30,7 +32,7 @@ def test_scikit_learn_checks(estimator, check):
 @pytest.mark.parametrize("kernel", dense.KERNELS)
 def test_probabilities_by_the_formula(kernel):
     x, y, query, weight = _data()
-    model = KernelClassifier(kernel, bandwidth=SIGMA, prior=0.7).fit(x, y, sample_weight=weight)
+    model = KernelClassifier(kernel, bandwidth=SIGMA, order="constant", prior=0.7).fit(x, y, sample_weight=weight)
     r = np.sqrt((((query[:, None] - x) / SIGMA) ** 2).sum(-1))
     mass = weight * (np.exp(-(r**2) / 2) if kernel == "gaussian" else (1 - r**2).clip(0))
     of_class = np.array([mass[:, y == c].sum(1) for c in range(CLASSES)]).T
@@ -41,9 +43,41 @@ def test_probabilities_by_the_formula(kernel):
     assert model.predict(query).tolist() == expected.argmax(1).tolist()
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_row_that_a_plane_has_not_seen(classes):
+    """One step of Newton's from the plane of all, beside refits without each row."""
+    random = np.random.default_rng(6)
+    x, weight = random.normal(size=(83, 3)) * [1, 3, 7] + 5, random.integers(1, 3, 83).astype(float)
+    y = (x[:, 0] > 5 + random.normal(size=83)).astype(int) + (classes > 2) * (x[:, 1] > 7 + random.normal(size=83))
+    found, left = plane(x, y, weight, classes)
+    scaled, strengths = (x - found.center) / found.spread, np.logspace(-4, 3, 8)
+    whole = [LogisticRegression(C=each, max_iter=1000, tol=1e-8).fit(scaled, y, weight) for each in strengths]
+    best = np.argmin([abs(found.shares(x) - each.predict_proba(scaled)).max() for each in whole])
+    np.testing.assert_allclose(found.shares(x), whole[best].predict_proba(scaled), atol=1e-4)
+    np.testing.assert_allclose(left, _refitted(scaled, y, weight, strengths[best]), atol=0.025)
+    others = [np.log(_refitted(scaled, y, weight, each)) @ weight for each in strengths]
+    assert others[best] > max(others) - 1
+
+
+def _refitted(x, y, weight, strength):
+    result = []
+    for i in range(len(x)):
+        rest = np.arange(len(x)) != i
+        fit = LogisticRegression(C=strength, max_iter=1000, tol=1e-8).fit(x[rest], y[rest], weight[rest])
+        result.append(fit.predict_proba(x[i : i + 1])[0, y[i]])
+    return result
+
+
+def test_far_from_all_rows_a_plane_goes_on():
+    random = np.random.default_rng(7)
+    x = random.uniform(-1, 1, (101, 1))
+    model = KernelClassifier().fit(x, x[:, 0] + 0.3 * random.normal(size=101) > 0)
+    assert model.predict_proba([[-9.0], [9.0]])[:, 1].round(2).tolist() == [0.0, 1.0]
+
+
 def test_far_from_all_rows_the_shares_of_all_remain():
     x, y, _, _ = _data()
-    model = KernelClassifier(bandwidth=SIGMA, prior=1.0).fit(x, y)
+    model = KernelClassifier(bandwidth=SIGMA, order="constant", prior=1.0).fit(x, y)
     expected = (np.bincount(y, minlength=CLASSES) + 1) / (ROWS + CLASSES)
     np.testing.assert_allclose(model.predict_proba([[1e4, 0, 0]])[0], expected, rtol=1e-12)
 
@@ -86,14 +120,14 @@ def test_the_gradient_by_differences(prior):
 def test_a_search_finds_which_columns_count():
     random = np.random.default_rng(3)
     x = random.uniform(-1, 1, (211, 3))
-    y = np.where(x[:, 0] + 0.2 * random.normal(size=211) > 0, "yes", "no")
+    y = np.where(np.cos(4 * x[:, 0]) + 0.2 * random.normal(size=211) > 0, "yes", "no")
     model = KernelClassifier().fit(x, y)
-    assert model.bandwidth_[0] < 0.5
-    assert (model.bandwidth_[1:] > 1).all()
+    assert model.bandwidth_[0] < 0.3
+    assert (model.bandwidth_[1:] > 0.9).all()
     errors = [each["error"] for each in model.history_]
     assert errors == sorted(errors, reverse=True)
     new = random.uniform(-1, 1, (997, 3))
-    right = np.where(new[:, 0] > 0, "yes", "no")
+    right = np.where(np.cos(4 * new[:, 0]) > 0, "yes", "no")
     assert np.mean(model.predict(new) == right) > 0.9
     with np.errstate(all="raise"):
         turned = KernelClassifier().fit(-x[:, ::-1], y)

@@ -131,12 +131,15 @@ def set_to(name, value):
         (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
         (put(target=3), "target: got 3; expected a name, or none"),
         (
-            put(version=7),
-            "version: got 7; expected 1 or 2 or 3 or 4 or 5 or 6. Use the dikkat that wrote it",
+            put(version=8),
+            "version: got 8; expected 1 or 2 or 3 or 4 or 5 or 6 or 7. Use the dikkat that wrote it",
         ),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
-        (put(settings={}), "got the settings ; expected bandwidth, categorical_features, kernel, neighbors, order"),
+        (
+            put(settings={}),
+            "got the settings ; expected bandwidth, categorical_features, kernel, metric, n_components, neighbors",
+        ),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
         (put(neighbors=1), "neighbors: got 1; expected a number of at least 2, or null"),

@@ -22,6 +22,7 @@ from dikkat.regression.factors import Factors
 from dikkat.regression.folds import Membership, folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import found
+from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import DTYPES, check_count, check_device, check_size, checked_bandwidth, checked_rows
 
@@ -36,10 +37,13 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     bandwidth: Any
     order: str = "constant"
     device: str
+    metric: Metric = "diagonal"
+    n_components: int | None = None
     X_train_: Array
     y_train_: Array
     sample_weight_: Array
     columns_: tuple[Column, ...]
+    metric_: Array | None
     bandwidth_: Array
     kernel_: Profile
     order_: str
@@ -55,20 +59,28 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         self.__dict__ = other._fitted(checked_rows(other, X, y, sample_weight)).__dict__
         return self
 
+    def _by_metric(self, rows: Rows, fit: Callable[[Rows], KernelModel], sampled: bool = True) -> Rows:
+        """The rows with the directions that are learned from them, where the setting says so."""
+        if self.metric == "diagonal" or rows.metric is not None or not rows.coding.numbers:
+            return rows
+        return rows._replace(metric=directions(some(rows) if sampled else rows, self.n_components, fit))
+
     def _fitted(self, rows: Rows) -> Self:
         """Another estimator with these settings, with what is found for these rows."""
         raise NotImplementedError
 
-    def _by_likelihood(self, rows: Rows, make: Callable[[Joined], Criterion], known: bool) -> tuple[Self, float]:
+    def _by_likelihood(
+        self, rows: Rows, joined: Joined, make: Callable[[Joined], Criterion] | None
+    ) -> tuple[Self, float]:
         """Another estimator with the bandwidths of least criterion, or those of the settings; and the criterion's α.
 
-        With `known` there is nothing to choose by.
+        Without a criterion there is nothing to choose by.
         """
-        joined, coding, given = rows.joined(), rows.coding, checked_bandwidth(self.bandwidth, rows.columns)
+        coding, given = rows.coding, checked_bandwidth(self.bandwidth, rows.columns)
         doubt, steps = 1.0, list[tuple[Array, float]]()
         if not isinstance(given, str):
             widths = settled(joined, coding.widths(given) if rows.columns else given, self.kernel)
-        elif given == "auto" and not known and len(joined.x) > 1:
+        elif given == "auto" and make is not None and len(joined.x) > 1:
             widths, doubt, steps, _ = found(make, joined, self.kernel)
         else:
             widths = rule_of_thumb(joined, "scott" if given == "scott" else "silverman", self.kernel)
@@ -171,14 +183,14 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def _with(self, rows: Rows, joined: Joined, **attributes: Any) -> Self:
         """Another estimator with these settings, with rows and the attributes that were found for them."""
         other, outputs = object.__new__(type(self)), 1 if rows.y.ndim == 1 else rows.y.shape[1]
-        attributes |= dict(zip(("X_train_", "y_train_", "sample_weight_", "columns_"), rows, strict=True))
+        attributes |= dict(zip(("X_train_", "y_train_", "sample_weight_", "columns_", "metric_"), rows, strict=True))
         other.__dict__ = vars(self) | attributes | {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
         other._smoother = other._smoothed(joined)
         return other
 
     @property
     def _rows(self) -> Rows:
-        return Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_)
+        return Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.metric_)
 
     def _smoothed(self, joined: Joined) -> Smoother:
         """The object that answers, and is kept in no file."""
@@ -211,7 +223,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if query.dtype != dtype:
             check_size("X", query, float(np.finfo(dtype).max), dtype)
         query = np.ascontiguousarray(query, dtype)
-        return self._rows.coding.coordinates(query) if columns else query
+        return self._rows.coding.coordinates(query)
 
 
 def check_at_hand(**given: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -14,9 +13,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.base import KernelModel, check_at_hand
-from dikkat.regression.joined import Array, Rows
-from dikkat.regression.likelihood import LogLoss
-from dikkat.regression.validation import LIKELIHOOD, check_device, check_kernel
+from dikkat.regression.joined import Array, Joined, Rows
+from dikkat.regression.likelihood import LogLoss, classes_of
+from dikkat.regression.logistic import Plane, plane
+from dikkat.regression.metric import Metric
+from dikkat.regression.validation import LIKELIHOOD, Order, check_device, check_kernel
 
 
 class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
@@ -25,16 +26,20 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
     $$ p_c(x) = \frac{\sum_{j \in c} w_j K(r_j) + \alpha\,\pi_c}{\sum_j w_j K(r_j) + \alpha},
     \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
 
-    with $\pi_c$ the share of the class among all rows, each class counted once more. Far from all rows that is all that
-    is known, and the answer. Weights of rows count as repeats.
+    with $\pi$ what a plane of log-odds through all rows says: where that is right, the rows nearby change little of it,
+    and far from all rows it is the answer. Weights of rows count as repeats.
 
     Args:
         kernel: "gaussian" or "epanechnikov", as of `KernelRegressor`.
         bandwidth: σ in the units of X: "auto", for each feature the one with the least leave-one-out log-loss, with the
             same penalty on degrees of freedom as `KernelRegressor`'s; "silverman" or "scott", rules of thumb; or a
             positive number, or (d,) numbers.
-        prior: α, how many rows' worth the shares among all rows count: a positive number; or "auto", with a
+        order: "linear", with π from a plane of log-odds (logistic regression); or "constant", with the shares of the
+            classes among all rows, each class counted once more.
+        prior: α, how many rows' worth π counts: a positive number; or "auto", with a
             bandwidth that is searched for the one that the search finds, and 1 otherwise.
+        metric: "diagonal" or "linear", as of `KernelRegressor`.
+        n_components: How many directions of a linear metric there are; None for as many as columns of numbers.
         device: Where to compute: "cpu", "cuda" or "cuda:1".
         categorical_features: Columns of categories, as of `KernelRegressor`.
         ordered_features: Columns of ordered categories, as of `KernelRegressor`.
@@ -43,8 +48,9 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         classes_: (C,), sorted.
         bandwidth_: (d,), σ of numbers and λ of categories.
         prior_: α.
-        class_prior_: (C,), π.
+        class_prior_: (C,), π of the order "constant".
         history_: The accepted steps of a search: {"bandwidth": (d,) list, "error": the penalised log-loss}.
+        metric_: (numbers, k), with a metric the directions. Else None.
         columns_: What each column is, where not all are numbers.
         n_features_in_: d.
         feature_names_in_: (d,), where X was a frame whose columns have names.
@@ -66,14 +72,20 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         kernel: Profile = "gaussian",
         *,
         bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto"] = "auto",
+        order: Order = "linear",
         prior: float | Literal["auto"] = "auto",
+        metric: Metric = "diagonal",
+        n_components: int | None = None,
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
+        self.order = order
         self.prior = prior
+        self.metric = metric
+        self.n_components = n_components
         self.device = device
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
@@ -110,12 +122,20 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         return self._exchanged(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
 
     def _fitted(self, rows: Rows) -> Self:
-        given = None if self.prior == "auto" else float(self.prior)
-        make = partial(LogLoss, device=torch.device(self.device), prior=given)
-        other, doubt = self._by_likelihood(rows, make, known=len(self.classes_) == 1)
+        rows = self._by_metric(rows, self._fitted)
+        given, joined, device = None if self.prior == "auto" else float(self.prior), rows.joined(), self.device
+        several, own = len(self.classes_) > 1, None
+
+        def make(part: Joined) -> LogLoss:
+            known = None if own is None else own[1] if part is joined else _plane(part)[1]
+            return LogLoss(part, torch.device(device), given, known)
+
+        if self.order == "linear" and several:
+            own = _plane(joined)
+        other, doubt = self._by_likelihood(rows, joined, make if several else None)
         other.prior_ = doubt if given is None else given
         mass = rows.weight.astype(np.float64) @ rows.y + 1
-        other.class_prior_ = mass / mass.sum()
+        other.class_prior_, other._plane = mass / mass.sum(), None if own is None else own[0]
         return other
 
     def predict_proba(self, X: ArrayLike) -> Array:
@@ -137,7 +157,8 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
                    [0.5 , 0.5 ]])
         """
         query = self._query(X)
-        shares = self._current().shares(query, self.prior_, self.class_prior_).clip(0)
+        prior = self.class_prior_[None] if self._plane is None else self._plane.shares(query)
+        shares = self._current().shares(query, self.prior_, prior).clip(0)
         result: Array = (shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype)
         return result
 
@@ -165,3 +186,9 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         best = self.predict_proba(X).argmax(1)
         result: NDArray[Any] = self.classes_[best]
         return result
+
+
+def _plane(joined: Joined) -> tuple[Plane, Array]:
+    """The plane through joined rows, and the probabilities of their classes without them."""
+    rows = joined.rows()
+    return plane(joined.x[rows.unique], classes_of(joined, rows), rows.weight, joined.y.shape[1])

@@ -51,7 +51,7 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
     Example:
         >>> x = np.random.default_rng(3).normal(size=(200, 1))
         >>> KernelDensity().fit(x).score_samples([[0.0], [3.0]]).round(1)
-        array([-1. , -5.1])
+        array([-1. , -4.5])
     """
 
     ordered_features = None
@@ -92,7 +92,7 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
 
     def _fitted(self, rows: Rows) -> Self:
         make = partial(Density, device=torch.device(self.device))
-        return self._by_likelihood(rows, make, known=False)[0]
+        return self._by_likelihood(rows, rows.joined(), make)[0]
 
     def score_samples(self, X: ArrayLike) -> Array:
         """The logarithm of the density at each query.
@@ -164,4 +164,5 @@ def _drawn(profile: Profile, count: int, size: int, random: np.random.RandomStat
     if profile == "gaussian":
         return normal
     radius = random.random_sample((count, 1)) ** (1 / (size + 2))
-    return (normal / np.linalg.norm(normal, axis=1, keepdims=True) * radius)[:, :size]
+    inside: Array = normal / np.linalg.norm(normal, axis=1, keepdims=True) * radius
+    return inside[:, :size]

@@ -22,13 +22,15 @@ from dikkat.regression.bandwidth import Searched, choose
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.dependence import errors_are_alike
 from dikkat.regression.folds import Membership, folds_of, membership
-from dikkat.regression.joined import Array, Rows
+from dikkat.regression.joined import Array, Coding, Rows
+from dikkat.regression.metric import Metric
 from dikkat.regression.validation import (
     Neighbors,
     Order,
     check_count,
     check_device,
     check_folds,
+    check_metric,
     check_neighbors,
     check_settings,
     checked_bandwidth,
@@ -75,6 +77,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             over all rows; none is wider than the widest at a row. Rows with the same numbers count as one; categories
             keep their λ. None for the same bandwidths everywhere; or "auto", with a bandwidth that is searched for, to
             find by the same criterion whether None or one of four k is best, which takes five times as long.
+        metric: "diagonal", the columns with a bandwidth each; or "linear", directions that are learned, the same number
+            of them or `n_components`, with a bandwidth each: for what depends on sums and differences of columns. Only
+            with a bandwidth that is searched for; it takes up to seven times as long. Categories stay as they are.
+        n_components: k, how many directions there are, at least 1; None for as many as columns of numbers.
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
         categorical_features: Which columns hold categories without an order: names, positions or a mask of columns;
             "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and
@@ -91,14 +97,17 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     Attributes:
         bandwidth_: (d,), float64: σ, with `neighbors` that of a typical row; of a category λ. λ is 0 where only rows of
             the same category count, and (c − 1)/c of c categories, or 1 of ordered ones, where the column counts for
-            nothing. Of a constant feature, found by a rule or a search, so wide that the feature does not count: 10⁶
-            times its value, or 10⁶ where that is below 1.
+            nothing. With a metric σ of each direction, and then λ of the categories. Of a constant feature, found by a
+            rule or a search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below
+            1.
         ridge_: ρ, for the order "linear"; 0 for "constant".
         neighbors_: k, or None.
         kernel_: The kernel that answers: what `kernel` was in `fit`.
         order_: The order that answers: what `order` was in `fit`.
         history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
             "loo" the leave-one-out mean squared error}; empty otherwise, and where there is nothing to choose by.
+        metric_: (numbers, k), with a metric the directions, columns of a matrix by which the numbers are multiplied.
+            Else None.
         columns_: What each column is, a `dikkat.regression.columns.Column`, where not all are numbers. Columns of dates
             in frames count as days since the first one.
         n_features_in_: d.
@@ -130,6 +139,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         order: Order = "linear",
         ridge: float | Literal["auto"] = "auto",
         neighbors: Neighbors = None,
+        metric: Metric = "diagonal",
+        n_components: int | None = None,
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
@@ -140,6 +151,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self.order = order
         self.ridge = ridge
         self.neighbors = neighbors
+        self.metric = metric
+        self.n_components = n_components
         self.device = device
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
@@ -274,10 +287,15 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         query, smoother = self._query(X), self._current()
         slope, norm = effects.gradient(smoother, query)
-        order, dtype = self._rows.coding.order[: slope.shape[1]], self.X_train_.dtype
+        if self.metric_ is not None:
+            if return_std:
+                raise ValueError("return_std: got True with metric='linear'; expected False, or metric='diagonal'")
+            slope = np.einsum("dk,nkv->ndv", self.metric_, slope)
+        coding, dtype = Coding(self.columns_, self.n_features_in_), self.X_train_.dtype
+        order = coding.order[: coding.numbers]
 
         def by_columns(answer: Array) -> Array:
-            full = np.full((len(answer), len(self.bandwidth_), answer.shape[2]), np.nan)
+            full = np.full((len(answer), self.n_features_in_, answer.shape[2]), np.nan)
             full[:, order] = np.where(np.isnan(slope), np.nan, answer)
             return (full[..., 0] if self.y_train_.ndim == 1 else full).astype(dtype)
 
@@ -550,6 +568,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         All is learned by another object with the same settings, whose attributes this one takes.
         """
         check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
+        check_metric(self.metric, self.n_components, self.bandwidth)
         check_folds(self.cv, groups, self.bandwidth)
         check_device(self.device)
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
@@ -584,6 +603,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
     def _fitted(self, rows: Rows, checks: bool = False, folds: Membership | None = None) -> Self:
         """Another estimator with these settings, with bandwidth and ridge found for these rows."""
+        rows = self._by_metric(
+            rows, lambda some: self._fitted(some, folds=folds if len(some.x) == len(rows.x) else None)
+        )
         joined, coding = rows.joined(), rows.coding
         if checks and self.neighbors is not None:
             check_neighbors(self.neighbors, joined)
@@ -631,12 +653,15 @@ class NadarayaWatson(KernelRegressor):
         order: Order = "constant",
         ridge: float | Literal["auto"] = "auto",
         neighbors: Neighbors = None,
+        metric: Metric = "diagonal",
+        n_components: int | None = None,
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         cv: object = None,
     ) -> None:
         super().__init__(
-            kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, device=device,
-            categorical_features=categorical_features, ordered_features=ordered_features, cv=cv,
+            kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, metric=metric,
+            n_components=n_components, device=device, categorical_features=categorical_features,
+            ordered_features=ordered_features, cv=cv,
         )  # fmt: skip

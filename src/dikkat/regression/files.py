@@ -22,13 +22,20 @@ from dikkat.storage.tensors import described, misfits
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 6
+VERSION = 7
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
-_FOLDS = "folds_"  # of models with `cv` alone
+_FOLDS, _METRIC = "folds_", "metric_"  # of models with `cv`, or a learned metric, alone
 # Settings that older versions did not know, and what they then were.
-_LATER = {"ridge": 0.0, "categorical_features": "from_dtype", "ordered_features": "from_dtype", "neighbors": None}
+_LATER = {
+    "ridge": 0.0,
+    "categorical_features": "from_dtype",
+    "ordered_features": "from_dtype",
+    "neighbors": None,
+    "metric": "diagonal",
+    "n_components": None,
+}
 # Settings of older versions, with the values that mean what is done now.
 _GONE = {"tolerance": (0.0,), "out_of_reach": ("nan", "nearest"), "missing": ("refuse",)}
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
@@ -52,12 +59,13 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
     """Write a file, whole or not at all."""
     from safetensors.numpy import save
 
-    *arrays, columns = saved.rows
-    content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [column._asdict() for column in columns]}
+    arrays = saved.rows[:3]
+    content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [each._asdict() for each in saved.rows.columns]}
     del content["rows"], content["bandwidth"], content["folds"]
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, (*arrays, saved.bandwidth)), strict=True))
-    if saved.folds is not None:
-        tensors[_FOLDS] = saved.folds
+    for name, array in ((_FOLDS, saved.folds), (_METRIC, saved.rows.metric)):
+        if array is not None:
+            tensors[name] = np.ascontiguousarray(array)
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
@@ -65,18 +73,18 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     """Read what `write` wrote, after checking everything but the settings' values."""
     path = Path(path)
     metadata, tensors = _read(path)
-    folds = tensors.pop(_FOLDS, None)
+    folds, metric = tensors.pop(_FOLDS, None), tensors.pop(_METRIC, None)
     content = _content(path, metadata, known)
     if content["settings"].keys() != known.keys():
         raise InputError(
             f"{path}: got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(known)}"
         )
-    if faults := _misfits(tensors, content["feature_names"], content.get("columns")):
+    if faults := _misfits(tensors, content["feature_names"], content.get("columns"), metric):
         raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
-    if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in content["history"]):
+    if not all(_is_step(step, len(tensors["bandwidth_"])) for step in content["history"]):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-    rows = Rows(x, y, weight, _columns(path, content.get("columns"), x))
+    rows = Rows(x, y, weight, _columns(path, content.get("columns"), x), metric)
     if folds is not None and not (
         folds.dtype == np.int8 and folds.shape[1:] == (len(x),) and np.isin(folds, (0, 1, 2)).all()
     ):
@@ -101,7 +109,7 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
     """All but the tensors. Version 1 knew no ridge, and its lines are without one; 2 numbers alone; 3 no neighbours.
 
     4 had settings, kernels and criteria that are no more: where these say what is done now it is read, else refused.
-    The default criterion of 5 is that of now in another form.
+    The default criterion of 5 is that of now in another form. 6 knew no metric.
     """
     try:
         content = json.loads(metadata.get(_KEY, "null"))
@@ -163,7 +171,7 @@ def _is_column(column: Column, values: Array) -> bool:
     return texts and len(set(column.levels)) == len(indices) > 0 and bool(np.isin(values, indices).all())
 
 
-def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object) -> list[str]:
+def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object, metric: Array | None) -> list[str]:
     """The faults of the tensors, one by one and together."""
     if faults := misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor")):
         return faults
@@ -173,7 +181,16 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object
     rows, size = x.shape
     if y.shape not in ((rows,), (rows, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
         faults.append(f"y_train_: got {described(y)}; expected float64 ({rows},) or ({rows}, outputs)")
-    expected = {"sample_weight_": f"{x.dtype} ({rows},)", "bandwidth_": f"float64 ({size},)"}
+    coded = np.zeros(size, bool)
+    if isinstance(columns, list) and len(columns) == size:
+        coded = np.array([isinstance(each, dict) and each.get("kind") in ("category", "ordered") for each in columns])
+    if metric is not None:
+        numbers = int((~coded).sum())
+        if metric.shape[:1] != (numbers,) or metric.ndim != 2 or metric.dtype != np.float64 or not metric.size:
+            return [*faults, f"{_METRIC}: got {described(metric)}; expected float64 ({numbers}, directions)"]
+        faults += [f"{_METRIC} is not finite"] * (not np.isfinite(metric).all())
+        coded = np.append(np.zeros(metric.shape[1], bool), coded[coded])
+    expected = {"sample_weight_": f"{x.dtype} ({rows},)", "bandwidth_": f"float64 ({len(coded)},)"}
     faults += misfits(expected, {name: described(tensors[name]) for name in expected})
     if names is not None and (len(names) != size or not all(isinstance(name, str) for name in names)):
         faults.append(f"feature_names: got {reprlib.repr(names)}; expected {size} texts")
@@ -183,9 +200,8 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object
             "sample_weight_: got negative numbers, or zeros alone; expected at least 0, and positive somewhere"
         )
     limits = np.finfo(x.dtype)
-    coded = np.zeros(bandwidth.shape, bool)
-    if isinstance(columns, list) and len(columns) == size == len(bandwidth):
-        coded = np.array([isinstance(each, dict) and each.get("kind") in ("category", "ordered") for each in columns])
+    if bandwidth.shape != coded.shape:
+        return faults
     fits = (bandwidth >= limits.tiny) & (bandwidth <= limits.max)
     if not np.where(coded, (bandwidth >= 0) & (bandwidth <= 1), fits & (bandwidth > 0)).all():
         faults.append(f"bandwidth_: got {reprlib.repr(bandwidth.tolist())}; expected positive and finite in {x.dtype}")

@@ -43,28 +43,31 @@ class Coding:
     Args:
         columns: Their kinds; nothing where all are numbers.
         size: How many there are.
+        metric: (numbers, k), the directions along which numbers are compared; None for the columns themselves.
 
     Attributes:
-        order: (d,), the columns in the order of their coordinates: numbers first.
-        numbers: How many are numbers.
+        order: (features,), the columns in the order of their coordinates: numbers first, or the directions.
+        numbers: How many are numbers or directions.
         feature: (coordinates,), the position in `order` of the column that each one is of.
     """
 
-    def __init__(self, columns: Sequence[Column], size: int) -> None:
-        coded = [j for j in range(len(columns)) if columns[j].coded]
-        plain = [j for j in range(size) if j not in coded]
-        self.order, self.numbers = np.array(plain + coded, np.intp), len(plain)
-        self._columns = [columns[j] for j in coded]
-        counts = [1] * len(plain) + [max(1, len(each.levels) - 1) for each in self._columns]
-        self.feature: NDArray[np.intp] = np.repeat(np.arange(size), counts)
+    def __init__(self, columns: Sequence[Column], size: int, metric: Array | None = None) -> None:
+        self._coded = [j for j in range(len(columns)) if columns[j].coded]
+        self._plain, self._metric = [j for j in range(size) if j not in self._coded], metric
+        self._columns = [columns[j] for j in self._coded]
+        self.numbers = len(self._plain) if metric is None else metric.shape[1]
+        features = self.numbers + len(self._coded)
+        self.order = np.array(self._plain + self._coded if metric is None else range(features), np.intp)
+        counts = [1] * self.numbers + [max(1, len(each.levels) - 1) for each in self._columns]
+        self.feature: NDArray[np.intp] = np.repeat(np.arange(features), counts)
 
     def coordinates(self, x: Array) -> Array:
         """The coordinates of rows (n, d), from `dikkat.regression.columns.encoded`."""
-        if not self._columns:
+        if not self._columns and self._metric is None:
             return x
-        coded = self.order[self.numbers :]
-        parts = [_points(column, x[:, j]) for j, column in zip(coded, self._columns, strict=True)]
-        return np.hstack([x[:, self.order[: self.numbers]], *parts]).astype(x.dtype)
+        numbers = x[:, self._plain] if self._metric is None else x[:, self._plain].astype(np.float64) @ self._metric
+        parts = [_points(column, x[:, j]) for j, column in zip(self._coded, self._columns, strict=True)]
+        return np.ascontiguousarray(np.hstack([numbers, *parts]), x.dtype)
 
     def center(self) -> Array:
         """(coordinates,), where a category is that was not there; NaN of numbers and of categories with an order."""
@@ -125,17 +128,19 @@ class Rows(NamedTuple):
         y: (n,) or (n, outputs), float64.
         weight: (n,).
         columns: What each column is; nothing where all are numbers.
+        metric: (numbers, k), the directions along which numbers are compared; None for the columns themselves.
     """
 
     x: Array
     y: Array
     weight: Array
     columns: tuple[Column, ...]
+    metric: Array | None = None
 
     @property
     def coding(self) -> "Coding":
         """The coordinates of the columns."""
-        return Coding(self.columns, self.x.shape[1])
+        return Coding(self.columns, self.x.shape[1], self.metric)
 
     def joined(self) -> "Joined":
         """The rows with those of equal coordinates joined."""

@@ -3,12 +3,13 @@ r"""The criteria of a classifier and of a density: how likely each row is, by th
 **Classes.** With S the sum of the kernel's weights at a row i, without it, and $S_c$ that over the rows of the class c,
 the probability of c is
 
-$$ p_c = \frac{S_c + \alpha\,\pi_c}{S + \alpha}, \qquad \pi_c = \frac{W_c + 1}{W + C} , $$
+$$ p_c = \frac{S_c + \alpha\,\pi_c}{S + \alpha} , $$
 
-as if α more rows were there whose classes were those of all rows: Laplace's rule of succession for the C classes, with
-W the weight of all rows and $W_c$ that of the class. Near many rows α counts for little, far from all of them nothing
-else does. The criterion is the mean of $-\log p$ of the rows' own classes over $1 - \nu/(0.8\,W)$, where ν is the
-sum of the shares that rows have in their own answers: the penalty of the regressor's criterion.
+as if α more rows were there whose classes are as π says. Near many rows α counts for little, far from all of them
+nothing else does. Of the order "linear" π is what a plane of log-odds says (`dikkat.regression.logistic`), of
+"constant" Laplace's rule of succession over all rows, $(W_c + 1)/(W + C)$ for C classes. The criterion is the mean of
+$-\log p$ of the rows' own classes over $1 - \nu/(0.8\,W)$, where ν is the sum of the shares that rows have in their
+own answers: the penalty of the regressor's criterion.
 
 **Density.** The criterion is the mean of −log f of the rows, with f the density by the other rows: the log-sum-exp of
 the attention. What counts is $e^{L/d}$ in units of the features' standard deviations: a number that is positive,
@@ -27,11 +28,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.bandwidth import Chosen, least, radius, samples, within_dtype
 from dikkat.regression.criterion import MOST, Criterion, Trial
-from dikkat.regression.joined import Array, Joined
+from dikkat.regression.joined import Array, Joined, Repeats
 from dikkat.regression.local import sensitivity
 
 
@@ -56,21 +58,27 @@ class _Likelihood(Criterion):
 
 
 class LogLoss(_Likelihood):
-    """The mean log-loss of the rows' classes, whose values are 1 for the own class; the last of t is log α."""
+    """The mean log-loss of the rows' classes, whose values are 1 for the own class.
 
-    ridges = 1e-9, 1e-2, 1e6
+    With `prior` None the last of t is log α. `known` are the π of rows' own classes without them, by a plane.
+    """
 
-    def __init__(self, joined: Joined, device: torch.device, prior: float | None) -> None:
+    ridges = 0.1, 0.25, 1e6
+
+    def __init__(self, joined: Joined, device: torch.device, prior: float | None, known: Array | None = None) -> None:
         super().__init__(joined, device, prior, MOST)
         rows = joined.rows()
-        labels = (rows.y + joined.origin).argmax(1)
+        labels = classes_of(joined, rows)
         self.row, self.label = (torch.from_numpy(each).to(device) for each in (rows.unique, labels))
         weight, out = (torch.tensor(each, device=device) for each in (rows.weight, rows.out))
         out = self._left_out(weight, out)
         every = torch.zeros(rows.y.shape[1], dtype=torch.float64, device=device).index_add_(0, self.label, weight)
         self.part, self.of_class = weight / self.total, weight - out
         self.here = self.points.weight[self.row] - out
-        self.prior = (every[self.label] - out + 1) / (self.total - out + len(every))
+        if known is None:
+            self.prior = (every[self.label] - out + 1) / (self.total - out + len(every))
+        else:
+            self.prior = torch.tensor(known, device=device)
         self.origin = torch.tensor(joined.origin, device=device)[self.label]
 
     def __call__(self, t: Array) -> Trial:
@@ -114,6 +122,12 @@ class LogLoss(_Likelihood):
     def _prior(self, t: Array) -> float:
         """α."""
         return math.exp(t[-1]) if self.ridge is None else self.ridge
+
+
+def classes_of(joined: Joined, rows: Repeats) -> NDArray[np.intp]:
+    """The class of each row of a classifier's."""
+    result: NDArray[np.intp] = (rows.y + joined.origin).argmax(1)
+    return result
 
 
 class Density(_Likelihood):

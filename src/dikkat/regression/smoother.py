@@ -125,16 +125,18 @@ class Smoother:
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
     def shares(self, query: Array, doubt: float, prior: Array) -> Array:
-        """The means (n, v), as if so many more rows of the values `prior`, (v,), were there."""
+        """The means (n, v), as if so many more rows of the values `prior`, (n, v), were there."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
             around = moments(part, self._wide, window)
             around = without_unseen(around, self.joined, part, window.bandwidth)
-            mass, known = around.lse.exp()[:, None], torch.tensor(prior - self.joined.origin).to(part)
-            return ((mass * around.value.nan_to_num(0.0) + doubt * known) / (mass + doubt),)
+            mass = around.lse.exp()[:, None]
+            return mass, torch.where(mass > 0, around.value, 0.0)
 
-        return self._by_parts(query, self._wide, work)[0] + self.joined.origin
+        mass, mean = self._by_parts(query, self._wide, work)
+        result: Array = (mass * (mean + self.joined.origin) + doubt * prior) / (mass + doubt)
+        return result
 
     def deviation(self, query: Array) -> Array:
         """The deviation of single values from the estimates, (n, v), at queries with rows in reach."""

@@ -15,6 +15,7 @@ from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.columns import Column, encoded, extended, find, recoded
 from dikkat.regression.joined import Array, Joined, Rows, largest
+from dikkat.regression.metric import Metric
 
 Order = Literal["constant", "linear"]
 Neighbors = int | Literal["auto"] | None
@@ -29,7 +30,7 @@ LIKELIHOOD = (*get_args(Rule), "auto")
 def check_settings(kernel: object, bandwidth: object, order: object, ridge: object, neighbors: object = None) -> None:
     """The settings that a file holds too: all but the device, which is the machine's own."""
     check_kernel(kernel, bandwidth)
-    _check_name("order", order, get_args(Order))
+    check_name("order", order, get_args(Order))
     amount = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
     if not (amount or (isinstance(ridge, str) and ridge == "auto")):
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
@@ -49,14 +50,25 @@ def check_settings(kernel: object, bandwidth: object, order: object, ridge: obje
 
 def check_kernel(kernel: object, bandwidth: object, rules: tuple[str, ...] = _RULES) -> None:
     """Refuse a kernel that is none, and bandwidths that are neither positive nor by a rule or search of these."""
-    _check_name("kernel", kernel, get_args(Profile))
+    check_name("kernel", kernel, get_args(Profile))
     if not (isinstance(bandwidth, str) and bandwidth in rules) and not _are_positive(bandwidth):
         raise _not_positive(bandwidth, rules)
 
 
-def _check_name(name: str, given: object, names: tuple[str, ...]) -> None:
+def check_name(name: str, given: object, names: tuple[str, ...]) -> None:
+    """Refuse all but these names."""
     if not isinstance(given, str) or given not in names:
         raise ValueError(f"{name}: got {given!r}; expected {_listed(names)}")
+
+
+def check_metric(metric: object, components: object, bandwidth: object) -> None:
+    """Refuse a metric that is none, and bandwidths given for directions that are not known yet."""
+    check_name("metric", metric, get_args(Metric))
+    check_count("n_components", components)
+    if metric == "diagonal" and components is not None:
+        raise ValueError(f"n_components: got {components!r} with metric='diagonal'; expected None, or metric='linear'")
+    if metric == "linear" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
+        raise ValueError(f"metric: got 'linear' with the bandwidth {bandwidth!r}; expected one that is searched for")
 
 
 def check_neighbors(neighbors: object, joined: Joined) -> None:

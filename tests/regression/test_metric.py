@@ -1,0 +1,117 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from dikkat.regression import KernelClassifier, KernelRegressor
+
+ROWS, SIZE = 211, 5
+
+
+def _along_one(seed):
+    """A wave along the sum of columns of different units."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(ROWS, SIZE))
+    return x * np.arange(1, SIZE + 1) + 7, np.sin(2 * x.sum(1) / np.sqrt(SIZE)) + 0.2 * random.normal(size=ROWS)
+
+
+def test_a_direction_is_found():
+    (x, y), (new, right) = _along_one(0), _along_one(1)
+    for count in (None, 1):
+        model = KernelRegressor(metric="linear", n_components=count).fit(x, y)
+        first = model.metric_[:, model.bandwidth_.argmin()] * np.arange(1, SIZE + 1)
+        cosine = abs(first.sum()) / np.linalg.norm(first) / np.sqrt(SIZE)
+        assert cosine > 0.99
+        assert model.score(new, right) > 0.85
+        assert model.metric_.shape == (SIZE, count or SIZE)
+    assert KernelRegressor().fit(x, y).score(new, right) < 0.6
+
+
+def test_the_model_is_the_plain_one_of_the_directions():
+    (x, y), (new, _) = _along_one(2), _along_one(3)
+    model = KernelRegressor(metric="linear", bandwidth="loo").fit(x, y)
+    plain = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_).fit(x @ model.metric_, y)
+    np.testing.assert_allclose(model.predict(new), plain.predict(new @ model.metric_), rtol=1e-9)
+    np.testing.assert_allclose(model.predict_interval(new), plain.predict_interval(new @ model.metric_), rtol=1e-9)
+    weights = model.attention_weights(new[:3], top_k=2)
+    np.testing.assert_allclose(weights.toarray(), plain.attention_weights((new @ model.metric_)[:3], top_k=2).toarray())
+
+
+def test_the_gradient_is_by_columns():
+    (x, y), (new, _) = _along_one(4), _along_one(5)
+    model = KernelRegressor(metric="linear").fit(x, y)
+    found = model.gradient(new[:3])
+    for c, step in enumerate(1e-4 * np.eye(SIZE)):
+        expected = (model.predict(new[:3] + step) - model.predict(new[:3] - step)) / 2e-4
+        np.testing.assert_allclose(found[:, c], expected, rtol=1e-4, atol=1e-7)
+    with pytest.raises(ValueError, match="return_std: got True with metric='linear'"):
+        model.gradient(new, return_std=True)
+
+
+def test_units_and_the_order_of_columns_change_nothing():
+    (x, y), (new, _) = _along_one(6), _along_one(7)
+    turned = -3 * x[:, ::-1] + 100
+    expected = KernelRegressor(metric="linear").fit(x, y).predict(new)
+    found = KernelRegressor(metric="linear").fit(turned, y).predict(-3 * new[:, ::-1] + 100)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_values_at_random_teach_nothing():
+    random = np.random.default_rng(8)
+    x, y, new = random.normal(size=(151, 4)), random.normal(size=151), random.normal(size=(499, 4))
+    model = KernelRegressor(metric="linear").fit(x, y)
+    assert model.score(new, random.normal(size=499)) > -0.2
+    classes = KernelClassifier(metric="linear").fit(x, random.integers(0, 2, 151))
+    assert abs(np.mean(classes.predict(new) == random.integers(0, 2, 499)) - 0.5) < 0.07
+
+
+def test_beside_categories(tmp_path):
+    (x, y), random = _along_one(9), np.random.default_rng(9)
+    town = random.choice(["Lyon", "Ulm"], ROWS)
+    frame = pd.DataFrame(x, columns=list("abcde")).assign(town=pd.Categorical(town))
+    model = KernelRegressor(metric="linear").fit(frame, y + 5 * (town == "Ulm"))
+    assert model.bandwidth_.shape == (SIZE + 1,)
+    assert model.bandwidth_[-1] < 0.1
+    assert np.isnan(model.gradient(frame[:2])[:, -1]).all()
+    model.save(tmp_path / "model.safetensors")
+    loaded = KernelRegressor.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+    alone = KernelRegressor(metric="linear").fit(frame[["town"]], y)  # no number to turn
+    assert alone.metric_ is None
+
+
+def test_a_classifier_has_one_too():
+    (x, y), (new, right) = _along_one(10), _along_one(11)
+    model = KernelClassifier(metric="linear").fit(x, y > 0)
+    assert model.score(new, right > 0) > KernelClassifier().fit(x, y > 0).score(new, right > 0) + 0.05
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"metric": "cosine"}, "metric: got 'cosine'; expected 'diagonal', 'linear'"),
+        ({"metric": "linear", "bandwidth": 1.0}, "metric: got 'linear' with the bandwidth 1.0"),
+        ({"n_components": 2}, "n_components: got 2 with metric='diagonal'"),
+        ({"metric": "linear", "n_components": 0}, "n_components: got 0; expected a whole number of at least 1"),
+    ],
+)
+def test_bad_settings(settings, expected):
+    for estimator in (KernelRegressor, KernelClassifier):
+        with pytest.raises(ValueError, match=expected):
+            estimator(**settings).fit([[0.0], [1.0], [2.0]], [0, 1, 0])
+
+
+def test_a_damaged_metric_is_refused(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    path = tmp_path / "model.safetensors"
+    x, y = _along_one(12)
+    KernelRegressor(metric="linear", n_components=2).fit(x, y).save(path)
+    from safetensors import safe_open
+
+    with safe_open(path, "numpy") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    for changed, expected in ((tensors["metric_"][:3], "metric_: got"), (tensors["metric_"] * np.nan, "is not finite")):
+        save_file(tensors | {"metric_": np.ascontiguousarray(changed)}, path, metadata)
+        with pytest.raises(ValueError, match=expected):
+            KernelRegressor.load(path)

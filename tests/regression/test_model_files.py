@@ -138,7 +138,7 @@ def set_to(name, value):
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (
             put(settings={}),
-            "got the settings ; expected bandwidth, categorical_features, kernel, metric, n_components, neighbors",
+            "got the settings ; expected bandwidth, categorical_features, kernel, metric, n_components",
         ),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from numbers import Real
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
 from dikkat.regression.metric import Metric
-from dikkat.regression.validation import LIKELIHOOD, Order, check_device, check_kernel
+from dikkat.regression.validation import LIKELIHOOD, Order, check_device, check_kernel, check_metric, check_name
 
 
 class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
@@ -107,9 +108,10 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
             ValueError: A setting that is not allowed, data that do not fit, y that is no class.
         """
         check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
-        if (isinstance(self.prior, bool | str) and self.prior != "auto") or not (
-            self.prior == "auto" or self.prior > 0
-        ):
+        check_name("order", self.order, get_args(Order))
+        check_metric(self.metric, self.n_components, self.bandwidth)
+        number = isinstance(self.prior, Real) and not isinstance(self.prior, bool) and 0 < float(self.prior) < np.inf
+        if not (number or (isinstance(self.prior, str) and self.prior == "auto")):
             raise ValueError(f"prior: got {self.prior!r}; expected a positive number of rows, or 'auto'")
         check_device(self.device)
         check_at_hand(X=X, y=y, sample_weight=sample_weight)

@@ -589,7 +589,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _warn_of_dependence(self) -> None:
         """Warn of one feature's errors that are like those of their neighbours, copies of rows joined."""
         joined = self._smoother.joined
-        if joined.x.shape[1] > 1 or not joined.numbers or joined.y.shape[1] > 1:
+        if self.n_features_in_ > 1 or not joined.numbers or joined.y.shape[1] > 1:
             return
         if errors_are_alike(joined.x[:, 0], joined.y[:, 0]):
             warnings.warn(

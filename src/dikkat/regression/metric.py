@@ -57,4 +57,5 @@ def directions(rows: Rows, count: int | None, fit: Callable[[Rows], KernelModel]
         outer = np.einsum("n,nvd,nve->de", model._smoother.joined.weight, slope, slope)
         basis = np.linalg.eigh(outer)[1][:, ::-1]
     # The gradients of fewer directions would lie among these: so all are learned, and then the first are taken.
-    return unit[:, None] * (best if count is None else basis[:, :count])
+    result: Array = unit[:, None] * (best if count is None else basis[:, :count])
+    return result

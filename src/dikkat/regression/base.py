@@ -63,7 +63,12 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """The rows with the directions that are learned from them, where the setting says so."""
         if self.metric == "diagonal" or rows.metric is not None or not rows.coding.numbers:
             return rows
-        return rows._replace(metric=directions(some(rows) if sampled else rows, self.n_components, fit))
+
+        def tried(part: Rows) -> tuple[Smoother, float]:
+            model = fit(part)
+            return model._smoother, model.history_[-1]["error"] if model.history_ else np.inf
+
+        return rows._replace(metric=directions(some(rows) if sampled else rows, self.n_components, tried))
 
     def _fitted(self, rows: Rows) -> Self:
         """Another estimator with these settings, with what is found for these rows."""

@@ -16,15 +16,13 @@ Source: Samarov 1993 (the outer product of gradients); Xia, Tong, Li and Zhu 200
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from dikkat.regression import effects
 from dikkat.regression.joined import Array, Rows
-
-if TYPE_CHECKING:
-    from dikkat.regression.base import KernelModel
+from dikkat.regression.smoother import Smoother
 
 Metric = Literal["diagonal", "linear"]
 
@@ -40,21 +38,20 @@ def some(rows: Rows) -> Rows:
     return Rows(rows.x[chosen], rows.y[chosen], rows.weight[chosen], rows.columns)
 
 
-def directions(rows: Rows, count: int | None, fit: Callable[[Rows], KernelModel]) -> Array:
-    """(numbers, k): k directions in the units of the columns, from the gradients of what `fit` makes of the rows."""
+def directions(rows: Rows, count: int | None, fit: Callable[[Rows], tuple[Smoother, float]]) -> Array:
+    """(numbers, k): k directions in the units of the columns, from fits to the rows and their criterion."""
     numbers = rows.x[:, rows.coding.order[: rows.coding.numbers]].astype(np.float64)
     spread = numbers.std(0)
     unit = np.divide(1, spread, out=np.zeros_like(spread), where=spread > 0)
     basis, best, least = np.eye(len(unit)), np.eye(len(unit)), np.inf
     for turn in range(1 + _ROUNDS):
-        model = fit(rows._replace(metric=unit[:, None] * basis))
-        error = model.history_[-1]["error"] if model.history_ else np.inf
+        smoother, error = fit(rows._replace(metric=unit[:, None] * basis))
         if turn and not error < _BETTER * least:
             break
         best, least = basis, error
-        slope, _ = effects.gradient(model._smoother, model._smoother.joined.x)
+        slope, _ = effects.gradient(smoother, smoother.joined.x)
         slope = np.einsum("dk,nkv->nvd", basis, np.nan_to_num(slope, posinf=0.0, neginf=0.0))
-        outer = np.einsum("n,nvd,nve->de", model._smoother.joined.weight, slope, slope)
+        outer = np.einsum("n,nvd,nve->de", smoother.joined.weight, slope, slope)
         basis = np.linalg.eigh(outer)[1][:, ::-1]
     # The gradients of fewer directions would lie among these: so all are learned, and then the first are taken.
     result: Array = unit[:, None] * (best if count is None else basis[:, :count])

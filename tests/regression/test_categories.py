@@ -7,7 +7,7 @@ from mixed import estimate, leave_one_out, weights
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from dikkat.regression import NadarayaWatson
+from dikkat.regression import KernelRegressor, NadarayaWatson
 from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.diagnostics import leave_out
@@ -268,7 +268,7 @@ def test_density_times_probability():
         total += found.sum() * (at[1] - at[0])
     assert total == pytest.approx(1, abs=1e-6)
     model = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)
-    with pytest.raises(ValueError, match="ordered_features: got some"):
+    with pytest.raises(ValueError, match="got ordered or periodic features"):
         model.log_density(frame)
 
 
@@ -458,3 +458,48 @@ def test_deviations_are_of_the_widths_of_each_category():
     other = NadarayaWatson(bandwidth=[0.7, 0.1], **settings).fit(x[:, ::-1], y)
     for mine, theirs in zip(one.predict(x, return_std=True), other.predict(x[:, ::-1], return_std=True), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("period", [24.0, 360.0])
+def test_a_number_that_comes_round(period, tmp_path):
+    """The kernel is a Gaussian of the chord: by a plain formula, and the same at both ends of the period."""
+    random = np.random.default_rng(12)
+    x, y = random.uniform(0, period, (61, 1)), random.normal(size=61)
+    sigma = 0.07 * period
+    model = NadarayaWatson(bandwidth=[sigma], periodic_features={0: period}).fit(x, y)
+    at = np.array([0.0, 0.3 * period, 0.99 * period])
+    chord = period / np.pi * np.sin(np.pi * (at[:, None] - x[:, 0]) / period)
+    share = np.exp(-((chord / sigma) ** 2) / 2)
+    np.testing.assert_allclose(model.predict(at[:, None]), share @ y / share.sum(1), rtol=1e-9)
+    np.testing.assert_allclose(model.predict(at[:, None] + 3 * period), model.predict(at[:, None]), rtol=1e-6)
+    model.save(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(
+        NadarayaWatson.load(tmp_path / "model.safetensors").predict(at[:, None]), model.predict(at[:, None])
+    )
+
+
+def test_a_wave_over_midnight_is_learned():
+    random = np.random.default_rng(13)
+    hour, other = random.uniform(0, 24, 211), random.normal(size=211)
+    frame = pd.DataFrame({"hour": hour, "other": other})
+    y = np.cos(2 * np.pi * hour / 24) + 2 * other + 0.1 * random.normal(size=211)
+    model = KernelRegressor(periodic_features={"hour": 24}).fit(frame, y)
+    assert 0.5 < model.bandwidth_[0] < 6
+    near = model.predict(pd.DataFrame({"hour": [23.9, 0.1], "other": [0.0, 0.0]}))
+    np.testing.assert_allclose(near, 1, atol=0.2)
+    with pytest.raises(ValueError, match="ordered or periodic"):
+        model.log_density(frame)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"hour": 0}, "the period 0 of 'hour'; expected a positive number"),
+        ({"minute": 60}, "got 'minute'; expected a column of X"),
+        ({"town": 3}, "column 'town', which is a category too"),
+    ],
+)
+def test_periods_that_are_none(given, expected):
+    frame = pd.DataFrame({"hour": [1.0, 2.0, 3.0], "town": ["a", "b", "a"]})
+    with pytest.raises(ValueError, match=expected):
+        KernelRegressor(periodic_features=given, categorical_features=["town"]).fit(frame, [1.0, 2.0, 3.0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -39,6 +39,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     device: str
     metric: Metric = "diagonal"
     n_components: int | None = None
+    periodic_features: Mapping[Any, float] | None = None
     X_train_: Array
     y_train_: Array
     sample_weight_: Array
@@ -171,8 +172,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             array([-1.04536777])
         """
         query, smoother = self._query(X), self._current()
-        if any(column.kind == "ordered" for column in self.columns_):
-            raise ValueError("ordered_features: got some, whose kernel does not sum to 1; expected none for a density")
+        if any(column.kind in ("ordered", "periodic") for column in self.columns_):
+            raise ValueError("X: got ordered or periodic features, whose kernels do not sum to 1; expected none")
         own = [-np.log1p(-self.bandwidth_[j]) for j, column in enumerate(self.columns_) if column.coded]
         density: Array = smoother.log_density(query) - sum(own)
         return density.astype(self.X_train_.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Literal, Self, get_args
 
@@ -44,6 +45,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         device: Where to compute: "cpu", "cuda" or "cuda:1".
         categorical_features: Columns of categories, as of `KernelRegressor`.
         ordered_features: Columns of ordered categories, as of `KernelRegressor`.
+        periodic_features: Columns of numbers that come round, as of `KernelRegressor`.
 
     Attributes:
         classes_: (C,), sorted.
@@ -80,6 +82,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        periodic_features: Mapping[Any, float] | None = None,
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -90,6 +93,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         self.device = device
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
+        self.periodic_features = periodic_features
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Keep the training rows, and find the bandwidth and the prior.

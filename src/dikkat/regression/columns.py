@@ -6,7 +6,7 @@ import math
 import reprlib
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 
-Kind = Literal["number", "date", "category", "ordered"]
+Kind = Literal["number", "date", "category", "ordered", "periodic"]
 Level = str | int | float | bool
 
 _DAY = 86_400_000_000  # microseconds
@@ -26,9 +26,10 @@ class Column(NamedTuple):
     """The kind of one column of X.
 
     Attributes:
-        kind: "number"; "date", which counts as days since `origin`; "category"; or "ordered", a category whose levels
-            have an order.
-        levels: Of a category, its levels: texts, numbers, or yes and no; of an ordered one in their order.
+        kind: "number"; "date", which counts as days since `origin`; "category"; "ordered", a category whose levels
+            have an order; or "periodic", a number that comes round.
+        levels: Of a category, its levels: texts, numbers, or yes and no; of an ordered one in their order. Of a
+            periodic number the period alone.
         origin: Of a date, the first one, as ISO 8601 has it.
     """
 
@@ -38,12 +39,17 @@ class Column(NamedTuple):
 
     @property
     def coded(self) -> bool:
+        """True of categories, ordered or not, and of periodic numbers: of what has several coordinates and no slope."""
+        return self.is_category or self.kind == "periodic"
+
+    @property
+    def is_category(self) -> bool:
         """True of categories, ordered or not."""
         return self.kind in ("category", "ordered")
 
     def shown(self, value: float) -> str:
         """The cell that a number stands for, as a person reads it."""
-        if self.coded:
+        if self.is_category:
             return str(self.levels[round(value)])
         if self.kind == "date":
             return str(self.moment(value).astype("datetime64[m]")).removesuffix("T00:00")
@@ -51,7 +57,9 @@ class Column(NamedTuple):
 
     def cell(self, value: float) -> Any:
         """The cell that a number stands for."""
-        return self.levels[round(value)] if self.coded else self.moment(value) if self.kind == "date" else value
+        if self.is_category:
+            return self.levels[round(value)]
+        return self.moment(value) if self.kind == "date" else value
 
     def moment(self, value: float) -> np.datetime64:
         """The moment that so many days stand for."""
@@ -66,7 +74,13 @@ class _Cells(NamedTuple):
     ordered: bool = False
 
 
-def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | None) -> tuple[Column, ...]:
+def find(
+    X: Any,
+    categorical: object,
+    ordered: object,
+    names: Sequence[str] | None,
+    periodic: Mapping[Any, float] | None = None,
+) -> tuple[Column, ...]:
     """The kinds of the columns; nothing where all are numbers."""
     if hasattr(X, "tocsr"):
         return ()  # sparse: refused where arrays are checked
@@ -81,11 +95,19 @@ def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | No
     if (masks[0] & masks[1]).any():
         both = _called(int((masks[0] & masks[1]).argmax()), names)
         raise ValueError(f"ordered_features: got {both}, which is in categorical_features too; expected it in one")
-    if not (_is_frame(X) or masks[0].any() or masks[1].any()):
+    periods = _periods(periodic or {}, size, names)
+    if twice := [j for j in periods if masks[0][j] or masks[1][j]]:
+        raise ValueError(
+            f"periodic_features: got {_called(twice[0], names)}, which is a category too; expected one kind"
+        )
+    if not (_is_frame(X) or masks[0].any() or masks[1].any() or periods):
         return ()
     result = []
     for j in range(size):
         cells = _cells(X, j)
+        if j in periods:
+            result.append(Column("periodic", (periods[j],)))
+            continue
         typed = cells.levels is not None and not (masks[0][j] or masks[1][j])
         if masks[1][j] or (typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, _called(j, names))))
@@ -100,11 +122,22 @@ def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | No
     return () if all(each.kind == "number" for each in result) else tuple(result)
 
 
+def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None) -> dict[int, float]:
+    """The periods of columns by their positions."""
+    result = {}
+    for each, period in given.items():
+        if not (_is_number(period) and 0 < float(period) < math.inf):
+            raise ValueError(f"periodic_features: got the period {period!r} of {each!r}; expected a positive number")
+        position = int(_mask("periodic_features", [each], size, names).argmax())
+        result[position] = float(period)
+    return result
+
+
 def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Column, ...]:
     """Columns with the further levels of X; those that were there keep their indices."""
     X, result = _indexed(X), []
     for j, column in enumerate(columns):
-        if column.coded:
+        if column.is_category:
             known = _Indices(column.levels)
             new = [level for level in _levels(_cells(X, j).values, _called(j, names)) if known.of(level) is None]
             if column.kind == "category":
@@ -151,7 +184,7 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
             raise ValueError(f"X: got {called} without dates; expected dates, as in fit")
         days = (values - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
         return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY))
-    if not column.coded:
+    if not column.is_category:
         try:
             return values.astype(np.float64)
         except (TypeError, ValueError):

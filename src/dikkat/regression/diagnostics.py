@@ -169,9 +169,9 @@ def along(model: KernelRegressor, feature: int, name: str) -> Curve:
     data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
     middle = np.median(rows, axis=0)
     for c, each in enumerate(model.columns_):
-        if each.coded:
+        if each.is_category:
             middle[c] = np.bincount(rows[:, c].astype(int)).argmax()
-    at = np.arange(len(column.levels)) if column.coded else np.linspace(data.min(), data.max(), _STEPS)
+    at = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _STEPS)
     points = np.tile(middle, (len(at), 1)).astype(rows.dtype)
     points[:, feature] = at
     query = model._rows.coding.coordinates(points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
@@ -89,6 +90,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         ordered_features: Which columns hold ordered categories, in the same ways; with "from_dtype" those whose type
             has an order. Levels are the numbers that occur, or what the type says. Their kernel is Li and Racine's, λ
             to the power of the steps between two levels.
+        periodic_features: Which columns hold numbers that come round, names or positions with their periods, such as
+            {"hour": 24}. They have no slope, and stand beside the Gaussian only.
         cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices to learn from and to
             test, or a number of folds of rows that follow each other, as blocks of a series are. Rows are then
             predicted from those of other folds, where else from all others: in the search of the bandwidth, with "auto"
@@ -144,6 +147,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        periodic_features: Mapping[Any, float] | None = None,
         cv: object = None,
     ) -> None:
         self.kernel = kernel
@@ -156,6 +160,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self.device = device
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
+        self.periodic_features = periodic_features
         self.cv = cv
 
     def fit(
@@ -629,7 +634,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
         settings = self.get_params()
-        for name in ("device", "cv"):  # of the machine, and an object
+        for name in ("device", "cv", "periodic_features"):  # of the machine, an object, and a kind of columns
             settings.pop(name, None)
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
         return {
@@ -658,10 +663,11 @@ class NadarayaWatson(KernelRegressor):
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        periodic_features: Mapping[Any, float] | None = None,
         cv: object = None,
     ) -> None:
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, metric=metric,
             n_components=n_components, device=device, categorical_features=categorical_features,
-            ordered_features=ordered_features, cv=cv,
+            ordered_features=ordered_features, periodic_features=periodic_features, cv=cv,
         )  # fmt: skip

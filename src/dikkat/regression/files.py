@@ -164,6 +164,8 @@ def _is_column(column: Column, values: Array) -> bool:
             return not np.isnat(np.datetime64(column.origin))
         except (TypeError, ValueError):
             return False
+    if column.kind == "periodic":
+        return len(column.levels) == 1 and isinstance(column.levels[0], float) and 0 < column.levels[0] < math.inf
     if not column.coded:
         return column.kind == "number"
     texts = all(isinstance(level, str | int | float) for level in column.levels)
@@ -181,15 +183,16 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object
     rows, size = x.shape
     if y.shape not in ((rows,), (rows, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
         faults.append(f"y_train_: got {described(y)}; expected float64 ({rows},) or ({rows}, outputs)")
-    coded = np.zeros(size, bool)
+    kinds = np.full(size, "number", object)
     if isinstance(columns, list) and len(columns) == size:
-        coded = np.array([isinstance(each, dict) and each.get("kind") in ("category", "ordered") for each in columns])
+        kinds = np.array([each.get("kind") if isinstance(each, dict) else None for each in columns], object)
+    numbers, coded = np.isin(kinds, ("number", "date")), np.isin(kinds, ("category", "ordered"))
     if metric is not None:
-        numbers = int((~coded).sum())
-        if metric.shape[:1] != (numbers,) or metric.ndim != 2 or metric.dtype != np.float64 or not metric.size:
-            return [*faults, f"{_METRIC}: got {described(metric)}; expected float64 ({numbers}, directions)"]
+        count = int(numbers.sum())
+        if metric.shape[:1] != (count,) or metric.ndim != 2 or metric.dtype != np.float64 or not metric.size:
+            return [*faults, f"{_METRIC}: got {described(metric)}; expected float64 ({count}, directions)"]
         faults += [f"{_METRIC} is not finite"] * (not np.isfinite(metric).all())
-        coded = np.append(np.zeros(metric.shape[1], bool), coded[coded])
+        coded = np.append(np.zeros(metric.shape[1], bool), coded[~numbers])
     expected = {"sample_weight_": f"{x.dtype} ({rows},)", "bandwidth_": f"float64 ({len(coded)},)"}
     faults += misfits(expected, {name: described(tensors[name]) for name in expected})
     if names is not None and (len(names) != size or not all(isinstance(name, str) for name in names)):

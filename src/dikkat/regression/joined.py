@@ -13,6 +13,9 @@ these coordinates, all of one category with the bandwidth $\sigma = (2\beta)^{-1
 is that of numbers. λ = 0 is taken as $e^{-\beta}$ = 0 in float64, and the largest λ, (c − 1)/c or 1, as σ = 10⁶, where
 a category counts for nothing.
 
+A **periodic** number x of the period p lies on a circle of the diameter 1, at the angle 2πx/p: there a bandwidth σ is
+$\sigma\pi/p$, so that near numbers are as far apart as they are in the units of x.
+
 A category that was not there is the centre of the simplex: as far from every row, so it says nothing of the shares; how
 far that is is given back to their sum (`dikkat.regression.local.without_unseen`). A number between two ordered levels
 lies on the edge between their corners, and weighs both by its share of the step.
@@ -58,8 +61,8 @@ class Coding:
         self.numbers = len(self._plain) if metric is None else metric.shape[1]
         features = self.numbers + len(self._coded)
         self.order = np.array(self._plain + self._coded if metric is None else range(features), np.intp)
-        counts = [1] * self.numbers + [max(1, len(each.levels) - 1) for each in self._columns]
-        self.feature: NDArray[np.intp] = np.repeat(np.arange(features), counts)
+        sizes = [2 if each.kind == "periodic" else max(1, len(each.levels) - 1) for each in self._columns]
+        self.feature: NDArray[np.intp] = np.repeat(np.arange(features), [1] * self.numbers + sizes)
 
     def coordinates(self, x: Array) -> Array:
         """The coordinates of rows (n, d), from `dikkat.regression.columns.encoded`."""
@@ -81,6 +84,9 @@ class Coding:
         """σ of each feature, in the order of the coordinates, from bandwidths (d,), of categories λ."""
         sigma = bandwidth[self.order].astype(np.float64)
         for c, column in enumerate(self._columns, start=self.numbers):
+            if column.kind == "periodic":
+                sigma[c] = np.clip(sigma[c] * np.pi / float(column.levels[0]), NARROWEST, WIDEST)
+                continue
             least, count = sigma[c], len(column.levels)
             with np.errstate(divide="ignore"):
                 if column.kind == "category":
@@ -93,6 +99,9 @@ class Coding:
         """(d,), in the order of X: σ of numbers and λ of categories, from what `widths` gives."""
         result = np.array(widths, np.float64)
         for c, column in enumerate(self._columns, start=self.numbers):
+            if column.kind == "periodic":
+                result[c] *= float(column.levels[0]) / np.pi
+                continue
             weight, others = np.exp(-1 / (2 * result[c] ** 2)), len(column.levels) - 1
             if result[c] >= WIDEST * (1 - 1e-9):
                 result[c] = largest(column)
@@ -111,6 +120,9 @@ def largest(column: Column) -> float:
 def _points(column: Column, levels: Array) -> Array:
     """(n, coordinates) of one category, from the indices of its levels."""
     count = max(1, len(column.levels) - 1)
+    if column.kind == "periodic":
+        angle = levels.astype(np.float64) * (2 * np.pi / float(column.levels[0]))
+        return np.column_stack([np.cos(angle), np.sin(angle)]) / 2
     if column.kind == "ordered":
         return np.asarray(np.clip(levels[:, None] - np.arange(count), 0.0, 1.0))
     corners = np.zeros((count + 1, count))

@@ -61,7 +61,7 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
     for axes, curve in zip(grid[1:panels], curves, strict=True):
         axes.sharey(grid[1])
         _intervals(axes, curve)
-        if not curve.column.coded:
+        if not curve.column.is_category:
             marks = np.sort(curve.data)[np.linspace(0, len(curve.data) - 1, min(len(curve.data), _TICKS)).astype(int)]
             height, transform = np.full(len(marks), 0.02), axes.get_xaxis_transform()
             axes.plot(marks, height, "|", color="0.4", markersize=6, alpha=0.5, transform=transform)
@@ -175,7 +175,7 @@ def _intervals(axes: Axes, curve: Curve) -> None:
 
         axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(curve.column.moment(value))[:10]))
-    if curve.column.coded:
+    if curve.column.is_category:
         names = [_short(str(level)) for level in curve.column.levels]
         center, half = (curve.upper + curve.lower) / 2, (curve.upper - curve.lower) / 2
         axes.errorbar(curve.at, center, half, fmt="none", color="C0", alpha=0.5, label="95 % confidence")

@@ -135,8 +135,10 @@ def checked_rows(
     if before is None:
         kinds = estimator.categorical_features, estimator.ordered_features
         named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
+        periodic = estimator.periodic_features
+        named = named or bool(periodic)
         plain = isinstance(X, np.ndarray | list | tuple) and not named
-        columns = () if plain else find(X, *kinds, names)
+        columns = () if plain else find(X, *kinds, names, periodic)
     else:
         if before.columns:
             validate_data(estimator, X, skip_check_array=True, reset=False)  # as many columns, and the same ones
@@ -219,15 +221,16 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
         return bandwidth
     given, size = np.asarray(bandwidth, np.float64), len(columns)
     coded = np.array([column.coded for column in columns], bool)
+    rate = np.array([column.is_category for column in columns], bool)
     if coded.any() and given.shape != (size,):
         raise ValueError(
             f"bandwidth: got shape {given.shape}; expected beside categories ({size},), one for each column: σ "
             "of numbers, λ of categories"
         )
-    if not (given[~coded] if coded.any() else given).all():
+    if not (given[~rate] if coded.any() else given).all():
         raise _not_positive(bandwidth)
     for number, column in zip(given, columns, strict=True) if coded.any() else ():
-        if column.coded and number > largest(column):
+        if column.is_category and number > largest(column):
             raise ValueError(
                 f"bandwidth: got {number} for a column of {len(column.levels)} categories; expected λ of at most "
                 f"{largest(column):.4g}, where it counts for nothing"

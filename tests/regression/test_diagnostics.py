@@ -30,6 +30,10 @@ def test_along_a_feature_the_others_are_at_their_medians():
     np.testing.assert_array_equal(curve.estimate, model.predict(places))
     np.testing.assert_array_equal(curve.upper, model.confidence_interval(places)[1])
     np.testing.assert_array_equal(curve.data, x[:, 1])
+    assert curve.values is None
+    low, high, coverage = along(model, 1, "b", 0.8).values
+    np.testing.assert_array_equal([low, high], model.predict_interval(places, 0.8))
+    assert coverage == 0.8
 
 
 def test_where_a_kernel_reaches_nobody_the_curve_has_no_band():

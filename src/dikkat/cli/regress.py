@@ -294,7 +294,7 @@ def _regression(
     print(f"model: {output / MODEL}")
     data.queries.write(written, predictions)
     print(f"predictions: {written}")
-    _draw(model, data, left_out, output)
+    _draw(model, data, left_out, coverage, output)
 
 
 def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None, drops: bool, output: Path) -> None:
@@ -421,7 +421,7 @@ def _reach(model: "KernelRegressor", column: "Column", sigma: float, spread: flo
     return f"{sigma:.4g}" + (" days" if column.kind == "date" else "")
 
 
-def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", output: Path) -> None:
+def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: float | None, output: Path) -> None:
     from dikkat.regression import diagnostics, pictures
     from dikkat.regression.joined import largest
 
@@ -429,7 +429,7 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", output: Pat
     y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
     width = diagnostics.reach(model)
     narrowest = np.argsort(width, kind="stable")[: min(_CURVES, int((ranges > 0).sum()))]
-    curves = [diagnostics.along(model, c, names[c]) for c in np.sort(narrowest)]
+    curves = [diagnostics.along(model, c, names[c], coverage) for c in np.sort(narrowest)]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
     else:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from dikkat.regression import intervals
 from dikkat.regression.columns import Column
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array, Joined, Rows
@@ -46,6 +47,7 @@ class Curve:
         upper: (k,), the upper one.
         data: (n,), the feature's values in the training rows that have weight.
         column: What it is; of a category `at` are the indices of its levels.
+        values: The ends of the intervals that hold new values, (k,) each, and their coverage; None without.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Curve:
     upper: Array
     data: Array
     column: Column = Column()  # noqa: RUF009  # a constant
+    values: tuple[Array, Array, float] | None = None
 
 
 class Among(NamedTuple):
@@ -159,8 +162,10 @@ def reach(model: KernelRegressor) -> Array:
     return relative
 
 
-def along(model: KernelRegressor, feature: int, name: str) -> Curve:
+def along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
     """The estimate and its 95 % confidence interval as one feature goes from its least to its greatest value.
+
+    With a coverage the intervals of new values too.
 
     A row of weight 0 is not there: it has no part in the range, the medians and the data. Other
     categories are at their most frequent level.
@@ -179,7 +184,8 @@ def along(model: KernelRegressor, feature: int, name: str) -> Curve:
     estimate = np.asarray(model._answer(query))
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the interval is infinite
     lower[unknown] = upper[unknown] = math.nan
-    return Curve(name, points[:, feature], estimate, lower, upper, data, column)
+    values = None if coverage is None else (*intervals.interval(model, query, coverage, "jackknife+"), coverage)
+    return Curve(name, points[:, feature], estimate, lower, upper, data, column, values)
 
 
 def among(model: KernelRegressor, by: Array) -> Among:

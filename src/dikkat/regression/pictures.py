@@ -175,6 +175,18 @@ def _intervals(axes: Axes, curve: Curve) -> None:
 
         axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(curve.column.moment(value))[:10]))
+    if curve.values is not None:
+        low, high, coverage = curve.values
+        style: dict[str, Any] = {
+            "color": "C0",
+            "alpha": 0.12,
+            "linewidth": 0,
+            "label": f"{100 * coverage:g} % of new values",
+        }
+        if curve.column.is_category:
+            axes.bar(curve.at, high - low, 0.4, low, **style)
+        else:
+            axes.fill_between(curve.at, low, high, **style)
     if curve.column.is_category:
         names = [_short(str(level)) for level in curve.column.levels]
         center, half = (curve.upper + curve.lower) / 2, (curve.upper - curve.lower) / 2

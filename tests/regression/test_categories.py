@@ -351,7 +351,7 @@ def test_dates_are_days():
     [
         ({"kernel": "epanechnikov", "bandwidth": 1.0}, "kernel: got 'epanechnikov' beside categories; expected"),
         ({"bandwidth": 1.0}, r"bandwidth: got shape \(\); expected beside categories \(4,\)"),
-        ({"bandwidth": [0.9, 1, 0.5, 0.5]}, "got 0.9 for a column of 3 categories; expected λ of at most 0.6667"),
+        ({"bandwidth": [1.1, 1, 0.5, 0.5]}, "got 1.1 for a column of categories; expected λ of at most 1. From 0.6667"),
         ({"bandwidth": [0.5, 0, 0.5, 0.5]}, r"bandwidth: got \[0.5, 0, 0.5, 0.5\]; expected a positive number"),
         ({"categorical_features": ["twon"]}, "categorical_features: got 'twon'; expected a column of X"),
         ({"categorical_features": [4]}, r"categorical_features: got 4; expected a name, or a position below 4"),
@@ -503,3 +503,12 @@ def test_periods_that_are_none(given, expected):
     frame = pd.DataFrame({"hour": [1.0, 2.0, 3.0], "town": ["a", "b", "a"]})
     with pytest.raises(ValueError, match=expected):
         KernelRegressor(periodic_features=given, categorical_features=["town"]).fit(frame, [1.0, 2.0, 3.0])
+
+
+def test_a_lambda_that_was_found_elsewhere_holds_where_fewer_categories_are():
+    """As a resample of rows may lack some: from (c − 1)/c on, a category counts for nothing."""
+    frame = pd.DataFrame({"town": ["a", "a", "b", "a"], "area": [1.0, 2.0, 3.0, 4.0]})
+    for few in (frame, frame.iloc[[0, 1, 3]]):
+        model = NadarayaWatson(bandwidth=[0.6, 1.0], categorical_features=["town"]).fit(few, np.arange(len(few)))
+        plain = NadarayaWatson(bandwidth=1.0).fit(few[["area"]], np.arange(len(few)))
+        np.testing.assert_allclose(model.predict(few), plain.predict(few[["area"]]), rtol=1e-9)

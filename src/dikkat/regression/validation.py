@@ -230,10 +230,10 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
     if not (given[~rate] if coded.any() else given).all():
         raise _not_positive(bandwidth)
     for number, column in zip(given, columns, strict=True) if coded.any() else ():
-        if column.is_category and number > largest(column):
+        if column.is_category and number > 1:
             raise ValueError(
-                f"bandwidth: got {number} for a column of {len(column.levels)} categories; expected λ of at most "
-                f"{largest(column):.4g}, where it counts for nothing"
+                f"bandwidth: got {number} for a column of categories; expected λ of at most 1. From "
+                f"{largest(column):.4g} on it counts for nothing"
             )
     if columns and given.shape not in ((), (size,)):
         raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")

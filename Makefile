@@ -148,4 +148,5 @@ peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorF
 	$(PYTHON) -m venv .venv-peers
 	$(PEERS)/python $(INSTALL) "$$(grep '^torch==' $<)"
 	$(PEERS)/python $(INSTALL) -r $<
+	$(PEERS)/python $(INSTALL) --no-deps ISLP==0.6.0
 	touch $@

@@ -57,6 +57,7 @@ BENCHES = (
     Bench("attention.recording", "a part of a model of transformers recorded, beside the model alone"),
     Bench("regression.speed", "kernel regression beside its peers", (), PEERS),
     Bench("regression.judgement", "which criterion, and which method, predicts best", (), PEERS),
+    Bench("regression.intervals", "intervals of new values: coverage and width, beside MAPIE's", (), PEERS),
     Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
     Bench("translation.training", "training beside the textbook's loop", _DATA),
     Bench("translation.translating", "sentences beside the textbook's loop, int8", ("--model", "{model}", *_DATA)),

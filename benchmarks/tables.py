@@ -1,5 +1,6 @@
 """Write the tables of the documentation from the newest records: `python -m benchmarks.tables`."""
 
+import math
 import statistics
 from collections.abc import Iterable
 from typing import Any
@@ -156,10 +157,18 @@ def _regression(runs: list[Run]) -> Iterable[Row]:
             found = {record["who"]: record for record in run.find(what="speed")}
             peers = {who: found[who] for who in (SDPA, "torch.cdist, in chunks", "KeOps") if who in found}
             yield _contest("100,000 × 100,000, d = 3, float32: fit and predict", found["dikkat"], peers)
+        elif run.name != "regression-many":
+            yield from _beside_peers(run)
         else:
             for record in run.results:
                 more = f", of {record['neighbours']:,.0f} neighbours" if "neighbours" in record else ""
                 yield _contest(f"a million rows: {record['what']}, {record['kernel']}{more}", record, {})
+
+
+def _beside_peers(run: Run) -> Iterable[Row]:
+    for ours in run.find(who="dikkat"):
+        peers = {r["who"]: r for r in run.find(what=ours["what"]) if r["who"] != "dikkat"}
+        yield _contest(ours["what"], ours, peers)
 
 
 def _contest(what: str, ours: Record, peers: dict[str, Record]) -> Row:
@@ -187,29 +196,37 @@ def _error(record: Record) -> str:
     return f"{record['error']:.0e}" if record["error"] is not None else f"{record['not_finite']} not finite"
 
 
-def _criteria(runs: list[Run]) -> Iterable[Row]:
-    for run in runs:
-        for order in ("constant", "linear"):
-            ways = [f"{order} {by}" for by in ("loo", "loo-1se", "aic")]
-            found = {(r["table"], r["way"]): r["r2"] for r in run.results if r.get("way") in ways}
-            ranks = mean_ranks(found)
-            for way in ways:
-                own = [score for (_, name), score in found.items() if name == way]
-                scores = (statistics.mean(own), statistics.median(own), min(own))
-                yield [way, f"{ranks[way]:.2f}", *(f"{score:.3f}" for score in scores)]
-
-
 def _methods(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
-        records = [r for r in run.results if "method" in r]
-        found = {(r["table"], r["method"]): r["r2"] for r in records if r["method"] != "mean"}
-        columns = {r["table"]: r["columns"] for r in records}
-        ways = list(dict.fromkeys(way for _, way in found))
-        for what, most, least in (("all", 99, 1), ("one feature", 1, 1), ("2 to 6", 6, 2), ("7 and more", 99, 7)):
-            some = {key: score for key, score in found.items() if least <= columns[key[0]] <= most}
-            tables = len({table for table, _ in some})
-            yield [f"mean rank, {what} ({tables} tables)", *(f"{mean_ranks(some)[way]:.2f}" for way in ways)]
-        yield ["least R²", *(f"{min(score for (_, way), score in found.items() if way == each):.2f}" for each in ways)]
+        records = [r for r in run.results if r["method"] != "mean"]
+        groups = ((1, 999), (1, 2), (3, 6), (7, 999))
+        ranks = [
+            mean_ranks({(r["table"], r["method"]): r["r2"] for r in records if low <= r["columns"] <= high})
+            for low, high in groups
+        ]
+        for way in dict.fromkeys(r["method"] for r in records):
+            own = [r for r in records if r["method"] == way]
+            scores, seconds = [r["r2"] for r in own], [each for r in own for each in r["fit"]]
+            mean = statistics.mean(max(score, -1) for score in scores)
+            figures = (*(each.get(way, math.nan) for each in ranks), mean, min(scores), statistics.median(seconds))
+            yield [way, *(f"{figure:.2f}" for figure in figures)]
+
+
+def _coverage(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        for way in dict.fromkeys(r["method"] for r in run.results):
+            own = run.find(method=way)
+            held = [r["coverage"] for r in own]
+            below = sum(share < 0.85 for share in held)
+            beside = statistics.mean(r["width"] / r["ours"] for r in own) if "ours" in own[0] else None
+            yield [
+                way,
+                f"{statistics.mean(held):.3f}",
+                f"{min(held):.2f}",
+                f"{below} of {len(held)}",
+                f"{statistics.mean(r['width'] for r in own):.2f}",
+                f"{beside:.3f} × jackknife+'s" if beside else f"{statistics.mean(r['infinite'] for r in own):.3f}",
+            ]
 
 
 def mean_ranks(found: dict[tuple[str, str], float]) -> dict[str, float]:
@@ -310,7 +327,8 @@ BESIDE = ("size", "", "target tokens a second", "beside the first")
 SHAPES = ("(batch, queries, keys, features), ms", "`auto`", "eager PyTorch", "fastest peer", "record")
 SMALL = ("plain PyTorch's time over ours", "one thread", "below 0.9", "two threads", "below 0.9")
 ERRORS = ("largest error", "d = 3, range/σ = 10", "d = 3, range/σ = 1,000", "d = 1, range/σ = 1,000")
-METHODS = ("", "dikkat, constant", "dikkat, linear", "neighbours", "kernel ridge", "linear", "forest")
+METHODS = ("", "mean rank", "d ≤ 2", "d 3–6", "d ≥ 7", "mean, at least −1", "least", "CPU s of a fit")
+COVERAGE = ("90 % intervals", "mean share held", "least", "tables below .85", "mean width, sd of y", "infinite")
 TRANSLATING = ("size", "sentences at once", "textbook's loop, a second", "dikkat, float32", "dikkat, int8")
 TABLES = [
     Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _starting),
@@ -339,13 +357,22 @@ TABLES = [
     Table("pages", ("page", "maps"), ("", "measured"), _pages),
     Table(
         "regression",
-        ("regression-bandwidth", "regression-dense", "regression-many"),
+        (
+            "regression-bandwidth",
+            "regression-dense",
+            "regression-many",
+            "regression-curves",
+            "regression-jackknife",
+            "regression-densities",
+        ),
         ("seconds", "dikkat", "peers, and how many times as long"),
         _regression,
     ),
     Table("errors", ("regression-dense",), ERRORS, _errors),
-    Table("criteria", ("regression-judgement",), ("R²", "mean rank", "mean", "median", "least"), _criteria),
-    Table("methods", ("regression-review",), METHODS, _methods),
+    Table("methods", ("regression-review51",), METHODS, _methods),
+    Table("metric", ("regression-metric",), METHODS, _methods),
+    Table("classifiers", ("regression-classifiers",), METHODS, _methods),
+    Table("coverage", ("regression-coverage",), COVERAGE, _coverage),
 ]
 
 

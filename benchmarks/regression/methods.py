@@ -50,10 +50,10 @@ class KernelRidge(RegressorMixin, BaseEstimator):
 
     def fit(self, x: Array, y: Array) -> "KernelRidge":
         self.x_, self.mean_, best = x, y.mean(), np.inf
-        for gamma in np.logspace(-4, 1, 16):
+        for gamma in np.logspace(-3, 1, 15):
             values, vectors = np.linalg.eigh(rbf_kernel(x, gamma=gamma))
             turned = vectors.T @ (y - self.mean_)
-            for alpha in np.logspace(-6, 2, 17):
+            for alpha in np.logspace(-4, 1, 11):
                 dual = vectors @ (turned / (values + alpha))
                 error = np.mean(np.square(dual / (np.square(vectors) @ (1 / (values + alpha)))))
                 if error < best:

@@ -169,11 +169,11 @@ def curves(quick: bool) -> Iterator[Record]:
 
     few = 300 if quick else 100_000
     data = curve("sine", few)
-    line = Entrant("dikkat.regression.smooth", lambda: smooth(data.key[:, 0], data.value).y, lambda _: {"points": few})
-    yield from contest([line])
+    facts = {"what": f"smooth of {few:,} points, with its intervals"}
+    yield from contest([Entrant(OURS, lambda: smooth(data.key[:, 0], data.value).y, lambda _: {}, facts)])
     for count, frac in ((1_000, 2 / 3), (10_000, 0.1), (10_000, 2 / 3)):
         x, y = (each.ravel() for each in curve("sine", 100 if quick else count))
-        facts = {"what": "lowess", "points": len(x), "frac": frac}
+        facts = {"what": f"lowess of {len(x):,} points, frac {frac:.2f}"}
         right = partial(equal, theirs(y, x, frac), 1e-8)
         ways = {OURS: lowess, STATSMODELS: theirs}
         yield from contest([Entrant(who, partial(way, y, x, frac), right, facts) for who, way in ways.items()])
@@ -182,7 +182,7 @@ def curves(quick: bool) -> Iterator[Record]:
         made = draw(np.random.default_rng(0), 60 if quick else 1_000)
         start = time.process_time()
         KernelRegressor().fit(*made)
-        yield {"what": "fit", "table": table, "rows": len(made.value), "cpu_seconds": time.process_time() - start}
+        yield {"who": "fit", "table": table, "rows": len(made.value), "cpu_seconds": time.process_time() - start}
 
 
 def jackknife(quick: bool) -> Iterator[Record]:
@@ -196,7 +196,7 @@ def jackknife(quick: bool) -> Iterator[Record]:
         return np.array(given.predict_interval(new.key, COVERAGE))
 
     ways = {OURS: ours, "MAPIE": lambda: np.array(mapie(model, data, new.key))}
-    facts = {"what": "jackknife+", "rows": len(data.value)}
+    facts = {"what": f"jackknife+ of 1,000 new values, {len(data.value):,} rows, d = 2"}
     right = partial(equal, ours(), 0.02)
     yield from contest([Entrant(who, way, right, facts) for who, way in ways.items()])
 
@@ -220,7 +220,7 @@ def densities(quick: bool) -> Iterator[Record]:
         narrow = random.random(len(rows)) < 0.4
         rows[narrow] = rows[narrow] * [0.2, 1, 1][:size] + 3
         old, new = np.split(rows, 2)
-        facts = {"what": "density", "d": size, "rows": len(old)}
+        facts = {"what": f"density's bandwidth and 1,000 log densities, {len(old):,} rows, d = {size}"}
         yield from contest(
             [
                 Entrant(who, partial(way, old, new), lambda answer: {"log_likelihood": float(answer.mean())}, facts)

@@ -224,7 +224,7 @@ def _coverage(runs: list[Run]) -> Iterable[Row]:
                 f"{statistics.mean(held):.3f}",
                 f"{min(held):.2f}",
                 f"{below} of {len(held)}",
-                f"{statistics.mean(r['width'] for r in own):.2f}",
+                f"{statistics.mean(r['width'] for r in own if r['width'] is not None):.2f}",
                 f"{beside:.3f} × jackknife+'s" if beside else f"{statistics.mean(r['infinite'] for r in own):.3f}",
             ]
 

@@ -90,7 +90,8 @@ def covered(pairs: Pairs, facts: Record) -> list[Record]:
         finite = np.isfinite(width)
         share = {"coverage": float(np.concatenate(every).mean()), "infinite": float(1 - finite.mean())}
         beside = {"ours": float(wide["jackknife+"][0].mean())} if way == MAPIE else {}
-        found.append({**facts, "method": way, **share, "width": float(width[finite].mean()), **beside})
+        mean = float(width[finite].mean()) if finite.any() else None  # JSON has no infinity
+        found.append({**facts, "method": way, **share, "width": mean, **beside})
     return found
 
 

@@ -149,7 +149,10 @@ def of_classes() -> Iterator[Problem]:
 
 
 def for_metrics() -> Iterator[Problem]:
-    yield from (bundled(table, loaded(load, larger.MOST)) for table, load in larger.METRIC.items())
+    """Two of the five folds, since a metric takes a while."""
+    for table, load in larger.METRIC.items():
+        pairs, facts = bundled(table, loaded(load, larger.MOST))
+        yield pairs[:2], facts
 
 
 class Stage(NamedTuple):

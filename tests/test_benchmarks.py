@@ -298,3 +298,27 @@ def test_a_contest_has_no_seconds_for_who_is_off_fails_or_takes_too_long(monkeyp
     assert all("seconds" not in record and record["d"] == 3 for who, record in found.items() if who != "right")
     assert len(calls) == 1 + contest.ROUNDS + 2
     assert json.loads(json.dumps(records)) == records
+
+
+def test_kernel_ridge_has_the_least_error_of_rows_that_it_was_solved_without():
+    from benchmarks.regression.methods import KernelRidge
+
+    random = np.random.default_rng(0)
+    x = random.normal(size=(13, 2))
+    y = np.sin(2 * x[:, 0]) + 0.3 * random.normal(size=13)
+    square = np.square(x[:, None] - x).sum(-1)
+
+    def error(gamma, alpha):
+        kernel, found = np.exp(-gamma * square), 0.0
+        for row in range(13):
+            rest = np.arange(13) != row
+            dual = np.linalg.solve(kernel[np.ix_(rest, rest)] + alpha * np.eye(12), y[rest] - y.mean())
+            found += (kernel[row, rest] @ dual + y.mean() - y[row]) ** 2
+        return found
+
+    ways = [(gamma, alpha) for gamma in np.logspace(-3, 1, 15) for alpha in np.logspace(-4, 1, 11)]
+    gamma, alpha = min(ways, key=lambda way: error(*way))
+    found = KernelRidge().fit(x, y)
+    assert found.gamma_ == gamma
+    dual = np.linalg.solve(np.exp(-gamma * square) + alpha * np.eye(13), y - y.mean())
+    np.testing.assert_allclose(found.dual_, dual, rtol=1e-9)

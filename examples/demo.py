@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from dikkat.show import heatmaps, save, save_page
-from dikkat.translation import Search, Settings, evaluate, hold_out, train
-from dikkat.translation.phrasebook import split
+from dikkat.translation import Search, Settings, alignment_error_rate, evaluate, gold_links, hold_out, train
+from dikkat.translation.phrasebook import links, split
 
 SENTENCES = ["go .", "i lost .", "he's calm .", "i'm home ."]
 OFFERED = ["I lost.", "He's calm.", "She is tired."]
@@ -41,6 +41,9 @@ def main() -> None:
     print(scores.bleu_line)
     print(f"signature: {scores.bleu_signature}")
     print(scores.chrf_line)
+    every = slice(None, None, 5)  # links take longer than translations
+    gold = gold_links(links()[every], "phrasebook")
+    print(f"alignment error rate: {alignment_error_rate(translator.align(held_out[every]), gold):.3f}")
     examples = translator.translate(SENTENCES, search=greedy)
     for example in examples:
         print(f"{example.source} => {example.target}")

@@ -391,6 +391,29 @@ def test_evaluate_as_json_with_links_and_another_model(run, model, pairs, tmp_pa
     assert "alignment error rate: 1.000" in run("evaluate", model, *options[:-1])[1]
 
 
+def test_align_links_the_words_of_each_line(run, model, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("I lost.\tJ'ai perdu.\tCC-BY\n\tVa !\nGo.\tVa !\n", encoding="utf-8")
+    found = Translator.load(model).align([("I lost.", "J'ai perdu."), ("Go.", "Va !")])
+    lines = [" ".join(f"{one}-{other}" for one, other in sorted(each)) for each in found]
+    wanted = f"{lines[0]}\n\n{lines[1]}\n"
+    assert run("align", model, tmp_path / "pairs.tsv") == (0, wanted, "")
+    assert run("align", model, tmp_path / "pairs.tsv", "--output", tmp_path / "links") == (0, "", "")
+    assert (tmp_path / "links").read_text() == wanted
+    assert run("align", model, tmp_path / "pairs.tsv", "--reverse", model, "--batch-size", 1)[0] == 0
+    (tmp_path / "pairs.tsv").write_text("Go.\tVa !\nGo.\n")
+    refused(
+        run("align", model, tmp_path / "pairs.tsv", "-o", tmp_path / "more"),
+        "pairs.tsv, line 2: got no tab; expected a sentence, a tab and its translation",
+    )
+    assert not (tmp_path / "more").exists()
+
+
+def test_links_of_the_phrasebook_are_known(run, model):
+    corpus = '{name = "phrasebook", part = "test"}'
+    _, out, _ = run("evaluate", model, "--corpus", corpus, "--links", "phrasebook", "--beam", 1, "--json")
+    assert 0.5 < json.loads(out)["alignment_error_rate"] < 1  # the model knows eight sentences
+
+
 def test_files_of_translations_are_scored_without_a_model(run, tmp_path):
     references = [f"the cat number {number} sat on mat {number % 7} ." for number in range(40)]
     worse = [line if number % 2 else line.replace("sat on", "lay under") for number, line in enumerate(references)]

@@ -2,9 +2,19 @@ import gzip
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dikkat.translation import CorpusError, InputError, Settings, Tokenizer, TranslationModel, Translator
-from dikkat.translation.decoding.alignment import GoldLinks, align, alignment_error_rate, read_links
+from dikkat.translation.decoding.alignment import (
+    GoldLinks,
+    Units,
+    alignment_error_rate,
+    grow_diag_final_and,
+    of_units,
+    posteriors,
+    read_links,
+)
 
 
 def links(text):
@@ -61,49 +71,99 @@ def translator(kind="word", **values):
     return Translator(TranslationModel(settings, len(tokenizer), len(tokenizer)), settings, tokenizer, tokenizer)
 
 
-def looking(monkeypatch, model, places):
-    """The model looks at these source tokens, one before each target token."""
-    step, at = TranslationModel.step_features, iter(places)
+def test_a_place_counts_by_its_attention_and_by_what_would_be_written_from_it_alone():
+    for values in ({}, {"cell": "lstm", "num_layers": 2}, {"score": "bilinear", "coverage": True}):
+        model = translator(**values).model.double().eval()
+        source, target = [4, 5, 6, 7, 8], [9, 4, 6]
+        found = posteriors(model, [(source, target), ([5, 4], [7])])[0]
+        with torch.no_grad():
+            memory, state = model.encode(torch.tensor([source]), torch.tensor([5]))
+            for step, (previous, token) in enumerate(zip([2, 9, 4], target, strict=True)):
+                _, weights, after = model.step(torch.tensor([previous]), memory, state)
+                wanted = []
+                for place in range(5):
+                    alone = model.decoder.prepare(memory.value[:, place : place + 1])
+                    before = model.decoder.begin(state.state, alone) if values.get("coverage") else state
+                    scores, _, _ = model.step(torch.tensor([previous]), alone, before)
+                    probability = (scores[0, token] - scores[0].exp().sum().log()).exp()
+                    wanted.append(weights[0, place].sqrt() * probability)
+                wanted = torch.stack(wanted) / sum(wanted)
+                torch.testing.assert_close(found[step], wanted, rtol=1e-9, atol=1e-12)
+                state = after
 
-    def looks(self, previous, memory, state):
-        features, weights, state = step(self, previous, memory, state)
-        weights = torch.zeros_like(weights)
-        weights[:, next(at)] = 1
-        return features, weights, state
 
-    monkeypatch.setattr(TranslationModel, "step_features", looks)
+def test_units_of_a_sentence():
+    units = Units.of("l'homme est-il  là ?")
+    assert ["l'homme est-il  là ?"[start:end] for start, end in units.spans] == [
+        "l'", "homme", "est", "-", "il", "là", "?",
+    ]  # fmt: skip
+    assert units.words == [0, 0, 1, 1, 1, 2, 3]
+
+
+def test_weights_of_pieces_become_weights_of_units():
+    # Source "he's ok": one piece for he's, which is two units, and two pieces for ok. Target "a b": a in two pieces.
+    source, target = Units.of("he's ok"), Units.of("ab c")
+    pieces = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.4, 0.4], [0.0, 0.5, 0.5]])
+    found = of_units(pieces, source.shares([(0, 4), (4, 6), (6, 7)]), target.shares([(0, 1), (1, 2), (3, 4)]))
+    torch.testing.assert_close(found, torch.tensor([[0.2, 0.2, 0.6], [0.0, 0.0, 1.0]]))
+
+
+def test_two_directions_are_joined():
+    # Both have 0-0, which brings 1-1, and that 2-1 and 2-2: one word of each is free. 4-4 is free on both sides.
+    assert grow_diag_final_and(links("0-0 1-1 2-2 4-4"), links("0-0 2-1")) == links("0-0 1-1 2-1 2-2 4-4")
+    # 1-0 has no word that is not linked yet.
+    assert grow_diag_final_and(links("0-0 1-1 1-0"), links("0-0 1-1")) == links("0-0 1-1")
+    # 5-0 is no neighbour and source word 5 alone is free: grow-diag-final would take it, -and does not.
+    assert grow_diag_final_and(links("0-0 5-0"), links("0-0")) == links("0-0")
+    assert grow_diag_final_and(set(), set()) == set()
+
+
+LINKS = st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=9)
+
+
+@given(LINKS, LINKS)
+def test_what_is_joined_has_all_that_both_have_and_nothing_new(forward, backward):
+    found = grow_diag_final_and(set(forward), set(backward))
+    assert forward & backward <= found <= forward | backward
+    for one, other in (forward | backward) - found:
+        assert any(one == each for each, _ in found) or any(other == each for _, each in found)
+    assert grow_diag_final_and(set(backward), set(backward)) == backward
 
 
 def test_links_are_between_words_whatever_the_tokens(monkeypatch):
-    # "l'homme." has the tokens l', homme and a full stop, and is one word.
-    looking(monkeypatch, translator(), [0, 3, 2, 1])
-    assert align(translator(), [("The man l'homme.", "un deux l'homme")]) == [{(0, 0), (2, 1), (2, 2), (1, 2)}]
+    # Units: The man l' homme . | un deux l' homme, with these weights.
+    model, weights = translator(), torch.tensor(
+        [[0.9, 0.1, 0.0, 0.0, 0.0], [0.0, 0.9, 0.1, 0.0, 0.0], [0.0, 0.0, 0.9, 0.0, 0.1], [0.0, 0.0, 0.0, 0.8, 0.2]]
+    )  # fmt: skip
+    monkeypatch.setattr(Translator, "_weights_of_units", lambda self, pairs, size: [weights])
+    pair = ("The man l'homme.", "un deux l'homme")
+    assert model.align([pair]) == [links("0-0 1-1 2-2")]
+    # The other direction looks at man for un: the product counts.
+    back = torch.full((5, 4), 0.25)
+    back[:, 0] = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0])
+    other = translator()
+    monkeypatch.setattr(Translator, "_weights_of_units", lambda self, *_: [back if self is other else weights])
+    assert (1, 0) in model.align([pair], reverse=other)[0]
 
 
-def test_a_word_in_parts_has_the_links_of_its_parts(monkeypatch):
-    model = translator("bpe")
-    pieces = model.source_tokenizer.encode("xyz homme").pieces
-    first = next(place for place, piece in enumerate(pieces) if "h" in piece)
-    assert first > 1  # xyz has several
-    steps = len(model.target_tokenizer.encode("xyz").ids)
-    assert steps > 2
-    looking(monkeypatch, model, [0] * (steps - 2) + [first - 1, first])
-    assert align(model, [("xyz homme", "xyz")]) == [{(0, 0), (1, 0)}]
-
-
+@pytest.mark.parametrize("kind", ["word", "bpe"])
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_links_do_not_depend_on_what_else_is_in_the_batch(cell):
-    model = translator(cell=cell)
+def test_links_do_not_depend_on_what_else_is_in_the_batch(cell, kind):
+    model = translator(kind, cell=cell)
     pairs = [("un deux trois", "The man"), ("un", "is calm , l'homme ."), ("quatre un The man is", "trois")]
-    alone = [align(model, [pair])[0] for pair in pairs]
-    assert align(model, pairs) == alone == align(model, pairs, batch_size=2)
+    alone = [model.align([pair])[0] for pair in pairs]
+    assert model.align(iter(pairs)) == alone == model.align(pairs, batch_size=2)
     for found, (source, target) in zip(alone, pairs, strict=True):
-        assert {word for _, word in found} == set(range(len(target.split())))
         assert max(word for word, _ in found) < len(source.split())
+        assert max(word for _, word in found) < len(target.split())
+    assert Translator.ensemble([model]).align(pairs) == alone
+    assert model.align([]) == []
 
 
 def test_what_cannot_be_aligned():
-    with pytest.raises(InputError, match="pair 2 has an empty sentence"):
-        align(translator(), [("un", "un"), ("un", " ")])
+    with pytest.raises(InputError, match=r"pairs\[1\] has a sentence without a word"):
+        translator().align([("un", "un"), ("un", " ")])
     with pytest.raises(InputError, match="without attention there are no links"):
-        align(translator(score="none"), [("un", "un")])
+        translator(score="none").align([("un", "un")])
+    with pytest.raises(TypeError, match=r"pairs\[0\]: got 'un un'; expected a sentence and its translation"):
+        translator().align(["un un"])

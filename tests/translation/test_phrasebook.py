@@ -12,6 +12,7 @@ import pytest
 import phrasebook as generator
 from dikkat.translation import phrasebook
 from phrasebook import english, french
+from phrasebook import links as generator_links
 
 BOOK = phrasebook.pairs()
 ENGLISH = [pair[0] for pair in BOOK]
@@ -125,6 +126,7 @@ def test_held_out_sentences_are_of_all_kinds() -> None:
 def test_the_generator_composes_what_is_shipped() -> None:
     assert generator.pairs() == phrasebook.pairs()
     assert generator.split() == phrasebook.split()
+    assert [row[3] for row in generator.rows() if row[2] == "test"] == phrasebook.links()
 
 
 def test_another_process_with_another_hash_seed_composes_the_same_file() -> None:
@@ -461,3 +463,35 @@ def test_english_plural(noun: str, plural: str) -> None:
 def test_english_verb(verb: str, third: str, past: str) -> None:
     assert english.third_person(verb) == third
     assert english.past(verb) == past
+
+
+# Links, against what a person drew
+
+DRAWN = {
+    ("I'm hungry.", "J'ai faim."): "0-0 1-1",
+    ("He never ate red apples.", "Il n'a jamais mangé de pommes rouges."): "0-0 1-2 2-3 3-6 4-5 4-6",
+    ("Her sister is going to see him tomorrow.", "Sa sœur va le voir demain."): "0-0 1-1 3-2 5-4 6-3 7-5",
+    ("Where does he live?", "Où est-ce qu'il habite ?"): "0-0 2-2 3-3 3-4",
+    ("The man is taller than the child.", "L'homme est plus grand que l'enfant."): "0-0 1-0 2-1 3-3 4-4 5-5 6-5",
+    ("Let's write.", "Écrivons !"): "1-0 1-1",
+}
+
+
+@pytest.mark.parametrize("pair", DRAWN)
+def test_sure_links_are_those_that_a_person_drew(pair: tuple[str, str]) -> None:
+    sure, possible = generator_links.words(*pair)
+    assert sure == {tuple(map(int, link.split("-"))) for link in DRAWN[pair].split()}
+    assert sure <= possible
+
+
+def test_every_word_of_a_held_out_sentence_may_be_linked_and_few_have_no_sure_link() -> None:
+    alone = [0, 0]
+    for pair, line in zip(phrasebook.split()[1], phrasebook.links(), strict=True):
+        links = [re.split("[-p]", link) for link in line.split()]
+        for side in (0, 1):
+            count = len(pair[side].split())
+            assert {int(link[side]) for link in links} == set(range(count)), pair
+            sure = {int(link.split("-")[side]) for link in line.split() if "-" in link}
+            alone[side] += count - len(sure)
+    total = [sum(len(pair[side].split()) for pair in phrasebook.split()[1]) for side in (0, 1)]
+    assert max(one / every for one, every in zip(alone, total, strict=True)) < 0.15

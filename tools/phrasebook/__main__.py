@@ -1,4 +1,4 @@
-"""Print the phrasebook as it is shipped: English, French, and the part that a pair belongs to."""
+"""Print the phrasebook as it is shipped: English, French, the part that a pair belongs to, and links of test pairs."""
 
 import sys
 

@@ -8,6 +8,7 @@ from phrasebook import questions, sentences, short
 from phrasebook.dice import Dice
 from phrasebook.grammar import Pair
 from phrasebook.ingredients import Pattern
+from phrasebook.links import pharaoh
 
 SHORT_COUNT = 600
 HELD_OUT_COUNT = 1000
@@ -54,10 +55,10 @@ def split() -> tuple[list[Pair], list[Pair]]:
     return list(training), list(held_out)
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """Gives each pair with its part, training or test, as the data file has it."""
+def rows() -> list[tuple[str, ...]]:
+    """Gives each pair with its part, training or test, the latter with its links, as the data file has it."""
     held_out = frozenset(_parted()[1])
-    return [(*pair, "test" if pair in held_out else "training") for pair in _collected()]
+    return [(*pair, "test", pharaoh(*pair)) if pair in held_out else (*pair, "training") for pair in _collected()]
 
 
 @cache

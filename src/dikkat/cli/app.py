@@ -18,6 +18,7 @@ from typer.main import get_command
 _COMMANDS = {
     "train": "Train a translator on sentence pairs.",
     "translate": "Translate sentences, a file or standard input.",
+    "align": "Link the words of sentence pairs.",
     "evaluate": "Score a translator, or files of translations: BLEU and chrF.",
     "show": "Show the attention of translations, as a picture and as a page.",
     "info": "Print the origin, size, scores and settings of a translator.",

@@ -26,10 +26,10 @@ from dikkat.cli.options import (
 from dikkat.cli.tables import show_table
 from dikkat.cli.translate import load
 from dikkat.errors import InputError
-from dikkat.translation import Search, Translator, evaluate
+from dikkat.translation import Search, Translator, evaluate, phrasebook
 from dikkat.translation.data.corpus import Pair, read_lines
 from dikkat.translation.data.source import Source
-from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
+from dikkat.translation.decoding.alignment import alignment_error_rate, gold_links, read_links
 from dikkat.translation.decoding.translator import Translates
 
 _COMPARED = "Comparison"
@@ -39,8 +39,8 @@ _LinksOption = Annotated[
     Path | None,
     option(
         "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
-        "ones; words are separated by white space and counted from 0. The model's links, to the source word with "
-        "the most attention, are compared to them.",
+        "ones; words are separated by white space and counted from 0. The links that `dikkat align` finds are "
+        "compared to them. phrasebook: those of its test part.",
         "FILE",
         panel=_COMPARED,
     ),
@@ -114,7 +114,8 @@ def evaluate_model(
     report = _report(systems, pairs, by_length=references is None)
     if links and isinstance(translator, Translator):
         report["alignment_error_rate"] = alignment_error_rate(
-            align(translator, pairs, batch_size=batch_size), read_links(links)
+            translator.align(pairs, batch_size=batch_size),
+            gold_links(phrasebook.links(), "phrasebook") if str(links) == "phrasebook" else read_links(links),
         )
     print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
     if model and not as_json:

@@ -19,7 +19,7 @@ with needing("translation"):
     from dikkat.translation.data.named_corpora import NamedCorpus, named
     from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
-    from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
+    from dikkat.translation.decoding.alignment import alignment_error_rate, gold_links, read_links
     from dikkat.translation.decoding.beams import Hypothesis
     from dikkat.translation.decoding.evaluation import (
         Bucket,
@@ -89,7 +89,6 @@ __all__ = [
     "TranslationModel",
     "Translator",
     "TsvCorpus",
-    "align",
     "alignment_error_rate",
     "as_corpus",
     "beam_search",
@@ -98,6 +97,7 @@ __all__ = [
     "evaluate_by_length",
     "explain_search",
     "forced_scores",
+    "gold_links",
     "greedy",
     "hold_out",
     "linear_cross_entropy",

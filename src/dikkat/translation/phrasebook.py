@@ -28,7 +28,7 @@ Examples:
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["pairs", "split"]
+__all__ = ["links", "pairs", "split"]
 
 Pair = tuple[str, str]
 
@@ -48,7 +48,7 @@ def pairs() -> list[Pair]:
         >>> ("I'm home.", "Je suis chez moi.") in book[:600]
         True
     """
-    return [pair for pair, _ in _book()]
+    return [pair for pair, *_ in _book()]
 
 
 def split() -> tuple[list[Pair], list[Pair]]:
@@ -65,14 +65,30 @@ def split() -> tuple[list[Pair], list[Pair]]:
         >>> len(training) + len(held_out) == len(pairs()), len(set(training) & set(held_out))
         (True, 0)
     """
-    training = [pair for pair, part in _book() if part == "training"]
-    held_out = [pair for pair, part in _book() if part == "test"]
+    training = [pair for pair, part, _ in _book() if part == "training"]
+    held_out = [pair for pair, part, _ in _book() if part == "test"]
     return training, held_out
 
 
+def links() -> list[str]:
+    """Gives the word links of the held-out pairs, which are known by construction.
+
+    A determiner may be linked to the determiner or to the noun that its form comes from; the words of an expression,
+    such as last night, to all of the other's; a word that the other language has not, to what stands beside it.
+
+    Returns:
+        A line for each pair in the Pharaoh format, sure and possible links of words: `0-0 1p1 1-2`.
+
+    Examples:
+        >>> len(links()) == len(split()[1])
+        True
+    """
+    return [each for _, part, each in _book() if part == "test"]
+
+
 @cache
-def _book() -> tuple[tuple[Pair, str], ...]:
-    """The pairs, each with the part that it belongs to: training or test."""
+def _book() -> tuple[tuple[Pair, str, str], ...]:
+    """The pairs, each with the part that it belongs to, training or test, and the links of the latter."""
     text = files("dikkat.translation").joinpath("phrasebook.tsv").read_text(encoding="utf-8")
     rows = (line.split("\t") for line in text.splitlines())
-    return tuple(((english, french), part) for english, french, part in rows)
+    return tuple(((english, french), part, "".join(more)) for english, french, part, *more in rows)

@@ -1,18 +1,19 @@
-"""Which word translates which: links from attention, and their error rate against a person's."""
+"""Which word translates which: links from a model that is given both sentences, and their error rate."""
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from dikkat.errors import InputError
-from dikkat.translation.data.corpus import Pair, read_lines
-from dikkat.translation.decoding.translator import Translator
+from dikkat.recurrent.attentional import Covered
+from dikkat.translation.data.corpus import read_lines
 from dikkat.translation.errors import CorpusError
-from dikkat.translation.network.model import collate
-from dikkat.translation.text.tokenizer import Tokenizer
+from dikkat.translation.network.model import TranslationModel, collate
 
 Link = tuple[int, int]
 """Numbers, from 0, of a source word and of a target word."""
@@ -30,64 +31,130 @@ class GoldLinks(NamedTuple):
     possible: frozenset[Link]
 
 
-def align(translator: Translator, pairs: Sequence[Pair], *, batch_size: int = 64) -> list[set[Link]]:
-    """Link the words of sentence pairs by what a model looks at.
+@torch.no_grad()
+def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
+    r"""Where each token of a given translation comes from.
 
-    The model is given the target sentence; each of its tokens is linked to the source token most attended before it is
-    written. Words are what white space separates, as in files of links; a word that the model cuts into several
-    tokens has the links of all of them.
+    $$ w_{tj} \propto \sqrt{\alpha_{tj}} \; p(y_t \mid y_{<t}, x, c_t = h_j) $$
+
+    of the attention α of step t and the token's probability if the step had seen position j alone. The state that asks
+    at step t has not read the token before yet, and attention does not know the token that it makes: it is the second
+    factor that does. After Shankar and Sarawagi, "Posterior attention models for sequence to sequence learning" (2019),
+    section 3; the root, with which attention counts half, was chosen here.
 
     Args:
-        translator: A model with attention.
-        pairs: (source, target) sentences.
-        batch_size: How many to go through at once.
+        model: With attention.
+        pairs: Token numbers of a source and of its translation, without the end, each at least one.
 
     Returns:
-        The links of each pair.
-
-    Raises:
-        InputError: The model has no attention, or a sentence has no word.
+        (T, S) for each pair; every row adds up to 1.
     """
-    if translator.settings.score == "none":
-        raise InputError("the model's score is none: without attention there are no links")
-    for number, pair in enumerate(pairs, start=1):
-        if not all(side.strip() for side in pair):
-            raise InputError(f"pair {number} has an empty sentence, which has no links")
-    links: list[set[Link]] = []
-    for start in range(0, len(pairs), batch_size):
-        links += _align_batch(translator, pairs[start : start + batch_size])
-    return links
-
-
-@torch.no_grad()
-def _align_batch(translator: Translator, pairs: Sequence[Pair]) -> list[set[Link]]:
-    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    source_ids = translator.source_tokenizer.numbers(sources)
-    target_ids = translator.target_tokenizer.numbers(targets)
-    model = translator.model.eval()
-    device = next(model.parameters()).device
-    batch = collate(list(zip(source_ids, target_ids, strict=True)))
-    memory, state = model.encode(batch.source.to(device), batch.source_lengths.to(device))
-    looked = []
-    for previous in batch.target[:, :-2].to(device).unbind(1):  # before each token of the target, not before its end
+    model.eval()
+    device = model.output_bias.device
+    batch = collate(pairs)
+    source, target = batch.source.to(device), batch.target.to(device)
+    memory, state = model.encode(source, batch.source_lengths.to(device))
+    count, positions = source.shape
+    each = torch.arange(count, device=device).repeat_interleave(positions)
+    alone = model.decoder.prepare(memory.value.reshape(count * positions, 1, -1))
+    rows = []
+    for previous, token in zip(target[:, :-2].unbind(1), target[:, 1:-1].unbind(1), strict=True):
+        before = model.select(state, each)
+        if isinstance(before, Covered):
+            before = model.decoder.begin(before.state, alone)
+        features, _, _ = model.step_features(previous[each], alone, before)
+        gains = model.scores(features).log_softmax(1).gather(1, token[each].unsqueeze(1)).view(count, positions)
         _, weights, state = model.step_features(previous, memory, state)
-        looked.append(weights.argmax(1))
-    most = torch.stack(looked, 1).tolist()
-    source_words = _words(translator.source_tokenizer, sources)
-    target_words = _words(translator.target_tokenizer, targets)
-    return [
-        {(source[at], word) for at, word in zip(row, target, strict=False)}
-        for row, source, target in zip(most, source_words, target_words, strict=True)
-    ]
+        rows.append((weights.log() / 2 + gains).softmax(1))
+    found = torch.stack(rows, 1).cpu()
+    return [found[index, : len(target), : len(source)] for index, (source, target) in enumerate(pairs)]
 
 
-def _words(tokenizer: Tokenizer, sentences: Sequence[str]) -> list[list[int]]:
-    """For each token of each sentence the number of the word that it ends in."""
-    numbers = []
-    for sentence, offsets in zip(sentences, tokenizer.offsets(sentences), strict=True):
-        starts = [word.start() for word in re.finditer(r"\S+", sentence)]
-        numbers.append([max(0, sum(start < end for start in starts) - 1) for _, end in offsets])
-    return numbers
+class Units(NamedTuple):
+    """The words and marks of a sentence: smaller than what white space separates, larger than pieces of words.
+
+    Attributes:
+        spans: Of each, the first character and the one behind the last.
+        words: Of each, the number of the word, as white space separates them, that it belongs to.
+    """
+
+    spans: list[tuple[int, int]]
+    words: list[int]
+
+    @classmethod
+    def of(cls, sentence: str) -> "Units":
+        """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop."""
+        words = [word.start() for word in re.finditer(r"\S+", sentence)]
+        spans = [unit.span() for unit in re.finditer(r"\w+['’]?|[^\w\s]", sentence)]
+        return cls(spans, [bisect_right(words, start) - 1 for start, _ in spans])
+
+    def shares(self, pieces: Sequence[tuple[int, int]]) -> Tensor:
+        """(units, pieces): 1 where a piece, by its characters, is in a unit."""
+        return torch.tensor(
+            [[float(first < end and start < last) for first, last in pieces] for start, end in self.spans]
+        ).view(len(self.spans), len(pieces))
+
+
+def of_units(weights: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """(T, S) weights of units from those of pieces: of a unit's pieces the mean, at a unit's pieces the sum.
+
+    Args:
+        weights: Of pieces.
+        source: `Units.shares` of the source.
+        target: The same of the target.
+    """
+    mean = target / target.sum(1, keepdim=True).clamp(min=1)
+    return mean @ weights @ (source / source.sum(0).clamp(min=1)).T
+
+
+def links(weights: Tensor, source: Units, target: Units) -> set[Link]:
+    """Links of words: each unit with the one that it weighs most, from both sides, joined.
+
+    Args:
+        weights: (T, S) of the units.
+        source: The units of the source.
+        target: Those of the target.
+    """
+    if not weights.numel():
+        return set()
+    rows, columns = (torch.stack(weights.max(axis), 1).tolist() for axis in (1, 0))
+    return grow_diag_final_and(
+        {(source.words[int(best)], target.words[here]) for here, (most, best) in enumerate(rows) if most},
+        {(source.words[here], target.words[int(best)]) for here, (most, best) in enumerate(columns) if most},
+    )
+
+
+def grow_diag_final_and(forward: set[Link], backward: set[Link]) -> set[Link]:
+    """The links of two directions as one set.
+
+    It begins with those of both, goes on with neighbours, also diagonal ones, that are in one of the two and have a
+    word that is not linked yet, and ends with those whose words both are not. Koehn, Och, Marcu, "Statistical
+    phrase-based translation" (2003), section 3.1, and its later symmetrisation of that name.
+
+    Args:
+        forward: Source and target word of each link that one direction found.
+        backward: The same of the other direction, source words first.
+
+    Example:
+        >>> sorted(grow_diag_final_and({(0, 0), (1, 1), (2, 3)}, {(0, 0), (2, 1)}))
+        [(0, 0), (1, 1), (2, 1), (2, 3)]
+    """
+    found, either = forward & backward, forward | backward
+
+    def free(link: Link) -> tuple[bool, bool]:
+        return all(link[0] != one for one, _ in found), all(link[1] != other for _, other in found)
+
+    queue = sorted(found)
+    for one, other in queue:  # which grows
+        for near in sorted(either - found):
+            if max(abs(near[0] - one), abs(near[1] - other)) == 1 and any(free(near)):
+                found.add(near)
+                queue.append(near)
+    for direction in (forward, backward):
+        for link in sorted(direction):
+            if all(free(link)):
+                found.add(link)
+    return found
 
 
 def alignment_error_rate(found: Sequence[set[Link]], gold: Sequence[GoldLinks]) -> float:
@@ -131,19 +198,32 @@ def read_links(path: str | Path) -> list[GoldLinks]:
         CorpusError: A link of another form; the message has the line.
         OSError: The file cannot be opened.
     """
-    lines = []
-    for number, line in enumerate(read_lines(path), start=1):
+    return gold_links(read_lines(path), str(path))
+
+
+def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
+    """Gold links of lines in the form of `read_links`.
+
+    Args:
+        lines: A line a sentence pair.
+        name: Of what they come from, for errors.
+
+    Raises:
+        CorpusError: A link of another form.
+    """
+    gold = []
+    for number, line in enumerate(lines, start=1):
         sure, possible = set(), set()
         for text in line.split():
             parts = re.fullmatch(r"([0-9]+)([-p])([0-9]+)", text)
             if parts is None:
                 raise CorpusError(
-                    f"{path}, line {number}: {text!r} is no link: write 1-2 for a sure one, from source word 1 to "
+                    f"{name}, line {number}: {text!r} is no link: write 1-2 for a sure one, from source word 1 to "
                     "target word 2, counted from 0, and 1p2 for a possible one"
                 )
             link = int(parts[1]), int(parts[3])
             possible.add(link)
             if parts[2] == "-":
                 sure.add(link)
-        lines.append(GoldLinks(frozenset(sure), frozenset(possible)))
-    return lines
+        gold.append(GoldLinks(frozenset(sure), frozenset(possible)))
+    return gold

@@ -13,6 +13,7 @@ from dikkat.errors import InputError
 from dikkat.extras import needing
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
+from dikkat.translation.decoding.alignment import Link, Units, links, of_units, posteriors
 from dikkat.translation.decoding.beams import Hypothesis
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.search import beam_search, forced_scores
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dikkat.show.notebook import TranslatorWidget
 
 _WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
+_ALONE = 16  # sentences, each of whose positions is tried alone: memory, again
 _LENGTH = 100  # source tokens: sentences that are longer come fewer at once, so that memory stays bounded
 
 
@@ -205,6 +207,73 @@ class Translates:
             for index, each in zip(batch, results, strict=True):
                 scores[index] = each
         return scores
+
+    def align(
+        self, pairs: Iterable[tuple[str, str]], *, reverse: "Translates | None" = None, batch_size: int = 64
+    ) -> list[set[Link]]:
+        """Link the words of sentences and their translations.
+
+        The model is made to write the given translation. Each word is linked to the one that it most probably comes
+        from, by attention and by what the model would have written from that place alone (`posteriors`), and each
+        source word to the one that most probably comes from it; both are joined by grow-diag-final-and.
+
+        Args:
+            pairs: Sentences and their translations, a word in each at least.
+            reverse: A translator of the other direction, whose probabilities are multiplied with these: better links.
+            batch_size: How many to go through at once; of more than 100 tokens fewer.
+
+        Returns:
+            Of each pair the links: numbers, from 0, of a source and a target word. White space separates words.
+
+        Raises:
+            InputError: A sentence without a word, one that is too long or not Unicode, a batch size below 1, or a model
+                without attention.
+            TypeError: Something among them that is not a pair of strings.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> translator = Translator(model, settings, english, french)
+            >>> sorted(translator.align([("Go.", "Va !")])[0])
+            [(0, 0), (0, 1)]
+        """
+        checked = [_check_pair(pair, index) for index, pair in enumerate(pairs)]
+        for index, pair in enumerate(checked):
+            if not all(side.strip() for side in pair):
+                raise InputError(f"pairs[{index}] has a sentence without a word, which has no links: leave it out")
+        weights = self._weights_of_units(checked, batch_size)
+        if reverse is not None:
+            back = reverse._weights_of_units([(target, source) for source, target in checked], batch_size)
+            weights = [one * other.T for one, other in zip(weights, back, strict=True)]
+        return [
+            links(each, Units.of(source), Units.of(target))
+            for each, (source, target) in zip(weights, checked, strict=True)
+        ]
+
+    def _weights_of_units(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> list[Tensor]:
+        """(T, S) for each pair: from which unit of the source each of the target comes, of several models the mean."""
+        _check_batch_size(batch_size)
+        models = [model for model in self._models() if model.attends]
+        if not models:
+            raise InputError("the model's score is none: without attention there are no links")
+        sides = tuple(zip(*pairs, strict=True)) or ((), ())
+        tokenizers = (self.source_tokenizer, self.target_tokenizer)
+        numbers = [each.numbers(side) for each, side in zip(tokenizers, sides, strict=True)]
+        shares = [
+            [Units.of(sentence).shares(pieces) for sentence, pieces in zip(side, each.offsets(side), strict=True)]
+            for each, side in zip(tokenizers, sides, strict=True)
+        ]
+        found = [torch.zeros(len(target), len(source), device="cpu") for source, target in zip(*shares, strict=True)]
+        lengths = [max(map(len, pair)) if all(pair) else 0 for pair in zip(*numbers, strict=True)]
+        for batch in _batches(lengths, min(batch_size, _ALONE)):
+            tokens = [(numbers[0][index], numbers[1][index]) for index in batch]
+            for model in models:
+                for index, weights in zip(batch, posteriors(model, tokens), strict=True):
+                    found[index] += of_units(weights, shares[0][index], shares[1][index]) / len(models)
+        return found
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)

@@ -1,0 +1,71 @@
+"""`dikkat align`."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dikkat.cli import lines
+from dikkat.cli.app import Command, app, option
+from dikkat.cli.options import BatchSizeOption, ModelArgument
+from dikkat.errors import InputError
+from dikkat.storage.files import write_whole
+from dikkat.translation import Translator
+from dikkat.translation.data.corpus import Pair, read_lines
+
+_WINDOW = 1024  # pairs that are in memory at once
+
+
+@app.command(
+    cls=Command,
+    epilog="Examples:\n\ndikkat align my-model pairs.tsv --output links\n\n"
+    "dikkat align my-model pairs.tsv --reverse my-model-back --output links",
+)
+def align(
+    model: ModelArgument,
+    pairs: Annotated[
+        Path,
+        typer.Argument(help="A file with a sentence, a tab and its translation in each line.", show_default=False),
+    ],
+    output: Annotated[
+        Path | None, option("Where to write; without it, to standard output.", "FILE", "-o", "--output")
+    ] = None,
+    reverse: Annotated[
+        Path | None, option("A model of the other direction, which asks as well: better links.", "FOLDER")
+    ] = None,
+    batch_size: BatchSizeOption = 64,
+) -> None:
+    """Link the words of sentence pairs: a line a pair, 0-2 where source word 0 goes with target word 2.
+
+    White space separates words, and both are counted from 0. A line with an empty side has no links.
+    """
+    translator, back = Translator.load(model), Translator.load(reverse) if reverse else None
+    found = _links(translator, back, pairs, batch_size)
+    if output:
+        write_whole(output, "".join(f"{line}\n" for line in found))
+    else:
+        for line in found:
+            print(line, flush=True)
+
+
+def _links(translator: Translator, back: Translator | None, path: Path, batch_size: int) -> Iterator[str]:
+    """The links of each line of a file, in their order."""
+    with lines.progress(lambda: lines.line_count(path)) as advance:
+        pairs = _pairs(path)
+        while window := list(islice(pairs, _WINDOW)):
+            real = [pair for pair in window if all(side.strip() for side in pair)]
+            found = iter(translator.align(real, reverse=back, batch_size=batch_size))
+            for pair in window:
+                links = sorted(next(found)) if all(side.strip() for side in pair) else []
+                yield " ".join(f"{source}-{target}" for source, target in links)
+                advance()
+
+
+def _pairs(path: Path) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path), start=1):
+        source, *others = line.split("\t")
+        if not others:
+            raise InputError(f"{path}, line {number}: got no tab; expected a sentence, a tab and its translation")
+        yield source, others[0]

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from dikkat.translation import CorpusError, InputError, Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.decoding.alignment import (
     GoldLinks,
-    Units,
     alignment_error_rate,
     grow_diag_final_and,
     of_units,
     posteriors,
     read_links,
 )
+from dikkat.translation.text.units import Units
 
 
 def links(text):

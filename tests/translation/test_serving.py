@@ -76,6 +76,17 @@ def events(text: str) -> list[tuple[str, dict]]:
     return [(block["event"], json.loads(block["data"])) for block in blocks]
 
 
+def test_tags_go_over_and_those_that_do_not_nest_are_one_requests_own_error(client, translator):
+    texts = ["The <b>man</b> is calm.", "<p></p>"]
+    answer = client.post("/api/batch", json={"texts": texts, "markup": "html"}).json()
+    wanted = [each.target for each in translator.translate(texts, markup="html")]
+    assert [each["translations"][0]["target"] for each in answer["results"]] == wanted
+    assert "<b>" in wanted[0]
+    refused = client.post("/api/translate", json={"text": "<b>Go.", "markup": "html"})
+    assert refused.status_code == 422
+    assert "got <b>, which is not closed" in refused.text
+
+
 def test_a_stream_has_an_event_a_step_and_then_the_whole(client, translator):
     answer = client.post("/api/stream", json={"text": "She sees Marie.", "likeliest": 2})
     assert answer.headers["content-type"].startswith("text/event-stream")

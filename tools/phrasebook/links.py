@@ -212,16 +212,15 @@ def _content() -> dict[str, set[str]]:
     for english, french in _PARTS.items():
         for word in french.split():
             other, _, one = word.partition(":")
-            for each in [one] if one else english.split()[-1:]:
-                found[each].add(other)
+            found[one or english.split()[-1]].add(other)
     found["last"].add("hier")
     for english, french in _phrases():
-        for one, other in _pairs(english, french):
-            found[one].add(other)
+        for ours, theirs in _pairs(english, french):
+            found[ours].add(theirs)
     return dict(found)
 
 
-def _pairs(english: str, french: str) -> Iterator[Link | tuple[str, str]]:
+def _pairs(english: str, french: str) -> Iterator[Pair]:
     ours = english.split()
     theirs = [
         word for word in re.sub(r"\b[ld]'", "", french).split() if word not in ("à", "de", "le", "la", "les", "en")
@@ -239,9 +238,9 @@ def _phrases() -> Iterator[tuple[str, str]]:
             if isinstance(each, Noun):
                 yield from product((each.english, each.plural_english), (each.french, each.plural_french))
             elif isinstance(each, Adjective):
-                forms = {each.french(*kind) for kind in product((False, True), repeat=2)} | {
-                    each.french(False, False, "a")
-                }
+                agreeing = product((False, True), repeat=2)
+                forms = {each.french(feminine, plural) for feminine, plural in agreeing}
+                forms.add(each.french(feminine=False, plural=False, following="a"))
                 yield from product({each.english, lex.COMPARATIVES.get(each.english, each.english)}, forms)
             elif name not in ("PAST_TIMES", "FUTURE_TIMES", "HABITUAL_TIMES", "CURRENT_TIMES", "COMPANY", "CONDITIONS"):
                 yield each[0].lower().removeprefix("the "), each[1]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli import lines
-from dikkat.cli.app import Command, app
+from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
 from dikkat.cli.options import (
     BatchSizeOption,
@@ -23,7 +23,7 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Translator
-from dikkat.translation.decoding.translator import Translates
+from dikkat.translation.decoding.translator import Markup, Translates
 
 
 @app.command(
@@ -49,6 +49,10 @@ def translate(
             "of each target token to the source tokens (weights), and the one with the most (alignment).",
         ),
     ] = False,
+    markup: Annotated[
+        Markup | None,
+        option("html: the sentences are HTML, and their tags arrive around the words that say the same.", "html"),
+    ] = None,
     **options: Any,
 ) -> None:
     """Translate sentences: those given, those of a file, or those of standard input; one translation a line.
@@ -63,7 +67,7 @@ def translate(
     number = 0
     with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
-            for found in translator.translate_n_best(group, batch_size=batch_size, search=search):
+            for found in translator.translate_n_best(group, batch_size=batch_size, search=search, markup=markup):
                 number += 1
                 for translation in found:
                     text = lines.line(number, translation, as_json=as_json, numbered=search.n_best > 1)

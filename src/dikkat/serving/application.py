@@ -44,6 +44,7 @@ from dikkat.stopping import StoppedError, stopping
 from dikkat.translation import Translation, Translator
 from dikkat.translation.decoding.steering import Steering, Step, steps, translation
 from dikkat.translation.decoding.translator import check_sentence
+from dikkat.translation.text.markup import parse
 from dikkat.translation.text.tokenizer import END
 
 T = TypeVar("T")
@@ -175,6 +176,8 @@ class Served:
         translator = self._translator(body.model)
         for text in texts:
             self._check(text, "text")
+            if body.markup:
+                parse(text)  # here, since an error within a batch would be everybody's
         cells = sum(len(text) ** 2 for text in texts) * body.n_best
         most = self._limits.cells * (1 if body.attention else 8)
         if cells > most:
@@ -184,7 +187,7 @@ class Served:
             )
         if body.beam > self._limits.beam:
             raise InputError(f"beam: got {body.beam}; expected at most {self._limits.beam}")
-        return await _while_there(request, self._queue.translate(translator, body.search(), texts))
+        return await _while_there(request, self._queue.translate(translator, body.search(), texts, body.markup))
 
     async def steer(self, body: SteerRequest, request: Request) -> Response:
         """Translate a sentence greedily, with words and attention weights of the reader's own."""

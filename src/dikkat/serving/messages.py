@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from dikkat.translation import Search, Translation, Translator
 from dikkat.translation.decoding.options import SearchPrecision
 from dikkat.translation.decoding.steering import Step
+from dikkat.translation.decoding.translator import Markup
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0, le=2**31, strict=True)]
@@ -44,6 +45,7 @@ class SearchRequest(ModelRequest):
     length_penalty: Annotated[Number, Field(ge=0, le=10)] = 1.0
     precision: SearchPrecision = "float32"
     attention: bool = Field(False, description="Whether to return where the model looked.")
+    markup: Markup | None = Field(None, description="html: texts and translations are HTML, their tags nested alike.")
 
     def search(self) -> Search:
         """The library's own form of it."""

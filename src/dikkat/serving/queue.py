@@ -13,6 +13,7 @@ from dikkat.serving.limits import Limits
 from dikkat.serving.metrics import Metrics
 from dikkat.stopping import stopping
 from dikkat.translation import Search, Translation, Translator
+from dikkat.translation.decoding.translator import Markup
 
 
 class BusyError(Exception):
@@ -33,6 +34,7 @@ class _Job:
 
     translator: Translator
     search: Search
+    markup: Markup | None
     texts: Sequence[str]
     result: "asyncio.Future[list[list[Translation]]]"
 
@@ -55,7 +57,9 @@ class Queue:
         self._pace = 0.05  # seconds a sentence, lately
         metrics.waiting.set_function(self._waiting)
 
-    async def translate(self, translator: Translator, search: Search, texts: Sequence[str]) -> list[list[Translation]]:
+    async def translate(
+        self, translator: Translator, search: Search, texts: Sequence[str], markup: Markup | None = None
+    ) -> list[list[Translation]]:
         """The translations of each sentence, once they had their turn.
 
         Raises:
@@ -71,7 +75,7 @@ class Queue:
             raise BusyError(max(1, math.ceil(waiting * self._pace)))
         loop = asyncio.get_running_loop()
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
-        jobs = [_Job(translator, search, part, loop.create_future()) for part in parts]
+        jobs = [_Job(translator, search, markup, part, loop.create_future()) for part in parts]
         with self._came:
             self._jobs.extend(jobs)
             self._came.notify()
@@ -146,7 +150,9 @@ class Queue:
             if job.result.done():
                 continue
             fits = not batch or (
-                job.translator is batch[0].translator and job.search == batch[0].search and len(job.texts) <= room
+                job.translator is batch[0].translator
+                and (job.search, job.markup) == (batch[0].search, batch[0].markup)
+                and len(job.texts) <= room
             )
             if not fits:
                 others.append(job)
@@ -161,4 +167,5 @@ def _translated(batch: Sequence[_Job]) -> list[list[Translation]]:
     """The translations of all sentences of a batch, given up once nobody waits for any of them."""
     with stopping(lambda: all(job.result.done() for job in batch)):
         lines = [text for job in batch for text in job.texts]
-        return list(batch[0].translator.translate_n_best(lines, search=batch[0].search))
+        first = batch[0]
+        return list(first.translator.translate_n_best(lines, search=first.search, markup=first.markup))

@@ -1,7 +1,6 @@
 """Which word translates which: links from a model that is given both sentences, and their error rate."""
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from dikkat.recurrent.attentional import Covered
 from dikkat.translation.data.corpus import read_lines
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.network.model import TranslationModel, collate
+from dikkat.translation.text.units import Units
 
 Link = tuple[int, int]
 """Numbers, from 0, of a source word and of a target word."""
@@ -70,31 +70,6 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     return [found[index, : len(target), : len(source)] for index, (source, target) in enumerate(pairs)]
 
 
-class Units(NamedTuple):
-    """The words and marks of a sentence: smaller than what white space separates, larger than pieces of words.
-
-    Attributes:
-        spans: Of each, the first character and the one behind the last.
-        words: Of each, the number of the word, as white space separates them, that it belongs to.
-    """
-
-    spans: list[tuple[int, int]]
-    words: list[int]
-
-    @classmethod
-    def of(cls, sentence: str) -> "Units":
-        """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop."""
-        words = [word.start() for word in re.finditer(r"\S+", sentence)]
-        spans = [unit.span() for unit in re.finditer(r"\w+['’]?|[^\w\s]", sentence)]
-        return cls(spans, [bisect_right(words, start) - 1 for start, _ in spans])
-
-    def shares(self, pieces: Sequence[tuple[int, int]]) -> Tensor:
-        """(units, pieces): 1 where a piece, by its characters, is in a unit."""
-        return torch.tensor(
-            [[float(first < end and start < last) for first, last in pieces] for start, end in self.spans]
-        ).view(len(self.spans), len(pieces))
-
-
 def of_units(weights: Tensor, source: Tensor, target: Tensor) -> Tensor:
     """(T, S) weights of units from those of pieces: of a unit's pieces the mean, at a unit's pieces the sum.
 
@@ -105,6 +80,12 @@ def of_units(weights: Tensor, source: Tensor, target: Tensor) -> Tensor:
     """
     mean = target / target.sum(1, keepdim=True).clamp(min=1)
     return mean @ weights @ (source / source.sum(0).clamp(min=1)).T
+
+
+def agreed(weights: Tensor) -> Tensor:
+    """(T, S) weights whose rows add up to 1, in which a source unit counts less the more units come from it."""
+    shared = weights / weights.sum(0).clamp(min=1e-9).sqrt()
+    return shared / shared.sum(1, keepdim=True).clamp(min=1e-9)
 
 
 def links(weights: Tensor, source: Units, target: Units) -> set[Link]:

@@ -1,10 +1,10 @@
 """Translators as a user has them: text in, text out, and where each word was looked for."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from dikkat.errors import InputError
 from dikkat.extras import needing
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.decoding.alignment import Link, Units, links, of_units, posteriors
+from dikkat.translation.decoding.alignment import Link, agreed, links, of_units, posteriors
 from dikkat.translation.decoding.beams import Hypothesis
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.search import beam_search, forced_scores
@@ -21,10 +21,14 @@ from dikkat.translation.formats import hub, model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
+from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.tokenizer import UNKNOWN, Encoded, Tokenizer
+from dikkat.translation.text.units import Units
 
 if TYPE_CHECKING:
     from dikkat.show.notebook import TranslatorWidget
+
+Markup = Literal["html"]
 
 _WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
 _ALONE = 16  # sentences, each of whose positions is tried alone: memory, again
@@ -73,16 +77,21 @@ class Translates:
 
     @overload  # to a type checker, a string is also several strings
     def translate(  # type: ignore[overload-overlap]
-        self, sentences: str, *, batch_size: int = ..., search: Search = ...
+        self, sentences: str, *, batch_size: int = ..., search: Search = ..., markup: Markup | None = ...
     ) -> Translation: ...
 
     @overload
     def translate(
-        self, sentences: Iterable[str], *, batch_size: int = ..., search: Search = ...
+        self, sentences: Iterable[str], *, batch_size: int = ..., search: Search = ..., markup: Markup | None = ...
     ) -> list[Translation]: ...
 
     def translate(
-        self, sentences: str | Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+        self,
+        sentences: str | Iterable[str],
+        *,
+        batch_size: int = 64,
+        search: Search = DEFAULT,
+        markup: Markup | None = None,
     ) -> Translation | list[Translation]:
         """Translate sentences, or one.
 
@@ -94,13 +103,15 @@ class Translates:
             batch_size: How many to translate at once; sentences of similar lengths go together, and of more than 100
                 tokens fewer.
             search: How to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
+            markup: `"html"`: the sentences are HTML, and so are `source` and `target`. Tags arrive around the words
+                that say what theirs said, each once and nested as they were; entities are read.
 
         Returns:
             One translation a sentence, in their order; of one sentence its translation.
 
         Raises:
             InputError: A sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
-                not numbers.
+                not numbers; with markup tags that do not nest, or a model without attention.
             SettingsError: A beam or `top_k` beyond the model's target vocabulary, or a precision that the processor has
                 not.
             TypeError: Something among them that is not a string.
@@ -116,11 +127,11 @@ class Translates:
             ('Go.', 2)
         """
         if isinstance(sentences, str):
-            return next(self.translate_lines([sentences], batch_size=batch_size, search=search))
-        return list(self.translate_lines(sentences, batch_size=batch_size, search=search))
+            return next(self.translate_lines([sentences], batch_size=batch_size, search=search, markup=markup))
+        return list(self.translate_lines(sentences, batch_size=batch_size, search=search, markup=markup))
 
     def translate_lines(
-        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT, markup: Markup | None = None
     ) -> Iterator[Translation]:
         """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
 
@@ -131,6 +142,7 @@ class Translates:
             lines: As in `translate`, and so are all others: a list or a generator, for instance.
             batch_size: How many to translate at once.
             search: How to look for the best translation.
+            markup: As in `translate`.
 
         Returns:
             An iterator of one translation a sentence, in their order.
@@ -138,10 +150,11 @@ class Translates:
         Raises:
             InputError, SettingsError, TypeError: As in `translate`; also one string in place of several.
         """
-        return (best for best, *_ in self.translate_n_best(lines, batch_size=batch_size, search=search))
+        found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup)
+        return (best for best, *_ in found)
 
     def translate_n_best(
-        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT, markup: Markup | None = None
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: the best, or samples.
 
@@ -149,6 +162,7 @@ class Translates:
             lines: As in `translate_lines`, and so are all others.
             batch_size: How many to translate at once.
             search: How to look for them, and how many to return: `Search(beam=5, n_best=3)`.
+            markup: As in `translate`.
 
         Returns:
             An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
@@ -160,8 +174,11 @@ class Translates:
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
         _check_batch_size(batch_size)
+        if markup not in (None, *get_args(Markup)):
+            raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")
         size = _WINDOW * batch_size if batch_size > 1 else 1
-        return (group for window in _windows(lines, size) for group in self._window(window, batch_size, search))
+        translated = self._window if markup is None else self._marked_window
+        return (group for window in _windows(lines, size) for group in translated(window, batch_size, search))
 
     def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
         """The log-probabilities of given translations.
@@ -274,6 +291,24 @@ class Translates:
                 for index, weights in zip(batch, posteriors(model, tokens), strict=True):
                     found[index] += of_units(weights, shares[0][index], shares[1][index]) / len(models)
         return found
+
+    def _marked_window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
+        parsed = [parse(each) for each in sentences]
+        found = self._window([text for text, _ in parsed], batch_size, search)
+        looked = iter(
+            self._weights_of_units([(each.source, each.target) for group in found for each in group], batch_size)
+        )
+        return [
+            [
+                replace(
+                    each,
+                    source=sentence,
+                    target=carry(root, each.target, agreed(next(looked)), Units.of(each.source), Units.of(each.target)),
+                )
+                for each in group
+            ]
+            for sentence, (_, root), group in zip(sentences, parsed, found, strict=True)
+        ]
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)

@@ -1,0 +1,189 @@
+"""Tags of a sentence, which go over to its translation: around the words that say what they were around."""
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dikkat.errors import InputError
+from dikkat.translation.text.units import Units
+
+_TAG = re.compile(r"<!--.*?-->|<(/?)([A-Za-z][^\s<>/]*)((?:[^<>\"']|\"[^\"]*\"|'[^']*')*)>", re.DOTALL)
+_VOID = frozenset({
+    "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr",
+})  # fmt: skip
+_TO_DO = "Write &lt; for a < that begins no tag"
+
+Span = tuple[int, int]
+
+
+@dataclass
+class Element:
+    """A tag with what stands in it.
+
+    Attributes:
+        opening: The tag as it was written, or a comment.
+        closing: Its end; empty for a tag that has none, such as `<br>`.
+        first: The first character of the text in it.
+        last: The one behind the last.
+        inside: The elements in it.
+    """
+
+    opening: str
+    closing: str = ""
+    first: int = 0
+    last: int = 0
+    inside: list["Element"] = field(default_factory=list)
+
+    @property
+    def bare(self) -> str:
+        """The tags without a text."""
+        return self.opening + "".join(each.bare for each in self.inside) + self.closing
+
+
+def parse(marked: str) -> tuple[str, Element]:
+    """Part a sentence in HTML into its text, entities resolved, and its tags.
+
+    Args:
+        marked: Text with tags that nest; a `<` that begins no tag is text.
+
+    Returns:
+        The text, and an element without tags of its own around all others.
+
+    Raises:
+        InputError: A tag that is not closed, closes nothing, or closes another.
+    """
+    text, root = "", Element("")
+    path, names, end = [root], [""], 0
+    for tag in _TAG.finditer(marked):
+        text += html.unescape(marked[end : tag.start()])
+        end = tag.end()
+        ends, name, rest = tag.groups()
+        if ends:
+            if name.lower() != names[-1]:
+                within = f"<{names[-1]}> is open" if names[-1] else "no tag is open"
+                raise InputError(f"markup: got {tag[0]} where {within}; expected tags that nest. {_TO_DO}")
+            element = path.pop()
+            names.pop()
+            element.closing, element.last = tag[0], len(text)
+            continue
+        element = Element(tag[0], "", len(text), len(text))
+        if name and name.lower() == "br":  # words on two lines
+            text += " "
+        path[-1].inside.append(element)
+        if name and name.lower() not in _VOID and not rest.endswith("/"):
+            path.append(element)
+            names.append(name.lower())
+    if len(path) > 1:
+        raise InputError(f"markup: got {path[-1].opening}, which is not closed; expected tags that nest. {_TO_DO}")
+    text += html.unescape(marked[end:])
+    root.last = len(text)
+    return text, root
+
+
+def carry(root: Element, target: str, weights: Tensor, source: Units, units: Units) -> str:
+    """The translation with the tags of its source, each once, nested as they were.
+
+    An element goes around the run of words that come from its own more likely than not, or else around the one that
+    most does; a tag without a text before the word that comes from the one behind it.
+
+    Args:
+        root: Of `parse`.
+        target: The translation.
+        weights: (T, S): how probably each unit of the target comes from each of the source.
+        source: The units of the source.
+        units: Those of the target.
+
+    Returns:
+        HTML.
+    """
+    if not units.spans or not source.spans:
+        return root.bare + html.escape(target, quote=False)
+    return _filled(root, target, weights, source, units, (0, len(units.spans)), (0, len(target)))
+
+
+def _filled(
+    element: Element,
+    target: str,
+    weights: Tensor,
+    source: Units,
+    units: Units,
+    within: Span,
+    characters: Span,
+) -> str:
+    """The text of the units `within` an element, with the elements in it."""
+    places = _places(element, weights, source, units, within)
+    written, at = "", characters[0]
+    for each, (first, last) in sorted(zip(element.inside, places, strict=True), key=lambda pair: pair[1]):
+        if first == last:
+            start = stop = (
+                units.spans[first][0] if first < within[1] else max(at, units.spans[first - 1][1] if first else 0)
+            )
+            inner = "".join(other.bare for other in each.inside)
+        else:
+            start, stop = units.spans[first][0], units.spans[last - 1][1]
+            inner = _filled(each, target, weights, source, units, (first, last), (start, stop))
+        written += html.escape(target[at:start], quote=False) + each.opening + inner + each.closing
+        at = stop
+    return written + html.escape(target[at : characters[1]], quote=False)
+
+
+def _places(element: Element, weights: Tensor, source: Units, units: Units, within: Span) -> list[Span]:
+    """The target units of each element in another, none of which overlap; an empty run for a tag without a text."""
+    covered = [
+        [index for index, (start, _) in enumerate(source.spans) if each.first <= start < each.last]
+        for each in element.inside
+    ]
+    gains = []
+    for chosen in covered:
+        shares = weights[within[0] : within[1], chosen].sum(1)
+        if all(source.is_word[index] for index in chosen):  # a full stop comes with a full stop
+            shares = shares.masked_fill(~torch.tensor(units.is_word[within[0] : within[1]], dtype=torch.bool), 0.0)
+        gains.append((shares - 0.5).tolist())
+    places: list[Span | None] = [None] * len(covered)
+    free = [(within[0], within[1])]  # runs of units that no element has yet
+    for certain in (True, False):
+        order = sorted(range(len(covered)), key=lambda index: -max(gains[index], default=0.0))
+        for index in order:
+            if not covered[index] or places[index] is not None:
+                continue
+            runs = [_best_run(gains[index], first - within[0], last - within[0]) for first, last in free]
+            total, first, last = max(runs, default=(-1.0, 0, 0))
+            if first < last and (total > 0 or not certain):
+                places[index] = run = (first + within[0], last + within[0])
+                free = [
+                    part
+                    for start, stop in free
+                    for part in ((start, min(stop, run[0])), (max(start, run[1]), stop))
+                    if part[0] < part[1]
+                ]
+    taken = [place for place in places if place]
+    return [
+        place or _point(weights, source, each, within, taken)
+        for place, each in zip(places, element.inside, strict=True)
+    ]
+
+
+def _best_run(gains: Sequence[float], first: int, last: int) -> tuple[float, int, int]:
+    """The run of the largest sum between two places, of one unit at least: its sum, its first unit, the next one."""
+    best = (float("-inf"), first, first)
+    total, start = 0.0, first
+    for place in range(first, last):
+        if total <= 0:
+            total, start = 0.0, place
+        total += gains[place]
+        best = max(best, (total, start, place + 1), key=lambda run: run[0])
+    return best
+
+
+def _point(weights: Tensor, source: Units, element: Element, within: Span, taken: Sequence[Span]) -> Span:
+    """The place before the unit that comes from what follows an element, not inside of another's units."""
+    following = next((index for index, (start, _) in enumerate(source.spans) if start >= element.first), None)
+    place = within[1]
+    if following is not None:
+        place = within[0] + int(weights[within[0] : within[1], following].argmax())
+    inside = next((first for first, last in taken if first < place < last), place)
+    return inside, inside

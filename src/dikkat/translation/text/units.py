@@ -1,0 +1,40 @@
+"""The words and marks of a sentence, whatever a tokenizer makes of them."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Units(NamedTuple):
+    """The words and marks of a sentence: smaller than what white space separates, larger than pieces of words.
+
+    Attributes:
+        spans: Of each, the first character and the one behind the last.
+        is_word: Of each, whether it is a word, and no mark.
+        words: Of each, the number of the word, as white space separates them, that it belongs to.
+    """
+
+    spans: list[tuple[int, int]]
+    is_word: list[bool]
+    words: list[int]
+
+    @classmethod
+    def of(cls, sentence: str) -> "Units":
+        """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop."""
+        words = [word.start() for word in re.finditer(r"\S+", sentence)]
+        spans = [unit.span() for unit in re.finditer(r"\w+['’]?|[^\w\s]", sentence)]
+        return cls(
+            spans,
+            [sentence[start].isalnum() or sentence[start] == "_" for start, _ in spans],
+            [bisect_right(words, start) - 1 for start, _ in spans],
+        )
+
+    def shares(self, pieces: Sequence[tuple[int, int]]) -> Tensor:
+        """(units, pieces): 1 where a piece, by its characters, is in a unit."""
+        return torch.tensor(
+            [[float(first < end and start < last) for first, last in pieces] for start, end in self.spans]
+        ).view(len(self.spans), len(pieces))

@@ -414,6 +414,26 @@ def test_links_of_the_phrasebook_are_known(run, model):
     assert 0.5 < json.loads(out)["alignment_error_rate"] < 1  # the model knows eight sentences
 
 
+def test_a_report_has_the_faults_of_each_sentence_and_a_page_of_the_worst(run, model, pairs, tmp_path):
+    (tmp_path / "test.tsv").write_text("I lost.\tJ'ai perdu.\nGo Paris 12.\tVa à Paris 12.\n", encoding="utf-8")
+    folder = tmp_path / "report"
+    options = ["--corpus", tmp_path / "test.tsv", "--report", folder, "--training", pairs]
+    _, out, _ = run("evaluate", model, *options, "--json")
+    results = json.loads(out)
+    assert [(each["least"], each["most"], each["sentences"]) for each in results["by_rarity"]] == [(0, 0, 1), (1, 1, 1)]
+    assert results["faults"]["unseen"] == 2
+    stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert stored["faults"] == results["faults"]
+    assert [each["unseen"] for each in stored["sentences"]] == [[], ["Paris", "12"]]
+    assert [each["reference"] for each in stored["sentences"]] == ["J'ai perdu.", "Va à Paris 12."]
+    page = (folder / "worst.html").read_text(encoding="utf-8")
+    assert page.index("Va à Paris 12.") < page.index("J'ai perdu.")
+    shown = run("evaluate", model, *options)[1]
+    assert re.search(r"^never +1 ", shown, re.MULTILINE)
+    assert re.search(r"^not copied +\d", shown, re.MULTILINE)
+    refused(run("evaluate", model, "--corpus", pairs, "--training", pairs), "--training is given without --report")
+
+
 def test_files_of_translations_are_scored_without_a_model(run, tmp_path):
     references = [f"the cat number {number} sat on mat {number % 7} ." for number in range(40)]
     worse = [line if number % 2 else line.replace("sat on", "lay under") for number, line in enumerate(references)]

@@ -100,7 +100,7 @@ def test_units_of_a_sentence():
     assert units.words == [0, 0, 1, 1, 1, 2, 3]
 
 
-def test_weights_of_pieces_become_weights_of_units():
+def test_weights_of_pieces_becomeweights_of_units():
     # Source "he's ok": one piece for he's, which is two units, and two pieces for ok. Target "a b": a in two pieces.
     source, target = Units.of("he's ok"), Units.of("ab c")
     pieces = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.4, 0.4], [0.0, 0.5, 0.5]])
@@ -135,14 +135,14 @@ def test_links_are_between_words_whatever_the_tokens(monkeypatch):
     model, weights = translator(), torch.tensor(
         [[0.9, 0.1, 0.0, 0.0, 0.0], [0.0, 0.9, 0.1, 0.0, 0.0], [0.0, 0.0, 0.9, 0.0, 0.1], [0.0, 0.0, 0.0, 0.8, 0.2]]
     )  # fmt: skip
-    monkeypatch.setattr(Translator, "_weights_of_units", lambda self, pairs, size: [weights])
+    monkeypatch.setattr(Translator, "weights_of_units", lambda self, pairs, size: [weights])
     pair = ("The man l'homme.", "un deux l'homme")
     assert model.align([pair]) == [links("0-0 1-1 2-2")]
     # The other direction looks at man for un: the product counts.
     back = torch.full((5, 4), 0.25)
     back[:, 0] = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0])
     other = translator()
-    monkeypatch.setattr(Translator, "_weights_of_units", lambda self, *_: [back if self is other else weights])
+    monkeypatch.setattr(Translator, "weights_of_units", lambda self, *_: [back if self is other else weights])
     assert (1, 0) in model.align([pair], reverse=other)[0]
 
 
@@ -163,7 +163,7 @@ def test_links_do_not_depend_on_what_else_is_in_the_batch(cell, kind):
 def test_what_cannot_be_aligned():
     with pytest.raises(InputError, match=r"pairs\[1\] has a sentence without a word"):
         translator().align([("un", "un"), ("un", " ")])
-    with pytest.raises(InputError, match="without attention there are no links"):
+    with pytest.raises(InputError, match="score is none: without attention nobody can say where a word comes from"):
         translator(score="none").align([("un", "un")])
     with pytest.raises(TypeError, match=r"pairs\[0\]: got 'un un'; expected a sentence and its translation"):
         translator().align(["un un"])

@@ -206,7 +206,7 @@ class Waiting:
             raise InputError("not this time")
         return f"<title>{title}</title>"
 
-    def translate_n_best(self, lines, *, search):
+    def translate_n_best(self, lines, *, search, markup):
         self.batches.append(len(lines))
         try:
             while not self.go_on.wait(0.005):
@@ -214,7 +214,7 @@ class Waiting:
         except BaseException:
             self.stopped.set()
             raise
-        return self._translator.translate_n_best(lines, search=search)
+        return self._translator.translate_n_best(lines, search=search, markup=markup)
 
 
 def test_first_requests_at_once_pack_the_page_once(translator):

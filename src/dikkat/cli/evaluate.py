@@ -26,14 +26,16 @@ from dikkat.cli.options import (
 from dikkat.cli.tables import show_table
 from dikkat.cli.translate import load
 from dikkat.errors import InputError
-from dikkat.translation import Search, Translator, evaluate, phrasebook
+from dikkat.translation import Search, Translation, Translator, evaluate, phrasebook
 from dikkat.translation.data.corpus import Pair, read_lines
 from dikkat.translation.data.source import Source
 from dikkat.translation.decoding.alignment import alignment_error_rate, gold_links, read_links
 from dikkat.translation.decoding.translator import Translates
 
 _COMPARED = "Comparison"
+_REPORT = "Report"
 _FEW = 100  # sentences
+_WORST = 50  # sentences
 
 _LinksOption = Annotated[
     Path | None,
@@ -80,6 +82,24 @@ def evaluate_model(
         Path | None, option("Translations of another model, one a line, to compare with.", "FILE", panel=_COMPARED)
     ] = None,
     links: _LinksOption = None,
+    report: Annotated[
+        Path | None,
+        option(
+            "Look where the model fails: report.json, with the faults of each sentence, and worst.html, a page of the "
+            "worst ones and their attention, go here, and the faults are counted.",
+            "FOLDER",
+            panel=_REPORT,
+        ),
+    ] = None,
+    training: Annotated[
+        str | None,
+        option(
+            "With --report: the corpus that the model was trained on, for scores by how often the rarest word of a "
+            "sentence was met there.",
+            "CORPUS",
+            panel=_REPORT,
+        ),
+    ] = None,
     batch_size: BatchSizeOption = 64,
     as_json: JsonOption = False,
     **options: Any,
@@ -100,24 +120,29 @@ def evaluate_model(
         ),
         (versus and versus_file, "--versus and --versus-file are both given: give one of them"),
         (links and (not model or ensemble), "--links needs one model, whose links it compares to them"),
+        (report and not model, "--report needs a model, whose attention it looks at"),
+        (training and not report, "--training is given without --report: it is for that alone"),
     ):
         if wrong:
             raise InputError(message)
     search = search_given(options)
     translator = load(model, ensemble) if model else None
     pairs = _pairs(corpus, references)
+    found = _translated(translator, pairs, search, batch_size) if translator else []
     systems = [
-        _translations(each, pairs, search, batch_size)
+        [one.target for one in found] if each is translator else _targets(each, pairs, search, batch_size)
         for each in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
         if each is not None
     ]
-    report = _report(systems, pairs, by_length=references is None)
+    results = _report(systems, pairs, by_length=references is None)
     if links and isinstance(translator, Translator):
-        report["alignment_error_rate"] = alignment_error_rate(
+        results["alignment_error_rate"] = alignment_error_rate(
             translator.align(pairs, batch_size=batch_size),
             gold_links(phrasebook.links(), "phrasebook") if str(links) == "phrasebook" else read_links(links),
         )
-    print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
+    if report and translator:
+        results |= _faults(translator, found, pairs, report, training, batch_size)
+    print(json.dumps(results, ensure_ascii=False, indent=2)) if as_json else _show(results)
     if model and not as_json:
         suggest(f"dikkat show {shlex.quote(str(model))} {shlex.quote(pairs[0][0])}, to see what it looks at")
 
@@ -129,19 +154,69 @@ def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
 
 
-def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
+def _targets(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
     if isinstance(system, Path):
         targets = list(read_lines(system))
         if len(targets) != len(pairs):
             raise InputError(f"{system}: got {len(targets)} lines; expected {len(pairs)}, one for each pair")
         return targets
-    targets = []
+    return [each.target for each in _translated(system, pairs, search, batch_size)]
+
+
+def _translated(system: Translates, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[Translation]:
+    found = []
     with naming_options(), lines.progress(lambda: len(pairs)) as advance:
-        sources = (source for source, _ in pairs)
-        for best, *_ in system.translate_n_best(sources, batch_size=batch_size, search=search):
-            targets.append(best.target)
+        for best in system.translate_lines((source for source, _ in pairs), batch_size=batch_size, search=search):
+            found.append(best)
             advance()
-    return targets
+    return found
+
+
+def _faults(
+    translator: Translates,
+    translations: Sequence[Translation],
+    pairs: Sequence[Pair],
+    folder: Path,
+    training: str | None,
+    batch_size: int,
+) -> dict[str, Any]:
+    """Write the report; return scores by rarity, if the training corpus is known, and the counts of faults."""
+    from dikkat.show import save_page
+    from dikkat.storage.files import write_whole
+    from dikkat.translation.decoding.report import count_words, evaluate_by_rarity, judge
+
+    met = None
+    if training:
+        learnt = Source.parse(given({"corpus": training})["corpus"]).open("training")
+        met = count_words(source for source, _ in learnt)
+    came: Sequence[Any] = [None] * len(pairs)
+    wanted = came
+    if translator.attends:
+        sides = [(each.source, each.target) for each in translations], pairs
+        came, wanted = ([each.sum(0) for each in translator.weights_of_units(side, batch_size)] for side in sides)
+    judged = [
+        judge(each, reference, met, *sums)
+        for each, (_, reference), *sums in zip(translations, pairs, came, wanted, strict=True)
+    ]
+    results: dict[str, Any] = {
+        "faults": {
+            name: sum(map(len, (getattr(each, name) for each in judged)))
+            for name in ("unseen", "not_copied", "repeated", "dropped")
+        }
+    }
+    if met is not None:
+        sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
+        by_rarity = evaluate_by_rarity(sources, [each.target for each in translations], references, met)
+        results["by_rarity"] = [asdict(each) for each in by_rarity]
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = "source", "target", "reference", "chrf", "unseen", "not_copied", "repeated", "dropped"
+    sentences = [{name: getattr(each, name) for name in fields} for each in judged]
+    text = json.dumps({**results, "sentences": sentences}, ensure_ascii=False, indent=1)
+    write_whole(folder / "report.json", text)
+    worst = sorted((each for each in judged if each.target_tokens), key=lambda each: each.chrf)[:_WORST]
+    title, scores = "The worst translations", [each.chrf for each in worst]
+    save_page(folder / "worst.html", worst, title=title, scores=scores, score_name="chrF")
+    return results
 
 
 def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
@@ -179,6 +254,13 @@ def _show(report: dict[str, Any]) -> None:
         few = report["sentences"] < _FEW
         meaning = f"fewer than {_FEW} sentences say little" if few else "the difference is hardly chance"
         print(f"±: 95 % confidence. A p-value below 0.05: {meaning}.")
+    if by_rarity := report.get("by_rarity"):
+        print()
+        rows = [[_times(each["least"], each["most"]), f"{each['sentences']:,}", *_scores(each)] for each in by_rarity]
+        show_table(["rarest source word met", "sentences", "BLEU", "chrF2"], rows)
+    if faults := report.get("faults"):
+        print()
+        show_table(["faults", "words"], [[name.replace("_", " "), f"{count:,}"] for name, count in faults.items()])
     if "alignment_error_rate" in report:
         print(f"\nalignment error rate: {report['alignment_error_rate']:.3f}")
     print()
@@ -188,6 +270,12 @@ def _show(report: dict[str, Any]) -> None:
     print(f"signature: {report['chrf_signature']}")
     for each in report.get("versus", []):
         print(f"signature of the comparison: {each['metric']}|{each['signature']}")
+
+
+def _times(least: int, most: int | None) -> str:
+    if most is None:
+        return f"{least} times or more"
+    return f"{least} to {most} times" if most > least else {0: "never", 1: "once"}[least]
 
 
 def _scores(report: dict[str, Any]) -> list[str]:

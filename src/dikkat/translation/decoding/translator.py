@@ -75,6 +75,11 @@ class Translates:
     def _models(self) -> tuple[TranslationModel, ...]:
         raise NotImplementedError
 
+    @property
+    def attends(self) -> bool:
+        """Whether a model of it has attention, without which nobody can say where a word comes from."""
+        return any(model.attends for model in self._models())
+
     @overload  # to a type checker, a string is also several strings
     def translate(  # type: ignore[overload-overlap]
         self, sentences: str, *, batch_size: int = ..., search: Search = ..., markup: Markup | None = ...
@@ -261,21 +266,32 @@ class Translates:
         for index, pair in enumerate(checked):
             if not all(side.strip() for side in pair):
                 raise InputError(f"pairs[{index}] has a sentence without a word, which has no links: leave it out")
-        weights = self._weights_of_units(checked, batch_size)
+        weights = self.weights_of_units(checked, batch_size)
         if reverse is not None:
-            back = reverse._weights_of_units([(target, source) for source, target in checked], batch_size)
+            back = reverse.weights_of_units([(target, source) for source, target in checked], batch_size)
             weights = [one * other.T for one, other in zip(weights, back, strict=True)]
         return [
             links(each, Units.of(source), Units.of(target))
             for each, (source, target) in zip(weights, checked, strict=True)
         ]
 
-    def _weights_of_units(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> list[Tensor]:
-        """(T, S) for each pair: from which unit of the source each of the target comes, of several models the mean."""
+    def weights_of_units(self, pairs: Sequence[tuple[str, str]], batch_size: int = 64) -> list[Tensor]:
+        """From which unit of the source each unit of the target comes, of several models the mean.
+
+        Args:
+            pairs: Sentences and their translations.
+            batch_size: How many to go through at once.
+
+        Returns:
+            (T, S) for each pair, of the `Units` of both; every row adds up to 1.
+
+        Raises:
+            InputError: A batch size below 1, or a model without attention.
+        """
         _check_batch_size(batch_size)
         models = [model for model in self._models() if model.attends]
-        if not models:
-            raise InputError("the model's score is none: without attention there are no links")
+        if not self.attends:
+            raise InputError("the model's score is none: without attention nobody can say where a word comes from")
         sides = tuple(zip(*pairs, strict=True)) or ((), ())
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
         numbers = [each.numbers(side) for each, side in zip(tokenizers, sides, strict=True)]
@@ -296,7 +312,7 @@ class Translates:
         parsed = [parse(each) for each in sentences]
         found = self._window([text for text, _ in parsed], batch_size, search)
         looked = iter(
-            self._weights_of_units([(each.source, each.target) for group in found for each in group], batch_size)
+            self.weights_of_units([(each.source, each.target) for group in found for each in group], batch_size)
         )
         return [
             [

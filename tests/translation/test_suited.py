@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,5 +53,5 @@ def test_the_reason_is_one_line_with_the_minutes():
     line = reason(corpus(3_000), settings)
     assert "\n" not in line
     assert line.startswith("3,000 pairs, 7 target word forms, 0% of the words met once: whole words, hidden_size 8,")
-    assert "7 epochs; about 0 minutes" in line
-    assert 0 < minutes(corpus(3_000), settings) < 5
+    assert re.search(r"7 epochs; about \d+ minutes on this machine", line)
+    assert minutes(corpus(3_000), settings) > 0

@@ -15,6 +15,7 @@ from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 
 _MANY = 10_000  # pairs from which on the larger network is worth its time
+_LEARNABLE = 1_000  # pairs: of fewer, parts of words are not learnt, and a word that occurs once counts
 _RARE = 0.06  # share of the words that occur once, from which on words are better cut into parts
 _FEW_STEPS = 1_500  # of a corpus of few pairs, which takes more epochs for them
 _MOST_EPOCHS = 200
@@ -27,7 +28,10 @@ _LARGE: dict[str, Any] = {
 _SMALL: dict[str, Any] = {
     "dropout": 0.3, "label_smoothing": 0.1, "batch_size": 32, "average": 3, "patience": 10,
 }  # fmt: skip
-_PARTS: dict[str, Any] = {"tokenizer": "bpe", "vocabulary_size": 4_000}
+_PARTS: dict[str, Any] = {
+    "tokenizer": "bpe", "vocabulary_size": 2_000, "dropout": 0.4, "warmup_steps": 200, "criterion": "bleu",
+}  # fmt: skip
+_EPOCHS, _EPOCHS_OF_PARTS = 20, 30
 
 
 class Corpus(NamedTuple):
@@ -68,10 +72,11 @@ def suited(corpus: Corpus, given: Mapping[str, Any], *, validated: bool = True) 
     values = dict(_LARGE if corpus.pairs >= _MANY else _SMALL)
     if corpus.pairs < _MANY:
         steps = math.ceil(corpus.pairs / _SMALL["batch_size"])
-        values["epochs"] = min(_MOST_EPOCHS, max(20, math.ceil(_FEW_STEPS / max(1, steps))))
-        if corpus.once() > _RARE and corpus.pairs >= 1_000:
-            values |= _PARTS
-    if corpus.pairs < 1_000:
+        parts = corpus.once() > _RARE and corpus.pairs >= _LEARNABLE
+        values |= _PARTS if parts else {}
+        least = _EPOCHS_OF_PARTS if parts else _EPOCHS
+        values["epochs"] = min(_MOST_EPOCHS, max(least, math.ceil(_FEW_STEPS / max(1, steps))))
+    if corpus.pairs < _LEARNABLE:
         values["min_freq"] = 1
     if not validated:
         for name in ("criterion", "average", "patience"):

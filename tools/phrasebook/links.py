@@ -134,7 +134,7 @@ def pharaoh(english: str, french: str) -> str:
 
     Examples:
         >>> pharaoh("He ate.", "Il a mangé.")
-        '0-0 1p1 1-2'
+        '0-0 0p1 1p1 1-2'
     """
     sure, possible = words(english, french)
     return " ".join(f"{ours}{'-' if (ours, theirs) in sure else 'p'}{theirs}" for ours, theirs in sorted(possible))

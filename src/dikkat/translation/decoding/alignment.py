@@ -118,7 +118,7 @@ def grow_diag_final_and(forward: set[Link], backward: set[Link]) -> set[Link]:
 
     Example:
         >>> sorted(grow_diag_final_and({(0, 0), (1, 1), (2, 3)}, {(0, 0), (2, 1)}))
-        [(0, 0), (1, 1), (2, 1), (2, 3)]
+        [(0, 0), (1, 1), (2, 1)]
     """
     found, either = forward & backward, forward | backward
 

@@ -26,7 +26,7 @@ def gated(rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear) -> tupl
 
     Args:
         rows: (..., m, d).
-        V: d -> h, a linear layer that does what its parameters say; U and w likewise.
+        V: d -> h, a linear layer that does what its parameters say; so do U and w.
         U: d -> h.
         w: h -> heads.
 

@@ -99,7 +99,7 @@ def attend_ragged(
         value: (..., keys of all sequences, d_v), of the same dtype.
         query_offsets: (sequences + 1,) int32 or int64: where the queries of each sequence begin, and the last one's
             end. The first is 0, the last is the number of queries, and they never fall.
-        key_offsets: (sequences + 1,), likewise of the keys; None for those of the queries.
+        key_offsets: (sequences + 1,), the same of the keys; None for those of the queries.
         score: The scoring function a, of `dikkat.scores`.
         causal: Query i of n sees keys j <= i + m − n of the m of its sequence.
         window: (left, right): query i sees keys p − left ... p + right, where p = i + m − n; None is no bound.
@@ -162,7 +162,7 @@ def ragged_state(
         key: (..., keys of all sequences, d_k), of the same dtype.
         value: (..., keys of all sequences, d_v), of the same dtype.
         query_offsets: (sequences + 1,) int32 or int64, where the queries of each sequence begin.
-        key_offsets: (sequences + 1,), likewise of the keys; None for those of the queries.
+        key_offsets: (sequences + 1,), the same of the keys; None for those of the queries.
         score: The scoring function.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         impl: "auto", or the name of one implementation, which then runs or raises.

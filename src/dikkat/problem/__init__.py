@@ -61,7 +61,7 @@ class Problem:
         query_offsets: (sequences + 1,) where the queries of each sequence begin, and the last one's end; None where all
             queries of a batch element see the same keys. What restrictions say of keys then counts from where those
             of a query's sequence begin, and weights are (..., the sum of n_i · m_i), one sequence after the other.
-        key_offsets: (sequences + 1,), likewise of the keys.
+        key_offsets: (sequences + 1,), the same of the keys.
         packed: The keys as `backends.pack` keeps them for many calls, with the leading dimensions of `key`; or None.
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.

@@ -99,7 +99,7 @@ def by_sequence(run: Callable[[Problem], Result]) -> Callable[[Problem], Result]
 
 
 def forward_by_sequence(forward: Forward) -> Forward:
-    """The forward of an operator, likewise."""
+    """An operator's forward of calls with offsets from one of calls without."""
 
     def forwards(problem: Problem) -> Output:
         if problem.query_offsets is None:
@@ -112,7 +112,7 @@ def forward_by_sequence(forward: Forward) -> Forward:
 
 
 def backward_by_sequence(backward: Backward) -> Backward:
-    """The backward of an operator, likewise."""
+    """An operator's backward of calls with offsets from one of calls without."""
 
     def backwards(problem: Problem, out: Output, grads: Output) -> Gradients:
         if problem.query_offsets is None:

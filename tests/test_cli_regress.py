@@ -112,9 +112,12 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "order": "linear",
         "ridge": 0.5,
         "neighbors": 5,
+        "metric": "diagonal",
+        "n_components": None,
         "device": "cpu",
         "categorical_features": "from_dtype",
         "ordered_features": "from_dtype",
+        "periodic_features": None,
         "cv": None,
     }
 

@@ -68,6 +68,10 @@ def attends() -> None:
     large = scores.Additive(13, 13, 19)
     torch.nn.init.normal_(large.W_q.weight, std=30)
     attend(large, torch.float32, valid_lens=torch.randint(0, 72, (2, 37)))
+    for score in (scores.Additive(13, 13, 19), scores.Gaussian(2.0), scores.Dot()):
+        given = [torch.randn(2, 71, size, requires_grad=True) for size in (13, 13, 5)]
+        offsets = torch.tensor([0, 3, 3, 40, 71])
+        dikkat.attend_ragged(*given, offsets, score=score, causal=True, impl="numba").square().sum().backward()
 
 
 def recurs() -> None:

@@ -103,7 +103,7 @@ def problem_of_sequences(
         )
     within = restrict(lead, queries, keys, device, causal=causal, key_bias=key_bias)
     # Of the whole tensors, each query sees the keys from `start` to `end`; of its own sequence, counted from `begin`.
-    begin, start, end = _seen_by_row(query_offsets, key_offsets, queries, causal, window)
+    begin, start, end = _seen_by_row(query_offsets, key_offsets.clamp(0, keys), queries, causal, window)
     begin, start, end = (rank(rows, len(lead), 1) for rows in (begin, start, end))
     flat = replace(within, causal=False, starts=start, lens=end)
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))

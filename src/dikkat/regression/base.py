@@ -111,6 +111,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             ValueError: As for `predict`; a `top_k` that is not a whole number of at least 1.
 
         Example:
+            >>> from dikkat.regression import NadarayaWatson
             >>> model = NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
             >>> model.attention_weights([[0.5], [0.0]])
             array([[0.5       , 0.5       , 0.        ],
@@ -135,6 +136,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         Source: Kish 1965, chapter 11, of weights.
 
         Example:
+            >>> from dikkat.regression import NadarayaWatson
             >>> model = NadarayaWatson("epanechnikov", bandwidth=1.5).fit([[0.0], [1.0], [5.0]], [1, 2, 3])
             >>> model.effective_neighbors([[0.5]])
             array([2.])
@@ -168,6 +170,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         Source: Silverman 1986, section 4.2.
 
         Example:
+            >>> from dikkat.regression import NadarayaWatson
             >>> NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
             array([-1.04536777])
         """

@@ -81,7 +81,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         metric: "diagonal", the columns with a bandwidth each; or "linear", directions that are learned, the same number
             of them or `n_components`, with a bandwidth each: for what depends on sums and differences of columns. Only
             with a bandwidth that is searched for; it takes up to seven times as long. Categories stay as they are.
-        n_components: k, how many directions there are, at least 1; None for as many as columns of numbers.
+        n_components: Of a linear metric, k: how many directions there are, at least 1; None for as many as columns of
+            numbers.
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
         categorical_features: Which columns hold categories without an order: names, positions or a mask of columns;
             "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and

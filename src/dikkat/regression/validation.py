@@ -65,8 +65,6 @@ def check_metric(metric: object, components: object, bandwidth: object) -> None:
     """Refuse a metric that is none, and bandwidths given for directions that are not known yet."""
     check_name("metric", metric, get_args(Metric))
     check_count("n_components", components)
-    if metric == "diagonal" and components is not None:
-        raise ValueError(f"n_components: got {components!r} with metric='diagonal'; expected None, or metric='linear'")
     if metric == "linear" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
         raise ValueError(f"metric: got 'linear' with the bandwidth {bandwidth!r}; expected one that is searched for")
 

@@ -73,7 +73,7 @@ class Spans:
             of = _OWNERS.get(name, name)
             step, owners = (1, 0) if of_owners or of not in SHARED else (fields[f"{of}_step"], fields[f"{of}_table"])
             moves.append([call.record.place(name), fields[name], step, owners, places.get(kind or "", 0), pitch, own])
-        call.point("moves", torch.tensor(moves, device="cpu"))
+        call.point("moves", torch.tensor(moves, dtype=torch.int64, device="cpu"))
         own_parts = parts[self._order]
         sequence = self._order.repeat_interleave(own_parts)
         part = torch.arange(len(sequence), device="cpu") - (own_parts.cumsum(0) - own_parts).repeat_interleave(

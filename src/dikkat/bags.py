@@ -26,7 +26,7 @@ _AT_ONCE = 2**24
 
 
 class PooledBags(NamedTuple):
-    """What `AttentionPooling` returns on request. With several heads, K stands after the rows or bags.
+    """The pooled bags with the weights and scores of their rows. With several heads, K stands after the rows or bags.
 
     Attributes:
         output: The pooled bags, (B, D) or (B, K, D).
@@ -213,7 +213,7 @@ class AttentionPooling(nn.Module):
         return pool(scores, rows, lens), scores
 
     def _as_came(self, of_rows: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
-        """What rows have, (N, K), as the bags came."""
+        """Numbers of rows, (N, K), in the shape in which the bags came."""
         if mask is not None:
             spread = of_rows.new_full((*mask.shape, self.heads), empty)
             of_rows = spread.masked_scatter(mask[..., None], of_rows)

@@ -1,4 +1,4 @@
-"""What the estimators have in common: training rows with a bandwidth, and the attention of queries to them."""
+"""The base of the estimators: training rows with a bandwidth, and the attention of queries to them."""
 
 from __future__ import annotations
 

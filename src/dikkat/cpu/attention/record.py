@@ -59,7 +59,7 @@ SPANS = {
     "weight": (None, 1),
     "weight_grad": ("task", 1),
 }
-"""What a sequence's part of an operand or a result is counted in, and how many dimensions of such a part follow."""
+"""The unit that a sequence's part of an operand or result is counted in, and how many dimensions of it follow."""
 
 FEW = Record(
     numbers="""

@@ -35,6 +35,8 @@ from dikkat.regression.joined import Array
 from dikkat.regression.local import LARGEST, is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
 from dikkat.regression.smoother import Smoother
 
+_AGAIN = 64  # times each difference is read and written: with so many fewer queries at once it stays in the cache
+
 
 class Local(NamedTuple):
     """The local systems of n queries.
@@ -42,7 +44,7 @@ class Local(NamedTuple):
     Attributes:
         delta: (n, m, p), δ of the numbers.
         share: (n, m), w.
-        pull: (n, m, p), ∂w/∂x in units of σ at a total that is held.
+        pull: (n, m): times δ it is ∂w/∂x in units of σ at a total that is held.
         wide: (n, p), the bandwidths.
         held: (n, p), Λ.
         design: (n, m, k), z.
@@ -72,14 +74,15 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
         for each in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
     )
     amount = torch.tensor(smoother.ridge, dtype=torch.float64)
-    for rows in parts(len(query), key.numel() + 4 * len(key) * (1 + slopes)):
+    across = key.mT.contiguous()  # sums along rows are quick
+    for rows in parts(len(query), _AGAIN * key.numel()):
         at = torch.tensor(query[rows], dtype=torch.float64, device=smoother.device)
         wide = sigma if smoother.factors is None else local_bandwidth(sigma, smoother.factors, at)
         wide = wide.expand(len(at), -1)
-        delta = (key - at[:, None]) / wide[:, None]
-        share, pull, lse = _weights(smoother.profile, delta, weight)
+        delta = (across - at[..., None]) / wide[..., None]
+        share, pull, lse = _weights(smoother.profile, delta.square().sum(1), weight)
         lse = lse + lost_to_unseen(joined, at, wide)
-        pull, delta, wide = pull[..., :slopes], delta[..., :slopes], wide[:, :slopes]
+        delta, wide = delta[:, :slopes].mT, wide[:, :slopes]
         held = ridge_at(ridge_of(amount, spread[:slopes], wide), lse).clamp(max=LARGEST)
         design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
         yield rows, Local(delta, share, pull, wide, held, design, inverse, reached, value, weight)
@@ -102,28 +105,23 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
     return slope, norm
 
 
-def _weights(profile: Profile, delta: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """w (n, m), ∂w/∂x in units of σ at a total that is held (n, m, d), and log Σ W K (n,)."""
-    square = delta.square().sum(-1)
+def _weights(profile: Profile, square: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """w (n, m), what times δ is ∂w/∂x in units of σ at a total that is held (n, m), and log Σ W K (n,)."""
     if profile == "gaussian":
         scores = weight.log() - square / 2
         lse = scores.logsumexp(1)
         share = (scores - lse[:, None]).exp()
-        return share, share[..., None] * delta, lse
-    inside = ((square > 0) & (square < 1)).to(delta)
+        return share, share, lse
+    inside = ((square > 0) & (square < 1)).to(square)
     kernel = (1 - square).clamp(min=0)
-    total = (weight * kernel).sum(1)
-    return (
-        weight * kernel / total[:, None],
-        (weight * 2 * inside)[..., None] * delta / total[:, None, None],
-        total.log(),
-    )
+    total = (weight * kernel).sum(1, keepdim=True)
+    return weight * kernel / total, weight * 2 * inside / total, total[:, 0].log()
 
 
 def _system(share: Tensor, delta: Tensor, held: Tensor, lse: Tensor, degree: int) -> tuple[Tensor, Tensor, Tensor]:
     """z (n, m, k), M⁻¹ (n, k, k), and who has a row in reach (n,)."""
-    ones = torch.ones_like(share)[..., None]
-    design = torch.cat([ones, delta], 2) if degree else ones
+    ones = torch.ones_like(share)[:, None]
+    design = (torch.cat([ones, delta.mT], 1) if degree else ones).mT
     system = design.mT @ (share[..., None] * design)
     if degree:
         second = system.diagonal(dim1=1, dim2=2)[:, 1:]
@@ -137,8 +135,8 @@ def _system(share: Tensor, delta: Tensor, held: Tensor, lse: Tensor, degree: int
 
 def _rows(local: Local, wider: Tensor, fading: Tensor, degree: int) -> Tensor:
     """l', (n, m, p); `wider` is ∂ log f/∂x, and `fading` by how much less of the slopes is then held back."""
-    pull = local.pull / local.wide[:, None]
-    pull = pull + (local.pull * local.delta).sum(-1, keepdim=True) * wider[:, None]
+    pull = local.pull[..., None] * local.delta
+    pull = pull / local.wide[:, None] + (pull * local.delta).sum(-1, keepdim=True) * wider[:, None]
     design, inverse = local.design, local.inverse
     lever = pull * (design @ inverse[:, :1].mT)
     change = torch.zeros(*pull.shape[::2], design.shape[2]).to(pull)

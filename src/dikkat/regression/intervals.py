@@ -120,11 +120,12 @@ def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, 
     for part, local in locals_at(smoother, query):
         design, inverse, theta, share = (each.cpu().numpy() for each in _solved(local))
         design, share = design[:, rows.unique], share[:, rows.unique] * part_of
-        row = design @ inverse
-        left = y - (design @ theta[..., None])[..., 0]
-        kept = 1 - share * (row * design).sum(-1)
+        across = design.transpose(0, 2, 1)
+        row = inverse @ across
+        left = y - (theta[:, None] @ across)[:, 0]
+        kept = 1 - share * (row * across).sum(1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            without = theta[:, :1] - share * row[..., 0] * left / kept
+            without = theta[:, :1] - share * row[:, 0] * left / kept
         result = np.where(kept > 1e-9, without, others) + joined.origin[0]
         yield part, np.where(local.reached.cpu().numpy()[:, None], result, answer[part, None])
 
@@ -137,8 +138,12 @@ def _solved(local: Local) -> tuple[torch.Tensor, ...]:
 
 def _quantile(values: Array, weight: Array, level: float) -> Array:
     """(n,): of values (n, m) the one that a share `level` of the weights and of one more row is not above; else ∞."""
+    enough = level * (weight.sum() + 1) - 1e-9
+    if (weight == weight[0]).all():
+        index = int((np.cumsum(weight) < enough).sum())
+        return np.asarray(np.partition(values, index, 1)[:, index] if index < len(weight) else np.full(len(values), np.inf))
     order = np.argsort(values, 1)
-    index = (np.cumsum(weight[order], 1) < level * (weight.sum() + 1) - 1e-9).sum(1)
+    index = (np.cumsum(weight[order], 1) < enough).sum(1)
     ends = np.hstack([np.take_along_axis(values, order, 1), np.full((len(values), 1), np.inf)])
     return np.asarray(ends[np.arange(len(values)), index])
 

@@ -179,9 +179,9 @@ def _searched(
     return _Candidate(levels[-1], steps, last, neighbors)
 
 
-def samples(joined: Joined, degree: int) -> list[Joined]:
-    """Samples of the rows, of more and more, and all of them."""
-    count, room = len(joined.x), _room(len(joined.feature), degree)
+def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
+    """Samples of the rows, of more and more, and all of them; the first smaller by a share."""
+    count, room = len(joined.x), round(share * _room(len(joined.feature), degree))
     # A sample of ten times as many rows is worth it where all are ten times as many again.
     rooms = [room, *[10 * room for _ in range(100 * room <= count)]]
     return [*(joined.some(_sample(joined, each)) for each in rooms if each < count), joined]

@@ -76,7 +76,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         raise NotImplementedError
 
     def _by_likelihood(
-        self, rows: Rows, joined: Joined, make: Callable[[Joined], Criterion] | None
+        self, rows: Rows, joined: Joined, make: Callable[[Joined], Criterion] | None, share: float = 1.0
     ) -> tuple[Self, float]:
         """Another estimator with the bandwidths of least criterion, or those of the settings; and the criterion's α.
 
@@ -87,7 +87,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if not isinstance(given, str):
             widths = settled(joined, coding.widths(given) if rows.columns else given, self.kernel)
         elif given == "auto" and make is not None and len(joined.x) > 1:
-            widths, doubt, steps, _ = found(make, joined, self.kernel)
+            widths, doubt, steps, _ = found(make, joined, self.kernel, share)
         else:
             widths = rule_of_thumb(joined, "scott" if given == "scott" else "silverman", self.kernel)
         history = [{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in steps]

@@ -45,8 +45,7 @@ from dikkat.regression.joined import NARROWEST, Array, Joined
 from dikkat.regression.local import (
     RIDGE,
     Points,
-    local_fit,
-    moments,
+    fits,
     parts,
     points_of,
     ridge_at,
@@ -137,6 +136,7 @@ class Criterion:
         rest = self.total - weight
         every = torch.tensor(joined.weight @ joined.y, device=device)
         self.others = torch.where(rest > 0, (every - weight * value) / rest, 0.0)
+        self.itself = torch.arange(len(value), device=device)
         self.unique = torch.from_numpy(joined.repeats.unique).to(device)
         self.alone = self.share.index_fill(0, self.unique, 0.0)
         y, own, out = (torch.tensor(each, dtype=torch.float64, device=device) for each in joined.repeats[1:])
@@ -151,8 +151,7 @@ class Criterion:
         left = torch.where(lost, self.others - self.points.value, left)
         own = self.points.weight * row[:, 0] * (-lse).exp()
         kept = (1 / (1 + own)).nan_to_num(0.0)
-        bare, own = self._bare(lse, row), self.points.weight[self.unique, None]
-        repeated = (bare * left[self.unique] - (bare + own) * self.about) / (bare + self.rest)
+        repeated = self._repeated(lse, row, left) if len(self.unique) else left[:0]
         trial = Trial(t, math.nan, left, repeated, lse, row, theta, kept)
         error, residual, freedom = self._sums(trial).tolist()
         free = 1 - freedom / self.most
@@ -166,14 +165,11 @@ class Criterion:
 
     def _fits(self, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The lse (n,), row (n, k) and θ (n, k, v) of the fit at each unique row without it."""
-        window, rows, pieces = self.window(t), torch.arange(len(self.points.key), device=self.device), []
-        for part in parts(len(rows), self.points.columns(self.degree)):
-            near = window.of(part)
-            around = moments(
-                self.points.key[part], self.points, near, degree=self.degree, exclude=rows[part], ordered=True
-            )
-            fit = local_fit(around, self._ridge(t, near))
-            pieces.append((around.lse, fit.row, fit.theta))  # without the moments, which are much larger
+        window, pieces = self.window(t), []
+        for part in parts(len(self.itself), self.points.columns(self.degree)):
+            near, own = window.of(part), self.itself[part]
+            lse, fit = fits(self.points.key[part], self.points, near, self._ridge(t, near), exclude=own, ordered=True)
+            pieces.append((lse, fit.row, fit.theta))
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True)) if len(pieces) > 1 else pieces[0]
         return lse, row, theta
 
@@ -181,6 +177,12 @@ class Criterion:
     def _with_zeros(self) -> Points:
         """The points with an output more."""
         return Points(self.points.key, torch.nn.functional.pad(self.points.value, (0, 1)), self.points.weight)
+
+    def _repeated(self, lse: torch.Tensor, row: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+        """`Trial.repeated`."""
+        bare, own = self._bare(lse, row), self.points.weight[self.unique, None]
+        result: torch.Tensor = (bare * left[self.unique] - (bare + own) * self.about) / (bare + self.rest)
+        return result
 
     def _bare(self, lse: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """1/a of the unique rows of repeats, (k, 1); 0 where no other row is in reach."""
@@ -220,8 +222,7 @@ class Criterion:
         ):  # log 1/a changes as a further output does whose values are 0 and whose fit is −u
             points = self._with_zeros
             theta = torch.cat([theta, -trial.row[..., None]], -1)
-        exclude = torch.arange(len(key), device=self.device)
-        change = sensitivity(key, points, window, trial.lse, trial.row, theta, exclude=exclude, ordered=True)
+        change = sensitivity(key, points, window, trial.lse, trial.row, theta, exclude=self.itself, ordered=True)
         change = self._of_features(change)
         if self.degree:
             change = self._with_ridge(change, trial.t, window, trial.lse, trial.row, theta)
@@ -234,9 +235,9 @@ class Criterion:
             own = change[unique, :, :values] + barer * (trial.left[unique] - self.about - trial.repeated)[:, None]
             pieces.append((bare * own / (bare + self.rest[..., None]), self.repeats_share, trial.repeated))
         changes, shares, errors = (torch.cat(each) for each in zip(*pieces, strict=True))
-        weighted = changes * shares[:, None]
-        slope = 2 * torch.einsum("gcv,gv->c", weighted, errors)
-        curve = 2 * torch.einsum("gcv,gev->ce", weighted, changes)
+        across = changes.movedim(1, 0).flatten(1)
+        weighted = (2 * shares[:, None] * changes).movedim(1, 0).flatten(1)
+        slope, curve = weighted @ errors.flatten(), weighted @ across.mT
         if self.kind == "auto":
             share = (1 - trial.kept)[:, None]
             fewer = (trial.kept[:, None] * share * (change[..., values:] / trial.row[:, :1, None])[..., 0]).sum(0)

@@ -92,7 +92,7 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
 
     def _fitted(self, rows: Rows) -> Self:
         make = partial(Density, device=torch.device(self.device))
-        return self._by_likelihood(rows, rows.joined(), make)[0]
+        return self._by_likelihood(rows, rows.joined(), make, share=0.25)[0]  # its criterion has few minima
 
     def score_samples(self, X: ArrayLike) -> Array:
         """The logarithm of the density at each query.

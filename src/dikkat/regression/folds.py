@@ -30,7 +30,7 @@ from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.criterion import Criterion, Trial
 from dikkat.regression.factors import Factors
 from dikkat.regression.joined import Array, Joined, Repeats, Rows
-from dikkat.regression.local import Points, local_fit, moments, parts, sensitivity
+from dikkat.regression.local import Points, fits, parts, sensitivity
 
 Membership = NDArray[np.int8]
 
@@ -166,9 +166,8 @@ class Held(Criterion):
         window = self.window(t, self._wider(k, query))
         for part in parts(len(query), points.columns(self.degree)):
             near = window.of(part)
-            around = moments(query[part], points, near, degree=self.degree)
-            fit = local_fit(around, self._ridge(t, near))
-            pieces.append((around.lse, fit.row, fit.theta))
+            own, fit = fits(query[part], points, near, self._ridge(t, near))
+            pieces.append((own, fit.row, fit.theta))
         lse, row, theta = (torch.cat(each) for each in zip(*pieces, strict=True))
         lost = ~(torch.isfinite(theta[:, 0]).all(1) & torch.isfinite(lse))
         if lost.any():

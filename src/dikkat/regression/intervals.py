@@ -141,7 +141,9 @@ def _quantile(values: Array, weight: Array, level: float) -> Array:
     enough = level * (weight.sum() + 1) - 1e-9
     if (weight == weight[0]).all():
         index = int((np.cumsum(weight) < enough).sum())
-        return np.asarray(np.partition(values, index, 1)[:, index] if index < len(weight) else np.full(len(values), np.inf))
+        return np.asarray(
+            np.partition(values, index, 1)[:, index] if index < len(weight) else np.full(len(values), np.inf)
+        )
     order = np.argsort(values, 1)
     index = (np.cumsum(weight[order], 1) < enough).sum(1)
     ends = np.hstack([np.take_along_axis(values, order, 1), np.full((len(values), 1), np.inf)])

@@ -47,9 +47,8 @@ class _Likelihood(Criterion):
     def _changes(self, trial: Trial) -> torch.Tensor:
         """(n, d, v + 1): how the estimates, and behind them the lse, change with log σ."""
         points, theta = self._with_zeros, torch.cat([trial.theta, -trial.row[..., None]], -1)
-        exclude = torch.arange(len(points.key), device=self.device)
         own = self.window(trial.t), trial.lse, trial.row, theta
-        change = self._of_features(sensitivity(points.key, points, *own, exclude=exclude, ordered=True))
+        change = self._of_features(sensitivity(points.key, points, *own, exclude=self.itself, ordered=True))
         return torch.where(torch.isfinite(change), change, 0.0)
 
     def _left_out(self, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -170,12 +169,12 @@ class Density(_Likelihood):
         return -float(np.log1p(other).sum()), -other * by / (1 + other)
 
 
-def found(make: Callable[[Joined], Criterion], joined: Joined, profile: Profile) -> Chosen:
+def found(make: Callable[[Joined], Criterion], joined: Joined, profile: Profile, share: float) -> Chosen:
     """The bandwidths, and perhaps α, with the least criterion.
 
     They are those of the Gaussian; Epanechnikov's kernel gets the ones with which its standard deviations are the same.
     """
-    path = least([make(each) for each in samples(joined, 0)])
+    path = least([make(each) for each in samples(joined, 0, share)])
     size, dtype = joined.features, joined.x.dtype
     wider = radius(profile, joined.numbers)
     steps = [(within_dtype(wider * np.exp(each.t[:size]), dtype), each.error) for each in path.steps]

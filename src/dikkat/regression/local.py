@@ -50,14 +50,13 @@ from torch.nn.functional import pad
 
 from dikkat.cpu.moments import launch
 from dikkat.cpu.moments.launch import Window
+from dikkat.cpu.moments.record import LARGEST
 from dikkat.masking import softmax
 from dikkat.problem.arithmetic import log_profile
 from dikkat.regression.joined import Joined
 
 RIDGE = 0.25
 """ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
-LARGEST = 1e30
-"""A ridge that leaves nothing of a slope, and can be added and divided by in float32."""
 _ELEMENTS = 2**23  # of the moments, or differences from keys, of the queries that are worked on at once
 
 
@@ -142,6 +141,24 @@ def moments(
     return Moments(lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
 
 
+def fits(
+    query: Tensor,
+    points: Points,
+    window: Window,
+    ridge: Tensor | None,
+    *,
+    exclude: Tensor | None = None,
+    ordered: bool = False,
+) -> tuple[Tensor, "LocalFit"]:
+    """The lse (n,) and the fits of `local_fit`; on a CPU, lines from pairs come from the kernel of their moments."""
+    if ridge is not None and points.tiles is not None and points.line is None:
+        own = {"exclude": exclude, "ridge": ridge.expand(len(query), -1)}
+        lse, *fit = _in_order(_lines, query, own, ordered, points=points, window=window)
+        return lse, LocalFit(*fit)
+    around = moments(query, points, window, degree=0 if ridge is None else 1, exclude=exclude, ordered=ordered)
+    return around.lse, local_fit(around, ridge)
+
+
 def sensitivity(
     query: Tensor,
     points: Points,
@@ -216,6 +233,14 @@ def _averages(
     if unsure.any():
         means[unsure], lse[unsure] = by_pairs(unsure)
     return means, lse
+
+
+def _lines(
+    query: Tensor, *, exclude: Tensor | None, ridge: Tensor, points: Points, window: Window
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The lse, u and θ of ordered queries."""
+    assert points.tiles is not None
+    return launch.fits(query, points.tiles, window, exclude, ridge, least_of(query.dtype))
 
 
 def _sensitivity(

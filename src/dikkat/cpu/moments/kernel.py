@@ -35,7 +35,7 @@ from dikkat.cpu.engine.vectors import (
     store,
     total,
 )
-from dikkat.cpu.moments.record import BINS, CALL, GROUP, PRICES, TILE
+from dikkat.cpu.moments.record import BINS, CALL, GROUP, LARGEST, PRICES, TILE
 
 MARGIN = 16
 # Relative slack: the distances of boxes and of pairs are rounded differently.
@@ -404,10 +404,9 @@ def _look_near(
 
 
 @inlined
-def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: Any) -> None:
+def _finish(call: Call, out: Pointer, peak: float, row: Pointer, fixed: bool, zero: Any) -> None:
     """Write a row's means, and its log-sum-exp of base 2; 0 and −∞ where no key was in reach."""
     lanes = lanes_of(zero)
-    out = at(pointer(call.moments, zero), i * call.columns)
     if fixed:
         for c in range(call.columns):
             out[c] = total(load(row, c * lanes))
@@ -420,9 +419,88 @@ def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: An
         out[c] = by * total(load(row, c * lanes))
 
 
+# --- lines
+
+
+@inlined
+def _column(call: Call, c: int) -> int:
+    """Where the means of a feature begin."""
+    return 1 + call.values + c * (1 + call.values + call.features) - c * (c - 1) // 2
+
+
+@inlined
+def _fit(call: Call, work: Work, i: int, zero: Any) -> None:
+    """Write a row's log-sum-exp, u and θ of its local line (`dikkat.regression.local`), from its means."""
+    means, right, values, slopes = work.means, work.right, call.values, call.slopes
+    terms, wide = 1 + call.features, 1 + call.values
+    out = at(pointer(call.moments, zero), i * (1 + terms * wide))
+    for c in range(1 + terms * wide):
+        out[c] = zero
+    lse = means[0] * math.log(2.0)
+    row, theta = at(out, 1), at(out, 1 + terms)
+    out[0], row[0] = lse, 1
+    for k in range(values):
+        theta[k] = means[1 + k]
+    if lse < call.far:
+        return
+    _centre(call, work, i, math.exp(min(-lse, math.log(LARGEST))), zero)
+    _solve(work.system, right, slopes, wide)
+    for c in range(slopes):
+        offset, by = means[_column(call, c)] / call.unit, work.by[c]
+        for k in range(values):
+            slope = right[c * wide + k] * by
+            theta[(1 + c) * values + k] = slope
+            theta[k] -= slope * offset
+        lean = right[c * wide + values] * by
+        row[1 + c] = -lean
+        row[0] += lean * offset
+
+
+@inlined
+def _centre(call: Call, work: Work, i: int, rest: float, zero: Any) -> None:
+    """Write the system of a line about its mean offset, by features of second moment 1, and its right sides."""
+    means, system, right, by, unit = work.means, work.system, work.right, work.by, call.unit
+    values, slopes, wide = call.values, call.slopes, 1 + call.values
+    ridge = at(pointer(call.ridge, zero), i * slopes)
+    for c in range(slopes):
+        column = _column(call, c)
+        offset, second = means[column] / unit, means[column + 1] / unit**2
+        flat = second - offset * offset <= call.rounding * second
+        by[c] = zero if flat else 1 / math.sqrt(second)
+        behind = column + 1 + call.features - c
+        for k in range(values):
+            right[c * wide + k] = (means[behind + k] / unit - offset * means[1 + k]) * by[c]
+        right[c * wide + values] = offset * by[c]
+        for e in range(c + 1):
+            other = _column(call, e)
+            spread = means[other + 1 + c - e] / unit**2 - offset * (means[other] / unit)
+            system[c * slopes + e] = spread * by[c] * by[e]
+        system[c * slopes + c] += call.least + min(ridge[c] * rest * by[c] * by[c], LARGEST)
+
+
+@inlined
+def _solve(system: Pointer, right: Pointer, size: int, wide: int) -> None:
+    """Solve for each column on the right, in place, by Cholesky's factors of a matrix of which half is given."""
+    for c in range(size):
+        for e in range(c + 1):
+            left = system[c * size + e]
+            for b in range(e):
+                left -= system[c * size + b] * system[e * size + b]
+            system[c * size + e] = math.sqrt(left) if c == e else left / system[e * size + e]
+        for k in range(wide):
+            for b in range(c):
+                right[c * wide + k] -= system[c * size + b] * right[b * wide + k]
+            right[c * wide + k] /= system[c * size + c]
+    for c in range(size - 1, -1, -1):
+        for k in range(wide):
+            for b in range(c + 1, size):
+                right[c * wide + k] -= system[b * size + c] * right[b * wide + k]
+            right[c * wide + k] /= system[c * size + c]
+
+
 @Kernel
 def windows(zero: Any) -> Any:
-    """Each query's moments; where `lse` is given, its sensitivities."""
+    """Each query's moments; with a `ridge` its local line; where `lse` is given, its sensitivities."""
     layout = CALL.layout(__name__)
 
     def windows(record: Any) -> None:
@@ -448,6 +526,10 @@ def windows(zero: Any) -> Any:
             else:
                 _look_near(call, work, i0, rows, fixed, query, scale, zero)
             for i in range(rows):
-                _finish(call, i0 + i, peaks[i], at(sums, i * call.columns * lanes), fixed, zero)
+                fit = call.ridge != 0
+                out = work.means if fit else at(pointer(call.moments, zero), (i0 + i) * call.columns)
+                _finish(call, out, peaks[i], at(sums, i * call.columns * lanes), fixed, zero)
+                if fit:
+                    _fit(call, work, i0 + i, zero)
 
     return windows

@@ -198,6 +198,26 @@ def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: 
     return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
 
 
+def fits(
+    query: Tensor, points: Tiles, window: Window, exclude: Tensor | None, ridge: Tensor, least: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The lse (n,), u (n, k) and θ (n, k, v) of local lines with Λ S_0 (n, p), and with ε."""
+    size, values, limits = points.key.shape[1], points.value.shape[1], torch.finfo(query.dtype)
+    call = _Pairs(query, points, window, 1, exclude)
+    call.point("ridge", ridge.contiguous())
+    call.fields |= {
+        "slopes": ridge.shape[1],
+        "unit": call.unit,
+        "least": least,
+        "rounding": 32 * limits.eps,
+        "far": math.log(limits.tiny),
+    }
+    terms = 1 + size
+    result = call.average(1 + values + size + size * (size + 1) // 2 + size * values, 1 + terms * (1 + values))
+    lse, row, theta = result.split([1, terms, terms * values], 1)
+    return lse[:, 0], row, theta.unflatten(1, (terms, values))
+
+
 def sensitivity(
     query: Tensor, points: Tiles, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None
 ) -> Tensor:
@@ -257,12 +277,13 @@ class _Pairs(_Observed):
         if exclude is not None:
             self.point("exclude", exclude.contiguous())
 
-    def average(self, columns: int) -> Tensor:
-        """So many numbers of each query."""
+    def average(self, columns: int, wide: int | None = None) -> Tensor:
+        """So many numbers of each query, or so many others that are made of them."""
         from dikkat.cpu.moments import kernel
 
         fields, lanes = self.fields, self.lanes
-        result = self.new("moments", fields["queries"], columns)
+        result = self.new("moments", fields["queries"], columns if wide is None else wide)
+        slopes, sides = fields["slopes"], 1 + fields["values"]
         if not len(result):
             return result
         keys = fields["tiles"] * TILE * lanes
@@ -277,7 +298,7 @@ class _Pairs(_Observed):
             sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
             delta=wide * fields["features"], near=fields["boxes"] + fields["groups"] + GROUP, tails=BINS,
             prices=PRICES, peaks=rows, spent=rows, apart=padded, across=padded * fields["features"],
-            scales=padded * fields["features"],
+            scales=padded * fields["features"], means=columns, system=slopes**2, right=slopes * sides, by=slopes,
         )  # fmt: skip
         return result
 

@@ -8,13 +8,15 @@ GROUP = 32
 """Tiles in a group, around which there is a box too; a multiple of a vector's lanes."""
 BINS, PRICES = 512, 32
 """Bins of tail mass by squared distance; steps beyond the reach that have a price, the last of all beyond."""
+LARGEST = 1e30
+"""A ridge that leaves nothing of a slope, and can be added and divided by in float32."""
 
 CALL = Record(
-    numbers="query key value weight scale low high group_low group_high mass lse row fit moments",
+    numbers="query key value weight scale low high group_low group_high mass lse row fit ridge moments",
     integers="exclude",
-    whole="rows queries features values tiles boxes groups columns degree gaussian squared stride",
-    real="tolerance",  # its logarithm, of base 2
-    regions="sums weights weighted delta near tails prices peaks spent apart across scales",
+    whole="rows queries features values tiles boxes groups columns degree gaussian squared stride slopes",
+    real="tolerance unit least rounding far",  # the tolerance's logarithm, of base 2
+    regions="sums weights weighted delta near tails prices peaks spent apart across scales means system right by",
 )
 """A call of `kernel`: pairs of queries and keys, in tiles."""
 

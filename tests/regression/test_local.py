@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dikkat.cpu.moments.launch import Window
-from dikkat.regression.local import LocalFit, Points, moments, noise_share, ridge_of
+from dikkat.regression.local import LocalFit, Points, fits, moments, noise_share, ridge_of
 from dikkat.regression.local import local_fit as ridged_fit
 
 ROWS, QUERIES, VALUES = 41, 7, 2
@@ -40,11 +40,36 @@ def _moments(x, y, weight, query, sigma, order, kernel="gaussian", squared=False
 @pytest.mark.parametrize("size", SIZES)
 def test_the_fit_is_that_of_weighted_least_squares(size, kernel, order):
     x, y, weight, query, sigma = _data(size)
-    theta = local_fit(_moments(x, y, weight, query, sigma, order, kernel)).theta.numpy()
+    found = _moments(x, y, weight, query, sigma, order, kernel)
+    points = Points(*(torch.tensor(array) for array in (x, y, weight)))
+    window = Window(kernel, torch.tensor(sigma))
+    compiled = fits(torch.tensor(query), points, window, _no_ridge(found))[1].theta.numpy()
+    theta = local_fit(found).theta.numpy()
+    np.testing.assert_allclose(compiled, theta, rtol=1e-12, atol=1e-12)
     for i in range(QUERIES):
         expected = dense.fit(kernel, order, query[i], x, y, sigma, weight)
         expected[1:] *= sigma[: len(expected) - 1, None]  # slopes for δ, not for x
         np.testing.assert_allclose(theta[i], expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("slopes", [1, 3, 5])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 2e-5)])
+def test_the_kernel_fits_lines_as_pytorch_does(dtype, tolerance, slopes):
+    """With slopes along the first coordinates only, one of which is constant, and a query that no weight reaches."""
+    x, y, weight, query, sigma = _data(5, seed=2, dtype=dtype)
+    x[:, 2] = x[0, 2]
+    query[3] += 1000
+    points = Points(*(torch.tensor(array) for array in (x, y, weight)))
+    window = Window("gaussian", torch.tensor(sigma))
+    ridge = torch.tensor(np.random.default_rng(3).uniform(0.1, 2, (QUERIES, slopes)).astype(dtype))
+    exclude = torch.arange(QUERIES) * 5
+    lse, compiled = fits(torch.tensor(query), points, window, ridge, exclude=exclude)
+    around = moments(torch.tensor(query), points, window, degree=1, exclude=exclude)
+    torch.testing.assert_close(lse, around.lse)
+    for one, other in zip(compiled, ridged_fit(around, ridge), strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+    assert (compiled.theta[3, 1:] == 0).all()
+    assert (compiled.theta[:, 1 + slopes :] == 0).all()
 
 
 @pytest.mark.parametrize("distance", [40.0, 100.0, 200.0])

@@ -22,7 +22,7 @@ Searched = Literal["auto", "loo", "aic"]
 
 _SAMPLE = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
-_FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
+_FINE = 1e-21  # relative gain in the error at which a descent stops: the bandwidth then has about ten digits
 _ROUGH = 1e-5  # that of a first descent on the sample
 _ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
 _COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of how many rows differ

@@ -49,6 +49,7 @@ from dikkat.regression.local import (
     RIDGE,
     Moments,
     Points,
+    fits,
     has_unseen,
     local_fit,
     moments,
@@ -264,8 +265,8 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            around = moments(part, self._wide, window, degree=self.degree)
-            return around.lse, local_fit(around, self._ridge(window)).row[:, 0]
+            lse, fit = fits(part, self._wide, window, self._ridge(window))
+            return lse, fit.row[:, 0]
 
         lse, own = self._by_parts(self.joined.x, self._wide, work)
         return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())

@@ -52,7 +52,7 @@ def test_the_fit_is_that_of_weighted_least_squares(size, kernel, order):
         np.testing.assert_allclose(theta[i], expected, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("slopes", [1, 3, 5])
+@pytest.mark.parametrize("slopes", [0, 1, 3, 5])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 2e-5)])
 def test_the_kernel_fits_lines_as_pytorch_does(dtype, tolerance, slopes):
     """With slopes along the first coordinates only, one of which is constant, and a query that no weight reaches."""

@@ -526,7 +526,7 @@ def windows(zero: Any) -> Any:
             else:
                 _look_near(call, work, i0, rows, fixed, query, scale, zero)
             for i in range(rows):
-                fit = call.ridge != 0
+                fit = call.lines != 0
                 out = work.means if fit else at(pointer(call.moments, zero), (i0 + i) * call.columns)
                 _finish(call, out, peaks[i], at(sums, i * call.columns * lanes), fixed, zero)
                 if fit:

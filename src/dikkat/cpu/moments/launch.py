@@ -206,6 +206,7 @@ def fits(
     call = _Pairs(query, points, window, 1, exclude)
     call.point("ridge", ridge.contiguous())
     call.fields |= {
+        "lines": True,
         "slopes": ridge.shape[1],
         "unit": call.unit,
         "least": least,

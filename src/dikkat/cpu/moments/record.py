@@ -14,7 +14,7 @@ LARGEST = 1e30
 CALL = Record(
     numbers="query key value weight scale low high group_low group_high mass lse row fit ridge moments",
     integers="exclude",
-    whole="rows queries features values tiles boxes groups columns degree gaussian squared stride slopes",
+    whole="rows queries features values tiles boxes groups columns degree gaussian squared stride lines slopes",
     real="tolerance unit least rounding far",  # the tolerance's logarithm, of base 2
     regions="sums weights weighted delta near tails prices peaks spent apart across scales means system right by",
 )

@@ -57,7 +57,7 @@ def significance(model: KernelRegressor, n_permutations: int = 99, random_state:
     Example:
         >>> random = np.random.default_rng(0)
         >>> x = random.uniform(0, 3, (60, 2))
-        >>> model = KernelRegressor().fit(x, np.sin(2 * x[:, 0]) + 0.2 * random.normal(size=60))
+        >>> model = KernelRegressor(bandwidth=0.5).fit(x, np.sin(2 * x[:, 0]) + 0.2 * random.normal(size=60))
         >>> float(significance(model, n_permutations=19).p_value[0])
         0.05
     """

@@ -423,24 +423,38 @@ def _absolute_sums(made: Call) -> dict[str, Tensor]:
     upstream, value = upstream_of(out).abs(), made.value.detach().abs()
     by_weight = upstream @ value.mT
     by_score = weights * (by_weight + (weights * by_weight).sum(-1, keepdim=True))
-    leaves = {name: leaf for name, leaf in made.leaves().items() if name not in ("value", "bias", "key_bias")}
-    sums = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    largest = torch.zeros((), dtype=torch.float64)
+    b, h, i, j = (weights > 0).nonzero().T
+    rows = {
+        "query": made.query.expand(BATCH, HEADS, *made.query.shape[-2:])[b, h, i],
+        "key": made.key.expand(BATCH, HEADS, *made.key.shape[-2:])[b, h, j],
+    }
+    rows |= {name: each.expand(len(b), *each.shape) for name, each in made.score.named_parameters()}
+    rows = {name: each.detach().clone().requires_grad_() for name, each in rows.items()}
+
+    def score(row: dict[str, Tensor]) -> Tensor:
+        return made.case.dense(row, row["query"], row["key"][None])[0]
+
+    scored: Tensor = torch.vmap(score)(rows)
+    linked = scored + 0 * rows["key"][:, 0]  # a boxcar's have no gradient
+    grads = torch.autograd.grad(linked.sum(), list(rows.values()), allow_unused=True, materialize_grads=True)
+    by_name = {name: grad.abs() for name, grad in zip(rows, grads, strict=True)}
+    condition = torch.stack(
+        [(grad * rows[name].detach().abs()).reshape(len(b), -1).sum(1) for name, grad in by_name.items()]
+    ).sum(0)
+    largest = torch.maximum(scored.detach().abs(), condition).max()
     amplified = torch.zeros_like(weights)
-    for b, h, i, j in (weights > 0).nonzero().tolist():
-        score = made.case.dense(made.parameters(), _of(made.query, b, h)[i], _of(made.key, b, h)[j : j + 1])[0]
-        largest = torch.maximum(largest, score.detach().abs())
-        if not score.requires_grad:
-            continue
-        grads = torch.autograd.grad(score, list(leaves.values()), allow_unused=True)
-        by_name = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
-        condition = torch.stack([(grad * leaves[name].detach()).abs().sum() for name, grad in by_name.items()]).sum()
-        largest = torch.maximum(largest, condition)
-        if made.case.compact:  # log(1 − u), and its slope 1 / (1 − u), are far off near the edge, where 1 − u cancels
-            amplified[b, h, i, j] = condition
-        for name, grad in by_name.items():
-            sums[name] += by_score[b, h, i, j] * (1 + amplified[b, h, i, j]) * grad.abs()
-    sums = {name: tensor.max() for name, tensor in sums.items()}
+    if made.case.compact:  # log(1 − u), and its slope 1 / (1 − u), are far off near the edge, where 1 − u cancels
+        amplified[b, h, i, j] = condition
+    factor = by_score[b, h, i, j] * (1 + amplified[b, h, i, j])
+    sums = {}
+    for name, leaf in {"query": made.query, "key": made.key, **dict(made.score.named_parameters())}.items():
+        terms = torch.einsum("p,p...->p...", factor, by_name[name])
+        if name in ("query", "key"):
+            place = b, h, i if name == "query" else j
+            every = terms.new_zeros(BATCH, HEADS, *leaf.shape[-2:]).index_put(place, terms, accumulate=True)
+            sums[name] = every.sum_to_size(leaf.shape).max()
+        else:
+            sums[name] = terms.sum(0).max()
     one, off = torch.ones((), dtype=torch.float64), weights * amplified
     return sums | {
         "value": ((weights + off).mT @ upstream).sum_to_size(value.shape).max(),

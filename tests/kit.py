@@ -408,7 +408,9 @@ def expected(case: str, restriction: str, dtype: torch.dtype, seed: int = 0, sha
     made = call(case, restriction, round_to=dtype, seed=seed, shared=shared)
     exact = _twin_results(made)
     plain = exact if dtype == torch.float64 else _twin_results(made.to(dtype))
-    return Expected(exact, {name: _distance(plain[name], exact[name]).max() for name in exact}, _absolute_sums(made))
+    return Expected(
+        exact, {name: _distance(plain[name], exact[name]).max() for name in exact}, _absolute_sums(made, exact)
+    )
 
 
 def _twin_results(made: Call) -> dict[str, Tensor]:
@@ -417,9 +419,9 @@ def _twin_results(made: Call) -> dict[str, Tensor]:
     return {"output": out.detach(), "lse": lse.detach(), "weights": weights.detach()} | grads
 
 
-def _absolute_sums(made: Call) -> dict[str, Tensor]:
+def _absolute_sums(made: Call, exact: dict[str, Tensor]) -> dict[str, Tensor]:
     """S for every result, from the terms of each pair: the gradient of a score is p (g·v − Σ p g·v)."""
-    out, _, weights = (t.detach() for t in twin(made))
+    out, weights = exact["output"], exact["weights"]
     upstream, value = upstream_of(out).abs(), made.value.detach().abs()
     by_weight = upstream @ value.mT
     by_score = weights * (by_weight + (weights * by_weight).sum(-1, keepdim=True))

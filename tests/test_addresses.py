@@ -1,6 +1,7 @@
 """What is handed to compiled code: real numbers, as many as it is told, or an error."""
 
 import ast
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import dikkat
 from dikkat import addresses, scores
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
+from kit import pairwise
 
 KEYED = {
     "dot": lambda: scores.ScaledDot(),
@@ -76,9 +78,12 @@ def test_an_array_has_an_address_if_it_is_whole() -> None:
         addresses.of_array(array[:, ::2])
 
 
-@pytest.mark.parametrize("impl", ["reference", "chunked", "sdpa", "numba", "auto"])
-@pytest.mark.parametrize("cut", ["query", "key", "value"])
-@pytest.mark.parametrize("left", [0, 64])
+@pytest.mark.parametrize(
+    ("impl", "cut", "left"),
+    pairwise(
+        {"impl": ["reference", "chunked", "sdpa", "numba", "auto"], "cut": ["query", "key", "value"], "left": [0, 64]}
+    ),
+)
 def test_a_storage_cut_below_its_shape_is_refused_by_all(impl: str, cut: str, left: int) -> None:
     for score in (scores.ScaledDot(), *([] if impl == "sdpa" else [scores.Gaussian(), scores.Additive(7, 7, 3)])):
         for turned in (False, True):
@@ -141,8 +146,7 @@ def _called(score: Any, query: Tensor, lens: Tensor | None, **options: Any) -> l
     return [*found, *state, dikkat.attend_memory(query, memory), selected.key]
 
 
-@pytest.mark.parametrize("length", [5, 301])
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize(("name", "length"), list(zip(KEYED, cycle([5, 301]))))
 def test_attention_on_the_meta_device_stays_there(name: str, length: int) -> None:
     score, wanted = KEYED[name](), None
     for device in ("cpu", "meta"):

@@ -15,18 +15,13 @@ QUERIES, KEYS = 19, 23
 LENGTHS: dict[str, Any] = {"none": lambda: None, "lengths": lambda: torch.tensor([17, KEYS])}
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("weights", [False, True])
-@pytest.mark.parametrize(
-    ("case", "impl"),
-    [(case, impl) for case in kit.CASES for impl in ("auto", *kit.WAYS[:-1]) if impl == "auto" or kit.runs(impl, case)],
-)
-@pytest.mark.parametrize("restriction", LENGTHS)
+@kit.over(
+    ways=["auto", *kit.WAYS[:-1]], restriction=list(LENGTHS), weights=[False, True], reentrant=[False, True],
+    valid=lambda way, weights, **_: not (way == "sdpa" and weights),
+)  # fmt: skip
 def test_gradients_are_those_without_it(
-    case: str, impl: str, restriction: str, weights: bool, reentrant: bool, monkeypatch: pytest.MonkeyPatch
+    way: str, case: str, restriction: str, weights: bool, reentrant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if impl == "sdpa" and weights:
-        pytest.skip("PyTorch's fused kernels show no weights")
     monkeypatch.setattr(dikkat.program, "_PROGRAMS", {})
     torch.manual_seed(0)
     made = kit.CASES[case]
@@ -35,7 +30,7 @@ def test_gradients_are_those_without_it(
         sizes = ((QUERIES, made.query_features), (KEYS, kit.FEATURES), (KEYS, kit.VALUES))
         given = [torch.randn(2, *size, dtype=torch.float64).requires_grad_() for size in sizes]
 
-        def attend(query: Tensor, key: Tensor, value: Tensor, impl: str = impl) -> Tensor:
+        def attend(query: Tensor, key: Tensor, value: Tensor, impl: str = way) -> Tensor:
             came = dikkat.attend(query, key, value, score=score, valid_lens=lens, impl=impl, return_weights=weights)
             return came[0].square().sum() + came[1].sin().sum() if weights else came.square().sum()
 

@@ -81,7 +81,7 @@ def test_values_and_gradients(way: str, case: str, restriction: str, dtype: torc
     ("case", "restriction", "shared", "dtype", "asked"),
     kit.pairwise(
         {
-            "case": list(CASES),
+            "case": KINDS,
             "restriction": list(RESTRICTIONS),
             "shared": ["", "query", "key", "value"],
             "dtype": [torch.float64, torch.float32, torch.bfloat16],
@@ -150,7 +150,7 @@ def test_gradients_through_log_sum_exp_and_weights(way: str, case: str, restrict
             )
 
 
-@over(ways=["reference", "chunked, small tiles"], restriction=list(RESTRICTIONS))
+@over(ways=["reference", "chunked, small tiles"], cases=KINDS, restriction=list(RESTRICTIONS))
 def test_gradcheck(way: str, case: str, restriction: str) -> None:
     """Finite differences, empty rows included. Without the kernels' edges, where there is no derivative."""
     made = kit.call(case, restriction, seed=3)

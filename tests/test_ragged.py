@@ -94,9 +94,9 @@ def test_each_sequence_is_as_if_it_were_alone(case: str, option: str, way: str) 
         torch.testing.assert_close(came, expected[name], rtol=1e-9, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dtype", kit.DTYPES[1:])
-@pytest.mark.parametrize("case", kit.KINDS)
+@pytest.mark.parametrize(
+    ("case", "dtype", "way"), kit.pairwise({"case": kit.KINDS, "dtype": kit.DTYPES[1:], "way": WAYS})
+)
 def test_errors_are_those_of_plain_calls(case: str, dtype: torch.dtype, way: str) -> None:
     """At most twice those of plain PyTorch on each sequence in the same dtype, and some of a number's last digit."""
     exact = results(*call(case, "causal", torch.float64), "causal", None, impl="reference")

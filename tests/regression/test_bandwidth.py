@@ -183,9 +183,8 @@ def test_a_row_far_from_dense_ones_is_answered_by_their_mean():
 
 @pytest.mark.parametrize("order", dense.ORDERS)
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_no_other_search_finds_less(order, size, seed):
-    x, y = _waves(47, size, seed)
+def test_no_other_search_finds_less(order, size):
+    x, y = _waves(47, size, seed=size)
     model = NadarayaWatson(order=order, ridge=0, bandwidth="loo").fit(x, y)
     found = dense.leave_one_out_error("gaussian", order, x, y, model.bandwidth_)
     assert model.history_[-1]["error"] == pytest.approx(found, rel=1e-7)
@@ -267,7 +266,7 @@ def test_the_bandwidth_of_so_many_rows_that_there_is_a_middle_sample():
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(dense.ORDERS), st.sampled_from(["gaussian", "epanechnikov"]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_repeats_weights_and_the_order_of_rows(seed, order, kernel):
     random = np.random.default_rng(seed)
     x, y = random.normal(size=(17, 2)).round(1), random.normal(size=17).round(2)
@@ -315,7 +314,7 @@ def _error_of_means(x, y, sigma):
 @pytest.mark.parametrize("order", dense.ORDERS)
 @pytest.mark.parametrize("kind", ["ties", "heavy tails", "constant column", "units", "noise alone"])
 def test_small_problems(kind, order):
-    for seed in range(6):
+    for seed in range(3):  # of as many features as that and one more
         x, y = _problem(kind, seed)
         model = NadarayaWatson(order=order, bandwidth="loo").fit(x, y)
         errors = [step["error"] for step in model.history_]

@@ -48,7 +48,7 @@ def test_a_row_that_a_plane_has_not_seen(classes):
     """One step of Newton's from the plane of all, beside refits without each row."""
     random = np.random.default_rng(6)
     x, weight = random.normal(size=(41, 3)) * [1, 3, 7] + 5, random.integers(1, 3, 41).astype(float)
-    y = (x[:, 0] > 5 + random.normal(size=41)).astype(int) + (classes > 2) * (x[:, 1] > 7 + random.normal(size=83))
+    y = (x[:, 0] > 5 + random.normal(size=41)).astype(int) + (classes > 2) * (x[:, 1] > 7 + random.normal(size=41))
     found, left = plane(x, y, weight, classes)
     scaled, strengths = (x - found.center) / found.spread, np.logspace(-4, 3, 8)
     whole = [_logistic(each).fit(scaled, y, weight) for each in strengths]

@@ -27,14 +27,7 @@ def _data(outputs=(), seed=0, dtype=np.float64):
 
 def _searched():
     """Both kernels and orders, with a search and with a rule, and with bandwidths that differ from place to place."""
-    rule = NadarayaWatson("epanechnikov", bandwidth="scott", order="linear")
-    return [
-        KernelRegressor(),
-        NadarayaWatson(),
-        NadarayaWatson("epanechnikov"),
-        rule,
-        NadarayaWatson(bandwidth="scott", neighbors=3),
-    ]
+    return [KernelRegressor(), NadarayaWatson("epanechnikov"), NadarayaWatson(bandwidth="scott", neighbors=3)]
 
 
 @parametrize_with_checks(_searched())

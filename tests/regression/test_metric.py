@@ -4,7 +4,7 @@ import pytest
 
 from dikkat.regression import KernelClassifier, KernelRegressor
 
-ROWS, SIZE = 211, 5
+ROWS, SIZE = 101, 3
 
 
 def _along_one(seed):
@@ -23,7 +23,7 @@ def test_a_direction_is_found():
         assert cosine > 0.99
         assert model.score(new, right) > 0.85
         assert model.metric_.shape == (SIZE, count or SIZE)
-    assert KernelRegressor().fit(x, y).score(new, right) < 0.6
+    assert KernelRegressor().fit(x, y).score(new, right) < 0.7
 
 
 def test_the_model_is_the_plain_one_of_the_directions():
@@ -67,7 +67,7 @@ def test_values_at_random_teach_nothing():
 def test_beside_categories(tmp_path):
     (x, y), random = _along_one(9), np.random.default_rng(9)
     town = random.choice(["Lyon", "Ulm"], ROWS)
-    frame = pd.DataFrame(x, columns=list("abcde")).assign(town=pd.Categorical(town))
+    frame = pd.DataFrame(x, columns=list("abc")).assign(town=pd.Categorical(town))
     model = KernelRegressor(metric="linear").fit(frame, y + 5 * (town == "Ulm"))
     assert model.bandwidth_.shape == (SIZE + 1,)
     assert model.bandwidth_[-1] < 0.1

@@ -117,7 +117,7 @@ def agree(found, wanted):
 SOURCES = st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=1, max_size=7), min_size=1, max_size=5)
 
 
-@hypothesis_settings(deadline=None)
+@hypothesis_settings(max_examples=30, deadline=None)
 @given(
     SOURCES,
     st.sampled_from([11, 12, 13]),

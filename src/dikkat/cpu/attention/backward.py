@@ -6,13 +6,13 @@ import numpy as np
 from numba import carray
 
 from dikkat.cpu.attention.elements import enter, record_of
-from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value
+from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value, raw_keys
 from dikkat.cpu.attention.record import CALL, GROUP, TILE_BACK
 from dikkat.cpu.attention.scores import distance_scores, inner_product, inner_scores, squared_distance
 from dikkat.cpu.attention.visibility import bias_grad_of, drop, first_of, limits_of, restrict, turn_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp, tanh
-from dikkat.cpu.engine.memory import Call, clear, store_four, workplace_of
+from dikkat.cpu.engine.memory import Call, clear, copy, load_part, store_four, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     at,
@@ -59,9 +59,9 @@ def _distance_gradients(
 @inlined
 def _inner_gradients(
     call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
-    query_sums: Pointer, key_grad: Pointer, zero: Any,
+    key_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a block's share to the queries' gradients Σ_j g k and the keys' Σ_i g q, g times the soft cap's slope."""
+    """Turn gradients of a block's scores into those of products, by the soft cap's slope; add Σ_i g q to the keys'."""
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     if call.softcap != 0:
@@ -69,16 +69,50 @@ def _inner_gradients(
             capped = tanh(inner_product(at(query, i * size), key, size, zero) / full(call.softcap, zero), zero)
             store(by_score, i * width, load(by_score, i * width) * (full(1, zero) - capped * capped))
     for c in range(size):
-        k, key_sum = load(key, c * lanes), load(key_grad, c * lanes)
+        key_sum = load(key_grad, c * lanes)
         for i in range(rows):
-            g, place = load(by_score, i * width), (c * GROUP + i) * lanes
-            by_query, by_key = g * k, g * spread(query, i * size + c)
+            by_key = load(by_score, i * width) * spread(query, i * size + c)
             if call.exact:
-                outside = load(scores, i * width) == hidden
-                by_query, by_key = where(outside, nothing, by_query), where(outside, nothing, by_key)
-            store(query_sums, place, load(query_sums, place) + by_query)
+                by_key = where(load(scores, i * width) == hidden, nothing, by_key)
             key_sum += by_key
         store(key_grad, c * lanes, key_sum)
+
+
+@inlined
+def _query_gradients(
+    call: Call, rows: int, j0: int, count: int, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
+    sums: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """Add a tile's Σ_j g k to the gradients of a group of queries, g those of their products: the lanes are features.
+
+    A vector of a key reaches into the next key, and those lanes are not looked at; behind the last there is none.
+    """
+    lanes, size = lanes_of(zero), call.features
+    stride = (size + lanes - 1) // lanes * lanes
+    for c in range(0, size, lanes):
+        if call.exact:
+            for i in range(rows):
+                for j in range(count):
+                    if scores[i * width + j] != -np.inf:
+                        share = spread(by_score, i * width + j) * load_part(at(key, j * size), c, size, zero)
+                        store(sums, i * stride + c, load(sums, i * stride + c) + share)
+            continue
+        s0, s1 = load(sums, c), load(sums, stride + c)
+        s2, s3 = load(sums, 2 * stride + c), load(sums, 3 * stride + c)
+        within = min(count, ((call.keys - j0) * size - c - lanes) // size + 1)
+        for j in range(within):
+            k = load(key, j * size + c)
+            s0 += spread(by_score, j) * k
+            s1 += spread(by_score, width + j) * k
+            s2 += spread(by_score, 2 * width + j) * k
+            s3 += spread(by_score, 3 * width + j) * k
+        for j in range(max(0, within), count):
+            k = load_part(at(key, j * size), c, size, zero)
+            s0 += spread(by_score, j) * k
+            s1 += spread(by_score, width + j) * k
+            s2 += spread(by_score, 2 * width + j) * k
+            s3 += spread(by_score, 3 * width + j) * k
+        store_four(sums, c, stride, s0, s1, s2, s3)
 
 
 @inlined
@@ -167,13 +201,13 @@ def _add_to_bias(call: Call, into: Pointer, j: int, by_score: Pointer, zero: Any
 
 
 @inlined
-def _unpack(blocks: Pointer, keys: int, size: int, rows: Pointer, zero: Any) -> None:
-    """Write blocks of keys row by row."""
+def _unpack(blocks: Pointer, keys: int, size: int, rows: Pointer, adds: bool, zero: Any) -> None:
+    """Write blocks of keys row by row, or add them to what is there."""
     lanes = lanes_of(zero)
     for j in range(keys):
         block = at(blocks, j // lanes * size * lanes + j % lanes)
         for c in range(size):
-            rows[j * size + c] = block[c * lanes]
+            rows[j * size + c] = block[c * lanes] + (rows[j * size + c] if adds else zero)
 
 
 _workplace = workplace_of(CALL)
@@ -191,79 +225,93 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
         call = carray(record_of(record, work.own), 1, layout)[0]
         scores, weights, by_score, query_sums = work.scores, work.weights, work.by_score, work.query_sums
         query, limits = work.query, work.limits
+        sums_stride = (size + lanes - 1) // lanes * lanes  # of inner products' sums the lanes are features, not keys
+        if distance is not None:
+            sums_stride = size * lanes
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
             task = enter(call, work.own, turn_of(call, task), zero)
-            b, part = task // call.parts, task % call.parts
-            first = part * call.part_rows
-            last = min(first + call.part_rows, call.queries)
+            b = task // call.parts
             key_grad = at(pointer(call.key_grad, zero), task * call.blocks * size * lanes)
             value_grad = at(pointer(call.value_grad, zero), task * call.blocks * call.values * lanes)
             key_bias_grad = at(pointer(call.key_bias_grad, zero), task * call.blocks * lanes)
             if call.spans != 0:  # blocks of a sequence stay in the scratch, and its rows leave it
                 key_grad, value_grad, key_bias_grad = work.key_sums, work.value_sums, work.score_sums
-                clear(key_grad, call.blocks * size * lanes, zero)
-                clear(value_grad, call.blocks * call.values * lanes, zero)
-                clear(key_bias_grad, call.blocks * lanes, zero)
-            for i0 in range(first, last, call.rows):
-                rows = min(call.rows, last - i0)
-                pack_rows(call, b, i0, rows, query, zero, additive, distance)
-                clear(query_sums, call.rows * size * lanes, zero)
-                reach = limits_of(call, b, i0, rows, limits)
-                for j0 in range(first_of(call, b, i0, rows, lanes), reach, width):
-                    blocks = min(TILE_BACK, (reach - j0 + lanes - 1) // lanes)
-                    key, value = packed_key(call, b, j0, zero), packed_value(call, b, j0, zero)
-                    for g in range(0, rows, GROUP):
-                        count, i = min(GROUP, rows - g), i0 + g
-                        seen = 0
-                        for k in range(g, g + count):
-                            seen = max(seen, limits[k])
-                        if seen <= j0:
-                            continue
-                        row, sums = at(query, g * size), at(query_sums, g * size * lanes)
-                        mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * call.values)
-                        whole = restrict(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
-                        if distance is not None:
-                            distance_scores(call, count, blocks, width, row, key, scores, whole, zero)
-                        if inner is not None:
-                            inner_scores(call, count, blocks, width, row, key, scores, whole, zero)
-                        for block in range(blocks):
-                            own_value = at(value, block * call.values * lanes)
-                            _by_weights(call, count, mean_grad, own_value, at(by_score, block * lanes), width, zero)
-                        _by_scores(call, b, i, count, j0, blocks, width, scores, weights, by_score, work.dropped, zero)
-                        for block in range(blocks):
-                            place, j = block * lanes, j0 + block * lanes
-                            begin, grad = at(scores, place), at(by_score, place)
-                            own_key, own_grad = at(key, place * size), at(key_grad, j * size)
-                            _value_gradients(
-                                call, count, mean_grad, at(weights, place), begin, width,
-                                at(value_grad, j * call.values), zero,
-                            )  # fmt: skip
-                            if call.bias_grad != 0:
-                                for k in range(count):
-                                    own = bias_grad_of(call, b, i + k, part, zero)
-                                    _add_to_bias(call, own, j, at(grad, k * width), zero)
-                            if call.key_bias_grad != 0:
-                                acc = load(key_bias_grad, j)
-                                for k in range(count):
-                                    acc += load(grad, k * width)
-                                store(key_bias_grad, j, acc)
+            for part in range(task % call.parts, task % call.parts + call.together):
+                first = part * call.part_rows
+                last = min(first + call.part_rows, call.queries)
+                if call.spans != 0:
+                    clear(key_grad, call.blocks * size * lanes, zero)
+                    clear(value_grad, call.blocks * call.values * lanes, zero)
+                    clear(key_bias_grad, call.blocks * lanes, zero)
+                for i0 in range(first, last, call.rows):
+                    rows = min(call.rows, last - i0)
+                    pack_rows(call, b, i0, rows, query, zero, additive, distance)
+                    clear(query_sums, (rows + GROUP - 1) // GROUP * GROUP * sums_stride, zero)
+                    reach = limits_of(call, b, i0, rows, limits)
+                    for j0 in range(first_of(call, b, i0, rows, lanes), reach, width):
+                        blocks = min(TILE_BACK, (reach - j0 + lanes - 1) // lanes)
+                        key, value = packed_key(call, b, j0, zero), packed_value(call, b, j0, zero)
+                        for g in range(0, rows, GROUP):
+                            count, i = min(GROUP, rows - g), i0 + g
+                            seen = 0
+                            for k in range(g, g + count):
+                                seen = max(seen, limits[k])
+                            if seen <= j0:
+                                continue
+                            row, sums = at(query, g * size), at(query_sums, g * sums_stride)
+                            mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * call.values)
+                            whole = restrict(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
                             if distance is not None:
-                                _distance_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
+                                distance_scores(call, count, blocks, width, row, key, scores, whole, zero)
                             if inner is not None:
-                                _inner_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
-                for k in range(rows):
-                    out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + k) * size)
-                    for c in range(size):
-                        out[c] = total(load(query_sums, ((k // GROUP * size + c) * GROUP + k % GROUP) * lanes))
-            if call.spans != 0:
-                _unpack(key_grad, call.keys, size, at(pointer(call.key_grad, zero), task * call.keys * size), zero)
-                into = at(pointer(call.value_grad, zero), task * call.keys * call.values)
-                _unpack(value_grad, call.keys, call.values, into, zero)
-                if call.key_bias_grad != 0:
-                    into = at(pointer(call.key_bias_grad, zero), task * call.keys)
-                    _unpack(key_bias_grad, call.keys, 1, into, zero)
+                                inner_scores(call, count, blocks, width, row, key, scores, whole, zero)
+                            for block in range(blocks):
+                                own_value = at(value, block * call.values * lanes)
+                                _by_weights(call, count, mean_grad, own_value, at(by_score, block * lanes), width, zero)
+                            _by_scores(call, b, i, count, j0, blocks, width, scores, weights, by_score, work.dropped, zero)
+                            for block in range(blocks):
+                                place, j = block * lanes, j0 + block * lanes
+                                begin, grad = at(scores, place), at(by_score, place)
+                                own_key, own_grad = at(key, place * size), at(key_grad, j * size)
+                                _value_gradients(
+                                    call, count, mean_grad, at(weights, place), begin, width,
+                                    at(value_grad, j * call.values), zero,
+                                )  # fmt: skip
+                                if call.bias_grad != 0:
+                                    for k in range(count):
+                                        own = bias_grad_of(call, b, i + k, part, zero)
+                                        _add_to_bias(call, own, j, at(grad, k * width), zero)
+                                if call.key_bias_grad != 0:
+                                    acc = load(key_bias_grad, j)
+                                    for k in range(count):
+                                        acc += load(grad, k * width)
+                                    store(key_bias_grad, j, acc)
+                                if distance is not None:
+                                    _distance_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
+                                if inner is not None:
+                                    _inner_gradients(call, count, row, own_key, begin, grad, width, own_grad, zero)
+                            if inner is not None:
+                                _query_gradients(
+                                    call, count, j0, min(blocks * lanes, call.keys - j0), raw_keys(call, b, j0, zero),
+                                    scores, by_score, width, sums, zero,
+                                )  # fmt: skip
+                    for k in range(rows):
+                        out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + k) * size)
+                        if inner is not None:
+                            copy(at(query_sums, k * sums_stride), out, size, zero)
+                        if distance is not None:
+                            for c in range(size):
+                                out[c] = total(load(query_sums, ((k // GROUP * size + c) * GROUP + k % GROUP) * lanes))
+                if call.spans != 0:
+                    adds, place = part > task, task * call.keys
+                    _unpack(key_grad, call.keys, size, at(pointer(call.key_grad, zero), place * size), adds, zero)
+                    into = at(pointer(call.value_grad, zero), place * call.values)
+                    _unpack(value_grad, call.keys, call.values, into, adds, zero)
+                    if call.key_bias_grad != 0:
+                        into = at(pointer(call.key_bias_grad, zero), place)
+                        _unpack(key_bias_grad, call.keys, 1, into, adds, zero)
 
     return backward

@@ -34,8 +34,8 @@ def enter(call: Call, own: Pointer, task: int, zero: Any) -> int:
     """Turn a worker's record into that of a task's sequence alone, if there are any; return the task's number there."""
     if call.spans == 0:
         return task
-    element, count = numbers_at(call.elements, 4 * task), call.sequences
-    head, sequence, part, parts = element[0], element[1], element[2], element[3]
+    element, count = numbers_at(call.elements, 5 * task), call.sequences
+    head, sequence, part = element[0], element[1], element[2]
     for k in range(call.moved):
         move = numbers_at(call.moves, 7 * k)
         begin = number_at(move[4], sequence) if move[4] != 0 else 0
@@ -44,5 +44,6 @@ def enter(call: Call, own: Pointer, task: int, zero: Any) -> int:
     call.queries = queries[sequence + 1] - queries[sequence]
     call.keys = keys[sequence + 1] - keys[sequence]
     call.blocks = (call.keys + lanes_of(zero) - 1) // lanes_of(zero)
-    call.parts, call.part_rows = parts, (call.queries + parts - 1) // parts
+    call.parts, call.together = element[3], element[4]
+    call.part_rows = (call.queries + call.parts * call.together - 1) // (call.parts * call.together)
     return part

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,6 +89,7 @@ class ProblemCall(Call):
 
 class _Call(ProblemCall):
     parts: Any  # of a backward, of each batch element, or (sequences,) of each sequence
+    together: Any = 1  # parts that one task does, of each sequence
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem)
@@ -157,7 +159,7 @@ class _Call(ProblemCall):
         if self.spans is None:
             self.run(kernel, heads * parts, **regions)
         else:
-            tasks = self.spans.divide(self, heads, parts, of_owners=of_owners)
+            tasks = self.spans.divide(self, heads, parts, self.together, of_owners=of_owners)
             self.run(kernel, tasks, **regions, own=CALL.counters // 8)
 
     def point_bias(self, bias: Tensor) -> None:
@@ -314,8 +316,8 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     together = call.batch if call.turns is None else call.turns.shape[1]
     most, spans = -(-2 * torch.get_num_threads() // max(1, together)), call.spans
     parts = max(1, min(-(-queries // _ROWS), most))
-    fields |= {"parts": parts, "part_rows": -(-queries // parts)}
-    call.parts = parts if spans is None else (-(-spans.each["query"] // _ROWS)).clamp(1, most)
+    fields |= {"parts": parts, "part_rows": -(-queries // parts), "together": 1}
+    call.parts = parts if spans is None else (-(-spans.each["query"] // _ROWS)).clip(1, most)
     by_bias = call.make_bias_grad()
     by_query = call.new("query_grad", *lead, queries, fields["features"])
     run_backward = _additive_backward if problem.pair == "additive" else _blocked_backward
@@ -400,8 +402,10 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
     }  # fmt: skip
     biased = call.problem.restrictions.key_bias is not None
     if call.spans is not None:
+        small = call.spans.small(torch.get_num_threads() / max(1, call.batch))
+        call.parts, call.together = np.where(small, 1, call.parts), np.where(small, call.parts, 1)
         call.spans.count_backward(call.parts)
-        most = int(call.spans.each["block"].max()) * lanes if len(call.spans) else 0
+        most = int(call.spans.each["block"].max(initial=0)) * lanes
         slots = call.slots("key")
         by_key, by_value = call.new("key_grad", *slots, size), call.new("value_grad", *slots, values)
         by_key_bias = call.new("key_bias_grad", *slots) if biased else None

@@ -1,8 +1,11 @@
 """Sequences end to end, as the kernels take them: where each begins in every operand, and which tasks there are."""
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dikkat.cpu.attention.record import PEAK_KEYS, SHARED, SPANS
@@ -12,6 +15,7 @@ from dikkat.problem.sequences import lengths_of
 
 # Whose batch elements those of a packed operand are.
 _OWNERS = {"packed_key": "key", "key_peak": "key", "key_beyond": "key", "packed_value": "value"}
+Numbers = NDArray[np.int64]  # NumPy's: PyTorch starts its threads for some operations of a few numbers
 
 
 class Spans:
@@ -27,13 +31,13 @@ class Spans:
     """
 
     def __init__(self, problem: Problem, lanes: int) -> None:
-        queries, keys = lengths_of(problem)
+        queries, keys = (lengths.numpy() for lengths in lengths_of(problem))
         blocks, tiles = (-(-keys // step) for step in (lanes, PEAK_KEYS))
         self.each = {"query": queries, "key": keys, "block": blocks, "tile": tiles, "pair": queries * keys}
-        self.each["sequence"] = torch.ones_like(keys)
+        self.each["sequence"] = np.ones_like(keys)
         self.counted = dict(SPANS)
         # The longest first, so that threads end at about one time.
-        self._order = (keys * queries.clamp(1, 32)).argsort(descending=True, stable=True)
+        self._order = np.argsort(-keys * queries.clip(1, 32), kind="stable")
 
     def __len__(self) -> int:
         return len(self.each["key"])
@@ -42,28 +46,35 @@ class Spans:
         """How many there are of a unit."""
         return int(self.each[kind].sum())
 
-    def count_backward(self, parts: Tensor) -> None:
+    def small(self, workers: float) -> NDArray[np.bool_]:
+        """The sequences that are so small a part of a worker's share that each can be one task."""
+        pairs = self.each["pair"]
+        return pairs * (4 * workers) <= pairs.sum()
+
+    def count_backward(self, parts: Numbers) -> None:
         """Count tasks of a backward too, and the slots that each of them has for its sequence's keys."""
         self.each |= {"task": parts, "slot": parts * self.each["key"]}
 
     def row_of_pairs(self) -> Tensor:
         """The query of each pair."""
-        rows = torch.arange(self.total("query"), device="cpu")
-        return rows.repeat_interleave(self.each["key"].repeat_interleave(self.each["query"]))
+        rows = np.arange(self.total("query")).repeat(self.each["key"].repeat(self.each["query"]))
+        return torch.from_numpy(rows)
 
-    def divide(self, call: Call, heads: int, parts: Tensor, *, of_owners: bool) -> int:
+    def divide(self, call: Call, heads: int, parts: Numbers, together: Any = 1, *, of_owners: bool = False) -> int:
         """Write into a call what its tasks need; return how many there are.
 
         Args:
             call: The call, its operands and outputs in place.
             heads: How many batch elements each sequence has.
             parts: (S,): how many tasks each of them makes.
+            together: (S,): how many parts of a sequence a task of it does, one after the other.
             of_owners: Whether these are the batch elements of the operands themselves, and not the call's.
         """
         fields, moves = call.fields, []
-        begins = torch.nn.functional.pad(torch.stack(list(self.each.values())).cumsum(1), (1, 0))
-        call.point("spans", begins)
-        places = {kind: fields["spans"] + begins.stride(0) * 8 * at for at, kind in enumerate(self.each)}
+        begins = np.zeros((len(self.each), len(self) + 1), np.int64)
+        np.cumsum(np.stack(list(self.each.values())), axis=1, out=begins[:, 1:])
+        call.point("spans", torch.from_numpy(begins))
+        places = {kind: fields["spans"] + begins.strides[0] * at for at, kind in enumerate(self.each)}
         for name, (kind, inner) in self.counted.items():
             if not fields[name]:
                 continue
@@ -75,26 +86,26 @@ class Spans:
             moves.append([call.record.place(name), fields[name], step, owners, places.get(kind or "", 0), pitch, own])
         call.point("moves", torch.tensor(moves, dtype=torch.int64, device="cpu"))
         own_parts = parts[self._order]
-        sequence = self._order.repeat_interleave(own_parts)
-        part = torch.arange(len(sequence), device="cpu") - (own_parts.cumsum(0) - own_parts).repeat_interleave(
-            own_parts
-        )
-        elements = torch.empty(len(sequence), heads, 4, dtype=torch.int64, device="cpu")
-        elements[..., 0] = torch.arange(heads, device="cpu")
-        elements[..., 1:] = torch.stack([sequence, part, parts[sequence]], -1)[:, None]
-        call.point("elements", elements)
+        sequence = self._order.repeat(own_parts)
+        elements = np.empty((len(sequence), heads, 5), np.int64)
+        elements[..., 0], elements[..., 1] = np.arange(heads), sequence[:, None]
+        elements[..., 2] = (np.arange(len(sequence)) - (own_parts.cumsum() - own_parts).repeat(own_parts))[:, None]
+        elements[..., 3] = parts[sequence][:, None]
+        elements[..., 4] = np.broadcast_to(together, parts.shape)[sequence][:, None]
+        call.point("elements", torch.from_numpy(elements))
         fields |= {"sequences": len(self), "moved": len(moves)}
-        return elements.shape[0] * heads
+        return len(sequence) * heads
 
-    def summed(self, parts: Tensor, slots: Tensor) -> Tensor:
+    def summed(self, parts: Numbers, slots: Tensor) -> Tensor:
         """Add up what each part of a sequence has of its keys: (heads, slots, ...) -> (heads, keys, ...)."""
         keys, number = self.each["key"], self.each["slot"]
-        if not len(self) or int(parts.max()) == 1:
+        if parts.max(initial=1) == 1:
             return slots
-        own = torch.arange(len(self), device="cpu").repeat_interleave(keys)
-        place = torch.arange(len(own), device="cpu") + ((number.cumsum(0) - number) - (keys.cumsum(0) - keys))[own]
-        whole = slots.index_select(1, place)
+        own = np.arange(len(self)).repeat(keys)
+        place = np.arange(len(own)) + ((number.cumsum() - number) - (keys.cumsum() - keys))[own]
+        whole = slots.index_select(1, torch.from_numpy(place))
         for part in range(1, int(parts.max())):
-            rows = (parts[own] > part).nonzero().flatten()
-            whole.index_add_(1, rows, slots.index_select(1, place[rows] + part * keys[own[rows]]))
+            rows = (parts[own] > part).nonzero()[0]
+            further = torch.from_numpy(place[rows] + part * keys[own[rows]])
+            whole.index_add_(1, torch.from_numpy(rows), slots.index_select(1, further))
         return whole

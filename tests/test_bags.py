@@ -342,8 +342,9 @@ def test_a_state_dict_without_attention_is_refused():
     [
         ((rows(), torch.tensor([3.0, 14.0])), TypeError, "bag_lens: got dtype torch.float32; expected torch.int64 or"),
         ((rows(), torch.tensor([3, 13])), ValueError, "bag_lens: got 16 rows in all; expected 17, those of bags"),
-        ((rows(), torch.tensor([3, 15])), ValueError, "bag_lens: got 18 rows in all; expected 17, those of bags"),
         ((rows(), torch.tensor([-1, 18])), ValueError, "bag_lens: got -1; expected at least 0 rows in each bag"),
+        ((rows(), torch.tensor([2**62] * 4 + [17])), ValueError, f"bag_lens: got {2**62}; expected at most 17"),
+        ((rows(), torch.tensor([3, 15])), ValueError, "bag_lens: got 18 rows in all; expected 17, those of bags"),
         ((rows(), torch.tensor([[3, 14]])), ValueError, r"bag_lens: got shape \(1, 2\); expected \(B,\)"),
         ((rows(), [3, 14]), TypeError, "bag_lens: got list; expected a torch.Tensor"),
         ((rows(), torch.tensor([3, 14], device="meta")), ValueError, "bag_lens: got a tensor on meta; expected cpu"),

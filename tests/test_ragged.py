@@ -253,6 +253,7 @@ X = torch.zeros(5, 4)
     ("change", "error", "message"),
     [
         ({"query_offsets": torch.tensor([0, 3, 2, 5])}, ValueError, "query_offsets: got 3 and then 2, at 2; expected"),
+        ({"query_offsets": torch.tensor([0, 2**63 - 1, -2, 5])}, ValueError, f"got {2**63 - 1} and then -2, at 2"),
         ({"query_offsets": torch.tensor([1, 5])}, ValueError, "query_offsets: got 1 first; expected 0"),
         ({"query_offsets": torch.tensor([0, 4])}, ValueError, "query_offsets: got 4 last; expected 5"),
         ({"query_offsets": torch.tensor([0, 6])}, ValueError, "query_offsets: got 6 last; expected 5"),

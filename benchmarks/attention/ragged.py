@@ -3,8 +3,9 @@
     python -m benchmarks.attention.ragged [--seconds 20]
 
 Self-attention, forward and backward, of 32 sequences of 16 to 2,048 rows and of 512 of 8 to 64, by dot products and by
-additive scores. The padded batch and the single calls are this library's own, as "auto" runs them; lengths grow by one
-factor from one sequence to the next. Answers are compared before speeds.
+additive scores. The padded batch and the single calls are this library's own, as "auto" runs them; a padded batch with
+a boolean mask is PyTorch's fused kernel for dot products, and its operations one after the other for additive scores.
+Lengths grow by one factor from one sequence to the next. Answers are compared before speeds.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
 import dikkat
@@ -56,10 +58,22 @@ def ways(lengths: list[int], score: Any) -> dict[str, Way]:
         out = dikkat.attend(*padded, score=score, valid_lens=lens)
         return [out.detach(), *torch.autograd.grad(out, padded, padded_above)]
 
-    for name, other in (("a padded batch", [t[own] for t in batch()]), ("one by one", one_by_one())):
+    def masked() -> list[Tensor]:
+        if isinstance(score, dikkat.scores.ScaledDot):
+            out = scaled_dot_product_attention(*padded, attn_mask=own[:, None])
+        else:
+            out = dikkat.attend(*padded, score=score, mask=own[:, None], impl="reference")
+        return [out.detach(), *torch.autograd.grad(out, padded, padded_above)]
+
+    others = {"a padded batch": [t[own] for t in batch()], "one by one": one_by_one()}
+    # Additive scores of a long sequence, all pairs' features at once, are more than memory holds.
+    masks = isinstance(score, dikkat.scores.ScaledDot) or len(lengths) * max(lengths) ** 2 * FEATURES < 2**28
+    others |= {"a padded batch with a mask": [t[own] for t in masked()]} if masks else {}
+    for name, other in others.items():
         for came, expected in zip(ragged(), other, strict=True):
             torch.testing.assert_close(came, expected, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
-    return {"end to end": ragged, "a padded batch": batch, "one by one": one_by_one}
+    found = {"end to end": ragged, "a padded batch": batch, "one by one": one_by_one}
+    return found | ({"a padded batch with a mask": masked} if masks else {})
 
 
 def same_bits(lengths: list[int], score: Any) -> bool:

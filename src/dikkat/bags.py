@@ -366,6 +366,8 @@ def _rows(bags: Tensor, bag_lens: Tensor | None, mask: Tensor | None) -> tuple[T
     if can_read_values(bag_lens):
         if bag_lens.numel() and int(bag_lens.min()) < 0:
             raise ValueError(f"bag_lens: got {int(bag_lens.min())}; expected at least 0 rows in each bag")
+        if bag_lens.numel() and int(bag_lens.max()) > len(bags):  # before the sum, which may wrap
+            raise ValueError(f"bag_lens: got {int(bag_lens.max())}; expected at most {len(bags)}, all rows of bags")
         if int(bag_lens.sum()) != len(bags):
             raise ValueError(f"bag_lens: got {int(bag_lens.sum())} rows in all; expected {len(bags)}, those of bags")
     return bags, bag_lens.to(torch.int64)

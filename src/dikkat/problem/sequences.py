@@ -37,18 +37,18 @@ def check_offsets(name: str, offsets: object, rows: int, device: torch.device) -
 def _lengths(name: str, offsets: Tensor, rows: int) -> Tensor:
     """The length of each sequence, of offsets that go from 0 to `rows` without falling."""
     numbers = offsets.detach().to(torch.int64)
-    lengths, (first, last) = numbers.diff(), numbers[[0, -1]].tolist()
+    falls, (first, last) = numbers[1:] < numbers[:-1], numbers[[0, -1]].tolist()
     if first != 0:
         raise ValueError(f"{name}: got {first} first; expected 0, where the first sequence begins")
-    if bool((lengths < 0).any()):
-        at = int((lengths < 0).nonzero()[0])
+    if bool(falls.any()):
+        at = int(falls.nonzero()[0])
         raise ValueError(
             f"{name}: got {int(numbers[at])} and then {int(numbers[at + 1])}, at {at + 1}; expected numbers that "
             "never fall: where each sequence begins, and where the last one ends"
         )
     if last != rows:
         raise ValueError(f"{name}: got {last} last; expected {rows}, the number of rows")
-    return lengths
+    return numbers.diff()
 
 
 def lengths_of(problem: Problem) -> tuple[Tensor, Tensor]:

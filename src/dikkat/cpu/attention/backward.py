@@ -271,7 +271,9 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                             for block in range(blocks):
                                 own_value = at(value, block * call.values * lanes)
                                 _by_weights(call, count, mean_grad, own_value, at(by_score, block * lanes), width, zero)
-                            _by_scores(call, b, i, count, j0, blocks, width, scores, weights, by_score, work.dropped, zero)
+                            _by_scores(
+                                call, b, i, count, j0, blocks, width, scores, weights, by_score, work.dropped, zero
+                            )
                             for block in range(blocks):
                                 place, j = block * lanes, j0 + block * lanes
                                 begin, grad = at(scores, place), at(by_score, place)
@@ -290,7 +292,9 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                                         acc += load(grad, k * width)
                                     store(key_bias_grad, j, acc)
                                 if distance is not None:
-                                    _distance_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
+                                    _distance_gradients(
+                                        call, count, row, own_key, begin, grad, width, sums, own_grad, zero
+                                    )
                                 if inner is not None:
                                     _inner_gradients(call, count, row, own_key, begin, grad, width, own_grad, zero)
                             if inner is not None:

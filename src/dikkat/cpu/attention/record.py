@@ -32,8 +32,8 @@ CALL = Record(
     whole=" ".join(f"{name}_step" for name in SHARED)
     + """
         parts part_rows together rows group profile queries keys features padded values value_stride blocks
-        key_bias_stride causal lens_row starts_row mask_row mask_col exclude_row bias_row bias_col bias_row_apart bias_rows
-        bias_cols dropout exact narrow key_owners keeps top cell_rows cell_cols by_largest sequences moved
+        key_bias_stride causal lens_row starts_row mask_row mask_col exclude_row bias_row bias_col bias_row_apart
+        bias_rows bias_cols dropout exact narrow key_owners keeps top cell_rows cell_cols by_largest sequences moved
     """,
     real="kept_scale scale limit highest softcap",
     regions="""

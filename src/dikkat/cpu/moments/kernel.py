@@ -500,7 +500,7 @@ def _solve(system: Pointer, right: Pointer, size: int, wide: int) -> None:
 
 @Kernel
 def windows(zero: Any) -> Any:
-    """Each query's moments; with a `ridge` its local line; where `lse` is given, its sensitivities."""
+    """Each query's moments; with `lines` its local line; where `lse` is given, its sensitivities."""
     layout = CALL.layout(__name__)
 
     def windows(record: Any) -> None:

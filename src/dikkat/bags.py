@@ -461,13 +461,20 @@ class _Pool(torch.autograd.Function):
         weights, drift = _weights(shares, total, bag), (mean * of_mean).sum(-1)
         of_scores = shares * of_total[bag]
         of_rows = torch.zeros_like(rows, memory_format=torch.contiguous_format) if needs_rows else None
-        for block in blocks(rows, rows.shape[1]):
-            part, own = rows[block].to(weights.dtype), bag[block]
-            for head in range(weights.shape[1]):
-                of_row, weight = of_mean[:, head][own], weights[block, head]
-                of_scores[block, head] += weight * ((part * of_row).sum(-1) - drift[:, head][own])
+        parts = list(blocks(rows, rows.shape[1]))
+        ends = bag[torch.tensor([(each.start, each.stop - 1) for each in parts], dtype=torch.int64)].tolist()
+        for block, (first, last) in zip(parts, ends, strict=True):
+            part, own, weight = rows[block].to(weights.dtype), bag[block], weights[block]
+            if first == last:  # of one bag, as most blocks are of bags that are large
+                of_weights = part @ of_mean[first].T
                 if of_rows is not None:
-                    of_rows[block] += of_row.mul_(weight[:, None])
+                    of_rows[block] = weight @ of_mean[first]
+            else:
+                of_weights = torch.stack([(part * of_head[own]).sum(-1) for of_head in of_mean.unbind(1)], 1)
+                if of_rows is not None:
+                    for head, of_head in enumerate(of_mean.unbind(1)):
+                        of_rows[block] += of_head[own] * weight[:, head, None]
+            of_scores[block] += weight * (of_weights - drift[own])
         return of_scores if needs_scores else None, of_rows, None, None
 
 

@@ -12,7 +12,7 @@ from dikkat.addresses import autocasts, is_eager
 # Numbers of a block: 768 kB in float32, so that the handful of its tensors stays in the caches.
 _BLOCK = 3 * 2**16
 # A forward keeps hidden features up to this share of the rows' own memory; the backward computes the others again.
-_KEPT = 0.2
+_KEPT = 0.25
 
 
 def blocks(rows: Tensor, width: int) -> Iterator[slice]:

@@ -433,3 +433,13 @@ def test_batches_hold_each_bag_once_and_no_more_rows_than_they_may(lengths, most
 def test_bad_samples_are_refused(bad, error, message):
     with pytest.raises(error, match=f"^{message}"):
         bad()
+
+
+def test_hidden_features_of_a_chunk_are_computed_twice(monkeypatch):
+    pool, chunks, seen = made(), rows().detach().split(7), []
+    hidden = gating._Network.hidden
+    monkeypatch.setattr(
+        gating._Network, "hidden", lambda self, rows, into=None: seen.append(len(rows)) or hidden(self, rows, into)
+    )
+    pool.in_chunks(chunks).sum().backward()
+    assert sorted(seen) == sorted([len(chunk) for chunk in chunks] * 2)

@@ -134,17 +134,13 @@ class AttentionPooling(nn.Module):
             >>> torch.allclose(whole.mean, pool(bag), atol=1e-6)
             True
         """
-        check_features("chunk", chunk)
-        if chunk.ndim != 2:
-            raise ValueError(f"chunk: got shape {tuple(chunk.shape)}; expected (rows, features), rows of one bag")
-        pooled, _ = self._pooled(chunk, torch.tensor([len(chunk)], device=chunk.device))
-        return State(pooled.mean[0], *log_sum_exp(pooled.peak[0], pooled.total[0]))
+        return self._state(chunk)
 
     def in_chunks(self, chunks: Iterable[Tensor | Callable[[], Tensor]]) -> Tensor:
         """Pool one bag that comes in chunks, in the memory of one of them, with gradients.
 
-        The backward computes each chunk's scores again; a chunk that is given as a function is read again, and not
-        kept meanwhile.
+        The backward computes each chunk's hidden features again; a chunk that is given as a function is read again, and
+        not kept meanwhile.
 
         Args:
             chunks: Rows (n, D), or functions that return them: the same each time.
@@ -162,12 +158,12 @@ class AttentionPooling(nn.Module):
             True
         """
 
-        def part(chunk: Tensor | Callable[[], Tensor]) -> State:
-            return self.state(chunk if isinstance(chunk, Tensor) else chunk())
+        def part(chunk: Tensor | Callable[[], Tensor], known: list[Tensor]) -> State:
+            return self._state(chunk if isinstance(chunk, Tensor) else chunk(), known)
 
         joined: State | None = None
         for chunk in chunks:
-            state: State = checkpoint(part, chunk, use_reentrant=False)
+            state: State = checkpoint(part, chunk, [], use_reentrant=False)
             joined = state if joined is None else merge(joined, state)
         if joined is None:
             raise ValueError("chunks: got none; expected at least one, which may have no rows")
@@ -205,9 +201,16 @@ class AttentionPooling(nn.Module):
         """The part of `print(layer)` in brackets."""
         return f"heads={self.heads}, dropout={self.dropout}"
 
-    def _pooled(self, rows: Tensor, lens: Tensor) -> tuple[Pooled, Tensor]:
-        """The pooled bags, and the scores (N, K)."""
-        scores, rows = gated_scores(rows, self.V, self.U, self.w, "bags")
+    def _state(self, chunk: Tensor, known: list[Tensor] | None = None) -> State:
+        check_features("chunk", chunk)
+        if chunk.ndim != 2:
+            raise ValueError(f"chunk: got shape {tuple(chunk.shape)}; expected (rows, features), rows of one bag")
+        pooled, _ = self._pooled(chunk, torch.tensor([len(chunk)], device=chunk.device), known)
+        return State(pooled.mean[0], *log_sum_exp(pooled.peak[0], pooled.total[0]))
+
+    def _pooled(self, rows: Tensor, lens: Tensor, known: list[Tensor] | None = None) -> tuple[Pooled, Tensor]:
+        """The pooled bags, and the scores (N, K); `known` as in `gating.gated`."""
+        scores, rows = gated_scores(rows, self.V, self.U, self.w, "bags", known)
         if self.training and self.dropout:
             scores = scores.masked_fill(torch.rand(len(rows), 1, device=rows.device) < self.dropout, -_INF)
         return pool(scores, rows, lens), scores

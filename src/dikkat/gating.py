@@ -21,7 +21,9 @@ def blocks(rows: Tensor, width: int) -> Iterator[slice]:
     return (slice(start, min(start + step, len(rows))) for start in range(0, len(rows), step))
 
 
-def gated(rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear) -> tuple[Tensor, Tensor]:
+def gated(
+    rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear, known: list[Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """w·(tanh(V h) ⊙ sigmoid(U h)) of each row, without the gate where U is None.
 
     Args:
@@ -29,6 +31,8 @@ def gated(rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear) -> tupl
         V: d -> h, a linear layer that does what its parameters say; so do U and w.
         U: d -> h.
         w: h -> heads.
+        known: The scores, where the same rows came before; empty, to put them there for the next time. Then the
+            forward keeps no hidden features.
 
     Returns:
         (..., m, heads) of float32 or wider, and the rows: what is computed from these adds to the same gradient.
@@ -36,7 +40,7 @@ def gated(rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear) -> tupl
     parameters = [V.weight, V.bias, w.weight, w.bias, *([] if U is None else [U.weight, U.bias])]
     if not is_eager() or autocasts(rows.device.type):
         return _plain(rows, *parameters), rows
-    scores, same = _Gated.apply(rows, *parameters)  # type: ignore[no-untyped-call]
+    scores, same = _Gated.apply(rows, known, *parameters)  # type: ignore[no-untyped-call]
     return scores, same
 
 
@@ -53,14 +57,16 @@ def _wide(rows: Tensor) -> torch.dtype:
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, rows: Tensor, known: list[Tensor] | None, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         network, x, same = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1]), rows.view_as(rows)
-        room = int(_KEPT * x.nbytes) if any(ctx.needs_input_grad) else 0
+        room = int(_KEPT * x.nbytes) if any(ctx.needs_input_grad) and known is None else 0
         kept = x.new_empty(min(len(x), room // network.nbytes), network.width, dtype=network.dtype)
-        scores = x.new_empty(len(x), len(network.w), dtype=network.dtype)
-        for block in blocks(x, network.width):
+        scores = known[0].clone() if known else x.new_empty(len(x), len(network.w), dtype=network.dtype)
+        for block in blocks(x, network.width) if not known else ():
             hidden = network.hidden(x[block], kept[block] if block.stop <= len(kept) else None)
             torch.addmm(network.w_bias, network.product(hidden), network.w.T, out=scores[block])
+        if known == []:
+            known.append(scores.detach())
         ctx.save_for_backward(rows, kept, *parameters)
         ctx.set_materialize_grads(False)
         if not ctx.needs_input_grad[0]:
@@ -71,12 +77,13 @@ class _Gated(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor | None, of_rows: Tensor | None) -> tuple[Tensor | None, ...]:
         rows, kept, *parameters = ctx.saved_tensors
         if above is None:
-            return of_rows, *[None] * len(parameters)
+            return of_rows, None, *[None] * len(parameters)
         if torch.is_grad_enabled():  # for second derivatives
-            inputs = [t for t, needed in zip((rows, *parameters), ctx.needs_input_grad, strict=True) if needed]
+            needs = [ctx.needs_input_grad[0], *ctx.needs_input_grad[2:]]
+            inputs = [t for t, needed in zip((rows, *parameters), needs, strict=True) if needed]
             grads = iter(torch.autograd.grad(_plain(rows, *parameters), inputs, above, create_graph=True))
-            first, *others = [next(grads) if needed else None for needed in ctx.needs_input_grad]
-            return first if of_rows is None or first is None else first + of_rows, *others
+            first, *others = [next(grads) if needed else None for needed in needs]
+            return first if of_rows is None or first is None else first + of_rows, None, *others
         network, x = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1])
         above, into = above.reshape(len(x), len(network.w)), None
         if ctx.needs_input_grad[0]:  # what the rows' other use made is nobody else's: it is added to
@@ -96,7 +103,7 @@ class _Gated(torch.autograd.Function):
                 into[block] += slope @ network.weight
         V, *U = zip(weight.split(network.hiddens), bias.split(network.hiddens), strict=True)
         found = [*V, w, w_bias, *(part for half in U for part in half)]
-        return None if into is None else into.reshape(rows.shape), *(part.to(rows.dtype) for part in found)
+        return None if into is None else into.reshape(rows.shape), None, *(part.to(rows.dtype) for part in found)
 
 
 class _Network:

@@ -491,13 +491,15 @@ def is_plain(layer: nn.Module) -> bool:
     return not (hooks or everywhere)
 
 
-def gated_scores(rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear, name: str) -> tuple[Tensor, Tensor]:
+def gated_scores(
+    rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear, name: str, known: list[Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """`gating.gated`, after checks that name the rows, also where other modules stand in the layers' places."""
     layers = [layer for layer in (V, U, w) if layer is not None]
     if all(is_plain(layer) and layer.bias is not None for layer in layers):
         for layer in layers[:-1]:
             _check_linear(layer, rows, name)
-        return gated(rows, V, U, w)
+        return gated(rows, V, U, w, known)
     hidden = linear(V, rows, name).tanh()
     if U is not None:
         hidden = hidden * linear(U, rows, name).sigmoid()

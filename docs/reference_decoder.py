@@ -9,10 +9,12 @@ after the recurrent product; of an LSTM 4, i f g o:
 source_embedding.weight (not with tied_embeddings three), target_embedding.weight (tokens, e): times √e when it is read;
 encoder.gru (lstm) .weight_ih_l0[_reverse] (G d, e), above (G d, h), .weight_hh_… (G d, d), both biases (G d,);
 bridge (of an LSTM cell_bridge too) .weight (h, h), .bias (h,): a layer's first state is tanh of it, the first cell it;
-decoder.weight_ih_l0 (G h, e + h), embedding, then context, above (G h, h), .weight_hh_… (G h, h), .bias_… (G h,);
+decoder.weight_ih_l0 (G h, e + c), embedding, then context, above (G h, h), .weight_hh_… (G h, h), .bias_… (G h,);
 decoder.score.W_q.weight, .W_k.weight (h, h), .w_v.weight (1, h) of an additive score, W_q of a bilinear one;
-readout.weight (e, h + h + e), state, context, embedding, then tanh, .bias (e,); output_weight (tokens, e) where none
+readout.weight (e, h + c + e), state, context, embedding, then tanh, .bias (e,); output_weight (tokens, e) where none
 is tied, else the target's; output_bias (tokens,). A step: context from the state before, cells, readout, scores.
+The context is c = h numbers; with lexical_weight (tokens, e) it is h + e, the mean of the source's embeddings behind
+that of its states, and lexical_weight times the former is added to the scores.
 """
 
 import json
@@ -106,10 +108,10 @@ class Decoder:
         candidate = np.tanh(n + sigmoid(r + own_r) * own_n)
         return candidate + sigmoid(z + own_z) * (state - candidate), cell
 
-    def encode(self, source: list[int]) -> tuple[Array, list[Array], list[Array]]:
-        """The top layer's states at all positions, and of each layer the last state and cell."""
+    def encode(self, source: list[int]) -> tuple[Array, Array, list[Array], list[Array]]:
+        """The embeddings and the top layer's states at all positions, and of each layer the last state and cell."""
         kind, table = "lstm" if self.lstm else "gru", "source_embedding"
-        below = [
+        below = embedded = [
             self.embedding(table if f"{table}.weight" in self.weights else "target_embedding", token)
             for token in source
         ]
@@ -130,7 +132,7 @@ class Decoder:
             below = [np.concatenate(states) for states in zip(*sides, strict=True)]
             ends.append(np.concatenate(last))
             end_cells.append(np.concatenate(last_cells))
-        return np.stack(below), ends, end_cells
+        return np.stack(embedded), np.stack(below), ends, end_cells
 
     # --- attention, and steps
 
@@ -140,8 +142,8 @@ class Decoder:
             return np.stack([self.times("decoder.score.W_k.weight", each) for each in encoded])
         return np.stack([rounded(each) for each in encoded])
 
-    def attend(self, state: Array, keys: Array, values: Array) -> Array:
-        """The context."""
+    def attend(self, state: Array, keys: Array, *values: Array) -> list[Array]:
+        """The weighted means of the values."""
         if self.settings["score"] == "additive":
             query = self.times("decoder.score.W_q.weight", state)
             scores = np.tanh(query + keys) @ self.weights["decoder.score.w_v.weight"][0]
@@ -150,27 +152,29 @@ class Decoder:
         else:
             scores = keys @ rounded(state) / (math.sqrt(len(state)) if self.settings["score"] == "scaled_dot" else 1)
         shares = np.exp(scores - scores.max())
-        context: Array = (shares / shares.sum()) @ values
-        return context
+        return [(shares / shares.sum()) @ each for each in values]
 
     def translate(self, source: list[int], most: int | None = None) -> tuple[list[int], float]:
         """The likeliest token at each step, and the log-probability of all of them with the end."""
-        values, states, cells = self.encode(source)
+        embeddings, encoded, states, cells = self.encode(source)
         states = [np.tanh(self.times("bridge.weight", s) + self.weights["bridge.bias"]) for s in states]
         if self.lstm:
             cells = [self.times("cell_bridge.weight", c) + self.weights["cell_bridge.bias"] for c in cells]
-        keys, ids, total, token = self.keys(values), [], 0.0, BEGIN
+        keys, ids, total, token = self.keys(encoded), [], 0.0, BEGIN
+        values = [encoded, embeddings] if "lexical_weight" in self.weights else [encoded]
         most = most or min(2 * len(source) + 10, len(source) + 50)
         while len(ids) < most:
             embedded = self.embedding("target_embedding", token)
-            context = self.attend(states[-1], keys, values)
-            inputs = [embedded, context]
+            contexts = self.attend(states[-1], keys, *values)
+            inputs = [embedded, *contexts]
             for layer in range(len(states)):
                 states[layer], cells[layer] = self.cell("decoder.", f"l{layer}", inputs, states[layer], cells[layer])
                 inputs = [states[layer]]
-            said = np.tanh(self.times("readout.weight", states[-1], context, embedded) + self.weights["readout.bias"])
+            said = np.tanh(self.times("readout.weight", states[-1], *contexts, embedded) + self.weights["readout.bias"])
             output = "output_weight" if "output_weight" in self.weights else "target_embedding.weight"
             scores = (self.times(output, said) + self.weights["output_bias"]).astype(np.float64)
+            if len(contexts) == 2:
+                scores += self.times("lexical_weight", contexts[1])
             log_sum = scores.max() + math.log(np.exp(scores - scores.max()).sum())
             scores[[PAD, BEGIN]] = -np.inf
             if UNKNOWN not in source:

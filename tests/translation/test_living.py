@@ -29,7 +29,7 @@ _CASES = {
     "gru": ("word", {}),
     "lstm": ("bpe", {"cell": "lstm", "num_layers": 2, "hidden_size": 34, "score": "scaled_dot"}),
     "untied": ("word", {"score": "bilinear", "bidirectional": False, "tied_embeddings": "none"}),
-    "dot": ("bpe", {"score": "dot", "num_layers": 2}),
+    "dot": ("bpe", {"score": "dot", "num_layers": 2, "lexical": False}),
     "no attention": ("word", {"score": "none"}),
 }
 NASTY = [
@@ -54,6 +54,8 @@ def untrained(kind, changes):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)  # so that scores lie apart
+        if model.is_lexical:
+            model.lexical_weight.mul_(0.2)  # what it is multiplied with has no bounds
     return Translator(model, settings, source, target)
 
 
@@ -92,10 +94,10 @@ def compare(translator, path, sentences, beam, n_best, plain, others=0):
         assert [one["tokens"] for one in each["best"]] == [one.target_tokens for one in group]
         assert [one["finished"] for one in each["best"]] == [one.finished for one in group]
         for one, other in zip(each["best"], group, strict=True):
-            assert one["score"] == pytest.approx(other.score, abs=1e-3, rel=1e-3)
+            # Where the last bit of a state tips one of its int8 numbers over, a hundredth part of it differs.
+            assert one["score"] == pytest.approx(other.score, abs=1e-3, rel=1e-2)
             weights = np.array(one["weights"])[: len(other.weights)]
-            # Where the last bit of a state tips one of its int8 numbers over, weights differ by about a hundredth part.
-            np.testing.assert_allclose(weights, other.weights.numpy(), atol=1e-2)
+            np.testing.assert_allclose(weights, other.weights.numpy(), atol=2e-2)
     assert len(differing) <= others, differing
 
 
@@ -144,10 +146,10 @@ def pinning(reference, step, weights):
     class Pinned(reference.Decoder):
         steps = 0
 
-        def attend(self, state, keys, values):
+        def attend(self, state, keys, *values):
             self.steps += 1
             if self.steps - 1 != step:
-                return super().attend(state, keys, values)
+                return super().attend(state, keys, *values)
             query = self.times("decoder.score.W_q.weight", state)
             scores = np.tanh(query + keys) @ self.weights["decoder.score.w_v.weight"][0]
             shares = np.exp(scores - scores.max())
@@ -156,7 +158,7 @@ def pinning(reference, step, weights):
             shares *= (1 - sum(weights.values())) / shares.sum()
             for place, weight in weights.items():
                 shares[place] = weight
-            return (shares / shares.sum()) @ values
+            return [shares / shares.sum() @ each for each in values]
 
     return Pinned
 

@@ -55,9 +55,20 @@ def test_the_loss_is_the_cross_entropy_of_the_scores_and_the_tied_table_gets_bot
 def test_features_are_what_the_scores_are_made_of():
     model, batch = make(), collate(PAIRS)
     features = model.features(batch)
-    assert features.shape == (10, 6)
-    scores = features @ model.target_embedding.weight.T + model.output_bias
-    torch.testing.assert_close(scores, model(batch))
+    assert features.shape == (10, 12)
+    scores = features[:, :6] @ model.target_embedding.weight.T + features[:, 6:] @ model.lexical_weight.T
+    torch.testing.assert_close(scores + model.output_bias, model(batch))
+    assert make(lexical=False).features(batch).shape == (10, 6)
+
+
+def test_a_word_votes_by_its_embedding_and_its_weight():
+    model, source, lengths = make(), torch.tensor([[7, 8, 9], [8, 5, 0]]), torch.tensor([3, 2])
+    with torch.no_grad():
+        memory, state = model.encode(source, lengths)
+        features, weights, _ = model.step_features(torch.tensor([BEGIN, BEGIN]), memory, state)
+        embedded = model.source_embedding(source) * 6**0.5
+    wanted = torch.stack([sum(w * e for w, e in zip(*row, strict=True)) for row in zip(weights, embedded, strict=True)])
+    torch.testing.assert_close(features[:, 6:], wanted)
 
 
 def test_states_are_float32_under_autocast_and_the_products_are_not(monkeypatch):
@@ -160,7 +171,7 @@ def test_without_attention_it_is_torchs_networks_with_the_last_state_at_every_st
 def test_a_model_of_before_has_the_names_it_had():
     """Folders that were saved by an older dikkat must load."""
     old = {"embedding_size": 6, "hidden_size": 10, "num_layers": 1, "score": "additive", "bidirectional": True}
-    names = TranslationModel(Settings.from_dict(old), 11, 13).state_dict().keys()
+    names = TranslationModel(Settings.from_dict(old | {"lexical": False}), 11, 13).state_dict().keys()
     network = [f"{part}_{kind}_l0" for part in ("weight", "bias") for kind in ("ih", "hh")]
     assert sorted(names) == sorted([
         "source_embedding.weight", "target_embedding.weight", "bridge.weight", "bridge.bias", "readout.weight",
@@ -184,9 +195,9 @@ def test_every_kind_of_model_can_be_saved(changes, tmp_path):
 
 
 def test_embeddings_are_one_table_where_they_are_tied():
-    assert sum(p.shape == (13, 6) for p in make(tied_embeddings="none").parameters()) == 2
-    assert sum(p.shape == (13, 6) for p in make(tied_embeddings="two").parameters()) == 1
-    one = TranslationModel(dataclasses.replace(SETTINGS, tied_embeddings="three"), 13, 13)
+    assert sum(p.shape == (13, 6) for p in make(tied_embeddings="none", lexical=False).parameters()) == 2
+    assert sum(p.shape == (13, 6) for p in make(tied_embeddings="two", lexical=False).parameters()) == 1
+    one = TranslationModel(dataclasses.replace(SETTINGS, tied_embeddings="three", lexical=False), 13, 13)
     assert [name for name, p in one.named_parameters() if p.shape == (13, 6)] == ["target_embedding.weight"]
     one.loss(collate([([7, 8], [9])])).backward()
     gradient = one.target_embedding.weight.grad

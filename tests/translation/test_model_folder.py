@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dikkat.storage import folders
-from dikkat.translation import ModelFolderError, TranslationModel, Translator
+from dikkat.translation import ModelFolderError, Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.settings import ScoreName
 
 PARTS = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}
@@ -322,3 +322,18 @@ def test_a_stop_between_the_renames_loses_no_model(folder, monkeypatch, translat
     Translator.load(folder)
     assert snapshot(folder) == before  # the same weights were saved again
     assert not folder.with_name(".model.old").exists()
+
+
+def test_a_folder_from_before_words_voted_still_loads(tmp_path):
+    tokenizer = Tokenizer.train(["go !", "va ! je suis"], "word", min_freq=1, vocabulary_size=99)
+    settings = Settings(embedding_size=6, hidden_size=10, lexical=False)
+    model = TranslationModel(settings, len(tokenizer), len(tokenizer))
+    Translator(model, settings, tokenizer, tokenizer).save(tmp_path / "old")
+    path = tmp_path / "old" / "settings.json"
+    content = json.loads(path.read_text())
+    del content["settings"]["lexical"]
+    path.write_text(json.dumps(content))
+    seal(tmp_path / "old")
+    found = Translator.load(tmp_path / "old")
+    assert found.settings == settings
+    assert torch.equal(found.model.readout.weight, model.readout.weight)

@@ -56,13 +56,14 @@ def test_a_pinned_weight_gives_the_context_and_the_state_that_pytorch_s_cells_gi
             [own[0, 0] * rest, torch.tensor(0.5).double(), own[0, 2] * rest, torch.tensor(0.125).double()]
         )
         kind = torch.nn.GRU if cell == "gru" else torch.nn.LSTM
-        cells = kind(7 + 6, 6, layers).double()
+        cells = kind(7 + 6 + 7, 6, layers).double()
         cells.load_state_dict({k: v for k, v in model.decoder.state_dict().items() if not k.startswith("score.")})
         embedded = model.target_embedding.weight[BEGIN] * 7**0.5
         context = weights @ memory.value[0]
         out, after = cells(torch.cat([embedded, context]).view(1, 1, -1), state)
         readout = torch.tanh(model.readout(torch.cat([out.view(-1), context, embedded])))
-        scores = F.log_softmax(readout @ model.target_embedding.weight.T + model.output_bias, 0)
+        scores = readout @ model.target_embedding.weight.T + context[6:] @ model.lexical_weight.T + model.output_bias
+        scores = F.log_softmax(scores, 0)
         expected, _, _ = model.step(torch.tensor([6]), memory, after)
 
     torch.testing.assert_close(first.weights.double(), weights, atol=1e-6, rtol=0)

@@ -50,25 +50,29 @@ class _Attentional(StackedCells):
         dropout: float = 0.0,
         weight_dropout: float = 0.0,
         coverage: bool = False,
+        key_size: int | None = None,
     ) -> None:
         call.check_score(score)
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
-        check_stack(num_layers, dropout, **sizes)
+        key_size = context_size if key_size is None else key_size
+        check_stack(num_layers, dropout, **sizes, key_size=key_size)
         check_probability("weight_dropout", weight_dropout)
         super().__init__(self.gates, **sizes, num_layers=num_layers)
         self.dropout, self.weight_dropout, self.coverage = dropout, weight_dropout, coverage
+        self.key_size = key_size
         if coverage:
             like = next(score.parameters(), torch.empty(0))
-            features = score.project_key(like.new_zeros(1, context_size)).shape[-1]
+            features = score.project_key(like.new_zeros(1, self.key_size)).shape[-1]
             self.coverage_weight = nn.Parameter(torch.zeros(features))
         self.score = score
 
-    def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
-        """Project a batch of encoded sequences to keys, once for all steps; they are the values too.
+    def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None, values: Tensor | None = None) -> Memory:
+        """Project a batch of encoded sequences to keys, once for all steps.
 
         Args:
-            encoded: (B, m, c) floating point.
+            encoded: (B, m, key_size) floating point.
             valid_lens: (B,) integers, the true lengths; positions past them are never looked at. None: all are real.
+            values: (B, m, c), of which contexts are means; None for `encoded` itself.
 
         Returns:
             The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. What this call saw
@@ -78,7 +82,8 @@ class _Attentional(StackedCells):
             A write to the score through `.data` is not seen: prepare the memory again.
         """
         check_dense("encoded", encoded)
-        memory = project_keys(encoded, encoded, score=self.score, valid_lens=valid_lens)
+        values = encoded if values is None else values
+        memory = project_keys(encoded, values, score=self.score, valid_lens=valid_lens)
         if not traced() and not learns(self, memory.key, memory.value):
             memory = replace(memory, seen=frozen(self.score))
         if self.coverage:  # the keys change from step to step: nothing can be kept of them
@@ -305,6 +310,7 @@ class AttentionalGRU(_Attentional):
         weight_dropout: Probability with which an attention weight is dropped, in training only.
         coverage: Whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
             operations, slower than the one operation. The state before the first step is then what `begin` makes.
+        key_size: Features of what keys are made of; None for those of the values, which it is then made of.
 
     Raises:
         ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.

@@ -86,8 +86,8 @@ def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
     if isinstance(projection, nn.Linear) and is_plain(projection):
         key = Affine(projection.weight)
     else:
-        origin = score.project_key(like.new_zeros(1, decoder.context_size))
-        key = Affine((score.project_key(_unit(decoder.context_size, like)) - origin).t(), origin[0])
+        origin = score.project_key(like.new_zeros(1, decoder.key_size))
+        key = Affine((score.project_key(_unit(decoder.key_size, like)) - origin).t(), origin[0])
     coverage = decoder.coverage_weight if decoder.coverage else None
     return Compared(score.pair, score.profile, query, key, score.pair_weight(), type(score) is Cosine, coverage)
 

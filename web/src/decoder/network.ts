@@ -19,6 +19,8 @@ export interface Memory {
   readonly size: number;
   readonly values: readonly Float32Array[];
   readonly keys: readonly Float32Array[];
+  /** Embeddings of the source, where words vote for words; else none. */
+  readonly embedded: readonly Float32Array[];
   /** Precomputed for additive scores; null for the others. */
   readonly exponentials: Exponentials | null;
 }
@@ -46,6 +48,8 @@ export interface Step {
   readonly own: Float64Array;
   readonly weights: Float64Array;
   readonly context: Float32Array;
+  /** Weighted mean of the source's embeddings; empty where there is no lexical output. */
+  readonly attended: Float32Array;
   readonly gates: Gates;
   readonly state: State;
   readonly readout: Float32Array;
@@ -54,6 +58,8 @@ export interface Step {
 /** Gates of the top layer by name, with the candidate. */
 export type Gates = Readonly<Record<string, Float32Array>>;
 
+/** Weights of the output of source words. */
+const LEXICAL = "lexical_weight";
 const ATTENDING = ["additive", "dot", "scaled_dot", "bilinear"];
 
 /** Words encoded between two yields. */
@@ -78,6 +84,7 @@ export class Network {
   private readonly sourceName: string;
   private readonly scoreWeight: Float32Array;
   private readonly lstm: boolean;
+  private readonly lexical: boolean;
 
   /** @param plain true to compute without WebAssembly */
   constructor(readonly settings: Settings, tensors: ReadonlyMap<string, Tensor>, plain = false) {
@@ -86,6 +93,7 @@ export class Network {
     }
     this.attends = settings.score !== "none";
     this.lstm = settings.cell === "lstm";
+    this.lexical = tensors.has(LEXICAL);
     let size = 0;
     let widest = 0;
     for (const [name, { shape }] of tensors) {
@@ -118,8 +126,9 @@ export class Network {
   /** Widths of a matrix's inputs, which are quantised one by one. */
   private widths(name: string, columns: number): number[] {
     const { embedding_size: e, hidden_size: h } = this.settings;
-    if (name === "decoder.weight_ih_l0") return [e, h];
-    if (name === "readout.weight") return [h, h, e];
+    const attended = this.lexical ? [e] : [];
+    if (name === "decoder.weight_ih_l0") return [e, h, ...attended];
+    if (name === "readout.weight") return [h, h, ...attended, e];
     return [columns];
   }
 
@@ -163,7 +172,8 @@ export class Network {
 
   /** Encodes a sentence, yielding between parts so that the page stays responsive. */
   *reading(source: readonly number[]): Generator<void, { memory: Memory; state: State }> {
-    let below: Float32Array[] = source.map((token) => this.embedding(this.sourceName, token));
+    const embedded = source.map((token) => this.embedding(this.sourceName, token));
+    let below: Float32Array[] = embedded;
     const ends: Float32Array[] = [];
     const endCells: Float32Array[] = [];
     for (const directions of this.encoderCells) {
@@ -198,7 +208,8 @@ export class Network {
     const cell = this.lstm ? this.times("cell_bridge.weight", endCells.map((end) => [end])) : [];
     const keys = this.attends ? this.keysOf(values) : [];
     const exponentials = this.settings.score === "additive" ? this.arithmetic.exponentials(keys) : null;
-    return { memory: { size: source.length, values, keys, exponentials }, state: { hidden, cell } };
+    const memory = { size: source.length, values, keys, embedded: this.lexical ? embedded : [], exponentials };
+    return { memory, state: { hidden, cell } };
   }
 
   private keysOf(values: readonly Float32Array[]): readonly Float32Array[] {
@@ -245,11 +256,13 @@ export class Network {
     const looks = this.compared(before.map((state) => state.hidden.at(-1)!), memory).map(({ query, scores }) => {
       const own = softmax(scores);
       const weights = pins?.size ? pinned(own, pins) : own;
-      return { query, scores, own, weights, context: this.average(weights, memory) };
+      const context = this.attends ? average(weights, memory.values) : memory.values[0]!;
+      return { query, scores, own, weights, context, attended: average(weights, memory.embedded) };
     });
     const states = before.map(() => ({ hidden: [] as Float32Array[], cell: [] as Float32Array[] }));
     let gates: Gates[] = [];
-    let inputs: Float32Array[][] = embedded.map((each, row) => [each, looks[row]!.context]);
+    const seen = looks.map(({ context, attended }) => (this.lexical ? [context, attended] : [context]));
+    let inputs: Float32Array[][] = embedded.map((each, row) => [each, ...seen[row]!]);
     this.decoderCells.forEach((cell, layer) => {
       const given = this.arithmetic.times(cell.given, inputs, cell.givenBias);
       const own = this.arithmetic.times(cell.own, before.map((state) => [state.hidden[layer]!]), cell.ownBias);
@@ -264,14 +277,18 @@ export class Network {
       gates = turned.map((each) => each.gates);
       inputs = turned.map(({ state }) => [state]);
     });
-    const read = looks.map(({ context }, row) => [inputs[row]![0]!, context, embedded[row]!]);
+    const read = seen.map((each, row) => [inputs[row]![0]!, ...each, embedded[row]!]);
     const readouts = this.tanhs(this.times("readout.weight", read));
     return looks.map((look, row) => ({ ...look, gates: gates[row]!, state: states[row]!, readout: readouts[row]! }));
   }
 
-  /** Logits of all tokens for each readout. */
-  tokenScores(readouts: readonly Float32Array[]): Float32Array[] {
-    return this.arithmetic.times(this.matrixOf(this.outputName), readouts.map((each) => [each]), this.vectorOf("output_bias"));
+  /** Logits of all tokens after each step. */
+  tokenScores(steps: readonly Step[]): Float32Array[] {
+    const { arithmetic } = this;
+    const scores = arithmetic.times(this.matrixOf(this.outputName), steps.map(({ readout }) => [readout]), this.vectorOf("output_bias"));
+    if (!this.lexical) return scores;
+    const votes = arithmetic.times(this.matrixOf(LEXICAL), steps.map(({ attended }) => [attended]), null);
+    return scores.map((each, row) => each.map((score, token) => score + votes[row]![token]!));
   }
 
   /** Query of each state, and its scores over the source. */
@@ -289,15 +306,15 @@ export class Network {
     return queries.map((query) => ({ query, scores: Float64Array.from(memory.keys, (key) => dot(key, query) / by) }));
   }
 
-  private average(weights: Float64Array, memory: Memory): Float32Array {
-    if (!this.attends) return memory.values[0]!;
-    const sum = new Float64Array(this.settings.hidden_size);
-    memory.values.forEach((value, place) => {
-      const weight = weights[place]!;
-      if (weight) for (let k = 0; k < sum.length; k++) sum[k] = sum[k]! + weight * value[k]!;
-    });
-    return new Float32Array(sum);
-  }
+}
+
+function average(weights: Float64Array, vectors: readonly Float32Array[]): Float32Array {
+  const sum = new Float64Array(vectors[0]?.length ?? 0);
+  vectors.forEach((vector, place) => {
+    const weight = weights[place]!;
+    if (weight) for (let k = 0; k < sum.length; k++) sum[k] = sum[k]! + weight * vector[k]!;
+  });
+  return new Float32Array(sum);
 }
 
 function dot(a: Float32Array, b: Float32Array): number {

@@ -107,7 +107,7 @@ export function* searching(
     const candidates: Candidate[] = [];
     const last = living.map(({ ids }) => ids.at(-1) ?? BEGIN);
     const taken = network.steps(last, memory, living.map(({ state }) => state), pins);
-    const scores = network.tokenScores(taken.map(({ readout }) => readout));
+    const scores = network.tokenScores(taken);
     const allowed = (token: number): boolean => (token === UNKNOWN && copies) || (token === END && step > 0);
     for (const [row, from] of living.entries()) {
       const found = forced === undefined
@@ -184,7 +184,7 @@ export function opened(network: Network, { ids, steps }: Hypothesis, count = 8):
     const token = ids[index] ?? END;
     let known: { gain: number; likely: Continuation[] } | undefined;
     const looked = (): { gain: number; likely: Continuation[] } => {
-      const [scores] = network.tokenScores([step.readout]);
+      const [scores] = network.tokenScores([step]);
       const likely = likeliest(network, scores!, count, (each) => each === END && index > 0);
       return { gain: gainOf(network, scores!, token), likely };
     };

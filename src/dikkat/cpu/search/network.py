@@ -90,6 +90,8 @@ class Network(NamedTuple):
         attends: Whether it looks at all positions, and not at the last state of the encoder alone.
         readout: Of state, context and embedding, before its tanh; None for the state itself.
         output: (W, …), with a bias.
+        lexical: (W, e), which is multiplied with the mean of the source's embeddings by the weights of attention and
+            added to the output; they are a part of the context then, its last. None where there is no such output.
     """
 
     source_table: Tensor
@@ -103,6 +105,7 @@ class Network(NamedTuple):
     attends: bool
     readout: Affine | None
     output: Affine
+    lexical: Tensor | None = None
 
     @property
     def hidden(self) -> int:
@@ -208,6 +211,7 @@ class Panels:
             "profile": PROFILES.index(net.compared.profile),
             "features": self._up(len(net.compared.key.weight)),
             "values": len(net.encoder[0]) * own,
+            "lexical": int(net.lexical is not None),
         }
 
     def _tables(self, net: Network) -> None:
@@ -269,11 +273,12 @@ class Panels:
         at, hidden, top = self.sizes, net.hidden, len(net.decoder) - 1
         embedding = _Read("embedding", 0, net.target_table.shape[1], at["embedded"])
         context = _Read("context", 0, net.encoder[0][0].weight_hh.shape[1], at["values"], at["directions"])
+        attended = [_Read("attended", 0, net.source_table.shape[1], at["embedded"])] if at["lexical"] else []
         self._phase(GATHER, LIVE)
         state = _Read("before", top, hidden, at["hidden"])
         self._affine(LIVE, net.compared.query, [state], _Write("query", 0, at["features"]))
         self._phase(ATTEND, LIVE)
-        below = [embedding, context]
+        below = [embedding, context, *attended]
         for layer, each in enumerate(net.decoder):
             own = _Read("before", layer, hidden, at["hidden"])
             inputs, first = self._gates(each.weight_ih, below, input_side=True)
@@ -286,12 +291,28 @@ class Panels:
         if net.readout is not None:
             size = len(net.readout.weight)
             into = _Write("readout", 0, self._up(size), tanh=True)
-            self._affine(LIVE, net.readout, [said, context, embedding], into)
+            self._affine(LIVE, net.readout, [said, context, *attended, embedding], into)
             said = _Read("readout", 0, size, self._up(size))
-        self._affine(LIVE, net.output, [said], None)
+        lexical = [] if net.lexical is None else [(net.lexical, attended)]
+        self._affine(LIVE, net.output, [said], None, lexical)
 
-    def _affine(self, rows: int, affine: Affine, reads: list[_Read], into: _Write | None) -> None:
-        """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked."""
+    def _affine(
+        self,
+        rows: int,
+        affine: Affine,
+        reads: list[_Read],
+        into: _Write | None,
+        beside: Sequence[tuple[Tensor, list[_Read]]] = (),
+    ) -> None:
+        """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked.
+
+        Args:
+            rows: Of the phase.
+            affine: The matrix.
+            reads: What its columns are multiplied with.
+            into: Where the results go.
+            beside: Further matrices, whose products are added.
+        """
         size, lanes = len(affine.weight), self._lanes
         if into is not None:
             panels = _NARROW if self._up(size) // lanes % _NARROW == 0 else self._wide // lanes
@@ -300,14 +321,20 @@ class Panels:
             blocks = -(-size // (_WIDE * lanes))
             panels = -(-size // (blocks * lanes))
         more = blocks * panels * lanes - size
-        packed = self._packed_by(
-            affine.weight, reads, lambda t: pad(t, (0, 0, 0, more)).view(blocks, panels, lanes, -1)
+        matrices = [(affine.weight, reads), *beside]
+        packed = _joined(
+            [
+                self._packed_by(weight, own, lambda t: pad(t, (0, 0, 0, more)).view(blocks, panels, lanes, -1))
+                for weight, own in matrices
+            ],
+            dim=1,
         )
         bias = torch.zeros(size, dtype=self.dtype, device="cpu") if affine.bias is None else affine.bias.detach()
         nothing = 0.0 if into is not None else -torch.inf  # so that no column beyond the last is a token
         biases = pad(bias, (0, more), value=nothing).view(blocks, panels * lanes)
         kind = DENSE if into is not None else RANK
-        self._phase(kind, rows, packed, [(read, (0, panels)) for read in reads], biases, into)
+        every = [(read, (0, panels)) for _, own in matrices for read in own]
+        self._phase(kind, rows, packed, every, biases, into)
 
     def _gates(self, weight: Tensor, reads: list[_Read], *, input_side: bool) -> tuple["_Packed", tuple[int, int]]:
         """One side of a layer's gates, in blocks of a vector of features, with the panels that it makes.

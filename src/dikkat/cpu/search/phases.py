@@ -33,6 +33,7 @@ from dikkat.cpu.engine.vectors import (
     magnitude,
     maximum,
     pointer,
+    spread,
     store,
     store_int16,
 )
@@ -72,8 +73,8 @@ _workplace = workplace_of(SEARCH)
 _GATES, _ENCODER_STATE, _ENCODER_CELL, _FINAL, _FINAL_CELL = (
     _BUFFERS.index(name) for name in ("gates", "encoder_state", "encoder_cell", "final", "final_cell")
 )
-_EMBEDDED_SOURCE, _KEYS, _QUERY, _CONTEXT, _EMBEDDING = (
-    _BUFFERS.index(name) for name in ("embedded_source", "keys", "query", "context", "embedding")
+_EMBEDDED_SOURCE, _KEYS, _QUERY, _CONTEXT, _ATTENDED, _EMBEDDING = (
+    _BUFFERS.index(name) for name in ("embedded_source", "keys", "query", "context", "attended", "embedding")
 )
 _BEFORE, _CELL_BEFORE, _AFTER, _CELL_AFTER = (
     _BUFFERS.index(name) for name in ("before", "cell_before", "after", "cell_after")
@@ -375,7 +376,24 @@ def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> Non
     step = state.step if call.seen != 0 else 0  # without attention the weights are not returned
     place = (step * call.capacity + row) * call.key_row
     weights, context = at(pointer(call.weights, zero), place), at(_buffer(call, _CONTEXT, 0, zero), row * call.values)
-    attend_row(call, 0, number_at(call.next_sentences, row), query, exps, weights, context, zero)
+    b = number_at(call.next_sentences, row)
+    attend_row(call, 0, b, query, exps, weights, context, zero)
+    if call.lexical != 0:
+        _mean_embedding(call, b, weights, at(_buffer(call, _ATTENDED, 0, zero), row * call.embedded), zero)
+
+
+@inlined
+def _mean_embedding(call: Call, b: int, weights: Pointer, into: Pointer, zero: Any) -> None:
+    """Write the weighted sum of a sentence's embeddings."""
+    lanes, size = lanes_of(zero), call.embedded
+    embedded = at(_buffer(call, _EMBEDDED_SOURCE, 0, zero), b * call.longest * size)
+    for c in range(0, size, 2 * lanes):
+        first, second = full(0, zero), full(0, zero)
+        for j in range(number_at(call.seen, b)):
+            first += spread(weights, j) * load(embedded, j * size + c)
+            second += spread(weights, j) * load(embedded, j * size + c + lanes)
+        store(into, c, first)
+        store(into, c + lanes, second)
 
 
 # --- between two phases
@@ -396,7 +414,7 @@ def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero
     state.first += state.tasks
     state.tasks, state.cost = phase.blocks * chunks, 1 + phase.stride * min(rows, CHUNK)
     if phase.kind == ATTEND:
-        state.tasks, state.cost = rows, 1 + call.keys * (call.features + call.values)
+        state.tasks, state.cost = rows, 1 + call.keys * (call.features + call.values + call.lexical * call.embedded)
 
 
 @inlined

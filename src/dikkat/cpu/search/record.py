@@ -21,7 +21,7 @@ SEARCH = Record(
     flags="copies step_ended step_out result_ended",
     whole="""
         phase_count part_count lstm sentences longest positions chunks capacity beam n_best blocks embedded hidden
-        own directions layers encoder_layers readout loop pair profile keys key_row features values
+        own directions layers encoder_layers readout lexical loop pair profile keys key_row features values
     """,
     real="penalty scale folded single most largest",
     regions="block exps",
@@ -29,7 +29,7 @@ SEARCH = Record(
 
 BUFFERS = (
     "embedded_source", "outputs", "outputs_below", "gates", "encoder_state", "encoder_cell", "final", "final_cell",
-    "keys", "before", "cell_before", "after", "cell_after", "embedding", "context", "query", "readout",
+    "keys", "before", "cell_before", "after", "cell_after", "embedding", "context", "attended", "query", "readout",
 )  # fmt: skip
 """The buffers of a search's phases, by the numbers under which the kernel has their addresses."""
 

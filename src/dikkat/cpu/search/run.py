@@ -236,6 +236,7 @@ class Run:
             "cell_after": (layers * lstm, rows * at["hidden"]),
             "embedding": (1, rows * at["embedded"]),
             "context": (1, rows * at["values"]),
+            "attended": (at["lexical"], rows * at["embedded"]),
             "query": (1, rows * at["features"]),
             "readout": (1, rows * at["readout"]),
         }

@@ -56,7 +56,8 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     memory, state = model.encode(source, batch.source_lengths.to(device))
     count, positions = source.shape
     each = torch.arange(count, device=device).repeat_interleave(positions)
-    alone = model.decoder.prepare(memory.value.reshape(count * positions, 1, -1))
+    values = memory.value.reshape(count * positions, 1, -1)
+    alone = model.decoder.prepare(values[..., : model.decoder.key_size], values=values)
     rows = []
     for previous, token in zip(target[:, :-2].unbind(1), target[:, 1:-1].unbind(1), strict=True):
         before = model.select(state, each)

@@ -299,7 +299,9 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
             raise ModelFolderError(f'{path}: "{part}" is missing or not an object. Save the model again')
     try:
         origin = Origin.from_dict(content["origin"]) if "origin" in content else None
-        return Settings.from_dict(content["settings"]), origin, sums, content["version"] == _QUANTIZED
+        # Models from before there was such an output do not name it.
+        settings = Settings.from_dict({"lexical": False} | content["settings"])
+        return settings, origin, sums, content["version"] == _QUANTIZED
     except (SettingsError, ModelFolderError) as error:
         raise ModelFolderError(f"{path}: {error}") from error
 

@@ -94,7 +94,7 @@ def encoder(net: Network, names: Mapping[int, str]) -> bytes:
     source = g.input("source", WHOLE, "sentences", "positions")
     lengths = g.input("lengths", WHOLE, "sentences")
     embedded = g("Gather", g.weight(net.source_table), g("Transpose", source, perm=[1, 0]))
-    below = g("Mul", embedded, g.number(net.scale))
+    below = embeddings = g("Mul", embedded, g.number(net.scale))
     seen = g.within(lengths, source, 1)
     real = g.with_axis(g("Transpose", seen, perm=[1, 0]), 2)
     ends: list[list[str]] = []
@@ -107,12 +107,14 @@ def encoder(net: Network, names: Mapping[int, str]) -> bytes:
         first[0] = g("Tanh", first[0])
     if net.lstm:
         first.append(_bridged(g, net.cell_bridge, [last[1] for last in ends]))
-    values = g("Transpose", below, perm=[1, 0, 2]) if net.attends else g.with_axis(ends[-1][0], 1)
+    encoded = values = g("Transpose", below, perm=[1, 0, 2]) if net.attends else g.with_axis(ends[-1][0], 1)
+    if net.lexical is not None:
+        values = g("Concat", values, g("Transpose", embeddings, perm=[1, 0, 2]), axis=2)
     if not net.attends:
         lengths = g("Expand", g.whole(1), g.sizes(source, 0))
     if net.compared.coverage is not None:
         first.append(g("Expand", g.number(0), g.sizes(values, 0, 1)))
-    outputs = [_side(g, net.compared, net.compared.key, values), values, lengths, *first]
+    outputs = [_side(g, net.compared, net.compared.key, encoded), values, lengths, *first]
     for name, value in zip(["keys", "values", "seen", *states(net)], outputs, strict=True):
         g.output(name, value, _kind(name), *_sizes(net, name, "sentences"))
     return g.model(ENCODER)
@@ -203,7 +205,12 @@ def decoder(net: Network, names: Mapping[int, str]) -> bytes:
     if net.readout is not None:
         said = g("Concat", below, context, embedded, axis=1)
         below = g("Tanh", g.affine(said, *net.readout))
-    scores = g("LogSoftmax", g.affine(below, *net.output), axis=1)
+    scores = g.affine(below, *net.output)
+    if net.lexical is not None:
+        last = g.whole([-net.source_table.shape[1]])
+        attended = g("Slice", context, last, g.whole([2**31 - 1]), g.whole([1]))
+        scores = g("Add", scores, g("MatMul", attended, g.transposed(net.lexical)))
+    scores = g("LogSoftmax", scores, axis=1)
     g.output("log_probabilities", scores, FLOAT, "rows", len(net.output.weight))
     g.output("weights", weights, FLOAT, "rows", "positions")
     after = [g.stacked(list(layers), 1) for layers in zip(*new, strict=True)]

@@ -72,10 +72,15 @@ class TranslationModel(nn.Module):
 
     With $s_t$ the decoder's state, $c_t$ the context and $e_{t-1}$ the previous token's embedding,
 
-    $$ p_t = \mathrm{softmax}(E \tanh(W [s_t; c_t; e_{t-1}] + b) + b') $$
+    $$ p_t = \mathrm{softmax}(E \tanh(W [s_t; c_t; e_{t-1}] + b) + L f_t + b') $$
 
-    Bahdanau, Cho, Bengio (2015), appendix A. The decoder's first state is tanh of a linear map of the encoder's last
-    one, and the first cells of an LSTM are another map of the last cells, which have no bounds.
+    Bahdanau, Cho, Bengio (2015), appendix A. With `lexical`, f_t is the mean of the source's embeddings by the weights
+    of attention, a part of the context, and L f_t what the words that are looked at say of the next one, whatever was
+    written before; without it there is no such term. Nguyen, Chiang, "Improving lexical choice in neural machine
+    translation" (2018), section 4, without its hidden layer.
+
+    The decoder's first state is tanh of a linear map of the encoder's last one, and the first cells of an LSTM are
+    another map of the last cells, which have no bounds.
 
     E are the target embeddings themselves, and those of the source too, with `tied_embeddings` two and three; with
     none they are weights of their own. Press, Wolf, "Using the output embedding to improve language models" (2017).
@@ -107,8 +112,10 @@ class TranslationModel(nn.Module):
 
     def __init__(self, settings: Settings, source_size: int, target_size: int) -> None:
         super().__init__()
+        self.attends = settings.score != "none"
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
         between = settings.dropout if layers > 1 else 0.0
+        context = hidden + embedding if settings.is_lexical() else hidden
         if settings.tied_embeddings != "three":
             self.source_embedding = nn.Embedding(source_size, embedding)
         elif source_size != target_size:
@@ -133,21 +140,25 @@ class TranslationModel(nn.Module):
         self.decoder = (AttentionalLSTM if lstm else AttentionalGRU)(
             embedding,
             hidden,
-            hidden,
+            context,
             _score(settings),
             layers,
             between,
             weight_dropout=settings.attention_dropout,
             coverage=settings.coverage,
+            key_size=hidden,
         )
-        self.readout = nn.Linear(hidden + hidden + embedding, embedding)
+        self.readout = nn.Linear(hidden + context + embedding, embedding)
+        if settings.is_lexical():
+            self.lexical_weight = nn.Parameter(torch.empty(target_size, embedding))
         if settings.tied_embeddings == "none":
             self.output_weight = nn.Parameter(torch.empty(target_size, embedding))
         self.output_bias = nn.Parameter(torch.zeros(target_size))
         self.dropout = nn.Dropout(settings.dropout)
         self.word_dropout = settings.word_dropout
-        self.attends = settings.score != "none"
-        tables = (self._source_table().weight, self.target_embedding.weight, self._output_weight())
+        tables = [self._source_table().weight, self.target_embedding.weight, self._own_output_weight()]
+        if self.is_lexical:
+            tables.append(self.lexical_weight)
         for table in {id(table): table for table in tables}.values():
             # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
             # `_embed` undoes this for the input.
@@ -164,10 +175,13 @@ class TranslationModel(nn.Module):
             The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
             first step.
         """
-        outputs, final = self.encoder(self._embed(self._source_table(), source), lengths)
+        embedded = self._embed(self._source_table(), source)
+        outputs, final = self.encoder(embedded, lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
         looked_at = (outputs, lengths) if self.attends else (states[-1].unsqueeze(1), None)
-        memory = self.decoder.prepare(self.dropout(looked_at[0]), looked_at[1])
+        encoded = self.dropout(looked_at[0])
+        values = torch.cat([encoded, embedded], dim=-1) if self.is_lexical else encoded
+        memory = self.decoder.prepare(encoded, looked_at[1], values)
         first = torch.tanh(self.bridge(states))
         return memory, self.decoder.begin(first if cells is None else (first, self.cell_bridge(cells)), memory)
 
@@ -190,7 +204,7 @@ class TranslationModel(nn.Module):
             batch: N target tokens in all, ends included.
 
         Returns:
-            (N, e): the readout at the real positions alone, sentence after sentence.
+            (N, e), or (N, 2e) with `lexical`: the readout at the real positions alone, sentence after sentence.
         """
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
@@ -244,7 +258,8 @@ class TranslationModel(nn.Module):
             state: From `encode` or the step before.
 
         Returns:
-            The readout (B, e); where the model looked, (B, S), or (B, 1) without attention; the next state.
+            The readout (B, e), or (B, 2e) with `lexical`; where the model looked, (B, S), or (B, 1) without attention;
+            the next state.
         """
         embedded = self._embed(self.target_embedding, previous)
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
@@ -292,18 +307,19 @@ class TranslationModel(nn.Module):
             compared=described.compared(self.decoder),
             attends=self.attends,
             readout=Affine(self.readout.weight, self.readout.bias),
-            output=Affine(self._output_weight(), self.output_bias),
+            output=Affine(self._own_output_weight(), self.output_bias),
+            lexical=self.lexical_weight if self.is_lexical else None,
         )
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
-        """The weight (V, e) and the bias (V,) of the output layer."""
+        """The weight (V, e), or (V, 2e) with `lexical`, and the bias (V,) of the output layer."""
         return self._output_weight(), self.output_bias
 
     def scores(self, features: Tensor) -> Tensor:
         """Apply the output layer.
 
         Args:
-            features: (N, e), from `features` or `step_features`.
+            features: (N, e) or (N, 2e), from `features` or `step_features`.
 
         Returns:
             Unnormalised log-probabilities (N, target tokens).
@@ -331,12 +347,24 @@ class TranslationModel(nn.Module):
 
     def _readout(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:
         features: Tensor = self.dropout(torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1))))
+        if self.is_lexical:
+            attended = contexts[..., self.decoder.key_size :].to(features.dtype)
+            features = torch.cat([features, attended], dim=-1)
         return features
 
     def _source_table(self) -> nn.Embedding:
         return self.source_embedding if hasattr(self, "source_embedding") else self.target_embedding
 
+    @property
+    def is_lexical(self) -> bool:
+        """Whether there is a second output layer, of the source's embeddings."""
+        return self.attends and hasattr(self, "lexical_weight")
+
     def _output_weight(self) -> Tensor:
+        own = self._own_output_weight()
+        return torch.cat([own, self.lexical_weight], dim=1) if self.is_lexical else own
+
+    def _own_output_weight(self) -> Tensor:
         return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
 
 

@@ -19,7 +19,7 @@ SETTINGS = Settings(
     learning_rate=5e-3,
     warmup_steps=50,
     batch_size=64,
-    epochs=3,
+    epochs=2,
 )
 
 

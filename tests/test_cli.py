@@ -82,21 +82,6 @@ def test_a_training_makes_a_model_and_replaces_one(run, pairs, tmp_path):
     assert run("train", "--corpus", pairs, "-o", folder, "--validation", "none", *QUICK)[0] == 0  # replaces it
 
 
-def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_path):
-    folder = tmp_path / "model"
-    options = ["--corpus", pairs, "-o", folder, "--validation", "{share = 0.3}", "--epochs", 1, "--hidden-size", 8]
-    _, err = made(run("train", *options, "--embedding-size", 8))
-    assert re.search(r"^\d+ pairs, \d+ target word forms, \d+% of the words met once: whole words", err, re.MULTILINE)
-    settings = Translator.load(folder).settings
-    assert (settings.min_freq, settings.epochs, settings.hidden_size, settings.batch_size) == (1, 1, 8, 32)
-    assert settings.dropout == 0.4
-    recipe = tmp_path / "own.toml"
-    recipe.write_text(f'corpus = "{pairs}"\nepochs = 1\nhidden_size = 8\nembedding_size = 8\n')
-    _, err = made(run("train", recipe, "-o", folder, "--validation", "{share = 0.3}"))
-    assert "target word forms" not in err
-    assert Translator.load(folder).settings == Settings(epochs=1, hidden_size=8, embedding_size=8)
-
-
 @pytest.mark.filterwarnings("default")  # as outside the tests
 def test_train_on_aligned_files_with_validation_files(run, tmp_path):
     for name, side in (("en", 0), ("fr", 1)):

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
-_SAMPLE = 50_000  # pairs, by which settings are chosen
 _TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
@@ -76,11 +75,7 @@ def train(
     test: TestOption = None,
     **options: Any,
 ) -> None:
-    """Train a translator on sentence pairs and save it as a model folder.
-
-    Without a recipe, settings that are not given follow from the corpus, in place of some defaults below: from its
-    pairs, and from how many of its words occur once. A line says which, and how long it will take.
-    """
+    """Train a translator on sentence pairs and save it as a model folder."""
     values = given({"corpus": corpus, "validation": validation, "test": test, **options})
     check_together(values)
     check_writable(output)  # before the work, not after it
@@ -88,8 +83,6 @@ def train(
     plan = _plan(recipe, values, folder, resume=resume)
     with _interruptible(output, folder), naming_options():
         learnt, judged = plan.data()
-        if recipe is None and not resume:
-            plan = _suited(plan, values, learnt, validated=judged is not None)
         result = _train(plan, learnt, judged, output, folder, resume=resume)
         _finish(result, plan, output)
 
@@ -123,19 +116,6 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
     plan = Recipe.load(recipe) if recipe else Recipe()
     with naming_options():
         return plan.with_values(values)
-
-
-def _suited(plan: "Recipe", values: dict[str, Any], learnt: Any, *, validated: bool) -> "Recipe":
-    """The plan with settings that suit its corpus, where they are not given; a line says why."""
-    from dikkat.translation.training.suited import Corpus, reason, suited
-    from dikkat.translation.training.train import evenly
-
-    sample, interval = evenly(learnt, _SAMPLE)
-    corpus = Corpus(sample, interval * len(sample))
-    chosen = {name: getattr(plan.settings, name) for name in values if name in Settings.options()}
-    settings = suited(corpus, chosen, validated=validated)
-    _say(reason(corpus, settings))
-    return replace(plan, settings=settings)
 
 
 def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool) -> "Training":

@@ -46,7 +46,7 @@ _HELP = {
         "coverage": "Whether attention also knows how much each source word was looked at before, which repeats and "
         "forgets less in long sentences. Slower.",
         "lexical": "Whether the source words that are looked at also say directly which word comes next, so that rare "
-        "words are learnt sooner. Slower by about a quarter; without attention it has no effect.",
+        "words are learnt sooner. Slower by about a third; without attention it has no effect.",
         "tied_embeddings": "Which tables of word vectors are one: none, two (what the decoder reads and writes) or "
         "three (the encoder's too, with one vocabulary for both languages; for related languages).",
     },

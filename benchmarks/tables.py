@@ -119,10 +119,6 @@ def _models(runs: list[Run]) -> Iterable[Row]:
             lengths = found["window"]["by length"]
             each = ", ".join(f"{1000 * lengths[keys]['seconds']['median']:.0f}" for keys in lengths)
             yield [f"… alone, of {', '.join(f'{int(keys):,}' for keys in lengths)} keys, ms", each]
-        elif run.name == "ragged":
-            for name, of in run.results.items():
-                for other, ratio in of["times as quick as"].items():
-                    yield [f"sequences end to end, {name}, forward and backward, beside {other}", _quicker(ratio)]
         elif run.name == "recording-layer":
             yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _longer(found["ratio"])]
             share = found["growth of memory, bytes"] / found["bytes of all maps"]
@@ -339,7 +335,6 @@ TABLES = [
         "models",
         (
             "pairs",
-            "ragged",
             "recording-layer",
             "recording-generate",
             "recording-timestamps",

@@ -465,7 +465,8 @@ class _Pool(torch.autograd.Function):
         of_scores = shares * of_total[bag]
         of_rows = torch.zeros_like(rows, memory_format=torch.contiguous_format) if needs_rows else None
         parts = list(blocks(rows, rows.shape[1]))
-        ends = bag[torch.tensor([(each.start, each.stop - 1) for each in parts], dtype=torch.int64)].tolist()
+        edges = [(each.start, each.stop - 1) for each in parts]
+        ends = bag[torch.tensor(edges, dtype=torch.int64, device=bag.device)].tolist()
         for block, (first, last) in zip(parts, ends, strict=True):
             part, own, weight = rows[block].to(weights.dtype), bag[block], weights[block]
             if first == last:  # of one bag, as most blocks are of bags that are large

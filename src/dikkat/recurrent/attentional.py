@@ -310,7 +310,7 @@ class AttentionalGRU(_Attentional):
         weight_dropout: Probability with which an attention weight is dropped, in training only.
         coverage: Whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
             operations, slower than the one operation. The state before the first step is then what `begin` makes.
-        key_size: Features of what keys are made of; None for those of the values, which it is then made of.
+        key_size: Features of `encoded` in `prepare`, from which keys are made; None for `context_size`.
 
     Raises:
         ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.

@@ -35,6 +35,7 @@ from dikkat.translation.data.store import Store
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.text.tokenizer import END
+from dikkat.translation.training import suited
 from dikkat.translation.training.train import train as train_translator
 from translation.conftest import PAIRS, TINY, tell_bfloat16
 
@@ -80,6 +81,21 @@ def test_a_training_makes_a_model_and_replaces_one(run, pairs, tmp_path):
     settings = Translator.load(folder).settings
     assert (settings.score, settings.hidden_size, settings.epochs, settings.min_freq) == ("dot", 8, 1, 1)
     assert run("train", "--corpus", pairs, "-o", folder, "--validation", "none", *QUICK)[0] == 0  # replaces it
+
+
+def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_path):
+    folder = tmp_path / "model"
+    options = ["--corpus", pairs, "-o", folder, "--validation", "{share = 0.3}", "--epochs", 1, "--hidden-size", 8]
+    _, err = made(run("train", *options, "--embedding-size", 8))
+    assert re.search(r"^\d+ pairs, \d+ target word forms, \d+% of the words met once: whole words", err, re.MULTILINE)
+    settings = Translator.load(folder).settings
+    assert (settings.min_freq, settings.epochs, settings.hidden_size, settings.batch_size) == (1, 1, 8, 32)
+    assert settings.dropout == 0.4
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(f'corpus = "{pairs}"\nepochs = 1\nhidden_size = 8\nembedding_size = 8\n')
+    _, err = made(run("train", recipe, "-o", folder, "--validation", "{share = 0.3}"))
+    assert "target word forms" not in err
+    assert Translator.load(folder).settings == Settings(epochs=1, hidden_size=8, embedding_size=8)
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
@@ -725,6 +741,7 @@ def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, mon
         if model.training and sum(steps) == after:
             signal.raise_signal(signal.SIGINT)
 
+    monkeypatch.setattr(suited, "_minutes", lambda *_: "")  # which takes steps too
     run_before(monkeypatch, TranslationModel, "loss", interrupted)
     folder = tmp_path / "a model"
     status, _, err = run("train", *recipe, "-o", folder)
@@ -788,6 +805,7 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, tm
         if sum(steps) == 5:
             torch.empty(2**60)
 
+    monkeypatch.setattr(suited, "_minutes", lambda *_: "")  # which takes steps too
     run_before(monkeypatch, TranslationModel, "loss", demanding)
     options = [*BOOK, *QUICK, "--epochs", 9, "--batch-size", 2]
     status, out, err = run("train", "-o", tmp_path / "model", *options)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
+_SAMPLE = 50_000  # pairs, by which settings are chosen
 _TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
@@ -75,7 +76,11 @@ def train(
     test: TestOption = None,
     **options: Any,
 ) -> None:
-    """Train a translator on sentence pairs and save it as a model folder."""
+    """Train a translator on sentence pairs and save it as a model folder.
+
+    Without a recipe, settings that are not given follow from the corpus, in place of some defaults below: from its
+    pairs, and from how many of its words occur once. A line says which, and how long it will take.
+    """
     values = given({"corpus": corpus, "validation": validation, "test": test, **options})
     check_together(values)
     check_writable(output)  # before the work, not after it
@@ -83,7 +88,10 @@ def train(
     plan = _plan(recipe, values, folder, resume=resume)
     with _interruptible(output, folder), naming_options():
         learnt, judged = plan.data()
-        result = _train(plan, learnt, judged, output, folder, resume=resume)
+        why = ""
+        if recipe is None and not resume:
+            plan, why = _suited(plan, values, learnt, validated=judged is not None)
+        result = _train(plan, learnt, judged, output, folder, resume=resume, why=why)
         _finish(result, plan, output)
 
 
@@ -118,9 +126,28 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
         return plan.with_values(values)
 
 
-def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool) -> "Training":
+def _suited(plan: "Recipe", values: dict[str, Any], learnt: Any, *, validated: bool) -> tuple["Recipe", str]:
+    """The plan with settings that suit its corpus, where they are not given; and the reason, in one line."""
+    from dikkat.translation.training.suited import Sample, reason, suited
+    from dikkat.translation.training.train import evenly
+
+    sample = Sample.of(*evenly(learnt, _SAMPLE))
+    chosen = {name: getattr(plan.settings, name) for name in values if name in Settings.options()}
+    settings = suited(sample, chosen, validated=validated)
+    return replace(plan, settings=settings), reason(sample, settings)
+
+
+def _train(
+    plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool, why: str
+) -> "Training":
+    """The training; `why` is said once everything is checked, so that an error comes alone."""
     from dikkat.translation.training.results import TrainingError
     from dikkat.translation.training.train import train as train_translator
+
+    def begin(place: Path) -> None:
+        plan.save(place / RECIPE)
+        if why:
+            _say(why)
 
     try:
         return train_translator(
@@ -129,7 +156,7 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
             judged,
             folder=folder,
             resume=resume,
-            on_begin=lambda place: plan.save(place / RECIPE),
+            on_begin=begin,
             tell=_say,
         )
     except TrainingError as error:

@@ -1,0 +1,58 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dikkat.translation import Settings
+from dikkat.translation.training.suited import Sample, reason, suited
+
+EVERY = [("the man eats", "l'homme mange"), ("the cat sleeps", "le chat dort")]
+
+
+def corpus(pairs, *, rare=False):
+    """Of so many pairs: each word many times, or with a word of its own in each."""
+    lines = [each for _ in range(200) for each in EVERY]
+    return Sample(
+        [(source, f"{target} w{place}" if rare else target) for place, (source, target) in enumerate(lines)], pairs
+    )
+
+
+def test_words_are_cut_where_many_occur_once():
+    # l ' homme mange w0, le chat dort w1: of 9 words 2 are met once.
+    assert corpus(3_000, rare=True).once == pytest.approx(2 / 9)
+    assert corpus(3_000).once == 0
+    assert suited(corpus(3_000), {}).tokenizer == "word"
+    assert suited(corpus(3_000, rare=True), {}).tokenizer == "bpe"
+    assert suited(corpus(10_000), {}).tokenizer == "bpe"  # there rare words can be learnt by their parts
+    assert suited(corpus(100, rare=True), {}).tokenizer == "word"  # too few to learn parts from
+
+
+def test_a_small_corpus_takes_more_epochs_and_every_word():
+    few = suited(corpus(100), {})
+    assert (few.min_freq, few.epochs) == (1, 200)
+    assert suited(corpus(1), {}).epochs == 200
+    more = suited(corpus(3_000), {})
+    assert (more.min_freq, more.epochs, more.hidden_size) == (2, 30, 256)
+    assert suited(corpus(30_000), {}).hidden_size == 512
+
+
+@given(st.integers(1, 10**7), st.booleans(), st.booleans())
+def test_what_is_given_stays_whatever_the_corpus(pairs, rare, validated):
+    chosen = {"dropout": 0.07, "epochs": 3, "tokenizer": "word", "batch_tokens": 900}
+    settings = suited(corpus(pairs, rare=rare), chosen, validated=validated)
+    assert {name: getattr(settings, name) for name in chosen} == chosen
+    if validated:
+        assert settings.average <= settings.epochs
+    else:
+        assert (settings.criterion, settings.average) == ("loss", 1)
+
+
+def test_the_reason_is_one_line_with_the_minutes():
+    settings = Settings(hidden_size=8, embedding_size=8, epochs=7)
+    line = reason(corpus(3_000), settings)
+    assert "\n" not in line
+    assert line.startswith("3,000 pairs, 7 target word forms, 0% of the words met once: whole words, hidden_size 8,")
+    assert "up to 7 epochs; less than a minute on this machine" in line
+    slow = reason(corpus(9_000_000), settings)
+    assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1

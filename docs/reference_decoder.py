@@ -13,8 +13,8 @@ decoder.weight_ih_l0 (G h, e + c), embedding, then context, above (G h, h), .wei
 decoder.score.W_q.weight, .W_k.weight (h, h), .w_v.weight (1, h) of an additive score, W_q of a bilinear one;
 readout.weight (e, h + c + e), state, context, embedding, then tanh, .bias (e,); output_weight (tokens, e) where none
 is tied, else the target's; output_bias (tokens,). A step: context from the state before, cells, readout, scores.
-The context is c = h numbers; with lexical_weight (tokens, e) it is h + e, the mean of the source's embeddings behind
-that of its states, and lexical_weight times the former is added to the scores.
+The context is c = h numbers; with lexical.weight (e, e) it is h + e, the mean of the source's embeddings behind that of
+its states, and lexical.weight times the former is added to the readout, after its tanh.
 """
 
 import json
@@ -161,7 +161,7 @@ class Decoder:
         if self.lstm:
             cells = [self.times("cell_bridge.weight", c) + self.weights["cell_bridge.bias"] for c in cells]
         keys, ids, total, token = self.keys(encoded), [], 0.0, BEGIN
-        values = [encoded, embeddings] if "lexical_weight" in self.weights else [encoded]
+        values = [encoded, embeddings] if "lexical.weight" in self.weights else [encoded]
         most = most or min(2 * len(source) + 10, len(source) + 50)
         while len(ids) < most:
             embedded = self.embedding("target_embedding", token)
@@ -171,10 +171,10 @@ class Decoder:
                 states[layer], cells[layer] = self.cell("decoder.", f"l{layer}", inputs, states[layer], cells[layer])
                 inputs = [states[layer]]
             said = np.tanh(self.times("readout.weight", states[-1], *contexts, embedded) + self.weights["readout.bias"])
+            if len(contexts) == 2:
+                said += self.times("lexical.weight", contexts[1])
             output = "output_weight" if "output_weight" in self.weights else "target_embedding.weight"
             scores = (self.times(output, said) + self.weights["output_bias"]).astype(np.float64)
-            if len(contexts) == 2:
-                scores += self.times("lexical_weight", contexts[1])
             log_sum = scores.max() + math.log(np.exp(scores - scores.max()).sum())
             scores[[PAD, BEGIN]] = -np.inf
             if UNKNOWN not in source:

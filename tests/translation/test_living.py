@@ -55,7 +55,7 @@ def untrained(kind, changes):
         for parameter in model.parameters():
             parameter.mul_(2)  # so that scores lie apart
         if model.is_lexical:
-            model.lexical_weight.mul_(0.2)  # what it is multiplied with has no bounds
+            model.lexical.weight.mul_(0.2)  # what it is multiplied with has no bounds
     return Translator(model, settings, source, target)
 
 

@@ -55,20 +55,23 @@ def test_the_loss_is_the_cross_entropy_of_the_scores_and_the_tied_table_gets_bot
 def test_features_are_what_the_scores_are_made_of():
     model, batch = make(), collate(PAIRS)
     features = model.features(batch)
-    assert features.shape == (10, 12)
-    scores = features[:, :6] @ model.target_embedding.weight.T + features[:, 6:] @ model.lexical_weight.T
+    assert features.shape == (10, 6)
+    scores = features @ model.target_embedding.weight.T
     torch.testing.assert_close(scores + model.output_bias, model(batch))
-    assert make(lexical=False).features(batch).shape == (10, 6)
 
 
 def test_a_word_votes_by_its_embedding_and_its_weight():
     model, source, lengths = make(), torch.tensor([[7, 8, 9], [8, 5, 0]]), torch.tensor([3, 2])
     with torch.no_grad():
         memory, state = model.encode(source, lengths)
-        features, weights, _ = model.step_features(torch.tensor([BEGIN, BEGIN]), memory, state)
+        before = torch.tensor([BEGIN, BEGIN])
+        features, weights, _ = model.step_features(before, memory, state)
+        votes = model.lexical.weight.clone()
+        model.lexical.weight.zero_()
+        without, _, _ = model.step_features(before, memory, state)
         embedded = model.source_embedding(source) * 6**0.5
     wanted = torch.stack([sum(w * e for w, e in zip(*row, strict=True)) for row in zip(weights, embedded, strict=True)])
-    torch.testing.assert_close(features[:, 6:], wanted)
+    torch.testing.assert_close(features - without, wanted @ votes.T)
 
 
 def test_states_are_float32_under_autocast_and_the_products_are_not(monkeypatch):

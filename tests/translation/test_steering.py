@@ -62,7 +62,8 @@ def test_a_pinned_weight_gives_the_context_and_the_state_that_pytorch_s_cells_gi
         context = weights @ memory.value[0]
         out, after = cells(torch.cat([embedded, context]).view(1, 1, -1), state)
         readout = torch.tanh(model.readout(torch.cat([out.view(-1), context, embedded])))
-        scores = readout @ model.target_embedding.weight.T + context[6:] @ model.lexical_weight.T + model.output_bias
+        readout = readout + model.lexical.weight @ context[6:]
+        scores = readout @ model.target_embedding.weight.T + model.output_bias
         scores = F.log_softmax(scores, 0)
         expected, _, _ = model.step(torch.tensor([6]), memory, after)
 

@@ -48,7 +48,7 @@ export interface Step {
   readonly own: Float64Array;
   readonly weights: Float64Array;
   readonly context: Float32Array;
-  /** Weighted mean of the source's embeddings; empty where there is no lexical output. */
+  /** Weighted mean of the source's embeddings; empty where they add nothing. */
   readonly attended: Float32Array;
   readonly gates: Gates;
   readonly state: State;
@@ -58,8 +58,8 @@ export interface Step {
 /** Gates of the top layer by name, with the candidate. */
 export type Gates = Readonly<Record<string, Float32Array>>;
 
-/** Weights of the output of source words. */
-const LEXICAL = "lexical_weight";
+/** Weights of what source words add to the readout. */
+const LEXICAL = "lexical.weight";
 const ATTENDING = ["additive", "dot", "scaled_dot", "bilinear"];
 
 /** Words encoded between two yields. */
@@ -279,16 +279,16 @@ export class Network {
     });
     const read = seen.map((each, row) => [inputs[row]![0]!, ...each, embedded[row]!]);
     const readouts = this.tanhs(this.times("readout.weight", read));
+    if (this.lexical) {
+      const votes = this.times(LEXICAL, looks.map(({ attended }) => [attended]));
+      readouts.forEach((each, row) => votes[row]!.forEach((vote, k) => (each[k] = each[k]! + vote)));
+    }
     return looks.map((look, row) => ({ ...look, gates: gates[row]!, state: states[row]!, readout: readouts[row]! }));
   }
 
   /** Logits of all tokens after each step. */
   tokenScores(steps: readonly Step[]): Float32Array[] {
-    const { arithmetic } = this;
-    const scores = arithmetic.times(this.matrixOf(this.outputName), steps.map(({ readout }) => [readout]), this.vectorOf("output_bias"));
-    if (!this.lexical) return scores;
-    const votes = arithmetic.times(this.matrixOf(LEXICAL), steps.map(({ attended }) => [attended]), null);
-    return scores.map((each, row) => each.map((score, token) => score + votes[row]![token]!));
+    return this.arithmetic.times(this.matrixOf(this.outputName), steps.map(({ readout }) => [readout]), this.vectorOf("output_bias"));
   }
 
   /** Query of each state, and its scores over the source. */

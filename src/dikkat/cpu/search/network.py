@@ -90,8 +90,8 @@ class Network(NamedTuple):
         attends: Whether it looks at all positions, and not at the last state of the encoder alone.
         readout: Of state, context and embedding, before its tanh; None for the state itself.
         output: (W, …), with a bias.
-        lexical: (W, e), which is multiplied with the mean of the source's embeddings by the weights of attention and
-            added to the output; they are a part of the context then, its last. None where there is no such output.
+        lexical: (e, e), which is multiplied with the mean of the source's embeddings by the weights of attention and
+            added to the readout; that mean is a part of the context then, its last. None where there is none.
     """
 
     source_table: Tensor
@@ -141,6 +141,7 @@ class _Write(NamedTuple):
     layer: int
     step: int
     tanh: bool = False
+    adds: bool = False
 
 
 class Panels:
@@ -292,18 +293,12 @@ class Panels:
             size = len(net.readout.weight)
             into = _Write("readout", 0, self._up(size), tanh=True)
             self._affine(LIVE, net.readout, [said, context, *attended, embedding], into)
+            if net.lexical is not None:
+                self._affine(LIVE, Affine(net.lexical), attended, into._replace(tanh=False, adds=True))
             said = _Read("readout", 0, size, self._up(size))
-        lexical = [] if net.lexical is None else [(net.lexical, attended)]
-        self._affine(LIVE, net.output, [said], None, lexical)
+        self._affine(LIVE, net.output, [said], None)
 
-    def _affine(
-        self,
-        rows: int,
-        affine: Affine,
-        reads: list[_Read],
-        into: _Write | None,
-        beside: Sequence[tuple[Tensor, list[_Read]]] = (),
-    ) -> None:
+    def _affine(self, rows: int, affine: Affine, reads: list[_Read], into: _Write | None) -> None:
         """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked.
 
         Args:
@@ -311,7 +306,6 @@ class Panels:
             affine: The matrix.
             reads: What its columns are multiplied with.
             into: Where the results go.
-            beside: Further matrices, whose products are added.
         """
         size, lanes = len(affine.weight), self._lanes
         if into is not None:
@@ -321,20 +315,14 @@ class Panels:
             blocks = -(-size // (_WIDE * lanes))
             panels = -(-size // (blocks * lanes))
         more = blocks * panels * lanes - size
-        matrices = [(affine.weight, reads), *beside]
-        packed = _joined(
-            [
-                self._packed_by(weight, own, lambda t: pad(t, (0, 0, 0, more)).view(blocks, panels, lanes, -1))
-                for weight, own in matrices
-            ],
-            dim=1,
+        packed = self._packed_by(
+            affine.weight, reads, lambda t: pad(t, (0, 0, 0, more)).view(blocks, panels, lanes, -1)
         )
         bias = torch.zeros(size, dtype=self.dtype, device="cpu") if affine.bias is None else affine.bias.detach()
         nothing = 0.0 if into is not None else -torch.inf  # so that no column beyond the last is a token
         biases = pad(bias, (0, more), value=nothing).view(blocks, panels * lanes)
         kind = DENSE if into is not None else RANK
-        every = [(read, (0, panels)) for _, own in matrices for read in own]
-        self._phase(kind, rows, packed, every, biases, into)
+        self._phase(kind, rows, packed, [(read, (0, panels)) for read in reads], biases, into)
 
     def _gates(self, weight: Tensor, reads: list[_Read], *, input_side: bool) -> tuple["_Packed", tuple[int, int]]:
         """One side of a layer's gates, in blocks of a vector of features, with the panels that it makes.
@@ -402,7 +390,7 @@ class Panels:
         phase = dict.fromkeys(PHASE.names or (), 0) | {"kind": kind, "rows": rows, "blocks": 1, "layer": layer}
         if into is not None:
             phase |= {"out": BUFFERS.index(into.buffer), "out_layer": into.layer, "out_step": into.step}
-            phase["tanh"] = int(into.tanh)
+            phase |= {"tanh": int(into.tanh), "adds": int(into.adds)}
         if packed is not None and biases is not None:
             biases = biases.flatten(1).contiguous()
             phase |= {"blocks": len(biases), "panels": biases.shape[1] // self._lanes}

@@ -246,7 +246,7 @@ def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -
 
 @inlined
 def _write(call: Call, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any) -> None:
-    """Write a block's rows, or their tanh, to the phase's output."""
+    """Write a block's rows, or their tanh, to the phase's output, or add them to what is there."""
     wide = phase.panels * lanes_of(zero)
     into = _buffer(call, phase.out, phase.out_layer, zero)
     for i in range(rows):
@@ -254,6 +254,9 @@ def _write(call: Call, phase: Phase, block: int, first: int, rows: int, results:
         if phase.tanh:
             for c in range(0, wide, lanes_of(zero)):
                 store(place, c, tanh(load(results, i * wide + c), zero))
+        elif phase.adds:
+            for c in range(0, wide, lanes_of(zero)):
+                store(place, c, load(place, c) + load(results, i * wide + c))
         else:
             copy_vectors(at(results, i * wide), place, wide, zero)
 

@@ -40,7 +40,7 @@ POSITIONS, SENTENCES, LIVE = range(3)
 
 _PHASE = (
     "kind", "rows", "blocks", "panels", "weight", "stride", "scales", "scale_stride", "bias", "part", "parts", "tanh",
-    "out", "out_layer", "out_step", "layer",
+    "adds", "out", "out_layer", "out_step", "layer",
 )  # fmt: skip
 PHASE = np.dtype([(name, np.int64) for name in _PHASE])
 """A phase: a matrix in blocks of so many panels, with what is read and where the results go.

@@ -205,12 +205,11 @@ def decoder(net: Network, names: Mapping[int, str]) -> bytes:
     if net.readout is not None:
         said = g("Concat", below, context, embedded, axis=1)
         below = g("Tanh", g.affine(said, *net.readout))
-    scores = g.affine(below, *net.output)
     if net.lexical is not None:
         last = g.whole([-net.source_table.shape[1]])
         attended = g("Slice", context, last, g.whole([2**31 - 1]), g.whole([1]))
-        scores = g("Add", scores, g("MatMul", attended, g.transposed(net.lexical)))
-    scores = g("LogSoftmax", scores, axis=1)
+        below = g("Add", below, g("MatMul", attended, g.transposed(net.lexical)))
+    scores = g("LogSoftmax", g.affine(below, *net.output), axis=1)
     g.output("log_probabilities", scores, FLOAT, "rows", len(net.output.weight))
     g.output("weights", weights, FLOAT, "rows", "positions")
     after = [g.stacked(list(layers), 1) for layers in zip(*new, strict=True)]

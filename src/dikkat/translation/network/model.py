@@ -72,12 +72,12 @@ class TranslationModel(nn.Module):
 
     With $s_t$ the decoder's state, $c_t$ the context and $e_{t-1}$ the previous token's embedding,
 
-    $$ p_t = \mathrm{softmax}(E \tanh(W [s_t; c_t; e_{t-1}] + b) + L f_t + b') $$
+    $$ p_t = \mathrm{softmax}(E (\tanh(W [s_t; c_t; e_{t-1}] + b) + M f_t) + b') $$
 
     Bahdanau, Cho, Bengio (2015), appendix A. With `lexical`, f_t is the mean of the source's embeddings by the weights
-    of attention, a part of the context, and L f_t what the words that are looked at say of the next one, whatever was
+    of attention, a part of the context, and E M f_t what the words that are looked at say of the next one, whatever was
     written before; without it there is no such term. Nguyen, Chiang, "Improving lexical choice in neural machine
-    translation" (2018), section 4, without its hidden layer.
+    translation" (2018), section 4, with a matrix M of e × e in place of its hidden layer and its output weights.
 
     The decoder's first state is tanh of a linear map of the encoder's last one, and the first cells of an LSTM are
     another map of the last cells, which have no bounds.
@@ -150,15 +150,13 @@ class TranslationModel(nn.Module):
         )
         self.readout = nn.Linear(hidden + context + embedding, embedding)
         if settings.is_lexical():
-            self.lexical_weight = nn.Parameter(torch.empty(target_size, embedding))
+            self.lexical = nn.Linear(embedding, embedding, bias=False)
         if settings.tied_embeddings == "none":
             self.output_weight = nn.Parameter(torch.empty(target_size, embedding))
         self.output_bias = nn.Parameter(torch.zeros(target_size))
         self.dropout = nn.Dropout(settings.dropout)
         self.word_dropout = settings.word_dropout
-        tables = [self._source_table().weight, self.target_embedding.weight, self._own_output_weight()]
-        if self.is_lexical:
-            tables.append(self.lexical_weight)
+        tables = [self._source_table().weight, self.target_embedding.weight, self._output_weight()]
         for table in {id(table): table for table in tables}.values():
             # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
             # `_embed` undoes this for the input.
@@ -204,7 +202,7 @@ class TranslationModel(nn.Module):
             batch: N target tokens in all, ends included.
 
         Returns:
-            (N, e), or (N, 2e) with `lexical`: the readout at the real positions alone, sentence after sentence.
+            (N, e): the readout at the real positions alone, sentence after sentence.
         """
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
@@ -258,8 +256,7 @@ class TranslationModel(nn.Module):
             state: From `encode` or the step before.
 
         Returns:
-            The readout (B, e), or (B, 2e) with `lexical`; where the model looked, (B, S), or (B, 1) without attention;
-            the next state.
+            The readout (B, e); where the model looked, (B, S), or (B, 1) without attention; the next state.
         """
         embedded = self._embed(self.target_embedding, previous)
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
@@ -307,19 +304,19 @@ class TranslationModel(nn.Module):
             compared=described.compared(self.decoder),
             attends=self.attends,
             readout=Affine(self.readout.weight, self.readout.bias),
-            output=Affine(self._own_output_weight(), self.output_bias),
-            lexical=self.lexical_weight if self.is_lexical else None,
+            output=Affine(self._output_weight(), self.output_bias),
+            lexical=self.lexical.weight if self.is_lexical else None,
         )
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
-        """The weight (V, e), or (V, 2e) with `lexical`, and the bias (V,) of the output layer."""
+        """The weight (V, e) and the bias (V,) of the output layer."""
         return self._output_weight(), self.output_bias
 
     def scores(self, features: Tensor) -> Tensor:
         """Apply the output layer.
 
         Args:
-            features: (N, e) or (N, 2e), from `features` or `step_features`.
+            features: (N, e), from `features` or `step_features`.
 
         Returns:
             Unnormalised log-probabilities (N, target tokens).
@@ -349,7 +346,7 @@ class TranslationModel(nn.Module):
         features: Tensor = self.dropout(torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1))))
         if self.is_lexical:
             attended = contexts[..., self.decoder.key_size :].to(features.dtype)
-            features = torch.cat([features, attended], dim=-1)
+            features = features + self.lexical(attended)
         return features
 
     def _source_table(self) -> nn.Embedding:
@@ -357,14 +354,10 @@ class TranslationModel(nn.Module):
 
     @property
     def is_lexical(self) -> bool:
-        """Whether there is a second output layer, of the source's embeddings."""
-        return self.attends and hasattr(self, "lexical_weight")
+        """Whether the source's embeddings are a part of the context, and of the readout."""
+        return hasattr(self, "lexical")
 
     def _output_weight(self) -> Tensor:
-        own = self._own_output_weight()
-        return torch.cat([own, self.lexical_weight], dim=1) if self.is_lexical else own
-
-    def _own_output_weight(self) -> Tensor:
         return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
 
 

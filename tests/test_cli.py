@@ -98,6 +98,14 @@ def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_pa
     assert Translator.load(folder).settings == Settings(epochs=1, hidden_size=8, embedding_size=8)
 
 
+@pytest.mark.parametrize(("found", "told"), [([0], ": numbers 1\n"), ([1, 3], ": numbers 2, 4\n"), ([1, 3, 5], "")])
+def test_misaligned_pairs_are_told_unless_there_are_too_many(run, pairs, tmp_path, monkeypatch, found, told):
+    monkeypatch.setattr(Translator, "misaligned", lambda _, pairs: found if len(pairs) == len(PAIRS) else None)
+    _, err = made(run("train", "--corpus", pairs, "-o", tmp_path / "model", "--validation", "{share = 0.3}", *QUICK))
+    assert told in err
+    assert ("may be misaligned" in err) == bool(told)
+
+
 @pytest.mark.filterwarnings("default")  # as outside the tests
 def test_train_on_aligned_files_with_validation_files(run, tmp_path):
     for name, side in (("en", 0), ("fr", 1)):

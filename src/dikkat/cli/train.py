@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
-_SAMPLE = 50_000  # pairs, by which settings are chosen
+_SAMPLE = 50_000  # pairs, by which settings are chosen, and of which the misaligned ones are said
+_MISALIGNED = 0.25  # share of them, above which the model has learnt too little to tell
+_SHOWN = 20  # of their numbers
 _TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
@@ -190,7 +192,23 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
         scores = _score(translator, list(plan.test.open("test")))
         replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
     if _leads():
+        _warn_of_misaligned(translator, plan)
         suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
+
+
+def _warn_of_misaligned(translator: Translator, plan: "Recipe") -> None:
+    """Say which pairs of the corpus do not seem to belong together, where the model has learnt enough to tell."""
+    from dikkat.translation.training.train import evenly
+
+    assert plan.corpus is not None
+    pairs, interval = evenly(plan.corpus.open("training"), _SAMPLE)
+    found = [interval * place + 1 for place in translator.misaligned(pairs)]
+    if 0 < len(found) <= _MISALIGNED * len(pairs):
+        shown = ", ".join(f"{number:,}" for number in found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        _say(
+            f"{len(found):,} of {len(pairs):,} pairs may be misaligned, since another sentence says more of their "
+            f"translations: numbers {shown}"
+        )
 
 
 def _stopped_early(result: "Training", settings: Settings) -> str | None:

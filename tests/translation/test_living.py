@@ -4,6 +4,7 @@ import base64
 import gzip
 import importlib.util
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from dikkat.show.living import bundle
 from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
+from dikkat.translation.text.tokenizer import END
 
 _ROOT = Path(__file__).parents[2]
 _NODE = shutil.which("node")
@@ -118,6 +120,19 @@ def test_every_network_that_can_be_exported_is_computed(name, tmp_path):
     # Untrained, it finds many continuations nearly alike, between which a last bit decides.
     compare(translator, tmp_path / "page.html", sentences, 1, 1, False, others=1)
     compare(translator, tmp_path / "page.html", sentences, 4, 2, False, others=4)
+
+
+@needs_node
+def test_words_vote_by_their_weights_and_embeddings(translator, page):
+    model = translator.model
+    for sentence in ("I lost.", "The man is calm."):
+        [found] = in_node(page, [{"text": sentence, "options": {"votes": True}}])[0]["best"]
+        table = model.source_embedding.weight
+        read = table[translator.source_tokenizer.encode(sentence).ids] * math.sqrt(table.shape[1])
+        votes = model.target_embedding.weight[[*found["ids"], END]] @ model.lexical.weight @ read.T
+        wanted = (torch.tensor(found["weights"]) * votes).detach()
+        assert wanted.abs().max() > 0.5
+        np.testing.assert_allclose(found["votes"], wanted, atol=0.02 * float(wanted.abs().max()))
 
 
 @needs_node

@@ -18,6 +18,8 @@ for (const { text, options = {}, plain = false, chosen } of asked) {
     const own = { ...DEFAULT, ...options, chosen: chosen ? { tokens: chosen.tokens ?? [], pins } : NOTHING };
     const started = performance.now();
     const best = translator.translate(text, own);
+    const { network } = translator;
+    const votes = (each) => each.steps.map((step) => [...network.votes(each.sourceIds, step.weights, step.token)]);
     const seconds = (performance.now() - started) / 1000;
     found.push({
       seconds,
@@ -26,6 +28,7 @@ for (const { text, options = {}, plain = false, chosen } of asked) {
       best: best.map((each) => ({
         ids: each.ids, target: each.target, score: each.score, finished: each.finished,
         tokens: each.targetTokens, weights: options.light ? [] : each.steps.map((step) => [...step.weights]),
+        votes: options.votes ? votes(each) : [],
       })),
     });
   } catch (error) {

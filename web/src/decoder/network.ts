@@ -84,7 +84,8 @@ export class Network {
   private readonly sourceName: string;
   private readonly scoreWeight: Float32Array;
   private readonly lstm: boolean;
-  private readonly lexical: boolean;
+  /** Whether source words add to the readout themselves. */
+  readonly lexical: boolean;
 
   /** @param plain true to compute without WebAssembly */
   constructor(readonly settings: Settings, tensors: ReadonlyMap<string, Tensor>, plain = false) {
@@ -289,6 +290,13 @@ export class Network {
   /** Logits of all tokens after each step. */
   tokenScores(steps: readonly Step[]): Float32Array[] {
     return this.arithmetic.times(this.matrixOf(this.outputName), steps.map(({ readout }) => [readout]), this.vectorOf("output_bias"));
+  }
+
+  /** What each source word, by its weight, adds to the score of a token. */
+  votes(source: readonly number[], weights: Float64Array, token: number): Float64Array {
+    const output = this.arithmetic.row(this.matrixOf(this.outputName), token, 1);
+    const said = this.times(LEXICAL, source.map((each) => [this.embedding(this.sourceName, each)]));
+    return weights.map((weight, place) => weight * dot(output, said[place]!));
   }
 
   /** Query of each state, and its scores over the source. */

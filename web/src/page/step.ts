@@ -9,6 +9,7 @@ import { number, percent, t, type Phrase } from "./strings";
 
 const WIDEST = 280; // pixels of a word, broken into lines
 const LIKELY = 0.01; // words that are less likely stand behind "more words", but for the first two
+const VOTES = 5; // words listed with what they add to a score
 const ROWS = 60; // most words listed of a long sentence: those with the largest weights
 
 export interface StepListeners {
@@ -209,6 +210,19 @@ export class StepPanel {
     return token === UNKNOWN ? "?" : visible(this.translator.target.label(token));
   }
 
+  /** What source words add to the score of the word that is written, the largest first. */
+  private votes({ weights, token }: Opened): HTMLElement[] {
+    const { network } = this.translator;
+    if (!network.lexical || !this.translation) return [];
+    const { sourceIds, sourceTokens } = this.translation;
+    const votes = network.votes(sourceIds, weights, token);
+    const first = [...votes.keys()].sort((a, b) => Math.abs(votes[b]!) - Math.abs(votes[a]!)).slice(0, VOTES);
+    const words = numbered(sourceTokens);
+    return [h("figure", {}, h("figcaption", {}, t("votes", this.label(token))),
+      table(t("votes", this.label(token)), [t("word"), t("weight"), t("vote")],
+        first.map((place) => [visible(words[place]!), percent(weights[place]!, 1), number(votes[place]!)])))];
+  }
+
   private drawVectors(): void {
     const opened = this.translation?.steps[this.step];
     if (!opened || !this.inside.open) return;
@@ -219,6 +233,7 @@ export class StepPanel {
     ];
     const mean = (vector: Float32Array): number => vector.reduce((a, b) => a + b, 0) / vector.length;
     this.vectors.replaceChildren(
+      ...this.votes(opened),
       ...vectors.map(([name, vector]) =>
         h("figure", {}, h("figcaption", {}, h("span", {}, t(name)), h("span", { class: "quiet" }, t("mean", number(mean(vector))))), strip(vector, t(name)))),
       h("details", { class: "twin" }, h("summary", {}, t("table")),

@@ -115,6 +115,12 @@ const TABLE = {
     "Her şerit bir vektördür, ilk sayısından sonuncusuna: camgöbeği 0’ın üstü, turuncu altı.",
     "每条色带是一个向量，从第一个数到最后一个数：青色大于 0，橙色小于 0。",
   ],
+  votes: [
+    "What the words that were read add to the score of “{}” themselves",
+    "Okunan sözcüklerin “{}” puanına kendilerinin kattığı",
+    "读入的词自己给“{}”的得分加上的值",
+  ],
+  vote: ["adds", "kattığı", "加上"],
   query: ["Query: what it asks for", "Sorgu: ne arıyor", "查询：它在找什么"],
   context: ["Context: the weighted average", "Bağlam: ağırlıklı ortalama", "上下文：加权平均"],
   reset: ["Reset gate", "Sıfırlama kapısı", "重置门"],

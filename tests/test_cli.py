@@ -98,12 +98,19 @@ def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_pa
     assert Translator.load(folder).settings == Settings(epochs=1, hidden_size=8, embedding_size=8)
 
 
-@pytest.mark.parametrize(("found", "told"), [([0], ": numbers 1\n"), ([1, 3], ": numbers 2, 4\n"), ([1, 3, 5], "")])
-def test_misaligned_pairs_are_told_unless_there_are_too_many(run, pairs, tmp_path, monkeypatch, found, told):
-    monkeypatch.setattr(Translator, "misaligned", lambda _, pairs: found if len(pairs) == len(PAIRS) else None)
-    _, err = made(run("train", "--corpus", pairs, "-o", tmp_path / "model", "--validation", "{share = 0.3}", *QUICK))
+OTHERS = [("a", "b"), ("b c", "c"), ("d", "d"), ("e f g", "f"), ("g", "h"), ("h", "i")]
+
+
+@pytest.mark.parametrize(("found", "told"), [([1], "1 of 6 validation"), ([], ""), ([1, 3], "")])
+def test_misaligned_validation_pairs_are_told_unless_they_are_many(run, pairs, tmp_path, monkeypatch, found, told):
+    seen = []
+    monkeypatch.setattr(Translator, "misaligned", lambda _, pairs: seen.extend(pairs) or found)
+    held_out = tmp_path / "held out.tsv"
+    held_out.write_text("".join(f"{source}\t{target}\n" for source, target in OTHERS))
+    _, err = made(run("train", "--corpus", pairs, "-o", tmp_path / "model", "--validation", held_out, *QUICK))
+    assert seen == OTHERS
     assert told in err
-    assert ("may be misaligned" in err) == bool(told)
+    assert ("look misaligned" in err) == ("\u201cb c\u201d" in err) == bool(told)
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
@@ -773,7 +780,8 @@ def test_output_is_utf8_whatever_the_locale(model):
 
 def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
     (tmp_path / "tiny.tsv").write_text("go now\tva\ngo away\tpars\ngo\tmarche\nnow go\tallez\n")
-    status, _, err = run("train", "--corpus", tmp_path / "tiny.tsv", "--validation", "none", "-o", tmp_path / "m")
+    options = ["--corpus", tmp_path / "tiny.tsv", "--validation", "none", "--min-freq", 2]
+    status, _, err = run("train", *options, "-o", tmp_path / "m")
     assert status == 2
     assert "word occurs 2 times, so that none would be learnt: use a --min-freq of 1" in err
 

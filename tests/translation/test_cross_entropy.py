@@ -18,15 +18,20 @@ KINDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-6}
 @pytest.mark.parametrize("size", [2, 15, 16, 17, 53])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_cross_entropy_is_that_of_plain_pytorch(size, kind, smoothing, threads):
+@pytest.mark.parametrize("divergence", [0.0, 0.7])
+def test_cross_entropy_is_that_of_plain_pytorch(size, kind, smoothing, threads, divergence):
     torch.manual_seed(size)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         bias, found = torch.randn(size), []
-        chunks = [(torch.randn(rows, size).to(kind) * 4, torch.randint(size, (rows,))) for rows in (7, 1, 5)]
+        chunks = [
+            (torch.randn(rows, size).to(kind) * 4, torch.randint(size, (rows,)))
+            for rows in ((6, 2, 10) if divergence else (7, 1, 5))
+        ]
         for way in (CrossEntropy, _Plain):
-            entropy, gradients = way(size, kind, bias.to(torch.promote_types(kind, torch.float32)), smoothing, 0.5), []
+            wide = bias.to(torch.promote_types(kind, torch.float32))
+            entropy, gradients = way(size, kind, wide, smoothing, 0.5, divergence), []
             for scores, target in chunks:
                 gradients.append(scores.clone())
                 entropy.add(gradients[-1], target)

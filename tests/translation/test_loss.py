@@ -92,6 +92,45 @@ def test_float64_and_float32_agree_with_plain_pytorch_closely(dtype, label_smoot
     torch.testing.assert_close(found, wanted, **close)
 
 
+def two_passes(features, weight, bias, target, *, r_drop, reduction="mean", **options):
+    """The mean of two passes' losses, and a quarter of r_drop times PyTorch's divergences in both directions."""
+    first, second = F.linear(features, weight, bias).chunk(2)
+    p, q = first.log_softmax(1), second.log_softmax(1)
+    apart = sum(F.kl_div(*each, reduction="sum", log_target=True) for each in ((p, q), (q, p)))
+    losses = [F.cross_entropy(each, target, reduction="sum", **options) for each in (first, second)]
+    return (sum(losses) / 2 + r_drop / 4 * apart) / (len(target) if reduction == "mean" else 1)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 1.0), (torch.float64, 30.0), (torch.float32, 1.0)])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_two_passes_that_diverge(dtype, reduction, kernel, size, monkeypatch):
+    if not kernel:
+        monkeypatch.setattr(module, "runs", lambda _: False)
+    tensors, target = operands(dtype, tokens=2 * TOKENS, size=size)
+    options = {"r_drop": 1.7, "label_smoothing": 0.1, "reduction": reduction}
+    wanted = results(two_passes, [t.double() for t in tensors], target[:TOKENS], 3.0, **options)
+    found = results(linear_cross_entropy, tensors, target[:TOKENS], 3.0, **options)
+    close = {"rtol": 1e-10, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 2e-5, "atol": 2e-5}
+    torch.testing.assert_close(found, wanted, **close)
+
+
+def test_gradcheck_of_two_passes():
+    tensors, target = operands(tokens=2 * TOKENS)
+    loss = lambda *each: linear_cross_entropy(*each, target[:TOKENS], r_drop=2.3, label_smoothing=0.1)  # noqa: E731
+    assert torch.autograd.gradcheck(loss, tensors)
+
+
+def test_two_passes_are_checked():
+    (features, weight, bias), target = operands()
+    with pytest.raises(ValueError, match=r"of two passes, features\), tokens ≥ 1"):
+        linear_cross_entropy(features, weight, bias, target, r_drop=1.0)
+    with pytest.raises(ValueError, match=r"target: got shape \(13,\); expected \(6,\)"):
+        linear_cross_entropy(features[:12], weight, bias, target, r_drop=1.0)
+    with pytest.raises(ValueError, match="r_drop: got -1"):
+        linear_cross_entropy(features, weight, bias, target, r_drop=-1)
+
+
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16])
 def test_under_autocast(autocast, label_smoothing):

@@ -60,6 +60,21 @@ def test_features_are_what_the_scores_are_made_of():
     torch.testing.assert_close(scores + model.output_bias, model(batch))
 
 
+def test_two_passes_of_which_different_features_are_dropped():
+    model, batch = make(dropout=0.4).train(), collate(PAIRS)
+    twice = Batch(*(torch.cat([each, each]) for each in batch[:4]))
+    torch.manual_seed(3)
+    first, second = model(twice).chunk(2)
+    assert not torch.allclose(first, second)
+    p, q = first.log_softmax(1), second.log_softmax(1)
+    apart = ((p.exp() - q.exp()) * (p - q)).sum(1)
+    wanted = F.cross_entropy(torch.cat([first, second]), expected(batch).repeat(2)) + 0.6 / 4 * apart.mean()
+    torch.manual_seed(3)
+    torch.testing.assert_close(model.loss(batch, r_drop=0.6), wanted)
+    model.eval()
+    torch.testing.assert_close(model.loss(batch, r_drop=0.6), model.loss(batch))
+
+
 def test_a_word_votes_by_its_embedding_and_its_weight():
     model, source, lengths = make(), torch.tensor([[7, 8, 9], [8, 5, 0]]), torch.tensor([3, 2])
     with torch.no_grad():

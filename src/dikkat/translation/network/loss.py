@@ -24,6 +24,7 @@ def linear_cross_entropy(
     target: Tensor,
     *,
     label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Cross-entropy of a linear layer's scores, of which only a chunk of tokens' is in memory at any time.
@@ -32,6 +33,14 @@ def linear_cross_entropy(
 
     $$ \ell = \sum_n \Big[ -(1 - s) \log p_{n t_n} - \frac{s}{V} \sum_v \log p_{nv} \Big], \qquad
     \frac{\partial \ell}{\partial z_{nv}} = p_{nv} - (1 - s) [v = t_n] - \frac{s}{V} $$
+
+    With `r_drop` α, features are of two passes, of which different ones were dropped: rows n and N + n, of one target,
+    say the same of p and q. Their loss is the mean of both, and
+
+    $$ \frac{\alpha}{4} \sum_v (p_{nv} - q_{nv}) (\log p_{nv} - \log q_{nv}) $$
+
+    more: their divergence, in both directions. Liang and others, "R-Drop: regularized dropout for neural networks"
+    (2021), section 2.1, halved.
 
     The gradients are computed together with the loss, chunk by chunk, and only those that are needed: the
     backward pass multiplies them by the gradient that comes from above. For that reason they are all there is: they
@@ -43,11 +52,12 @@ def linear_cross_entropy(
     least, and so is the loss; gradients have their operands' dtypes.
 
     Args:
-        features: (N, e) floating point, N at least 1.
+        features: (N, e) floating point, N at least 1; (2N, e) with `r_drop`.
         weight: (V, e) floating point, V at least 1; outside autocast, of the features' dtype.
         bias: (V,) floating point, or None.
         target: (N,) int64, from 0 to V − 1.
         label_smoothing: Part of the target's probability that is spread evenly over all V, from 0 to 1.
+        r_drop: The weight α of the divergence, at least 0; 0: features of one pass.
         reduction: `"mean"` over the N tokens, or their `"sum"`.
 
     Returns:
@@ -55,7 +65,7 @@ def linear_cross_entropy(
 
     Raises:
         ValueError: Wrong shapes, a target outside 0…V − 1 (on a CPU; elsewhere PyTorch's own), a label smoothing
-            outside 0…1, an unknown reduction.
+            outside 0…1, a negative weight, an unknown reduction.
         TypeError: Dtypes that do not go together.
         RuntimeError: Gradients of the gradients are requested.
 
@@ -68,12 +78,15 @@ def linear_cross_entropy(
         >>> features.grad[0]
         tensor([-0.3662,  0.1338,  0.1338])
     """
-    _check(features, weight, bias, target, label_smoothing, reduction)
+    _check(features, weight, bias, target, label_smoothing, r_drop, reduction)
     products = _product_dtype(features)
-    # Inside a Function gradients are always off: whether the caller wants any is known out here only.
     scale = 1 / len(target) if reduction == "mean" else 1.0
+    if r_drop:  # pairs are neighbours, so that a chunk has both
+        features, target = features.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1), target.repeat_interleave(2)
+        scale /= 2
+    # Inside a Function gradients are always off: whether the caller wants any is known out here only.
     loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
-        features, weight, bias, target, label_smoothing, scale, products, torch.is_grad_enabled()
+        features, weight, bias, target, label_smoothing, r_drop / 2, scale, products, torch.is_grad_enabled()
     )
     return loss
 
@@ -89,13 +102,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         target: Tensor,
         label_smoothing: float,
+        divergence: float,
         scale: float,
         products: torch.dtype,
         with_gradients: bool,
     ) -> Tensor:
         needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
         with torch.autocast(features.device.type, enabled=False):
-            chunks = _Chunks(features.to(products), weight.to(products), bias, label_smoothing, scale, needed)
+            operands = features.to(products), weight.to(products), bias
+            chunks = _Chunks(*operands, label_smoothing, divergence, scale, needed)
             total = chunks.run(target)
         ctx.save_for_backward(*chunks.gradients)
         return total * scale
@@ -112,7 +127,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if upstream.device.type != "cpu" or upstream != 1:
             gradients = [None if gradient is None else gradient * upstream for gradient in gradients]
         # PyTorch itself brings each to its operand's dtype.
-        return *gradients, None, None, None, None, None
+        return *gradients, None, None, None, None, None, None
 
 
 class _Chunks:
@@ -124,16 +139,19 @@ class _Chunks:
         weight: Tensor,
         bias: Tensor | None,
         label_smoothing: float,
+        divergence: float,
         scale: float,
         needed: Sequence[bool],
     ) -> None:
         self._features, self._weight = features, weight
         tokens, vocabulary = len(features), len(weight)
         self._wide = torch.promote_types(features.dtype, torch.float32)
-        self._rows = min(max(_FEWEST, _BYTES // (vocabulary * features.itemsize)), tokens)
+        # An even number, so that a pair is never parted.
+        self._rows = min(max(_FEWEST, _BYTES // (vocabulary * features.itemsize)) // 2 * 2, tokens)
         self._products = features.new_empty(self._rows, vocabulary)
         kind = CrossEntropy if runs(features) else _Plain
-        self._entropy = kind(vocabulary, features.dtype, bias, label_smoothing, scale if any(needed) else None)
+        factor = scale if any(needed) else None
+        self._entropy = kind(vocabulary, features.dtype, bias, label_smoothing, factor, divergence)
         with_features, self._with_weight, self._with_bias = needed
         self._of_features = torch.empty_like(features) if with_features else None
         self._of_weight: Tensor | None = None
@@ -169,10 +187,17 @@ class _Plain:
     """`CrossEntropy` in PyTorch's operations, for devices and types that have no kernel."""
 
     def __init__(
-        self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None
+        self,
+        size: int,
+        dtype: torch.dtype,
+        bias: Tensor | None,
+        smoothing: float,
+        scale: float | None,
+        divergence: float = 0.0,
     ) -> None:
         self._wide = torch.promote_types(dtype, torch.float32)
         self._size, self._bias, self._smoothing, self._scale = size, bias, smoothing, scale
+        self._divergence = divergence
         self.total: Any = 0.0
         self.bias_gradient: Any = 0.0
 
@@ -182,13 +207,27 @@ class _Plain:
         self.total = self.total - (1 - self._smoothing) * log_probabilities.gather(1, labels).sum()
         if self._smoothing:
             self.total -= self._smoothing * log_probabilities.mean(1).sum()
+        apart = self._apart(log_probabilities) if self._divergence else None
         if self._scale is not None:
             gradient = log_probabilities.exp_()
+            if apart is not None:
+                gradient += apart
             gradient -= self._smoothing / self._size
             gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, self._smoothing - 1))
             gradient *= self._scale
             self.bias_gradient = self.bias_gradient + gradient.sum(0)
             scores.copy_(gradient)
+
+    def _apart(self, log_probabilities: Tensor) -> Tensor:
+        """The gradient of the pairs' divergences, which are added to the total."""
+        both = log_probabilities.unflatten(0, (-1, 2))
+        p, ratio = both.exp(), both[:, :1] - both[:, 1:]
+        difference = p[:, :1] - p[:, 1:]
+        self.total = self.total + self._divergence * (difference * ratio).sum()
+        away = torch.cat([ratio, -ratio], 1)
+        own = p * (away - (p * away).sum(2, keepdim=True)) + torch.cat([difference, -difference], 1)
+        gradient: Tensor = self._divergence * own.flatten(0, 1)
+        return gradient
 
 
 def _product_dtype(features: Tensor) -> torch.dtype:
@@ -200,15 +239,24 @@ def _product_dtype(features: Tensor) -> torch.dtype:
 
 
 def _check(
-    features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, label_smoothing: float, reduction: str
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    label_smoothing: float,
+    r_drop: float,
+    reduction: str,
 ) -> None:
-    if features.ndim != 2 or not len(features):
-        raise ValueError(f"features: got shape {tuple(features.shape)}; expected (tokens, features), tokens ≥ 1")
+    if not r_drop >= 0:
+        raise ValueError(f"r_drop: got {r_drop}; expected a number of at least 0")
+    if features.ndim != 2 or not len(features) or (r_drop and len(features) % 2):
+        twice = ", of two passes," if r_drop else ","
+        raise ValueError(f"features: got shape {tuple(features.shape)}; expected (tokens{twice} features), tokens ≥ 1")
     vocabulary = len(weight) if weight.ndim == 2 else 0
     shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
         "weight": (weight, (max(vocabulary, 1), features.shape[1])),
         "bias": (bias, (vocabulary,)),
-        "target": (target, (len(features),)),
+        "target": (target, (len(features) // (2 if r_drop else 1),)),
     }
     for name, (tensor, allowed) in shapes.items():
         if tensor is not None and tuple(tensor.shape) != allowed:

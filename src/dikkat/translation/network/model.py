@@ -210,23 +210,28 @@ class TranslationModel(nn.Module):
         real = _real(batch)
         return self._readout(states[real], contexts[real], previous[real])
 
-    def loss(self, batch: Batch, *, label_smoothing: float = 0.0, reduction: Reduction = "mean") -> Tensor:
+    def loss(
+        self, batch: Batch, *, label_smoothing: float = 0.0, r_drop: float = 0.0, reduction: Reduction = "mean"
+    ) -> Tensor:
         """Cross-entropy of the next tokens, given the true ones before them; the scores are never whole in memory.
 
         Args:
             batch: N target tokens in all, ends included.
             label_smoothing: Part of the true token's probability that is spread over all tokens, from 0 to 1.
+            r_drop: The weight of what two passes over the batch, of which different features are dropped, say
+                otherwise of the next tokens (`linear_cross_entropy`); 0: one pass.
             reduction: `"mean"` over the N tokens, or their `"sum"`.
 
         Returns:
             The loss in nats, a scalar: that of `forward(batch)` and `expected(batch)`.
         """
         return linear_cross_entropy(
-            self.features(batch),
+            self.features(_twice(batch) if r_drop else batch),
             self._output_weight(),
             self.output_bias,
             expected(batch),
             label_smoothing=label_smoothing,
+            r_drop=r_drop,
             reduction=reduction,
         )
 
@@ -364,6 +369,12 @@ class TranslationModel(nn.Module):
 def expected(batch: Batch) -> Tensor:
     """The tokens that a model should predict at the batch's real positions, (N,) int64, sentence after sentence."""
     return batch.target[:, 1:][_real(batch)]
+
+
+def _twice(batch: Batch) -> Batch:
+    """The batch, and the same sentences once more behind them."""
+    source, source_lengths, target, target_lengths = (torch.cat([each, each]) for each in batch[:4])
+    return Batch(source, source_lengths, target, target_lengths, batch.total_tokens, batch.counts)
 
 
 def _real(batch: Batch) -> Tensor:

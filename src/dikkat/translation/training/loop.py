@@ -41,8 +41,8 @@ class _Loss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Batch, label_smoothing: float) -> Tensor:
-        return self.model.loss(batch, label_smoothing=label_smoothing)
+    def forward(self, batch: Batch, label_smoothing: float, r_drop: float) -> Tensor:
+        return self.model.loss(batch, label_smoothing=label_smoothing, r_drop=r_drop)
 
 
 class OptimizerStep(NamedTuple):
@@ -286,7 +286,7 @@ class Loop:
             last = number == len(step.batches)
             with nullcontext() if last else self.group.without_exchange(self._parallel):
                 with torch.autocast(self.group.device.type, torch.bfloat16, enabled=bfloat16):
-                    loss = self._parallel(self._batch, self.settings.label_smoothing)
+                    loss = self._parallel(self._batch, self.settings.label_smoothing, self.settings.r_drop)
                 # By far the usual case; the multiplication would cost a pass over the largest gradient.
                 (loss if weight == 1 else loss * weight).backward()
             total += loss.item() * weight

@@ -26,7 +26,9 @@ _LARGE: dict[str, Any] = {
     "tokenizer": "bpe", "vocabulary_size": 5_000, "hidden_size": 512, "dropout": 0.4, "label_smoothing": 0.1,
     "learning_rate": 1e-3, "warmup_steps": 300, "epochs": 20, "criterion": "bleu", "average": 3, "patience": 10,
 }  # fmt: skip
-_SMALL: dict[str, Any] = {"dropout": 0.4, "label_smoothing": 0.1, "batch_size": 32, "average": 3, "patience": 8}
+_SMALL: dict[str, Any] = {
+    "dropout": 0.4, "label_smoothing": 0.1, "r_drop": 2.0, "batch_size": 32, "average": 3, "patience": 8,
+}  # fmt: skip
 _PARTS: dict[str, Any] = {"tokenizer": "bpe", "vocabulary_size": 2_000}
 
 
@@ -85,6 +87,8 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
             values["min_freq"] = 1
         elif sample.once > _RARE:
             values |= _PARTS
+    if given.get("dropout") == 0:
+        values.pop("r_drop", None)  # nothing is dropped
     if not validated:
         for name in ("criterion", "average", "patience"):
             values.pop(name, None)
@@ -124,7 +128,7 @@ def _minutes(sample: Sample, settings: Settings) -> str:
         batch = collate([([sizes[0] - 1] * lengths[0], [sizes[1] - 1] * lengths[1])] * count)
         for _ in range(3):  # the first compiles
             start = time.perf_counter()
-            model.loss(batch, label_smoothing=settings.label_smoothing).backward()
+            model.loss(batch, label_smoothing=settings.label_smoothing, r_drop=settings.r_drop).backward()
             taken.append(time.perf_counter() - start)
     overhead = 1.3  # the optimiser, and validation
     minutes = overhead * min(taken) * math.ceil(sample.pairs / count) * settings.epochs / 60

@@ -220,7 +220,8 @@ export class StepPanel {
     const words = numbered(sourceTokens);
     return [h("figure", {}, h("figcaption", {}, t("votes", this.label(token))),
       table(t("votes", this.label(token)), [t("word"), t("weight"), t("vote")],
-        first.map((place) => [visible(words[place]!), percent(weights[place]!, 1), number(votes[place]!)])))];
+        // "+ 0" makes 0 of -0
+        first.map((place) => [visible(words[place]!), percent(weights[place]!, 1), number(Math.round(votes[place]! * 100) / 100 + 0)])))];
   }
 
   private drawVectors(): void {
@@ -233,9 +234,9 @@ export class StepPanel {
     ];
     const mean = (vector: Float32Array): number => vector.reduce((a, b) => a + b, 0) / vector.length;
     this.vectors.replaceChildren(
-      ...this.votes(opened),
       ...vectors.map(([name, vector]) =>
         h("figure", {}, h("figcaption", {}, h("span", {}, t(name)), h("span", { class: "quiet" }, t("mean", number(mean(vector))))), strip(vector, t(name)))),
+      ...this.votes(opened),
       h("details", { class: "twin" }, h("summary", {}, t("table")),
         table(t("inside"), [t("vector"), t("least"), t("average"), t("most")],
           vectors.map(([name, vector]) => [t(name), ...[Math.min(...vector), mean(vector), Math.max(...vector)].map((each) => number(each, 3))]))),

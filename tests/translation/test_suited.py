@@ -35,6 +35,8 @@ def test_a_small_corpus_takes_more_epochs_and_every_word():
     more = suited(corpus(3_000), {})
     assert (more.min_freq, more.epochs, more.hidden_size) == (2, 30, 256)
     assert suited(corpus(30_000), {}).hidden_size == 512
+    # Of 3.5 target words a pair, an hour's 9,000,000 are 20 epochs up to 128,571 pairs, and 5 from 514,286 on.
+    assert [suited(corpus(pairs), {}).epochs for pairs in (100_000, 257_143, 10**7)] == [20, 10, 5]
     assert suited(corpus(3_000), {"dropout": 0.0}).r_drop == 0
 
 

@@ -21,10 +21,12 @@ _MANY = 10_000  # pairs from which on the larger network is worth its time
 _RARE = 0.06  # share of the words that occur once, from which on words are better cut into parts
 _FEW = 1_000  # pairs that are too few to learn parts of words from, or to leave out a word
 _STEPS = 2_500  # of a training on few pairs, which takes more epochs for them
-_EPOCHS = (30, 200)  # of such a training, at least and at most
+_SMALL_EPOCHS = (30, 200)  # of such a training, at least and at most
+_WORDS = 9_000_000  # of the target, of a training on many pairs: about an hour of one core
+_LARGE_EPOCHS = (5, 20)  # of such a training
 _LARGE: dict[str, Any] = {
     "tokenizer": "bpe", "vocabulary_size": 5_000, "hidden_size": 512, "dropout": 0.4, "label_smoothing": 0.1,
-    "learning_rate": 1e-3, "warmup_steps": 300, "epochs": 20, "criterion": "bleu", "average": 3, "patience": 10,
+    "learning_rate": 1e-3, "warmup_steps": 300, "criterion": "bleu", "average": 3, "patience": 10,
 }  # fmt: skip
 _SMALL: dict[str, Any] = {
     "dropout": 0.4, "label_smoothing": 0.1, "r_drop": 2.0, "batch_size": 32, "average": 3, "patience": 8,
@@ -79,10 +81,11 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
         ('word', 0.1, 132)
     """
     if sample.pairs >= _MANY:
-        values = dict(_LARGE)
+        words = sample.pairs * sample.words[1].total() / len(sample.kept)
+        values = _LARGE | {"epochs": _within(round(_WORDS / words), _LARGE_EPOCHS)}
     else:
-        epochs = math.ceil(_STEPS / math.ceil(max(1, sample.pairs) / _SMALL["batch_size"]))
-        values = _SMALL | {"epochs": min(max(epochs, _EPOCHS[0]), _EPOCHS[1])}
+        steps = math.ceil(max(1, sample.pairs) / _SMALL["batch_size"])
+        values = _SMALL | {"epochs": _within(math.ceil(_STEPS / steps), _SMALL_EPOCHS)}
         if sample.pairs < _FEW:
             values["min_freq"] = 1
         elif sample.once > _RARE:
@@ -98,6 +101,10 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
     if "average" in values and not given.keys() & {"average", "validation_steps"}:
         values["average"] = min(values["average"], values["epochs"])
     return Settings.from_dict(values)
+
+
+def _within(count: int, bounds: tuple[int, int]) -> int:
+    return min(max(count, bounds[0]), bounds[1])
 
 
 def reason(sample: Sample, settings: Settings) -> str:

@@ -32,6 +32,7 @@ from dikkat.translation.training.distributed import processes
 if TYPE_CHECKING:
     from dikkat.translation.formats.recipe import Recipe
     from dikkat.translation.training.results import Training
+    from dikkat.translation.training.suited import Sample
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
@@ -91,10 +92,10 @@ def train(
     plan = _plan(recipe, values, folder, resume=resume)
     with _interruptible(output, folder), naming_options():
         learnt, judged = plan.data()
-        why = ""
+        sample = None
         if recipe is None and not resume:
-            plan, why = _suited(plan, values, learnt, validated=judged is not None)
-        result = _train(plan, learnt, judged, output, folder, resume=resume, why=why)
+            plan, sample = _suited(plan, values, learnt, validated=judged is not None)
+        result = _train(plan, learnt, judged, output, folder, resume=resume, sample=sample)
         _finish(result, plan, judged, output)
 
 
@@ -129,28 +130,27 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
         return plan.with_values(values)
 
 
-def _suited(plan: "Recipe", values: dict[str, Any], learnt: Any, *, validated: bool) -> tuple["Recipe", str]:
-    """The plan with settings that suit its corpus, where they are not given; and the reason, in one line."""
-    from dikkat.translation.training.suited import Sample, reason, suited
+def _suited(plan: "Recipe", values: dict[str, Any], learnt: Any, *, validated: bool) -> tuple["Recipe", "Sample"]:
+    """The plan with settings that suit its corpus, where they are not given; and the pairs that chose them."""
+    from dikkat.translation.training.suited import Sample, suited
     from dikkat.translation.training.train import evenly
 
     sample = Sample.of(*evenly(learnt, _SAMPLE))
     chosen = {name: getattr(plan.settings, name) for name in values if name in Settings.options()}
-    settings = suited(sample, chosen, validated=validated)
-    return replace(plan, settings=settings), reason(sample, settings)
+    return replace(plan, settings=suited(sample, chosen, validated=validated)), sample
 
 
 def _train(
-    plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool, why: str
+    plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool, sample: "Sample | None"
 ) -> "Training":
-    """The training; `why` is said once everything is checked, so that an error comes alone."""
     from dikkat.translation.training.results import TrainingError
+    from dikkat.translation.training.suited import reason
     from dikkat.translation.training.train import train as train_translator
 
     def begin(place: Path) -> None:
         plan.save(place / RECIPE)
-        if why:
-            _say(why)
+        if sample is not None:  # said here, once everything is checked, so that an error comes alone
+            _say(reason(sample, plan.settings))
 
     try:
         return train_translator(

@@ -139,4 +139,5 @@ def _minutes(sample: Sample, settings: Settings) -> str:
             taken.append(time.perf_counter() - start)
     overhead = 1.3  # the optimiser, and validation
     minutes = overhead * min(taken) * math.ceil(sample.pairs / count) * settings.epochs / 60
+    minutes = min(minutes, settings.max_minutes or minutes)
     return "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"

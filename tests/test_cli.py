@@ -87,30 +87,15 @@ def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_pa
     folder = tmp_path / "model"
     options = ["--corpus", pairs, "-o", folder, "--validation", "{share = 0.3}", "--epochs", 1, "--hidden-size", 8]
     _, err = made(run("train", *options, "--embedding-size", 8))
-    assert re.search(r"^\d+ pairs, \d+ target word forms, \d+% of the words met once: whole words", err, re.MULTILINE)
+    assert re.search(r"^\d+ pairs, \d+% of the words met once: whole words", err, re.MULTILINE)
     settings = Translator.load(folder).settings
     assert (settings.min_freq, settings.epochs, settings.hidden_size, settings.batch_size) == (1, 1, 8, 32)
     assert settings.dropout == 0.4
     recipe = tmp_path / "own.toml"
     recipe.write_text(f'corpus = "{pairs}"\nepochs = 1\nhidden_size = 8\nembedding_size = 8\n')
     _, err = made(run("train", recipe, "-o", folder, "--validation", "{share = 0.3}"))
-    assert "target word forms" not in err
+    assert "met once" not in err
     assert Translator.load(folder).settings == Settings(epochs=1, hidden_size=8, embedding_size=8)
-
-
-OTHERS = [("a", "b"), ("b c", "c"), ("d", "d"), ("e f g", "f"), ("g", "h"), ("h", "i")]
-
-
-@pytest.mark.parametrize(("found", "told"), [([1], "1 of 6 validation"), ([], ""), ([1, 3], "")])
-def test_misaligned_validation_pairs_are_told_unless_they_are_many(run, pairs, tmp_path, monkeypatch, found, told):
-    seen = []
-    monkeypatch.setattr(Translator, "misaligned", lambda _, pairs: seen.extend(pairs) or found)
-    held_out = tmp_path / "held out.tsv"
-    held_out.write_text("".join(f"{source}\t{target}\n" for source, target in OTHERS))
-    _, err = made(run("train", "--corpus", pairs, "-o", tmp_path / "model", "--validation", held_out, *QUICK))
-    assert seen == OTHERS
-    assert told in err
-    assert ("look misaligned" in err) == ("\u201cb c\u201d" in err) == bool(told)
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests

@@ -206,6 +206,21 @@ def test_huge_scores_are_right_and_finite(label_smoothing):
     assert loss.item() == pytest.approx(by_hand, rel=1e-6)
 
 
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_token_that_neither_of_two_passes_allows(kernel, monkeypatch):
+    if not kernel:
+        monkeypatch.setattr(module, "runs", lambda _: False)
+    (features, weight, bias), target = operands(tokens=2 * TOKENS)
+    target = target[:TOKENS].clamp(max=VOCABULARY - 2)
+    bias = bias.detach().clone()
+    bias[-1] = -math.inf
+    found = linear_cross_entropy(features, weight, bias, target, r_drop=2.0)
+    torch.testing.assert_close(found, two_passes(features, weight[:-1], bias[:-1], target, r_drop=2.0))
+    found.backward()
+    assert torch.equal(weight.grad[-1], torch.zeros(FEATURES, dtype=torch.float64))
+    assert features.grad.isfinite().all()
+
+
 def test_a_score_of_minus_infinity_is_a_token_that_cannot_be():
     (features, weight, bias), target = operands()
     target = target.clamp(max=VOCABULARY - 2)

@@ -1,10 +1,12 @@
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dikkat.translation import Settings
+from dikkat.translation.training import suited as module
 from dikkat.translation.training.suited import Sample, reason, suited
 
 EVERY = [("the man eats", "l'homme mange"), ("the cat sleeps", "le chat dort")]
@@ -37,7 +39,23 @@ def test_a_small_corpus_takes_more_epochs_and_every_word():
     assert suited(corpus(30_000), {}).hidden_size == 512
     # Of 3.5 target words a pair, an hour's 9,000,000 are 20 epochs up to 128,571 pairs, and 5 from 514,286 on.
     assert [suited(corpus(pairs), {}).epochs for pairs in (100_000, 257_143, 10**7)] == [20, 10, 5]
+
+
+def test_settings_follow_from_what_is_given_too():
     assert suited(corpus(3_000), {"dropout": 0.0}).r_drop == 0
+    assert suited(corpus(3_000), {"dropout": 0.0, "word_dropout": 0.1}).r_drop == 2
+    sizes = [
+        suited(corpus(pairs), {"tokenizer": kind}).vocabulary_size
+        for pairs in (3_000, 20_000)
+        for kind in ("word", "bpe")
+    ]
+    assert sizes == [20_000, 2_000, 20_000, 5_000]
+    assert suited(corpus(20_000), {"vocabulary_size": 700}).vocabulary_size == 700
+    # 900 pairs in batches of 32 are 29 steps, and 87 epochs of them 2,500; in batches of 4, 225.
+    assert [
+        suited(corpus(900), more).epochs for more in ({}, {"batch_size": 4}, {"batch_size": 4, "accumulate": 8})
+    ] == [87, 30, 87]
+    assert suited(corpus(900), {"batch_tokens": None}).batch_size == 32
 
 
 @given(st.integers(1, 10**7), st.booleans(), st.booleans())
@@ -51,11 +69,14 @@ def test_what_is_given_stays_whatever_the_corpus(pairs, rare, validated):
         assert (settings.criterion, settings.average) == ("loss", 1)
 
 
-def test_the_reason_is_one_line_with_the_minutes():
+def test_the_reason_is_one_line_with_the_minutes(monkeypatch):
     settings = Settings(hidden_size=8, embedding_size=8, epochs=7)
     line = reason(corpus(3_000), settings)
     assert "\n" not in line
-    assert line.startswith("3,000 pairs, 7 target word forms, 0% of the words met once: whole words, hidden_size 8,")
+    assert line.startswith("3,000 pairs, 0% of the words met once (of 400 of them): whole words, hidden_size 8,")
     assert "up to 7 epochs; less than a minute on this machine" in line
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1
+    assert "about 2 minutes" in reason(corpus(9_000_000), replace(settings, max_minutes=2))
+    monkeypatch.setattr(module, "device_type", lambda: "cuda")
+    assert "minute" not in reason(corpus(3_000), settings)

@@ -183,18 +183,6 @@ def test_given_translations_are_scored(translator):
     assert translator.score([]) == []
 
 
-def test_pairs_are_misaligned_that_another_source_explains_better(translator):
-    assert translator.misaligned(PAIRS) == []
-    (where, homme), (sees, voit), (lost, perdu) = PAIRS
-    shifted = [(where, voit), (sees, voit), (lost, perdu)]
-    assert translator.misaligned(shifted) == [0]
-    assert translator.misaligned([("", homme), shifted[0], ("Go.", ""), *shifted[1:]], batch_size=2) == [1]
-    assert translator.misaligned([(where, homme), (sees, voit), (lost, homme)]) == [
-        2
-    ]  # behind the last comes the first
-    assert translator.misaligned([]) == translator.misaligned([(where, perdu)]) == []
-
-
 @pytest.mark.parametrize(
     ("pairs", "error", "message"),
     [

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
 _SAMPLE = 50_000  # pairs, by which settings are chosen
-_JUDGED = 5_000  # validation pairs at most, among which misaligned ones are looked for
-_MISALIGNED = 0.25  # share of them, above which the model has learnt too little to tell
 _TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
@@ -96,7 +93,7 @@ def train(
         if recipe is None and not resume:
             plan, sample = _suited(plan, values, learnt, validated=judged is not None)
         result = _train(plan, learnt, judged, output, folder, resume=resume, sample=sample)
-        _finish(result, plan, judged, output)
+        _finish(result, plan, output)
 
 
 @contextmanager
@@ -169,7 +166,7 @@ def _train(
         raise InputError(str(error)) from error
 
 
-def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> None:
+def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
     origin = Origin.now(
@@ -193,23 +190,7 @@ def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> No
         scores = _score(translator, list(plan.test.open("test")))
         replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
     if _leads():
-        if judged is not None:
-            _warn_of_misaligned(translator, judged)
         suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
-
-
-def _warn_of_misaligned(translator: Translator, judged: Any) -> None:
-    """Say how many validation pairs do not seem to belong together, where the model has learnt enough to tell."""
-    from dikkat.translation.training.train import evenly
-
-    pairs, _ = evenly(judged, _JUDGED)
-    found = translator.misaligned(pairs)
-    if 0 < len(found) <= _MISALIGNED * len(pairs):
-        first = ", ".join(f"\u201c{shorten(pairs[place][0], 60, placeholder='…')}\u201d" for place in found[:3])
-        _say(
-            f"{len(found):,} of {len(pairs):,} validation pairs look misaligned, since another sentence explains their "
-            f"translations better, and so may be the same share of the corpus: {first}"
-        )
 
 
 def _stopped_early(result: "Training", settings: Settings) -> str | None:

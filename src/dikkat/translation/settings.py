@@ -27,7 +27,7 @@ _MANY = Range(1, 1_000_000_000)
 _HELP = {
     "Vocabulary": {
         "tokenizer": "What a sentence is cut into: word (whole words, in lower case) or bpe (parts of words, so that "
-        "rare words can be read and written too; for 10,000 pairs or more).",
+        "rare words can be read and written too; for 10,000 pairs or more, or long words).",
         "min_freq": "How often a word, or a pair of parts to be joined, must occur to be learnt. Larger: fewer words "
         "are known, each one better.",
         "vocabulary_size": "Most words, or parts of words, of a language; of both together with tied_embeddings three. "
@@ -46,7 +46,7 @@ _HELP = {
         "coverage": "Whether attention also knows how much each source word was looked at before, which repeats and "
         "forgets less in long sentences. Slower.",
         "lexical": "Whether the source words that are looked at also say directly which word comes next, so that rare "
-        "words are learnt sooner. Slower by about a third; without attention it has no effect.",
+        "words are learnt sooner. Slower by about a sixth; without attention it has no effect.",
         "tied_embeddings": "Which tables of word vectors are one: none, two (what the decoder reads and writes) or "
         "three (the encoder's too, with one vocabulary for both languages; for related languages).",
     },
@@ -57,9 +57,8 @@ _HELP = {
         "word_dropout": "Share of the words whose vectors are switched off as a whole at random while it learns.",
         "label_smoothing": "Share of the certainty taken from the right word and given to all. Larger: a less certain "
         "model, often a slightly better one; 0.1 is usual.",
-        "r_drop": "Weight of what two passes over a sentence, of which different features are switched off, say "
-        "otherwise of the next word. Larger: both agree more, and a small corpus teaches more; learning takes twice as "
-        "long. 2 to 5 is usual.",
+        "r_drop": "How strongly two passes over a sentence, with different features switched off, are drawn to say the "
+        "same. Above 0 a small corpus teaches more, and learning takes twice the time and memory. 2 to 5 is usual.",
         "learning_rate": "How large a step of learning is, at its largest. Larger: faster, until training diverges; "
         "then lower it.",
         "schedule": "How the learning rate goes on after the warm-up: constant; linear or cosine, down to 0 at the "

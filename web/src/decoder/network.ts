@@ -295,8 +295,11 @@ export class Network {
   /** What each source word, by its weight, adds to the score of a token. */
   votes(source: readonly number[], weights: Float64Array, token: number): Float64Array {
     const output = this.arithmetic.row(this.matrixOf(this.outputName), token, 1);
-    const said = this.times(LEXICAL, source.map((each) => [this.embedding(this.sourceName, each)]));
-    return weights.map((weight, place) => weight * dot(output, said[place]!));
+    const places = [...weights.keys()].filter((place) => weights[place]! > 1e-3); // the others add next to nothing
+    const said = this.times(LEXICAL, places.map((place) => [this.embedding(this.sourceName, source[place]!)]));
+    const votes = new Float64Array(weights.length);
+    places.forEach((place, k) => (votes[place] = weights[place]! * dot(output, said[k]!)));
+    return votes;
   }
 
   /** Query of each state, and its scores over the source. */

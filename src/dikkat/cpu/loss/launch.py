@@ -68,7 +68,7 @@ class CrossEntropy:
         size = up(call.fields["size"], call.lanes)
         together = 2 if call.fields["divergence"] else 1
         tasks = min(self._threads, len(scores) // together)
-        room = {"shares": together * size, "ratios": size, "sums": 2 * together}
+        room = {"shares": together * size, "ratios": (together - 1) * size, "sums": 2 * together}
         call.run(kernel.cross_entropy, tasks, tail=call.lanes, **room)
 
     @property

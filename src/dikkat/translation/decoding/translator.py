@@ -230,45 +230,6 @@ class Translates:
                 scores[index] = each
         return scores
 
-    def misaligned(self, pairs: Sequence[tuple[str, str]], *, batch_size: int = 64) -> list[int]:
-        r"""Find the pairs whose sides do not seem to belong together.
-
-        $$ \log p(y_i \mid x_i) < \log p(y_i \mid x_{i+1}) $$
-
-        The next pair's source says more of such a target than its own. Of 1,014 pairs of captions, of which 50 had
-        another's translation, a model of 3,000 pairs found 22, and no other.
-
-        Args:
-            pairs: Sentences and their translations that the model has not learnt from, since it knows those by heart,
-                also where they are wrong; behind the last one comes the first. A pair with a side
-                that has no token is passed over.
-            batch_size: How many to go through at once; of more than 100 tokens fewer.
-
-        Returns:
-            Their places, from 0, in order.
-
-        Raises:
-            InputError: A sentence that is too long or not Unicode, or a batch size below 1.
-            TypeError: Something among them that is not a pair of strings.
-
-        Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> Translator(model, settings, english, french).misaligned([("Go.", "Va !")])  # there is no other source
-            []
-        """
-        checked = [_check_pair(pair, index) for index, pair in enumerate(pairs)]
-        tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        numbers = [each.numbers([pair[side] for pair in checked]) for side, each in enumerate(tokenizers)]
-        places = [place for place, sides in enumerate(zip(*numbers, strict=True)) if all(sides)]
-        own = [checked[place] for place in places]
-        exchanged = [(source, target) for (source, _), (_, target) in zip([*own[1:], *own[:1]], own, strict=True)]
-        gains = zip(self.score(own, batch_size=batch_size), self.score(exchanged, batch_size=batch_size), strict=True)
-        return [place for place, (right, wrong) in zip(places, gains, strict=True) if right < wrong]
-
     def align(
         self, pairs: Iterable[tuple[str, str]], *, reverse: "Translates | None" = None, batch_size: int = 64
     ) -> list[set[Link]]:

@@ -221,7 +221,9 @@ class _Plain:
     def _apart(self, log_probabilities: Tensor) -> Tensor:
         """The gradient of the pairs' divergences, which are added to the total."""
         both = log_probabilities.unflatten(0, (-1, 2))
-        p, ratio = both.exp(), both[:, :1] - both[:, 1:]
+        p = both.exp()
+        # A token that neither pass allows counts in neither; its logarithms' difference would be no number.
+        ratio = torch.where(p.any(1, keepdim=True), both[:, :1] - both[:, 1:], 0.0)
         difference = p[:, :1] - p[:, 1:]
         self.total = self.total + self._divergence * (difference * ratio).sum()
         away = torch.cat([ratio, -ratio], 1)

@@ -223,7 +223,7 @@ class TranslationModel(nn.Module):
             reduction: `"mean"` over the N tokens, or their `"sum"`.
 
         Returns:
-            The loss in nats, a scalar: that of `forward(batch)` and `expected(batch)`.
+            The loss in nats, a scalar: that of `forward(batch)` and `expected(batch)`; with `r_drop`, of two of those.
         """
         return linear_cross_entropy(
             self.features(_twice(batch) if r_drop else batch),

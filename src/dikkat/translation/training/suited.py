@@ -15,6 +15,7 @@ from dikkat.translation.data.corpus import Pair
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
+from dikkat.translation.training.distributed import device_type, processes
 
 # docs/recipes.md has the trials that all of these come from.
 _MANY = 10_000  # pairs from which on the larger network is worth its time
@@ -24,14 +25,15 @@ _STEPS = 2_500  # of a training on few pairs, which takes more epochs for them
 _SMALL_EPOCHS = (30, 200)  # of such a training, at least and at most
 _WORDS = 9_000_000  # of the target, of a training on many pairs: about an hour of one core
 _LARGE_EPOCHS = (5, 20)  # of such a training
+_TIMED = 32  # pairs of the step by which the time is estimated
+_PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
 _LARGE: dict[str, Any] = {
-    "tokenizer": "bpe", "vocabulary_size": 5_000, "hidden_size": 512, "dropout": 0.4, "label_smoothing": 0.1,
-    "learning_rate": 1e-3, "warmup_steps": 300, "criterion": "bleu", "average": 3, "patience": 10,
+    "tokenizer": "bpe", "hidden_size": 512, "dropout": 0.4, "label_smoothing": 0.1, "learning_rate": 1e-3,
+    "warmup_steps": 300, "criterion": "bleu", "average": 3, "patience": 10,
 }  # fmt: skip
 _SMALL: dict[str, Any] = {
     "dropout": 0.4, "label_smoothing": 0.1, "r_drop": 2.0, "batch_size": 32, "average": 3, "patience": 8,
 }  # fmt: skip
-_PARTS: dict[str, Any] = {"tokenizer": "bpe", "vocabulary_size": 2_000}
 
 
 @dataclass(frozen=True)
@@ -80,27 +82,35 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
         >>> settings.tokenizer, settings.dropout, settings.epochs
         ('word', 0.1, 132)
     """
-    if sample.pairs >= _MANY:
-        words = sample.pairs * sample.words[1].total() / len(sample.kept)
-        values = _LARGE | {"epochs": _within(round(_WORDS / words), _LARGE_EPOCHS)}
-    else:
-        steps = math.ceil(max(1, sample.pairs) / _SMALL["batch_size"])
-        values = _SMALL | {"epochs": _within(math.ceil(_STEPS / steps), _SMALL_EPOCHS)}
-        if sample.pairs < _FEW:
-            values["min_freq"] = 1
-        elif sample.once > _RARE:
-            values |= _PARTS
-    if given.get("dropout") == 0:
-        values.pop("r_drop", None)  # nothing is dropped
+    many = sample.pairs >= _MANY
+    values = dict(_LARGE if many else _SMALL)
+    if not many and sample.pairs < _FEW:
+        values["min_freq"] = 1
+    elif not many and sample.once > _RARE:
+        values["tokenizer"] = "bpe"
     if not validated:
         for name in ("criterion", "average", "patience"):
             values.pop(name, None)
-    if "batch_tokens" in given:
+    if given.get("batch_tokens"):
         values.pop("batch_size", None)
     values |= given
+    if values.get("tokenizer") == "bpe":
+        values.setdefault("vocabulary_size", _PARTS[many])
+    if not any(values.get(name) for name in ("dropout", "word_dropout", "attention_dropout")):
+        values["r_drop"] = given.get("r_drop", 0.0)  # both passes would be the same
+    values.setdefault("epochs", _epochs(sample, Settings.from_dict(values)))
     if "average" in values and not given.keys() & {"average", "validation_steps"}:
         values["average"] = min(values["average"], values["epochs"])
     return Settings.from_dict(values)
+
+
+def _epochs(sample: Sample, settings: Settings) -> int:
+    """As many as few pairs need steps for, or as many pairs leave time for."""
+    if sample.pairs >= _MANY:
+        words = sample.pairs * sample.words[1].total() / len(sample.kept)
+        return _within(round(_WORDS / words), _LARGE_EPOCHS)
+    steps = math.ceil(max(1, sample.pairs) / (settings.batch_size * settings.accumulate))
+    return _within(math.ceil(_STEPS / steps), _SMALL_EPOCHS)
 
 
 def _within(count: int, bounds: tuple[int, int]) -> int:
@@ -110,15 +120,19 @@ def _within(count: int, bounds: tuple[int, int]) -> int:
 def reason(sample: Sample, settings: Settings) -> str:
     """The settings that follow from a corpus, in one line, with the time that they will take here."""
     whole = "whole words" if settings.tokenizer == "word" else f"{settings.vocabulary_size:,} parts of words"
+    of = "" if len(sample.kept) == sample.pairs else f" (of {len(sample.kept):,} of them)"
+    minutes = _minutes(sample, settings)
     return (
-        f"{sample.pairs:,} pairs, {len(sample.words[1]):,} target word forms, {sample.once:.0%} of the words met once: "
-        f"{whole}, hidden_size {settings.hidden_size}, dropout {settings.dropout:g}, up to {settings.epochs} epochs; "
-        f"{_minutes(sample, settings)} on this machine if nothing else runs. Any option changes that"
+        f"{sample.pairs:,} pairs, {sample.once:.0%} of the words met once{of}: {whole}, hidden_size "
+        f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
+        f"epochs{minutes}. Any option changes that"
     )
 
 
 def _minutes(sample: Sample, settings: Settings) -> str:
-    """About the time of all epochs, from that of one step."""
+    """About the time of all epochs, from that of one step, on the CPU; nothing is known of other devices."""
+    if device_type() != "cpu":
+        return ""
     pieces = 1.3 if settings.tokenizer == "bpe" else 1.0  # of a word, about
     lengths, sizes = [], []
     for words in sample.words:
@@ -128,8 +142,7 @@ def _minutes(sample: Sample, settings: Settings) -> str:
         sizes.append(min(settings.vocabulary_size, known))
     if settings.tied_embeddings == "three":
         sizes = [max(sizes)] * 2
-    count = min(settings.batch_size, max(1, sample.pairs))
-    taken = []
+    count, taken = min(settings.batch_size, _TIMED), []
     with torch.random.fork_rng():
         model = TranslationModel(settings, *sizes).train()
         batch = collate([([sizes[0] - 1] * lengths[0], [sizes[1] - 1] * lengths[1])] * count)
@@ -138,6 +151,7 @@ def _minutes(sample: Sample, settings: Settings) -> str:
             model.loss(batch, label_smoothing=settings.label_smoothing, r_drop=settings.r_drop).backward()
             taken.append(time.perf_counter() - start)
     overhead = 1.3  # the optimiser, and validation
-    minutes = overhead * min(taken) * math.ceil(sample.pairs / count) * settings.epochs / 60
+    minutes = overhead * min(taken) * sample.pairs / count * settings.epochs / 60 / processes().world
     minutes = min(minutes, settings.max_minutes or minutes)
-    return "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
+    about = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
+    return f"; {about} on this machine if nothing else runs"

@@ -469,8 +469,8 @@ const scenarios = {
   },
 
   async "a map of very many words is moved, read and opened with the keyboard"() {
-    // Sixty words that are kept, of a text of 150: too many for lines.
-    const { page, close } = await opened(`#text=${"Go ".repeat(150)}&words=${Array(60).fill(7).join(".")}!`);
+    // 105 words that are kept, of a text of 59: too many for lines, and each of the 59 has its row in a step.
+    const { page, close } = await opened(`#text=${"Go ".repeat(59)}&words=${Array(105).fill(7).join(".")}!`);
     const area = page.locator(".map-card .tiles .window");
     await area.waitFor();
     assert.equal(await page.locator(".links").count(), 0);

@@ -105,9 +105,9 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
 
 
 def _epochs(sample: Sample, settings: Settings) -> int:
-    """As many as few pairs need steps for, or as many pairs leave time for."""
+    """The number of epochs: few pairs need steps, many pairs take time."""
     if sample.pairs >= _MANY:
-        words = sample.pairs * sample.words[1].total() / len(sample.kept)
+        words = max(1, sample.pairs * sample.words[1].total() / len(sample.kept))
         return _within(round(_WORDS / words), _LARGE_EPOCHS)
     steps = math.ceil(max(1, sample.pairs) / (settings.batch_size * settings.accumulate))
     return _within(math.ceil(_STEPS / steps), _SMALL_EPOCHS)

@@ -458,7 +458,7 @@ def test_devices(way: str, case: str, device: str) -> None:
         value=made.value.detach().to(device).requires_grad_(),
         restricted={name: t.to(device) for name, t in made.restricted.items()},
     )
-    if device != "cpu" and way == "numba":
+    if device != "cpu" and way in ("numba", "numba-few"):
         assert_refused(way, moved)
         return
     with kit.way(way) as impl:

@@ -1,5 +1,6 @@
 """The Triton kernels against float64: every score, restriction, range, profile and path."""
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ def moved(made: kit.Call) -> kit.Call:
 
     return kit.replace(
         made,
-        score=made.score.to(DEVICE),
+        score=copy.deepcopy(made.score).to(DEVICE),
         query=move(made.query),
         key=move(made.key),
         value=move(made.value),

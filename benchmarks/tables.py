@@ -89,6 +89,23 @@ def _mib(record: Record) -> str:
     return f"{record['peak_mib']:.0f}" if "peak_mib" in record else str(record["not_run"])
 
 
+def _gpu(runs: list[Run]) -> Iterable[Row]:
+    """For each shape and pass on a GPU, of its widest dtype: `triton`, by time and memory, and the fastest peer."""
+    for run in runs:
+        found = run.find(variant="plain", who="triton")
+        widest = {_shape(r): r["dtype"] for r in sorted(found, key=lambda r: r["dtype"] == "float32")}
+        for record in (r for r in found if r["dtype"] == widest[_shape(r)]):
+            same = {"batch": record["batch"], "queries": record["queries"], "dtype": record["dtype"]}
+            peers = [r for r in run.find(variant="plain", **same, **{"pass": record["pass"]}) if r["who"] in PEERS]
+            fastest = min(peers, key=lambda r: float(r["ms"]["median"]))
+            yield [
+                f"{_shape(record)}, {record['dtype']}, {record['pass']}",
+                spread(record["ms"]),
+                f"{fastest['who']}: {_beside(fastest, record['ms'])}",
+                f"{record['peak_mib']:.0f}; {fastest['peak_mib']:,.0f}",
+            ]
+
+
 def _small(runs: list[Run]) -> Iterable[Row]:
     """The four kinds of calls of a score and a pass together: with lengths or without, with weights or without."""
     for score in ("scaled dot", "additive", "gaussian"):
@@ -330,6 +347,7 @@ TABLES = [
     Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _starting),
     Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
     Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
+    Table("gpu", ("gpu",), ("additive, ms", "`triton`", "fastest peer", "MiB"), _gpu),
     Table("small", ("small-1", "small-2"), SMALL, _small),
     Table(
         "models",

@@ -30,6 +30,7 @@ from dikkat.translation import (
     TranslationModel,
     Translator,
     evaluate,
+    evaluate_lowercased_tokens,
 )
 from dikkat.translation.data.store import Store
 from dikkat.translation.formats.origin import Origin
@@ -405,6 +406,18 @@ def test_evaluate_as_json_with_links_and_another_model(run, model, pairs, tmp_pa
     (tmp_path / "links").write_text("9-9\n" * 8)
     assert json.loads(run("evaluate", model, *options)[1])["alignment_error_rate"] == 1
     assert "alignment error rate: 1.000" in run("evaluate", model, *options[:-1])[1]
+
+
+def test_evaluate_over_lowercased_tokens(run, model, pairs):
+    status, out, _ = run("evaluate", model, "--corpus", pairs, "--lowercased-tokens", "fr")
+    found = [each.target for each in Translator.load(model).translate([source for source, _ in PAIRS])]
+    scores = evaluate_lowercased_tokens(found, [target for _, target in PAIRS], "fr")
+    assert status == 0
+    assert out.splitlines()[-2:] == [scores.bleu_line, f"signature: {scores.bleu_signature}"]
+    refused(
+        run("evaluate", "no-model", "--corpus", pairs, "--lowercased-tokens", "xx"),
+        "dikkat: --lowercased-tokens: got 'xx'; expected one of as, bn,",
+    )
 
 
 def test_align_links_the_words_of_each_line(run, model, tmp_path):

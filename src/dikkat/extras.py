@@ -11,7 +11,7 @@ from urllib.request import url2pathname
 # The packages that each extra installs.
 _EXTRAS = {
     "translation": {
-        "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "pyarrow", "httpx", "platformdirs",
+        "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "sacremoses", "pyarrow", "httpx", "platformdirs",
         "huggingface_hub",
     },
     "textbook": {"tokenizers", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},

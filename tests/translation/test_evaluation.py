@@ -8,7 +8,7 @@ import sys
 import pytest
 import sacrebleu
 
-from dikkat.translation import InputError, bleu_k, evaluate
+from dikkat.translation import InputError, bleu_k, evaluate, evaluate_lowercased_tokens
 from dikkat.translation.decoding.evaluation import evaluate_by_length, significance
 
 HYPOTHESES = ["Il est calme, je crois.", "Le chat dort sur le lit.", "Va !"]
@@ -46,6 +46,16 @@ def test_bleu_is_cased():
 def test_corpora_that_do_not_fit_are_refused(function, corpora, message):
     with pytest.raises(InputError, match=message):
         function(*corpora)
+
+
+def test_bleu_of_lowercased_tokens_by_hand():
+    """Of le chat n&apos; est là . and … ici .: 5 of 6, 3 of 5, 2 of 4 and 1 of 3 runs of words are the same."""
+    found = evaluate_lowercased_tokens(["Le CHAT n'est là."], ["le chat n'est ici."], "fr")
+    assert found.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    assert found.bleu_line.endswith("hyp_len = 6 ref_len = 6)")
+    assert re.fullmatch(r"lower case, sacremoses [\d.]+ fr\|nrefs:1\|case:mixed\|.*tok:none.*", found.bleu_signature)
+    with pytest.raises(InputError, match=r"lowercased_tokens: got 'xx'; expected one of as, .*, fr,"):
+        evaluate_lowercased_tokens(["a"], ["a"], "xx")
 
 
 @pytest.mark.parametrize(

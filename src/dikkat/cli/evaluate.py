@@ -26,10 +26,11 @@ from dikkat.cli.options import (
 from dikkat.cli.tables import show_table
 from dikkat.cli.translate import load
 from dikkat.errors import InputError
-from dikkat.translation import Search, Translation, Translator, evaluate, phrasebook
+from dikkat.translation import Search, Translation, Translator, evaluate, evaluate_lowercased_tokens, phrasebook
 from dikkat.translation.data.corpus import Pair, read_lines
 from dikkat.translation.data.source import Source
 from dikkat.translation.decoding.alignment import alignment_error_rate, gold_links, read_links
+from dikkat.translation.decoding.evaluation import check_language
 from dikkat.translation.decoding.translator import Translates
 
 _COMPARED = "Comparison"
@@ -100,6 +101,14 @@ def evaluate_model(
             panel=_REPORT,
         ),
     ] = None,
+    lowercased_tokens: Annotated[
+        str | None,
+        option(
+            "Also BLEU over tokens in lower case, by Moses's tokenizer for this language, as older papers have it: fr, "
+            "de. Compare only where ref_len is the paper's.",
+            "LANGUAGE",
+        ),
+    ] = None,
     batch_size: BatchSizeOption = 64,
     as_json: JsonOption = False,
     **options: Any,
@@ -125,6 +134,9 @@ def evaluate_model(
     ):
         if wrong:
             raise InputError(message)
+    if lowercased_tokens:
+        with naming_options():
+            check_language(lowercased_tokens)
     search = search_given(options)
     translator = load(model, ensemble) if model else None
     pairs = _pairs(corpus, references)
@@ -135,6 +147,9 @@ def evaluate_model(
         if each is not None
     ]
     results = _report(systems, pairs, by_length=references is None)
+    if lowercased_tokens:
+        of_tokens = evaluate_lowercased_tokens(systems[0], [target for _, target in pairs], lowercased_tokens)
+        results["lowercased_tokens"] = asdict(of_tokens)
     if links and isinstance(translator, Translator):
         results["alignment_error_rate"] = alignment_error_rate(
             translator.align(pairs, batch_size=batch_size),
@@ -268,6 +283,9 @@ def _show(report: dict[str, Any]) -> None:
     print(f"signature: {report['bleu_signature']}")
     print(report["chrf_line"])
     print(f"signature: {report['chrf_signature']}")
+    if of_tokens := report.get("lowercased_tokens"):
+        print(of_tokens["bleu_line"])
+        print(f"signature: {of_tokens['bleu_signature']}")
     for each in report.get("versus", []):
         print(f"signature of the comparison: {each['metric']}|{each['signature']}")
 

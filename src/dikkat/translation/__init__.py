@@ -28,6 +28,7 @@ with needing("translation"):
         bleu_k,
         evaluate,
         evaluate_by_length,
+        evaluate_lowercased_tokens,
         significance,
     )
     from dikkat.translation.decoding.options import Search
@@ -95,6 +96,7 @@ __all__ = [
     "bleu_k",
     "evaluate",
     "evaluate_by_length",
+    "evaluate_lowercased_tokens",
     "explain_search",
     "forced_scores",
     "gold_links",

@@ -54,11 +54,7 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
         >>> evaluate(["Il est calme, je crois."], ["Il est calme, je crois."]).bleu_line[:13]
         'BLEU = 100.00'
     """
-    if not hypotheses or len(hypotheses) != len(references):
-        raise InputError(
-            f"hypotheses and references: got {len(hypotheses)} and {len(references)}; expected as many of both, and at "
-            "least one"
-        )
+    _check_counts(hypotheses, references)
     from sacrebleu.metrics.bleu import BLEU  # here, since translating needs none of it
     from sacrebleu.metrics.chrf import CHRF
 
@@ -73,6 +69,72 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
         chrf_line=str(chrf_score),
         chrf_signature=str(chrf.get_signature()),
     )
+
+
+@dataclass(frozen=True)
+class TokenEvaluation:
+    """BLEU over tokens in lower case.
+
+    Attributes:
+        bleu: From 0 to 100.
+        bleu_line: sacreBLEU's own line; `ref_len` in it are the references' tokens.
+        bleu_signature: How it was computed, the tokenizer first.
+    """
+
+    bleu: float
+    bleu_line: str
+    bleu_signature: str
+
+
+def evaluate_lowercased_tokens(hypotheses: Sequence[str], references: Sequence[str], language: str) -> TokenEvaluation:
+    """BLEU over tokens in lower case, as papers of before sacreBLEU have it.
+
+    The tokens are those of Moses's `tokenizer.perl`, escapes as `&apos;` in them, by sacremoses. Figures can only be
+    compared where the references have as many tokens: the signature does not say how a paper made its own.
+
+    Args:
+        hypotheses: The translations, as a person would write them.
+        references: A human translation of each.
+        language: The translations' language, `"fr"`.
+
+    Returns:
+        The score, sacreBLEU's line and signature.
+
+    Raises:
+        InputError: None at all, not as many of one as of the other, or a language that Moses's tokenizer has no rules
+            for.
+
+    Example:
+        >>> evaluate_lowercased_tokens(["Il n'est pas là."] * 2, ["il n'est pas LÀ."] * 2, "fr").bleu_line[-13:-1]
+        'ref_len = 12'
+    """
+    _check_counts(hypotheses, references)
+    check_language(language)
+    from sacrebleu.metrics.bleu import BLEU
+    from sacremoses import MosesTokenizer, __version__
+
+    tokenizer = MosesTokenizer(language)
+    tokens = [
+        [tokenizer.tokenize(each.lower(), escape=True, return_str=True) for each in side]
+        for side in (hypotheses, references)
+    ]
+    bleu = BLEU(tokenize="none", force=True)
+    score = bleu.corpus_score(tokens[0], [tokens[1]])
+    signature = f"lower case, sacremoses {__version__} {language}|{bleu.get_signature()}"
+    return TokenEvaluation(score.score, str(score), signature)
+
+
+def check_language(language: str) -> None:
+    """Check that Moses's tokenizer has rules for a language.
+
+    Raises:
+        InputError: It has none.
+    """
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    known = sorted(set(NonbreakingPrefixes().available_langs.values()))
+    if language not in known:
+        raise InputError(f"lowercased_tokens: got {language!r}; expected one of {', '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -236,6 +298,14 @@ def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: i
         matches = (_ngrams(words, n) & _ngrams(label, n)).total()
         score *= (matches / (len(words) - n + 1)) ** (0.5**n)
     return score
+
+
+def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    if not hypotheses or len(hypotheses) != len(references):
+        raise InputError(
+            f"hypotheses and references: got {len(hypotheses)} and {len(references)}; expected as many of both, and at "
+            "least one"
+        )
 
 
 def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:

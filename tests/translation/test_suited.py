@@ -69,12 +69,15 @@ def test_what_is_given_stays_whatever_the_corpus(pairs, rare, validated):
         assert (settings.criterion, settings.average) == ("loss", 1)
 
 
-def test_the_reason_is_one_line_with_the_minutes(monkeypatch):
+def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch):
     settings = Settings(hidden_size=8, embedding_size=8, epochs=7)
     line = reason(corpus(3_000), settings)
     assert "\n" not in line
     assert line.startswith("3,000 pairs, 0% of the words met once (of 400 of them): whole words, hidden_size 8,")
     assert "up to 7 epochs; less than a minute on this machine" in line
+    assert "; 3,000 pairs gave BLEU 6 (help texts, English to Turkish) to 40 (captions" in line
+    assert "; 29,000 pairs gave BLEU" in reason(corpus(20_000), settings)
+    assert not any("gave" in reason(corpus(pairs), settings) for pairs in (1_000, 10_000, 100_000))
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1
     assert "about 2 minutes" in reason(corpus(9_000_000), replace(settings, max_minutes=2))

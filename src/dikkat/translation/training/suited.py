@@ -27,6 +27,10 @@ _WORDS = 9_000_000  # of the target, of a training on many pairs: about an hour 
 _LARGE_EPOCHS = (5, 20)  # of such a training
 _TIMED = 32  # pairs of the step by which the time is estimated
 _PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
+_GAVE = (  # BLEU of validation pairs, by the number of pairs
+    (3_000, "6 (help texts, English to Turkish) to 40 (captions, English to French)"),
+    (29_000, "57 (captions, English to French)"),
+)
 _LARGE: dict[str, Any] = {
     "tokenizer": "bpe", "hidden_size": 512, "dropout": 0.4, "label_smoothing": 0.1, "learning_rate": 1e-3,
     "warmup_steps": 300, "criterion": "bleu", "average": 3, "patience": 10,
@@ -125,8 +129,14 @@ def reason(sample: Sample, settings: Settings) -> str:
     return (
         f"{sample.pairs:,} pairs, {sample.once:.0%} of the words met once{of}: {whole}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
-        f"epochs{minutes}. Any option changes that"
+        f"epochs{minutes}{_gave(sample.pairs)}. Any option changes that"
     )
+
+
+def _gave(pairs: int) -> str:
+    """What a corpus of about so many pairs gave, if one was measured."""
+    size, bleu = min(_GAVE, key=lambda each: abs(math.log(each[0] / max(1, pairs))))
+    return f"; {size:,} pairs gave BLEU {bleu}" if size / 2 <= pairs <= 2 * size else ""
 
 
 def _minutes(sample: Sample, settings: Settings) -> str:

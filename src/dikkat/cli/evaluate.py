@@ -134,7 +134,7 @@ def evaluate_model(
     ):
         if wrong:
             raise InputError(message)
-    if lowercased_tokens:
+    if lowercased_tokens is not None:
         with naming_options():
             check_language(lowercased_tokens)
     search = search_given(options)
@@ -147,7 +147,7 @@ def evaluate_model(
         if each is not None
     ]
     results = _report(systems, pairs, by_length=references is None)
-    if lowercased_tokens:
+    if lowercased_tokens is not None:
         of_tokens = evaluate_lowercased_tokens(systems[0], [target for _, target in pairs], lowercased_tokens)
         results["lowercased_tokens"] = asdict(of_tokens)
     if links and isinstance(translator, Translator):

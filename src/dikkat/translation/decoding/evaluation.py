@@ -87,7 +87,7 @@ class TokenEvaluation:
 
 
 def evaluate_lowercased_tokens(hypotheses: Sequence[str], references: Sequence[str], language: str) -> TokenEvaluation:
-    """BLEU over tokens in lower case, as papers of before sacreBLEU have it.
+    """BLEU over tokens in lower case, as papers from before sacreBLEU have it.
 
     The tokens are those of Moses's `tokenizer.perl`, escapes as `&apos;` in them, by sacremoses. Figures can only be
     compared where the references have as many tokens: the signature does not say how a paper made its own.

@@ -134,7 +134,7 @@ def reason(sample: Sample, settings: Settings) -> str:
 
 
 def _gave(pairs: int) -> str:
-    """What a corpus of about so many pairs gave, if one was measured."""
+    """The BLEU of the measured corpus that is about as large, as the end of a sentence; empty where none is."""
     size, bleu = min(_GAVE, key=lambda each: abs(math.log(each[0] / max(1, pairs))))
     return f"; {size:,} pairs gave BLEU {bleu}" if size / 2 <= pairs <= 2 * size else ""
 

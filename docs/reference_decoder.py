@@ -67,8 +67,8 @@ class Decoder:
     def __init__(self, folder: Path) -> None:
         self.weights = read_tensors(folder / "model.safetensors")
         self.settings = json.loads((folder / "settings.json").read_text())["settings"]
-        if self.settings["coverage"] or self.settings["score"] not in ("additive", "dot", "scaled_dot", "bilinear"):
-            raise NotImplementedError(f"score {self.settings['score']}, coverage {self.settings['coverage']}")
+        if self.settings["score"] not in ("additive", "dot", "scaled_dot", "bilinear"):
+            raise NotImplementedError(f"score {self.settings['score']}")
         self.lstm = self.settings["cell"] == "lstm"
 
     # --- products with int8

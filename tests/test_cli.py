@@ -682,7 +682,10 @@ def test_early_stopping_is_said(run, tmp_path):
         (["--num-layers", "1.5"], "dikkat: --num-layers: got 1.5; expected a whole number"),
         (["--precision", "half"], "dikkat: --precision: got 'half'; expected one of float32, bfloat16"),
         (["--score", "foo"], "dikkat: --score: got 'foo'; expected one of additive, dot, scaled_dot"),
-        (["--score", "none", "--coverage"], "dikkat: --coverage is true and score is 'none': without attention"),
+        (
+            ["--score", "none", "--attention-dropout", "0.1"],
+            "dikkat: --attention-dropout is 0.1 and score is 'none': without attention",
+        ),
         (["own-corpus"], "dikkat: pairs.tsv: No such file or directory"),
         (
             ["--batch-size", 8, "--batch-tokens", 99],

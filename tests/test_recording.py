@@ -308,14 +308,14 @@ def test_torch_fused_function(more: dict[str, Any], keys: int) -> None:
     assert_tells(trace[""], dots.softmax(-1))
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_recurrences_whole_and_step_by_step(fused: bool) -> None:
+@pytest.mark.parametrize("score", [scores.Additive(7, 5, 11), scores.Cosine()])  # compiled, and in a loop
+def test_recurrences_whole_and_step_by_step(score: scores.Score) -> None:
     torch.manual_seed(4)
-    layer = AttentionalGRU(3, 5, 7, scores.Additive(7, 5, 11), coverage=not fused)
-    inputs, encoded, lens = torch.randn(2, 6, 3), torch.randn(2, 13, 7), torch.tensor([13, 4])
+    layer = AttentionalGRU(3, 5, size := 7 if score.pair == "additive" else 5, score)
+    inputs, encoded, lens = torch.randn(2, 6, 3), torch.randn(2, 13, size), torch.tensor([13, 4])
     with torch.no_grad():
         memory = layer.prepare(encoded, lens)
-        start = layer.begin(torch.zeros(1, 2, 5), memory)
+        start = torch.zeros(1, 2, 5)
         right = layer(inputs, memory, start, return_weights=True)[2]
         with dikkat.record(nn.ModuleDict({"decoder": layer}), **EVERYTHING) as trace:
             assert layer(inputs, memory, start)[2] is None

@@ -72,7 +72,7 @@ def translator(kind="word", **values):
 
 
 def test_a_place_counts_by_its_attention_and_by_what_would_be_written_from_it_alone():
-    for values in ({}, {"cell": "lstm", "num_layers": 2}, {"score": "bilinear", "coverage": True}):
+    for values in ({}, {"cell": "lstm", "num_layers": 2}, {"score": "bilinear"}):
         model = translator(**values).model.double().eval()
         source, target = [4, 5, 6, 7, 8], [9, 4, 6]
         found = posteriors(model, [(source, target), ([5, 4], [7])])[0]
@@ -84,8 +84,7 @@ def test_a_place_counts_by_its_attention_and_by_what_would_be_written_from_it_al
                 for place in range(5):
                     value = memory.value[:, place : place + 1]
                     alone = model.decoder.prepare(value[..., :6], values=value)
-                    before = model.decoder.begin(state.state, alone) if values.get("coverage") else state
-                    scores, _, _ = model.step(torch.tensor([previous]), alone, before)
+                    scores, _, _ = model.step(torch.tensor([previous]), alone, state)
                     probability = (scores[0, token] - scores[0].exp().sum().log()).exp()
                     wanted.append(weights[0, place].sqrt() * probability)
                 wanted = torch.stack(wanted) / sum(wanted)

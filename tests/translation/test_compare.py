@@ -38,7 +38,7 @@ def test_every_combination_has_its_settings():
         ({"corpus": ["phrasebook"]}, "corpus: no such setting"),
         ({"score": ["dot", "dto"]}, "score: got 'dto'; expected one of"),
         ({"seed": [1, 1]}, "seed=1 is given twice"),
-        ({"coverage": [True], "score": ["none"]}, "coverage is true and score is 'none'.*coverage=True,score=none"),
+        ({"attention_dropout": [0.1], "score": ["none"]}, "0.1 and score is 'none'.*attention_dropout=0.1,score=none"),
     ],
 )
 def test_what_cannot_be_is_known_before_the_first_training(vary, message):

@@ -394,7 +394,6 @@ def test_what_cannot_run_is_explained():
     model = make()
     assert explain_search(model, Search(sample=True)) == ["samples are drawn, and nothing is searched"]
     assert explain_search([model, model]) == ["2 models translate together"]
-    assert explain_search(make(coverage=True)) == ["with coverage the keys change from step to step"]
     assert "Cosine" in explain_search(make(score="cosine"))[0]
     assert "torch.bfloat16" in explain_search(make().bfloat16())[0]
     hooked = make()

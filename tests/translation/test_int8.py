@@ -82,9 +82,9 @@ def test_the_reference_decoder_comes_to_the_same(changes, reference, translator,
     for name, each in rows.items():
         stored |= {name: each.numbers.contiguous(), f"{name}.scales": each.scales}
     save_file(stored, tmp_path / "model.safetensors")
-    names = ("cell", "score", "coverage", "bidirectional", "num_layers", "embedding_size", "hidden_size")
+    names = ("cell", "score", "bidirectional", "num_layers", "embedding_size", "hidden_size")
     settings = {"embedding_size": 6, "hidden_size": 10, "num_layers": 1, "bidirectional": True, "cell": "gru"}
-    settings |= {"score": "additive", "coverage": False} | {k: v for k, v in changes.items() if k in names}
+    settings |= {"score": "additive"} | {k: v for k, v in changes.items() if k in names}
     (tmp_path / "settings.json").write_text(json.dumps({"settings": settings}))
     decoder = reference.Decoder(tmp_path)
     found = beam_search(model, SOURCES, Search(1, precision="int8"))
@@ -176,7 +176,6 @@ def test_int8_never_turns_into_something_else():
     for models, search, why in (
         (model, Search(sample=True, precision="int8"), "samples are drawn"),
         ([model, model], Search(precision="int8"), "2 models translate together"),
-        (make(coverage=True), Search(precision="int8"), "with coverage"),
         (make().double(), Search(precision="int8"), "int8 goes with weights of float32"),
     ):
         with pytest.raises(SettingsError, match=f"precision: got 'int8', which cannot run here: .*{why}"):

@@ -28,13 +28,11 @@ def test_only_real_positions_reach_the_output_layer():
 
 @pytest.mark.parametrize("score", get_args(ScoreName))
 @pytest.mark.parametrize("changes", [
-    {"bidirectional": False}, {}, {"cell": "lstm", "num_layers": 1}, {"tied_embeddings": "none", "coverage": True},
-    {"cell": "lstm", "num_layers": 3, "coverage": True},
+    {"bidirectional": False}, {}, {"cell": "lstm", "num_layers": 1}, {"tied_embeddings": "none"},
+    {"cell": "lstm", "num_layers": 3},
 ])  # fmt: skip
 def test_a_batch_is_its_sentences_one_by_one(score, changes):
-    model = make(**{"score": score} | changes | ({"coverage": False} if score == "none" else {}))
-    if model.decoder.coverage:
-        torch.nn.init.normal_(model.decoder.coverage_weight)
+    model = make(**{"score": score} | changes)
     alone = torch.cat([model(collate([pair])) for pair in PAIRS])
     torch.testing.assert_close(model(collate(PAIRS)), alone, rtol=1e-10, atol=1e-12)
 
@@ -114,7 +112,7 @@ def test_states_are_float32_under_autocast_and_the_products_are_not(monkeypatch)
     torch.testing.assert_close(loss, model.loss(batch), rtol=0.02, atol=0)
 
 
-@pytest.mark.parametrize("changes", [{"coverage": True}, {"cell": "lstm", "coverage": True}, {"score": "none"}])
+@pytest.mark.parametrize("changes", [{}, {"cell": "lstm"}, {"score": "none"}])
 def test_every_kind_of_model_runs_under_autocast(changes):
     model, batch = make(**changes).float(), collate(PAIRS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -200,7 +198,7 @@ def test_a_model_of_before_has_the_names_it_had():
 
 
 @pytest.mark.parametrize("changes", [
-    {"cell": "lstm", "coverage": True}, {"tied_embeddings": "none"}, {"tied_embeddings": "three"}, {"score": "none"},
+    {"cell": "lstm"}, {"tied_embeddings": "none"}, {"tied_embeddings": "three"}, {"score": "none"},
 ])  # fmt: skip
 def test_every_kind_of_model_can_be_saved(changes, tmp_path):
     tokenizer = Tokenizer.train(["go !", "va ! je suis"], "word", min_freq=1, vocabulary_size=99)
@@ -226,7 +224,7 @@ def test_embeddings_are_one_table_where_they_are_tied():
 
 def test_features_are_dropped_of_the_embeddings_the_memory_and_the_readout():
     batch, p = collate(PAIRS), 0.4
-    for changes in ({}, {"cell": "lstm", "coverage": True}, {"score": "none"}):
+    for changes in ({}, {"cell": "lstm"}, {"score": "none"}):
         model = make(dropout=p, **changes).train()
         dropped = []
         model.dropout.register_forward_hook(lambda _, args, out, dropped=dropped: dropped.append((args[0], out)))
@@ -266,12 +264,10 @@ def test_words_are_dropped_as_a_whole():
         torch.testing.assert_close(found[kept], (table(numbers) * 6**0.5 / 0.6)[kept])
 
 
-@pytest.mark.parametrize("changes", [{}, {"cell": "lstm"}, {"coverage": True}, {"cell": "lstm", "coverage": True}])
+@pytest.mark.parametrize("changes", [{}, {"cell": "lstm"}])
 @pytest.mark.parametrize("score", ["additive", "none"])
 @torch.no_grad()
 def test_any_rows_can_be_selected(changes, score):
-    if score == "none":
-        changes = {name: value for name, value in changes.items() if name != "coverage"}
     model, batch, rows = make(score=score, **changes), collate(PAIRS), torch.tensor([2, 0, 2])
     memory, state = model.encode(batch.source, batch.source_lengths)
     _, _, state = model.step(batch.target[:, 0], memory, state)
@@ -284,7 +280,7 @@ def test_any_rows_can_be_selected(changes, score):
 
 
 @pytest.mark.parametrize("changes", [
-    {"coverage": True}, {"cell": "lstm", "coverage": True, "attention_dropout": 0.1}, {"score": "none"},
+    {}, {"cell": "lstm", "attention_dropout": 0.1}, {"score": "none"},
     {"cell": "lstm", "num_layers": 2, "tied_embeddings": "none", "word_dropout": 0.1},
 ])  # fmt: skip
 def test_every_kind_of_model_learns(changes):

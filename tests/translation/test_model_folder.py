@@ -324,7 +324,7 @@ def test_a_stop_between_the_renames_loses_no_model(folder, monkeypatch, translat
     assert not folder.with_name(".model.old").exists()
 
 
-def test_a_folder_from_before_words_voted_still_loads(tmp_path):
+def test_a_folder_of_other_settings_than_todays_still_loads_if_the_network_is_the_same(tmp_path):
     tokenizer = Tokenizer.train(["go !", "va ! je suis"], "word", min_freq=1, vocabulary_size=99)
     settings = Settings(embedding_size=6, hidden_size=10, lexical=False)
     model = TranslationModel(settings, len(tokenizer), len(tokenizer))
@@ -332,8 +332,14 @@ def test_a_folder_from_before_words_voted_still_loads(tmp_path):
     path = tmp_path / "old" / "settings.json"
     content = json.loads(path.read_text())
     del content["settings"]["lexical"]
-    path.write_text(json.dumps(content))
-    seal(tmp_path / "old")
-    found = Translator.load(tmp_path / "old")
-    assert found.settings == settings
-    assert torch.equal(found.model.readout.weight, model.readout.weight)
+    for coverage in (False, True):
+        content["settings"]["coverage"] = coverage
+        path.write_text(json.dumps(content))
+        seal(tmp_path / "old")
+        if coverage:
+            with pytest.raises(ModelFolderError, match="coverage: no such setting"):
+                Translator.load(tmp_path / "old")
+        else:
+            found = Translator.load(tmp_path / "old")
+            assert found.settings == settings
+            assert torch.equal(found.model.readout.weight, model.readout.weight)

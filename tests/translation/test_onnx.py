@@ -65,8 +65,8 @@ def test_graphs_write_what_the_search_writes(score, changes, script, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"coverage": True, "num_layers": 2},
-        {"coverage": True, "cell": "lstm", "score": "cosine"},
+        {"num_layers": 2},
+        {"cell": "lstm", "score": "cosine"},
         {"tied_embeddings": "none", "embedding_size": 37, "hidden_size": 74},
         {"tied_embeddings": "three", "vocabulary": 11, "cell": "lstm", "num_layers": 3},
         {"score": "boxcar", "num_layers": 2},
@@ -74,8 +74,6 @@ def test_graphs_write_what_the_search_writes(score, changes, script, tmp_path):
 )
 def test_every_number_is_pytorchs(changes):
     model = make(**changes)
-    if changes.get("coverage"):
-        torch.nn.init.normal_(model.decoder.coverage_weight)
     onnx_folder.check(onnx_folder.graphs(model), model)
 
 

@@ -282,7 +282,7 @@ def test_what_a_recipe_is_for_is_its_first_line(written):
 
 def test_the_recipe_of_a_file_is_checked_as_settings_are(written):
     with pytest.raises(SettingsError, match="score is 'none'"):
-        Recipe.load(written('score = "none"\ncoverage = true\n'))
+        Recipe.load(written('score = "none"\nattention_dropout = 0.1\n'))
 
 
 def test_a_saved_recipe_is_plain_toml(written):

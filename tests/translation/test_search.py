@@ -47,8 +47,6 @@ def make(vocabulary=13, seed=0, sharpness=2.5, **changes) -> TranslationModel:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(sharpness)
-        if model.decoder.coverage:
-            model.decoder.coverage_weight.normal_()  # which is 0 at first
         model.output_bias.normal_()
         model.output_bias[END] += 0.5
     return model
@@ -309,13 +307,12 @@ KINDS = {
     "gru": {},
     "lstm": {"cell": "lstm"},
     "one layer": {"num_layers": 1, "bidirectional": False},
-    "coverage": {"coverage": True},
-    "lstm with coverage": {"cell": "lstm", "coverage": True, "score": "dot"},
+    "lstm of dot products": {"cell": "lstm", "score": "dot"},
     "no attention": {"score": "none"},
     "lstm without attention": {"cell": "lstm", "score": "none", "num_layers": 3},
     "own output weights": {"tied_embeddings": "none"},
     "lexical": {"lexical": True},
-    "lexical lstm with coverage": {"cell": "lstm", "coverage": True, "score": "bilinear", "lexical": True},
+    "lexical lstm": {"cell": "lstm", "score": "bilinear", "lexical": True},
 }
 
 
@@ -493,7 +490,7 @@ def test_samples_of_scores_that_are_no_numbers_are_an_error(value):
 
 
 @pytest.mark.parametrize("search", [Search(2, n_best=2), Search(n_best=2, sample=True)])
-@pytest.mark.parametrize("models", [make(), [make(), make(seed=1)], make(score="none"), make(coverage=True)])
+@pytest.mark.parametrize("models", [make(), [make(), make(seed=1)], make(score="none"), make(score="cosine")])
 def test_the_smallest_of_everything(search, models):
     assert beam_search(models, [], search) == []
     ((one, two),) = beam_search(models, [[7]], dataclasses.replace(search, max_length=1))

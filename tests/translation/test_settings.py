@@ -31,8 +31,10 @@ def test_through_json_and_back():
         ({"precision": "float16"}, "precision: got 'float16'; expected one of float32, bfloat16"),
         ({"bidirectional": 1}, "bidirectional: got 1; expected true or false"),
         ({"seed": -1}, "seed: got -1"),
-        ({"coverage": True, "score": "none"}, "coverage is true and score is .none.: without attention"),
-        ({"attention_dropout": 0.1, "score": "none"}, r"attention_dropout is 0\.1 and score is"),
+        (
+            {"attention_dropout": 0.1, "score": "none"},
+            r"attention_dropout is 0\.1 and score is .none.: without attention",
+        ),
         ({"xyzzy": 8}, "xyzzy: no such setting; there are tokenizer, min_freq"),
         ({"hiden_size": 8}, r"hiden_size: no such setting; did you mean hidden_size\?"),
     ],

@@ -138,8 +138,6 @@ def test_sentences_and_models_that_cannot_be_steered():
         steps(untrained(), " ")
     with pytest.raises(InputError, match="the model has no attention"):
         steps(untrained(score="none"), "a", Steering(pins={0: {0: 1.0}}))
-    with pytest.raises(InputError, match="the model has coverage"):
-        steps(untrained(coverage=True), "a", Steering(pins={0: {0: 1.0}}))
 
 
 @pytest.mark.parametrize("search", [Search(beam=2), Search(sample=True, seed=1)])

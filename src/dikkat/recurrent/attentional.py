@@ -1,11 +1,10 @@
 """Decoders: GRU and LSTM cells that look at a memory before every step."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dikkat import call, observers
 from dikkat.addresses import check_dense
@@ -18,21 +17,7 @@ from dikkat.recurrent.stack import check_lengths, check_probability, check_stack
 from dikkat.scores import Score
 from dikkat.snapshot import frozen, learns, traced
 
-
-@dataclass(frozen=True)
-class Covered:
-    """A decoder's state with what the steps so far looked at: `begin` makes the first one.
-
-    Attributes:
-        state: Of the cells, (layers, B, h), of an LSTM two of them.
-        coverage: (B, m), the sum of the weights that each position has had.
-    """
-
-    state: Tensor | tuple[Tensor, Tensor]
-    coverage: Tensor
-
-
-StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor] | Covered)  # what comes in goes out
+StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor])  # what comes in goes out
 
 
 class _Attentional(StackedCells):
@@ -49,7 +34,6 @@ class _Attentional(StackedCells):
         num_layers: int = 1,
         dropout: float = 0.0,
         weight_dropout: float = 0.0,
-        coverage: bool = False,
         key_size: int | None = None,
     ) -> None:
         call.check_score(score)
@@ -58,12 +42,8 @@ class _Attentional(StackedCells):
         check_stack(num_layers, dropout, **sizes, key_size=key_size)
         check_probability("weight_dropout", weight_dropout)
         super().__init__(self.gates, **sizes, num_layers=num_layers)
-        self.dropout, self.weight_dropout, self.coverage = dropout, weight_dropout, coverage
+        self.dropout, self.weight_dropout = dropout, weight_dropout
         self.key_size = key_size
-        if coverage:
-            like = next(score.parameters(), torch.empty(0))
-            features = score.project_key(like.new_zeros(1, self.key_size)).shape[-1]
-            self.coverage_weight = nn.Parameter(torch.zeros(features))
         self.score = score
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None, values: Tensor | None = None) -> Memory:
@@ -86,24 +66,7 @@ class _Attentional(StackedCells):
         memory = project_keys(encoded, values, score=self.score, valid_lens=valid_lens)
         if not traced() and not learns(self, memory.key, memory.value):
             memory = replace(memory, seen=frozen(self.score))
-        if self.coverage:  # the keys change from step to step: nothing can be kept of them
-            return memory
         return replace(memory, packed=pack(self.score.pair, memory.key))
-
-    def begin(self, state: Tensor | tuple[Tensor, Tensor], memory: Memory) -> Tensor | tuple[Tensor, Tensor] | Covered:
-        """The state before the first step: with coverage, nothing has been looked at.
-
-        Args:
-            state: Of the cells, (layers, B, h), of an LSTM two of them.
-            memory: What `prepare` returned, of m positions.
-
-        Returns:
-            What `forward` and `step` take: the state itself, or, with coverage, `Covered`.
-        """
-        if not self.coverage:
-            return state
-        hidden = state if isinstance(state, Tensor) else state[0]
-        return Covered(state, hidden.new_zeros(hidden.shape[1], memory.key.shape[-2]))
 
     def forward(
         self,
@@ -120,13 +83,12 @@ class _Attentional(StackedCells):
         Args:
             inputs: (B, T, e), one input a step.
             memory: What `prepare` returned, of m positions.
-            state: Before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
-                coverage what `begin` makes of that.
+            state: Before the first step: (layers, B, h), of an LSTM two of them, its states and its cells.
             lengths: (B,) integers from 1 to T, the steps that each sequence has: the others cost nothing, and what
                 stands there has no effect. None: all have T.
             return_weights: Whether to return what each step looked at.
             impl: `"numba"` runs all steps as one operation, with a backward of its own, on a CPU, for every score but
-                `Cosine` and those of one's own, without coverage; `"reference"` is a loop of PyTorch's operations, and
+                `Cosine` and those of one's own; `"reference"` is a loop of PyTorch's operations, and
                 runs everywhere; `"auto"` takes the first where it runs.
 
         Returns:
@@ -151,15 +113,18 @@ class _Attentional(StackedCells):
         memory.check_recorded(self, inputs, before.hidden)
         told = observers.current()
         weights_needed = return_weights or bool(told)
-        task = SequenceTask(
-            inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, weights_needed
-        )
-        fused = choose(impl, self._obstacles(inputs, memory, memory.score, before)) == "numba"
+        task = SequenceTask(inputs, memory, before, lengths, masks, weights_needed)
+        fused = choose(impl, sequence.obstacles(self, inputs, memory, memory.score, before)) == "numba"
         with observers.only() if told else nullcontext():  # all steps are one call
             outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(self, task)
             for observer in told:
                 observer.saw_weights(cast(Tensor, weights))
-        return outputs, contexts, weights if return_weights else None, cast(StateT, self._joined(last))
+        return (
+            outputs,
+            contexts,
+            weights if return_weights else None,
+            cast(StateT, last.hidden if last.cell is None else (last.hidden, last.cell)),
+        )
 
     def step(
         self, inputs: Tensor, memory: Memory, state: StateT, *, return_weights: bool = False
@@ -190,16 +155,14 @@ class _Attentional(StackedCells):
         """The state of some of the sequences, in any order and number: how a beam search reorders.
 
         Args:
-            state: (layers, B, h), of an LSTM two of them; with coverage, both.
+            state: (layers, B, h), of an LSTM two of them.
             rows: (B',) integers, indices into B.
 
         Returns:
             The same of (layers, B', h).
         """
-        chosen: Tensor | tuple[Tensor, Tensor] | Covered
-        if isinstance(state, Covered):
-            chosen = Covered(self.select(state.state, rows), state.coverage.index_select(0, rows))
-        elif isinstance(state, Tensor):
+        chosen: Tensor | tuple[Tensor, Tensor]
+        if isinstance(state, Tensor):
             chosen = state.index_select(1, rows)
         else:
             chosen = state[0].index_select(1, rows), state[1].index_select(1, rows)
@@ -211,7 +174,7 @@ class _Attentional(StackedCells):
         for name in ("dropout", "weight_dropout"):
             if value := getattr(self, name):
                 sizes += f", {name}={value}"
-        return f"{sizes}, coverage=True" if self.coverage else sizes
+        return sizes
 
     def _as_seen(self, memory: Memory) -> Memory:
         """A plain memory with the score that counts: its copy, or this layer's own where the weights learn."""
@@ -222,34 +185,19 @@ class _Attentional(StackedCells):
             score = memory.scoring()
         return Memory(score, memory.key, memory.value, memory.valid_lens, memory.packed)
 
-    def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: CellState) -> list[str]:
-        reasons = sequence.obstacles(self, inputs, memory, score, before)
-        return [*reasons, "with coverage the keys change from step to step"] if self.coverage else reasons
-
     def _check(self, inputs: Tensor, memory: Memory, state: Any) -> CellState:
         if inputs.ndim != 3 or inputs.shape[1] < 1 or inputs.shape[2] != self.input_size:
             raise ValueError(
                 f"inputs: got shape {tuple(inputs.shape)}; expected (batch, steps, {self.input_size}), "
                 "with at least one step"
             )
-        coverage = None
-        if self.coverage:
-            if not isinstance(state, Covered):
-                raise ValueError(f"state: got {type(state).__name__}; expected what begin makes of it, with coverage")
-            state, coverage = state.state, state.coverage
-            positions = (len(inputs), memory.key.shape[-2])
-            if tuple(coverage.shape) != positions:
-                raise ValueError(
-                    f"state: got a coverage of shape {tuple(coverage.shape)}; expected (batch, positions) = {positions}"
-                )
         hidden, cell = self._parted(state)
         expected = (self.num_layers, inputs.shape[0], self.hidden_size)
         for each in (hidden, cell):
             if each is not None and tuple(each.shape) != expected:
                 raise ValueError(f"state: got shape {tuple(each.shape)}; expected (layers, batch, hidden) = {expected}")
         # Under autocast a state may come narrower than the inputs are.
-        cell, coverage = (None if each is None else each.to(inputs.dtype) for each in (cell, coverage))
-        return CellState(hidden.to(inputs.dtype), cell, coverage)
+        return CellState(hidden.to(inputs.dtype), None if cell is None else cell.to(inputs.dtype))
 
     def _check_memory(self, inputs: Tensor, memory: Memory) -> None:
         if not isinstance(memory, Memory):
@@ -276,10 +224,6 @@ class _Attentional(StackedCells):
             allowed = "one tensor (layers, batch, hidden)"
         raise ValueError(f"state: got {type(state).__name__}; expected {allowed}")
 
-    def _joined(self, state: CellState) -> Tensor | tuple[Tensor, Tensor] | Covered:
-        own = state.hidden if state.cell is None else (state.hidden, state.cell)
-        return own if state.coverage is None else Covered(own, state.coverage)
-
 
 class AttentionalGRU(_Attentional):
     r"""A stack of GRU cells that, before every step, looks at a memory with what it knew after the step before.
@@ -288,11 +232,6 @@ class AttentionalGRU(_Attentional):
 
     $$ c_t = \mathrm{attend}(s_{t-1}^{L}, \text{memory}), \qquad
     s_t^1 = \mathrm{GRU}_1([e_t; c_t], s_{t-1}^1), \qquad s_t^l = \mathrm{GRU}_l(s_t^{l-1}, s_{t-1}^l) $$
-
-    With `coverage` a position's projected key $k'_j$ becomes $k'_j + c_{tj} u$, with $c_{tj}$ the sum of the weights
-    that the position had before step t, before dropout, and u learnt, 0 at first: for an additive score
-    $v \cdot \tanh(W_q s_{t-1} + W_k h_j + c_{tj} u)$. Tu, Lu, Liu, Liu, Li, "Modeling coverage for neural machine
-    translation" (2016), section 3.1; See, Liu, Manning, "Get to the point" (2017), section 2.3, equation 11.
 
     Bahdanau, Cho, Bengio, "Neural machine translation by jointly learning to align and translate" (2015), section 3.1
     and appendix A.1.2, with the GRU of `torch.nn.GRU`: gates r, z, n, the reset after the recurrent product, two
@@ -308,8 +247,6 @@ class AttentionalGRU(_Attentional):
         num_layers: GRU cells on top of each other.
         dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
         weight_dropout: Probability with which an attention weight is dropped, in training only.
-        coverage: Whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
-            operations, slower than the one operation. The state before the first step is then what `begin` makes.
         key_size: Features of `encoded` in `prepare`, from which keys are made; None for `context_size`.
 
     Raises:
@@ -340,7 +277,7 @@ class AttentionalLSTM(_Attentional):
 
     Luong, Pham, Manning, "Effective approaches to attention-based neural machine translation" (2015), section 3, with
     the order of attending of Bahdanau et al. (2015) and the LSTM of `torch.nn.LSTM`: gates i, f, g, o, two bias
-    vectors; `coverage` as in `AttentionalGRU`. The parameters are named, shaped and ordered as those of
+    vectors. The parameters are named, shaped and ordered as those of
     `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's; the
     score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
 

@@ -57,11 +57,8 @@ def obstacles(model: nn.Module) -> list[str]:
         reasons.append(f"the weights are of {', '.join(sorted(map(str, kinds)))}, not all of float32 or of float64")
     reasons += undescribed(model)
     for part in modules:
-        if isinstance(part, AttentionalGRU | AttentionalLSTM):
-            if type(part.score) is Cosine:
-                reasons += sequence.score_obstacles(part.score)
-            if part.coverage:
-                reasons.append("with coverage the keys change from step to step")
+        if isinstance(part, AttentionalGRU | AttentionalLSTM) and type(part.score) is Cosine:
+            reasons += sequence.score_obstacles(part.score)
     return reasons
 
 
@@ -88,8 +85,7 @@ def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
     else:
         origin = score.project_key(like.new_zeros(1, decoder.key_size))
         key = Affine((score.project_key(_unit(decoder.key_size, like)) - origin).t(), origin[0])
-    coverage = decoder.coverage_weight if decoder.coverage else None
-    return Compared(score.pair, score.profile, query, key, score.pair_weight(), type(score) is Cosine, coverage)
+    return Compared(score.pair, score.profile, query, key, score.pair_weight(), type(score) is Cosine)
 
 
 def _unit(size: int, like: Tensor) -> Tensor:

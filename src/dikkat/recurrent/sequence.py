@@ -21,11 +21,10 @@ AFFINE = (
 
 
 class CellState(NamedTuple):
-    """A state's parts: hidden and cell (layers, B, h), the cell of an LSTM alone, and the coverage (B, m), if any."""
+    """A state's parts: hidden and cell (layers, B, h), the cell of an LSTM alone."""
 
     hidden: Tensor
     cell: Tensor | None
-    coverage: Tensor | None
 
 
 class Masks(NamedTuple):
@@ -57,7 +56,6 @@ class SequenceTask(NamedTuple):
         before: The state before the first step.
         lengths: (B,) integers, the steps that each sequence has; None where all have T.
         masks: Of dropout.
-        coverage_weight: The features that a unit of coverage adds to a key, where there is a coverage.
         return_weights: Whether the weights are requested.
     """
 
@@ -66,7 +64,6 @@ class SequenceTask(NamedTuple):
     before: CellState
     lengths: Tensor | None
     masks: Masks
-    coverage_weight: Tensor | None
     return_weights: bool
 
 
@@ -83,7 +80,7 @@ class SequenceResult(NamedTuple):
 
 
 def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: CellState) -> list[str]:
-    """The reasons why the compiled recurrence cannot run, but for a coverage."""
+    """The reasons why the compiled recurrence cannot run."""
     states = before.hidden, before.cell
     reasons = fused.obstacles((inputs, memory.key, memory.value, memory.valid_lens, *states, *cells.parameters()))
     reasons += score_obstacles(score)
@@ -160,7 +157,7 @@ def as_operation(cells: StackedCells, task: SequenceTask) -> SequenceResult:
     )
     outputs, contexts = fused.put(results.states, rows), fused.put(cast(Tensor, results.contexts), rows)
     weights = fused.put(cast(Tensor, results.weights), rows) if task.return_weights else None
-    return SequenceResult(outputs, contexts, weights, CellState(results.state, results.cell, None))
+    return SequenceResult(outputs, contexts, weights, CellState(results.state, results.cell))
 
 
 # --- as a loop of PyTorch's operations
@@ -175,12 +172,12 @@ def as_loop(cells: StackedCells, task: SequenceTask) -> SequenceResult:
         goes_on = (torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]).unsqueeze(-1)
         inputs = torch.where(goes_on, inputs, 0.0)
     gates, context_weight = cells.first_gates(inputs), cells.context_weight()
-    states, coverage = list(before.hidden.unbind(0)), before.coverage
+    states = list(before.hidden.unbind(0))
     cell_states = None if before.cell is None else list(before.cell.unbind(0))
     outputs, contexts, weights = [], [], []
     for step in range(inputs.shape[1]):
         kept = None if masks.weights is None else masks.weights[:, step]
-        context, looked_at = _attend(states[-1], task, coverage, kept)
+        context, looked_at = _attend(states[-1], task, kept)
         first = torch.addmm(gates[:, step], context, context_weight.t())
         dropped = None if masks.features is None else masks.features[:, :, step]
         new, new_cells = cells.advance(first, states, cell_states, dropped)
@@ -191,36 +188,23 @@ def as_loop(cells: StackedCells, task: SequenceTask) -> SequenceResult:
             new = _where(goes_on[:, step], new, states)
             if new_cells is not None and cell_states is not None:
                 new_cells = _where(goes_on[:, step], new_cells, cell_states)
-        if coverage is not None and looked_at is not None:
-            added = looked_at if goes_on is None else torch.where(goes_on[:, step], looked_at, 0.0)
-            coverage = coverage + added
         states, cell_states = new, new_cells
     columns = [outputs, contexts, weights] if task.return_weights else [outputs, contexts]
     stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in columns]
     if goes_on is not None:
         stacked = [torch.where(goes_on, each, 0.0) for each in stacked]
-    last = CellState(torch.stack(states), None if cell_states is None else torch.stack(cell_states), coverage)
+    last = CellState(torch.stack(states), None if cell_states is None else torch.stack(cell_states))
     return SequenceResult(stacked[0], stacked[1], stacked[2] if task.return_weights else None, last)
 
 
-def _attend(
-    query: Tensor, task: SequenceTask, coverage: Tensor | None, kept: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
+def _attend(query: Tensor, task: SequenceTask, kept: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m) before dropout."""
-    memory = task.memory
-    if coverage is not None:
-        lens = None if memory.valid_lens is None else memory.valid_lens.expand(len(query))
-        # Behind a length the coverage is 0, as the weights are.
-        covered = coverage.unsqueeze(-1) * cast(Tensor, task.coverage_weight)
-        keys = memory.key + covered.to(memory.key.dtype)
-        memory = Memory(memory.score, keys, memory.value.expand(len(keys), -1, -1), lens)
-    needed = task.return_weights or kept is not None or coverage is not None
-    attended = attend_memory(query.unsqueeze(1), memory, return_weights=needed)
+    attended = attend_memory(query.unsqueeze(1), task.memory, return_weights=task.return_weights or kept is not None)
     if not isinstance(attended, tuple):
         return attended.squeeze(1), None
     context, weights = attended
     if kept is not None:
-        context = (weights * kept.unsqueeze(1)) @ memory.value
+        context = (weights * kept.unsqueeze(1)) @ task.memory.value
     return context.squeeze(1), weights.squeeze(1)
 
 

@@ -43,8 +43,6 @@ _HELP = {
         "bidirectional": "Whether sentences are read backwards as well as forwards: slower, and mostly better.",
         "score": "How attention compares what is about to be written with a word of the source; none: no attention, "
         "the decoder sees the source's last state alone.",
-        "coverage": "Whether attention also knows how much each source word was looked at before, which repeats and "
-        "forgets less in long sentences. Slower.",
         "lexical": "Whether the source words that are looked at also say directly which word comes next, so that rare "
         "words are learnt sooner. Slower by about a sixth; without attention it has no effect.",
         "tied_embeddings": "Which tables of word vectors are one: none, two (what the decoder reads and writes) or "
@@ -139,7 +137,6 @@ class Settings:
     num_layers: Annotated[int, Range(1, 64)] = 1
     bidirectional: bool = True
     score: ScoreName = "additive"
-    coverage: bool = False
     lexical: bool = True
     tied_embeddings: Tied = "two"
 
@@ -176,9 +173,11 @@ class Settings:
                 f"hidden_size: got {self.hidden_size}; expected an even number, since a bidirectional encoder gives "
                 "each direction half of it"
             )
-        if self.score == "none" and (self.coverage or self.attention_dropout):
-            given = "coverage is true" if self.coverage else f"attention_dropout is {self.attention_dropout}"
-            raise SettingsError(f"{given} and score is 'none': without attention there is nothing that it could act on")
+        if self.score == "none" and self.attention_dropout:
+            raise SettingsError(
+                f"attention_dropout is {self.attention_dropout} and score is 'none': without attention there is "
+                "nothing that it could act on"
+            )
 
         if self.r_drop and not (self.dropout or self.attention_dropout or self.word_dropout):
             raise SettingsError(

@@ -6,7 +6,6 @@ import type { Tensor } from "./tensors";
 export interface Settings {
   cell: "gru" | "lstm";
   score: string;
-  coverage: boolean;
   bidirectional: boolean;
   num_layers: number;
   embedding_size: number;
@@ -89,8 +88,8 @@ export class Network {
 
   /** @param plain true to compute without WebAssembly */
   constructor(readonly settings: Settings, tensors: ReadonlyMap<string, Tensor>, plain = false) {
-    if (settings.coverage || !(ATTENDING.includes(settings.score) || settings.score === "none")) {
-      throw new Refusal("no-model", `score ${settings.score}, coverage ${settings.coverage}`);
+    if (!(ATTENDING.includes(settings.score) || settings.score === "none")) {
+      throw new Refusal("no-model", `score ${settings.score}`);
     }
     this.attends = settings.score !== "none";
     this.lstm = settings.cell === "lstm";

@@ -63,7 +63,6 @@ class Compared(NamedTuple):
         key: Makes keys of what was read.
         weight: Of each feature, of an additive score.
         unit: Whether queries and keys are brought to length 1 then, which a compiled search does not.
-        coverage: The features that a unit of coverage adds to a key, if any; a compiled search adds none.
     """
 
     pair: Pair
@@ -72,7 +71,6 @@ class Compared(NamedTuple):
     key: Affine
     weight: Tensor | None
     unit: bool = False
-    coverage: Tensor | None = None
 
 
 class Network(NamedTuple):

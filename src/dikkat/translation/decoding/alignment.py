@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dikkat.errors import InputError
-from dikkat.recurrent.attentional import Covered
 from dikkat.translation.data.corpus import read_lines
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.network.model import TranslationModel, collate
@@ -60,10 +59,7 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     alone = model.decoder.prepare(values[..., : model.decoder.key_size], values=values)
     rows = []
     for previous, token in zip(target[:, :-2].unbind(1), target[:, 1:-1].unbind(1), strict=True):
-        before = model.select(state, each)
-        if isinstance(before, Covered):
-            before = model.decoder.begin(before.state, alone)
-        features, _, _ = model.step_features(previous[each], alone, before)
+        features, _, _ = model.step_features(previous[each], alone, model.select(state, each))
         gains = model.scores(features).log_softmax(1).gather(1, token[each].unsqueeze(1)).view(count, positions)
         _, weights, state = model.step_features(previous, memory, state)
         rows.append((weights.log() / 2 + gains).softmax(1))

@@ -74,7 +74,7 @@ def steps(
     Raises:
         InputError: A sentence that cannot be translated; a step or position below 0; a position behind the sentence's
             end; a token that the model does not have, or that never comes out; a weight outside 0 to 1, or weights that
-            add up to more; pins of a model without attention, or with coverage.
+            add up to more; pins of a model without attention.
         StoppedError: The steps were stopped.
 
     Example:
@@ -180,8 +180,6 @@ def _check(translator: Translator, steering: Steering, positions: int) -> None:
             raise InputError(f"words: got the end at step {step}; expected it at step {fewest} or later")
     if steering.pins and not translator.model.attends:
         raise InputError("pins: the model has no attention, so that there is no weight to be pinned")
-    if steering.pins and translator.settings.coverage:
-        raise InputError("pins: the model has coverage, which counts its own weights; pins go with models without it")
     for step, pins in steering.pins.items():
         _check_place("pins", "step", step, most)
         for position, weight in pins.items():

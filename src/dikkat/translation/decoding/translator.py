@@ -511,8 +511,8 @@ class Translator(Translates):
             examples: Sentences to begin with, the first of which is translated when the page opens.
 
         Raises:
-            InputError: A model that the page's decoder cannot compute: one with coverage, with another score than
-                additive, dot, scaled_dot, bilinear and none, or with layers of one's own.
+            InputError: A model that the page's decoder cannot compute: one with another score than additive, dot,
+                scaled_dot, bilinear and none, or with layers of one's own.
             OSError: The system could not write; an older file is as it was.
 
         Example:
@@ -565,8 +565,6 @@ class Translator(Translates):
         from dikkat.show.living import SCORES, bundle
 
         reasons = []
-        if self.settings.coverage:
-            reasons.append("it has coverage, and the page's decoder has none")
         if self.settings.score not in SCORES:
             reasons.append(f"its score is {self.settings.score}, and the page's decoder has {', '.join(SCORES)}")
         reasons += [] if reasons else self.model.undescribed()

@@ -299,8 +299,9 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
             raise ModelFolderError(f'{path}: "{part}" is missing or not an object. Save the model again')
     try:
         origin = Origin.from_dict(content["origin"]) if "origin" in content else None
-        # Models from before there was such an output do not name it.
-        settings = Settings.from_dict({"lexical": False} | content["settings"])
+        # Older models do not name what came later, and name a setting that is gone, which most had not.
+        values = {name: value for name, value in content["settings"].items() if (name, value) != ("coverage", False)}
+        settings = Settings.from_dict({"lexical": False} | values)
         return settings, origin, sums, content["version"] == _QUANTIZED
     except (SettingsError, ModelFolderError) as error:
         raise ModelFolderError(f"{path}: {error}") from error

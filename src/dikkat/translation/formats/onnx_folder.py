@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.extras import needing
-from dikkat.recurrent import Covered
 from dikkat.storage.folders import recover, write_folder
 from dikkat.storage.headers import header
 from dikkat.translation.formats import onnx_graphs
@@ -130,8 +129,6 @@ def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _arrays(state: DecoderState) -> list[Array]:
     """A decoder's state as the graphs have it, rows first."""
-    if isinstance(state, Covered):
-        return [*_arrays(state.state), state.coverage.numpy()]
     parts = state if isinstance(state, tuple) else (state,)
     return [part.transpose(0, 1).numpy() for part in parts]
 

@@ -18,7 +18,7 @@ _FARTHEST = 0.49 * math.sqrt(3.4e38)  # over the root of the features: coordinat
 
 def states(net: Network) -> list[str]:
     """The names of what a step hands on to the next; the encoder makes the first ones."""
-    return ["hidden", *["cell"] * net.lstm, *["coverage"] * (net.compared.coverage is not None)]
+    return ["hidden", *["cell"] * net.lstm]
 
 
 def _sizes(net: Network, name: str, rows: str) -> tuple[int | str, ...]:
@@ -31,7 +31,6 @@ def _sizes(net: Network, name: str, rows: str) -> tuple[int | str, ...]:
         "seen": (rows,),
         "hidden": layers,
         "cell": layers,
-        "coverage": (rows, "positions"),
     }[name]
 
 
@@ -112,8 +111,6 @@ def encoder(net: Network, names: Mapping[int, str]) -> bytes:
         values = g("Concat", values, g("Transpose", embeddings, perm=[1, 0, 2]), axis=2)
     if not net.attends:
         lengths = g("Expand", g.whole(1), g.sizes(source, 0))
-    if net.compared.coverage is not None:
-        first.append(g("Expand", g.number(0), g.sizes(values, 0, 1)))
     outputs = [_side(g, net.compared, net.compared.key, encoded), values, lengths, *first]
     for name, value in zip(["keys", "values", "seen", *states(net)], outputs, strict=True):
         g.output(name, value, _kind(name), *_sizes(net, name, "sentences"))
@@ -191,11 +188,8 @@ def decoder(net: Network, names: Mapping[int, str]) -> bytes:
     embedded = g("Mul", g("Gather", g.weight(net.target_table), token), g.number(net.scale))
     parts = [_layers(g, given[name], len(net.decoder)) for name in ("hidden", "cell") if name in given]
     before = [list(layer) for layer in zip(*parts, strict=True)]
-    query, keys = _side(g, compared, compared.query, before[-1][0]), given["keys"]
-    if compared.coverage is not None:
-        covered = g("Mul", g.with_axis(given["coverage"], 2), g.weight(compared.coverage))
-        keys = g("Add", keys, covered)
-    weights = _weights(g, _scores(g, compared, query, keys), given["seen"])
+    query = _side(g, compared, compared.query, before[-1][0])
+    weights = _weights(g, _scores(g, compared, query, given["keys"]), given["seen"])
     context = g.without_axis(g("MatMul", g.with_axis(weights, 1), given["values"]), 1)
     below, new = g("Concat", embedded, context, axis=1), []
     for cells, layer in zip(net.decoder, before, strict=True):
@@ -213,8 +207,6 @@ def decoder(net: Network, names: Mapping[int, str]) -> bytes:
     g.output("log_probabilities", scores, FLOAT, "rows", len(net.output.weight))
     g.output("weights", weights, FLOAT, "rows", "positions")
     after = [g.stacked(list(layers), 1) for layers in zip(*new, strict=True)]
-    if compared.coverage is not None:
-        after.append(g("Add", given["coverage"], weights))
     for name, value in zip(states(net), after, strict=True):
         g.output(f"next_{name}", value, FLOAT, *_sizes(net, name, "rows"))
     return g.model(DECODER)

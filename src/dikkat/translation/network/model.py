@@ -11,14 +11,14 @@ from torch.nn import functional as F
 from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.cpu.search.network import Affine, Network
-from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, described
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, described
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD
 
 COMPILED = "_compiled"  # the attribute in which a search keeps what it has compiled of a model
-DecoderState = Tensor | tuple[Tensor, Tensor] | Covered  # a GRU's, an LSTM's, and either with coverage
+DecoderState = Tensor | tuple[Tensor, Tensor]  # a GRU's, and an LSTM's: states and cells
 
 
 class Batch(NamedTuple):
@@ -145,7 +145,6 @@ class TranslationModel(nn.Module):
             layers,
             between,
             weight_dropout=settings.attention_dropout,
-            coverage=settings.coverage,
             key_size=hidden,
         )
         self.readout = nn.Linear(hidden + context + embedding, embedding)
@@ -181,7 +180,7 @@ class TranslationModel(nn.Module):
         values = torch.cat([encoded, embedded], dim=-1) if self.is_lexical else encoded
         memory = self.decoder.prepare(encoded, looked_at[1], values)
         first = torch.tanh(self.bridge(states))
-        return memory, self.decoder.begin(first if cells is None else (first, self.cell_bridge(cells)), memory)
+        return memory, first if cells is None else (first, self.cell_bridge(cells))
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores of every next token, given the true ones before it.

@@ -34,6 +34,11 @@ def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_no_letter(tmp_pat
     assert read_tsv(path) == [("a\u2028b\x85c", "x\u2029y")]
 
 
+def test_a_byte_order_mark_between_joined_files_is_no_letter(tmp_path):
+    path = written(tmp_path / "pairs.tsv", "\ufeffa\tx\n\ufeffb\t\ufeffy\n")
+    assert read_tsv(path) == [("a", "x"), ("b", "y")]
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_aligned_files_plain_and_compressed(tmp_path, compressed):
     pack = gzip.compress if compressed else bytes
@@ -55,6 +60,8 @@ def test_aligned_files_plain_and_compressed(tmp_path, compressed):
         ("a\tb\n" + "é" * 100_000, r"line 2: got more than 10,000 characters"),
         (b"a\tb\nc\td\n\xe9t\xe9\te\n", r"pairs\.tsv, line 3: not UTF-8 \(byte 0xe9 at column 1\)"),
         (b"a\tb\n" + b"\x00\xff" * 100_000, r"line 2: got more than 10,000 characters"),
+        ("a\tb\nc\td\ne\tf\0g\n", r"pairs\.tsv, line 3: got a NUL character; expected text: binary, or UTF-16\?"),
+        ("a\tb\nc\td".encode("utf-16-le"), r"pairs\.tsv, line 1: got a NUL character"),
     ],
 )
 def test_bad_tsv_names_the_file_and_the_line(tmp_path, content, message):

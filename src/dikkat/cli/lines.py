@@ -39,9 +39,7 @@ def arriving(stream: BufferedReader, name: str) -> Iterator[Iterator[str]]:
         ended = not block
         if rest and (ended or len(rest) > 5 * MAX_CHARACTERS):  # no sentence has so many bytes: decoding says so
             lines, rest = [*lines, rest], b""
-        yield (
-            decode_line(line, f"{name}, line {at}", first=at == 1) for at, line in enumerate(lines, start=number + 1)
-        )
+        yield (decode_line(line, f"{name}, line {at}") for at, line in enumerate(lines, start=number + 1))
         number += len(lines)
 
 

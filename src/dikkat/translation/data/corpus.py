@@ -338,11 +338,18 @@ def _fingerprint(path: Path) -> str:
 
 
 def _pair(source: str, target: str, where: str) -> Pair:
-    source, target = source.strip(), target.strip()
+    source, target = (_checked(side, where).strip() for side in (source, target))
     if not source or not target:
         side = "target" if source else "source"
-        raise CorpusError(f"{where}: the {side} sentence is empty. Remove the line, on both sides")
+        raise CorpusError(f"{where}: the {side} sentence is empty. Remove the pair, on both sides")
     return source, target
+
+
+def _checked(text: str, where: str) -> str:
+    """A text without the byte-order mark that a file joined to another brings along."""
+    if "\0" in text:
+        raise CorpusError(f"{where}: got a NUL character; expected text: binary, or UTF-16? Convert it to UTF-8")
+    return text.removeprefix("\ufeff")
 
 
 def _some(pairs: Iterable[Pair], where: str) -> Iterator[Pair]:
@@ -383,7 +390,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
                 )
             if not raw:
                 return
-            yield decode_line(raw, f"{path}, line {number}", first=number == 1)
+            yield decode_line(raw, f"{path}, line {number}")
 
 
 def _read_line(stream: BinaryIO, where: str) -> bytes:
@@ -393,26 +400,25 @@ def _read_line(stream: BinaryIO, where: str) -> bytes:
         raise CorpusError(f"{where}: the .gz file is truncated or damaged ({error}). Fetch it again") from error
 
 
-def decode_line(raw: bytes, where: str, *, first: bool = False) -> str:
+def decode_line(raw: bytes, where: str) -> str:
     r"""One line of bytes as text, checked.
 
     Args:
         raw: The line, with or without its end.
         where: What an error calls it, a file and a line number for instance.
-        first: Whether a byte-order mark may stand before it.
 
     Returns:
-        The text, without white space at its ends.
+        The text, without a byte-order mark before it and white space at its ends.
 
     Raises:
-        CorpusError: The line is not UTF-8, or has more than `MAX_CHARACTERS` characters.
+        CorpusError: The line is not UTF-8, has a NUL character, or more than `MAX_CHARACTERS` characters.
 
     Example:
         >>> decode_line("J'ai faim.\n".encode(), "standard input, line 1")
         "J'ai faim."
     """
     try:
-        line = raw.rstrip(b"\r\n").decode("utf-8-sig" if first else "utf-8")
+        line = raw.rstrip(b"\r\n").decode()
     except UnicodeDecodeError as error:
         # A line cut at the limit can end within a character: then its length is the fault, not its encoding.
         if len(raw) < _LONGEST_LINE:
@@ -425,7 +431,7 @@ def decode_line(raw: bytes, where: str, *, first: bool = False) -> str:
             f"{where}: got more than {MAX_CHARACTERS:,} characters; expected one sentence a line. It begins "
             f"{_shortened(line)}"
         )
-    return line.strip(" \r\n\f\v")
+    return _checked(line, where).strip(" \r\n\f\v")
 
 
 def _shortened(text: str, limit: int = 40) -> str:

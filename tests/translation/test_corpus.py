@@ -183,6 +183,19 @@ def test_a_row_that_is_no_pair_is_named_when_it_comes(row):
         next(corpus)
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("c", ""), "row 2: the target sentence is empty. Remove the pair"),
+        (("\ufeff ", "d"), "row 2: the source sentence is empty"),
+        (("c", "d\0"), "row 2: got a NUL character"),
+    ],
+)
+def test_a_list_is_checked_as_a_file_is(row, message):
+    with pytest.raises(CorpusError, match=message):
+        list(as_corpus([("a", "b"), row]))
+
+
 def rows(folder, *lines, name="train.jsonl"):
     folder.mkdir(exist_ok=True)
     written(folder / name, "\n".join(lines) + "\n")

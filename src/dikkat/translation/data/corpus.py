@@ -56,7 +56,7 @@ class PairCorpus(Corpus):
         pairs: (source, target) sentences.
 
     Raises (when gone through):
-        CorpusError: A row that is no pair of texts.
+        CorpusError: A row that is no pair of texts, or has an empty side.
 
     Example:
         >>> list(PairCorpus([("Go.", "Va !")]))
@@ -67,12 +67,12 @@ class PairCorpus(Corpus):
         self.pairs = pairs
 
     def __iter__(self) -> Iterator[Pair]:
-        """The pairs."""
+        """The pairs, as they are."""
         for number, pair in enumerate(self.pairs, start=1):
+            where = f"{self}, row {number}"
             if not isinstance(pair, (tuple, list)) or [isinstance(side, str) for side in pair] != [True, True]:
-                raise CorpusError(
-                    f"{self}, row {number}: got {reprlib.repr(pair)}; expected (source, target), two texts"
-                )
+                raise CorpusError(f"{where}: got {reprlib.repr(pair)}; expected (source, target), two texts")
+            _pair(*pair, where)
             yield pair
 
     def __str__(self) -> str:

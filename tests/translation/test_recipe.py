@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dikkat.translation import InputError, Settings, SettingsError
+from dikkat.translation import CorpusError, InputError, Settings, SettingsError
 from dikkat.translation.data.source import Source
 from dikkat.translation.formats import recipe as recipes
 from dikkat.translation.formats.recipe import Recipe, built_in, read_value
@@ -252,6 +252,29 @@ def test_data_has_no_source_on_both_sides(written, tmp_path):
     assert (len(learnt), judged) == (90, None)
     with pytest.raises(InputError, match="no corpus is given"):
         Recipe().data()
+
+
+@pytest.mark.parametrize("lines", [1, 10_000])
+def test_a_corpus_of_one_sentence_is_learnt_without_validation_unless_that_is_asked_for(tmp_path, lines):
+    (tmp_path / "one.tsv").write_text("Go.\tVa !\n" * lines, encoding="utf-8")
+    plan = Recipe().with_values({"corpus": "one.tsv"}, tmp_path)
+    with pytest.warns(UserWarning, match="trained without validation: the corpus has 1 different source sentence:"):
+        learnt, judged = plan.data()
+    assert (list(learnt), judged) == ([("Go.", "Va !")] * lines, None)
+    with pytest.raises(CorpusError, match=r"1 different source sentence:.*--validation none"):
+        plan.with_values({"validation": {"share": 0.05}}).data()
+    learnt, judged = plan.with_values({"validation": "none"}).data()
+    assert (len(list(learnt)), judged) == (lines, None)
+
+
+def test_a_small_file_has_validation_pairs_and_the_same_ones_each_time(tmp_path):
+    for number in range(20):
+        path = tmp_path / f"{number}.tsv"
+        path.write_text("".join(f"{number} {row}\tx {row}\n" for row in range(10)), encoding="utf-8")
+        parts, again = (Recipe().with_values({"corpus": str(path)}).data() for _ in range(2))
+        assert [len(list(part)) for part in parts] == [9, 1]
+        assert [(list(part), part.fingerprint()) for part in parts] == [(list(p), p.fingerprint()) for p in again]
+        assert all(part.fingerprint() and str(part).startswith(str(path)) for part in parts)
 
 
 def test_no_source_is_in_both_validation_and_test(tmp_path):

@@ -44,20 +44,45 @@ def test_the_parts_are_as_large_as_asked_for_and_the_seed_decides_them():
 
 
 def test_a_sentence_stays_in_its_part_when_the_corpus_grows():
-    pairs = [(str(number), "x") for number in range(500)]
-    before, after = (set(hold_out(PairCorpus(some), 0.2)[1]) for some in (pairs[:300], pairs))
-    assert before == after & set(pairs[:300])
+    pairs = [(str(number), "x") for number in range(1500)]
+    before, after = (set(hold_out(PairCorpus(some), 0.2)[1]) for some in (pairs[:1000], pairs))
+    assert before == after & set(pairs[:1000])
 
 
-def test_a_part_that_is_empty_says_so():
-    training, held_out = hold_out(PairCorpus([("a", "b"), ("A ", "c")]), 0.5)
-    filled, empty = (training, held_out) if those_of(training) else (held_out, training)
-    assert len(list(filled)) == 2
-    with pytest.raises(
-        CorpusError,
-        match=r"0\.5 of it has no sentence pairs: the corpus is too small.*none \(--validation none\)",
+@pytest.mark.parametrize("sentences", [2, 10, 19, 999])
+def test_of_a_small_corpus_the_share_is_held_out_and_at_least_a_sentence(sentences):
+    pairs = [(str(number % sentences), str(number)) for number in range(3 * sentences)]
+    for seed in range(9):
+        parts = [list(part) for part in hold_out(PairCorpus(pairs), 0.05, seed)]
+        kept, held = ({source for source, _ in part} for part in parts)
+        assert len(held) == {2: 1, 10: 1, 19: 1, 999: 50}[sentences]
+        assert len(kept) == sentences - len(held)
+        assert sorted(parts[0] + parts[1]) == sorted(pairs)
+
+
+def test_no_sentence_to_hold_out_is_said_with_a_way_out():
+    for pairs, count in (
+        ([], "0 different source sentences"),
+        ([("a", "b"), ("A ", "c")] * 5_000, "1 different source s"),
     ):
-        list(empty)
+        for corpus in (pairs, PairCorpus(pairs)):
+            with pytest.raises(CorpusError, match=rf"^the corpus has {count}.*none \(--validation none\)"):
+                hold_out(corpus, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([("a", "b"), ("A ", "c")] * 600, r"1 different source sentence\. Give more pairs, separate"),
+        ([("a", "b"), ("b", "c")], r"2 different source sentences\. Use a larger share, separate"),
+        ([(str(number), "x") for number in range(3_000)], r"1,000 or more different source sentences\. Use a larger"),
+    ],
+)
+def test_a_part_that_is_empty_says_so(pairs, message):
+    with pytest.raises(
+        CorpusError, match=rf"1e-09 of it has no sentence pairs: the corpus has {message}.* none \(--validation none\)"
+    ):
+        list(split(pairs, 1e-9)[1])
 
 
 @pytest.mark.parametrize("shares", [(0.0,), (1.0,), (-0.5,), (float("nan"),), (0.5, 0.5), (0.9, 0.2)])
@@ -86,14 +111,14 @@ def test_no_held_out_source_is_left_in_training(training, held_out):
 def test_fingerprints_tell_parts_seeds_and_files_apart(tmp_path):
     paths = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
     for path in paths:
-        path.write_text("Go.\tVa !\n")
+        path.write_text("Go.\tVa !\nHush.\tChut !\n")
     corpora = [TsvCorpus(path) for path in paths]
     made = [
         corpus.fingerprint()
         for whole in corpora
         for corpus in (
-            whole, *split(whole, 0.3), *split(whole, 0.3, seed=1), without_leaks(whole, [("Stop.", "Arrête !")]),
-            without_leaks(whole, [("Wait.", "Attends !")]),
+            whole, *split(whole, 0.3), *split(whole, 0.3, seed=1), *hold_out(whole, 0.3),
+            without_leaks(whole, [("Stop.", "Arrête !")]), without_leaks(whole, [("Wait.", "Attends !")]),
         )
     ]  # fmt: skip
     assert None not in made

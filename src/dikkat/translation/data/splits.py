@@ -4,12 +4,20 @@ import hashlib
 import random
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import overload
 
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
+
+_FEW = 1_000  # different source sentences: of fewer, a part by their hashes would often be empty
+_ADVICE = "separate validation files, or none (--validation none)"
+
+
+class NothingToHoldOutError(CorpusError):
+    """A corpus has fewer than two different source sentences."""
 
 
 @overload
@@ -24,38 +32,38 @@ def hold_out(
     A sentence with several translations goes to one side with all of them, so a model cannot score by having seen it.
 
     Args:
-        pairs: The corpus. Of a list, equal pairs are taken once; a `Corpus` is split as it streams, by `split`.
-        share: The part of the source sentences to hold out, between 0 and 1; of a list, at least one sentence is.
+        pairs: The corpus. Of a list, equal pairs are taken once; a `Corpus` of 1,000 different source sentences or more
+            is split as it streams, by `split`.
+        share: The part of the source sentences to hold out, between 0 and 1; at least one is, save by `split`.
         seed: Which sentences.
 
     Returns:
         Training pairs and held-out pairs, each in the corpus's order.
 
     Raises:
-        CorpusError: A share outside 0…1, or a list of fewer than two different source sentences.
+        CorpusError: A share outside 0…1; fewer than two different source sentences; a corpus that cannot be read.
+        OSError: Nor opened.
 
     Example:
         >>> training, held_out = hold_out([("Go.", "Va !"), ("go.", "Marche."), ("I lost.", "J'ai perdu.")], share=0.5)
         >>> training, held_out
         ([('I lost.', "J'ai perdu.")], [('Go.', 'Va !'), ('go.', 'Marche.')])
     """
-    if isinstance(pairs, Corpus):
+    _check_shares(share)
+    keys = _sentences(pairs, _FEW if isinstance(pairs, Corpus) else None)
+    if isinstance(pairs, Corpus) and len(keys) == _FEW:
         training, held_out = split(pairs, share, seed=seed)
         return training, held_out
-    _check_shares(share)
-    keys = sorted({_same(source) for source, _ in pairs})
     if len(keys) < 2:
-        raise CorpusError(
-            f"the corpus has {len(keys)} different source sentences: with fewer than two there is nothing to hold out. "
-            "Give more pairs, or separate validation files"
+        raise NothingToHoldOutError(
+            f"{_count(keys)}: with fewer than two there is nothing to hold out. Give more pairs, {_ADVICE}"
         )
     random.Random(seed).shuffle(keys)
     held = set(keys[: min(len(keys) - 1, max(1, round(share * len(keys))))])
-    distinct = list(dict.fromkeys(pairs))
-    return (
-        [pair for pair in distinct if _same(pair[0]) not in held],
-        [pair for pair in distinct if _same(pair[0]) in held],
-    )
+    part, name = len(held) / len(keys), f"few {share} {seed}"
+    left = _Part(as_corpus(pairs), 1 - part, f"{name} left", lambda sentence: sentence not in held)
+    taken = _Part(as_corpus(pairs), part, f"{name} held out", held.__contains__)
+    return (left, taken) if isinstance(pairs, Corpus) else (list(dict.fromkeys(left)), list(dict.fromkeys(taken)))
 
 
 def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tuple[Corpus, ...]:
@@ -86,7 +94,10 @@ def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tup
     """
     _check_shares(*shares)
     bounds = [0, *(round(end * 2**64) for end in accumulate(shares)), 2**64]
-    held_out = [_Part(as_corpus(corpus), seed, *ends) for ends in pairwise(bounds)]
+    held_out = [
+        _Part(as_corpus(corpus), (end - first) / 2**64, f"{first} {end} {seed}", partial(_within, first, end, seed))
+        for first, end in pairwise(bounds)
+    ]
     return held_out[-1], *held_out[:-1]
 
 
@@ -114,32 +125,34 @@ def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence
     return _WithoutLeaks(as_corpus(training), as_corpus(held_out))
 
 
-class _Part(Corpus):
-    """The pairs whose source's hash is at least `first` and less than `end`."""
+def _within(first: int, end: int, seed: int, sentence: str) -> bool:
+    digest = hashlib.blake2b(sentence.encode(), digest_size=8, key=str(seed).encode()).digest()
+    return first <= int.from_bytes(digest, "little") < end
 
-    def __init__(self, corpus: Corpus, seed: int, first: int, end: int) -> None:
-        self._corpus, self._seed, self._first, self._end = corpus, seed, first, end
+
+class _Part(Corpus):
+    """The pairs whose source sentence passes a test, which the name tells from every other."""
+
+    def __init__(self, corpus: Corpus, share: float, name: str, has: Callable[[str], bool]) -> None:
+        self._corpus, self._share, self._name, self._has = corpus, share, name, has
 
     def __iter__(self) -> Iterator[Pair]:
-        key = str(self._seed).encode()
         empty = True
         for pair in self._corpus:
-            digest = hashlib.blake2b(_same(pair[0]).encode(), digest_size=8, key=key).digest()
-            if self._first <= int.from_bytes(digest, "little") < self._end:
+            if self._has(_same(pair[0])):
                 empty = False
                 yield pair
         if empty:
-            raise CorpusError(
-                f"{self} has no sentence pairs: the corpus is too small for it. Use a larger share, separate files, or "
-                "none (--validation none)"
-            )
+            keys = _sentences(self._corpus, _FEW)
+            more = "Use a larger share" if len(keys) > 1 else "Give more pairs"
+            raise CorpusError(f"{self} has no sentence pairs: {_count(keys)}. {more}, {_ADVICE}")
 
     def __str__(self) -> str:
-        return f"{self._corpus}, {(self._end - self._first) / 2**64:.3g} of it"
+        return f"{self._corpus}, {self._share:.3g} of it"
 
     def fingerprint(self) -> str | None:
         whole = self._corpus.fingerprint()
-        return whole and f"part {self._first} {self._end} {self._seed} of {whole}"
+        return whole and f"part {self._name} of {whole}"
 
 
 class _WithoutLeaks(Corpus):
@@ -180,6 +193,21 @@ def _check_shares(*shares: float) -> None:
             raise CorpusError(f"share: got {share}; expected a number between 0 and 1")
     if sum(shares) >= 1.0:
         raise CorpusError(f"shares: got {shares}; expected numbers of a sum below 1")
+
+
+def _sentences(pairs: Iterable[Pair], most: int | None) -> list[str]:
+    """The different source sentences, or the first so many of them, sorted."""
+    seen: set[str] = set()
+    for source, _ in pairs:
+        seen.add(_same(source))
+        if len(seen) == most:
+            break
+    return sorted(seen)
+
+
+def _count(keys: Sequence[str]) -> str:
+    few = f"{len(keys):,}{' or more' if len(keys) == _FEW else ''}"
+    return f"the corpus has {few} different source {'sentence' if len(keys) == 1 else 'sentences'}"
 
 
 def _same(sentence: str) -> str:

@@ -1,6 +1,7 @@
 """Recipes: the data and the settings of a training, in a file that a person can read."""
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -11,7 +12,7 @@ from dikkat.errors import InputError
 from dikkat.storage import toml
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.source import Part, Source
-from dikkat.translation.data.splits import hold_out, without_leaks
+from dikkat.translation.data.splits import NothingToHoldOutError, hold_out, without_leaks
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.options import allowed, nearest
 from dikkat.translation.settings import Settings
@@ -34,7 +35,8 @@ class Recipe:
     Attributes:
         corpus: The pairs to learn from.
         validation: The pairs to judge the model by while it learns: a corpus; a share of `corpus`, which is not learnt
-            from; `"none"`; None: the corpus's own, if it is one that has such, and a share of 0.05 of it otherwise.
+            from; `"none"`; None: the corpus's own, if it is one that has such, and a share of 0.05 of it otherwise, or
+            none of a corpus of one source sentence.
         test: The pairs to score the trained model on.
         settings: How.
 
@@ -132,7 +134,7 @@ class Recipe:
 
         Raises:
             InputError: No corpus is given.
-            CorpusError: It cannot be read, or cannot be parted so.
+            CorpusError: It cannot be read, or parted as asked for.
             OSError: A file cannot be opened.
         """
         if self.corpus is None:
@@ -147,7 +149,13 @@ class Recipe:
             pairs = _without_leaks(pairs, test)
             held_out = None if held_out is None else _without_leaks(held_out, test)
         if isinstance(validation, float):
-            return hold_out(pairs, validation)
+            try:
+                return hold_out(pairs, validation)
+            except NothingToHoldOutError as error:
+                if self.validation is not None:  # somebody asked for it
+                    raise
+                warnings.warn(f"trained without validation: {error}", UserWarning, stacklevel=2)
+                return pairs, None
         return (pairs, None) if held_out is None else (_without_leaks(pairs, held_out), held_out)
 
 

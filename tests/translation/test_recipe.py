@@ -195,6 +195,17 @@ def test_files_begin_in_the_recipes_folder(written, tmp_path, monkeypatch):
     assert (hub.dataset, hub.source, hub.target) == ("a/b", "en", "fr")
 
 
+def test_a_file_without_a_dot_is_named_with_the_way_to_write_it(written, tmp_path):
+    (tmp_path / "pairs").write_text("Go.\tVa !\n", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match=r"pairs: no such corpus; there are .*; write \./pairs for the file$"):
+        Recipe.load(written('corpus = "pairs"\n'))
+    for other in ("pear", "folder", "x" * 5_000, "\ud800"):
+        with pytest.raises(InputError, match=r"no such corpus; [^;]*$"):
+            Source.parse(other, tmp_path)
+    assert list(Recipe.load(written('corpus = "./pairs"\n')).corpus.open("training")) == [("Go.", "Va !")]
+
+
 def test_the_folder_of_a_data_set_begins_in_the_recipes_folder(written, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

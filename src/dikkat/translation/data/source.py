@@ -1,5 +1,6 @@
 """A corpus as recipes and the command line spell it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -97,7 +98,7 @@ first=600)
                 raise InputError(f"{key}: no such key of a corpus; {nearest(key, sorted(required | optional))}")
         if missing := sorted(required - set(values)):
             raise InputError(f"{missing[0]} is missing from the corpus {dict(values)}: write {SPELLINGS}")
-        _check_values(values)
+        _check_values(values, base)
         places = {key: base / _place(key, values[key]) for key in _places(values)}
         if "dataset" in places:
             places["dataset"] = places["dataset"].absolute()  # without its dot, it would be a name of the Hub
@@ -185,7 +186,7 @@ def _place(key: str, name: str) -> Path:
     return place
 
 
-def _check_values(values: Mapping[str, object]) -> None:
+def _check_values(values: Mapping[str, object], base: Path) -> None:
     for key, value in values.items():
         if key == "first":
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -194,7 +195,9 @@ def _check_values(values: Mapping[str, object]) -> None:
             raise InputError(f"{key}: got {value!r}; expected a text")
     name, part = values.get("name"), values.get("part")
     if name is not None and name not in _KNOWN:
-        raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}")
+        there = os.path.isfile(base / str(name))  # noqa: PTH113 - Path.is_file() raises where a name is too long
+        file = f"; write ./{name} for the file" if there else ""
+        raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}{file}")
     if part is not None and part not in get_args(Part):
         raise InputError(f"part: got {part!r}; expected one of {', '.join(get_args(Part))}")
 

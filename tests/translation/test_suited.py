@@ -1,3 +1,4 @@
+import math
 import re
 from dataclasses import replace
 
@@ -56,6 +57,19 @@ def test_settings_follow_from_what_is_given_too():
         suited(corpus(900), more).epochs for more in ({}, {"batch_size": 4}, {"batch_size": 4, "accumulate": 8})
     ] == [87, 30, 87]
     assert suited(corpus(900), {"batch_tokens": None}).batch_size == 32
+
+
+def test_the_epochs_follow_from_the_tokens_of_a_batch():
+    # A target has 3.5 words and its end, a source 3: 900 pairs are 4,050 tokens, 41 steps of 100 or 3 of 1,500.
+    def epochs(pairs, **more):
+        return suited(corpus(pairs), {"batch_tokens": 100, **more}).epochs
+
+    assert epochs(900) == math.ceil(2_500 / 41)
+    assert epochs(900, batch_tokens=1_500) == 200
+    assert epochs(900, batch_tokens=50, accumulate=2) == math.ceil(2_500 / 41)
+    # The longer side counts: 7 source words and 1 target word with its end.
+    long = Sample([("a b c d e f g", "x")] * 9, 900)
+    assert suited(long, {"batch_tokens": 100}).epochs == math.ceil(2_500 / 63)
 
 
 @given(st.integers(1, 10**7), st.booleans(), st.booleans())

@@ -113,7 +113,11 @@ def _epochs(sample: Sample, settings: Settings) -> int:
     if sample.pairs >= _MANY:
         words = max(1, sample.pairs * sample.words[1].total() / len(sample.kept))
         return _within(round(_WORDS / words), _LARGE_EPOCHS)
-    steps = math.ceil(max(1, sample.pairs) / (settings.batch_size * settings.accumulate))
+    batch: float = settings.batch_size
+    if settings.batch_tokens is not None:
+        source, target = (words.total() for words in sample.words)
+        batch = settings.batch_tokens * len(sample.kept) / max(source, target + len(sample.kept))  # each target's end
+    steps = math.ceil(max(1, sample.pairs) / (batch * settings.accumulate))
     return _within(math.ceil(_STEPS / steps), _SMALL_EPOCHS)
 
 

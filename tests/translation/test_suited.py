@@ -72,6 +72,14 @@ def test_the_epochs_follow_from_the_tokens_of_a_batch():
     assert suited(long, {"batch_tokens": 100}).epochs == math.ceil(2_500 / 63)
 
 
+def test_pairs_that_training_takes_once_count_once():
+    pairs = [("Go.", "Va !")] * 10_000 + [(f"I see {number}.", f"Je vois {number}.") for number in range(50)]
+    assert Sample.of(pairs, 1, distinct=True).pairs == 51
+    assert Sample.of(pairs, 1, distinct=True).words[0]["go"] == 1
+    assert Sample.of(pairs, 1, distinct=False).pairs == 10_050
+    assert Sample.of(pairs[9_990:], 4, distinct=True).pairs == 4 * 51
+
+
 @given(st.integers(1, 10**7), st.booleans(), st.booleans())
 def test_what_is_given_stays_whatever_the_corpus(pairs, rare, validated):
     chosen = {"dropout": 0.07, "epochs": 3, "tokenizer": "word", "batch_tokens": 900}

@@ -129,10 +129,11 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
 
 def _suited(plan: "Recipe", values: dict[str, Any], learnt: Any, *, validated: bool) -> tuple["Recipe", "Sample"]:
     """The plan with settings that suit its corpus, where they are not given; and the pairs that chose them."""
+    from dikkat.translation.data.corpus import repeats_count
     from dikkat.translation.training.suited import Sample, suited
     from dikkat.translation.training.train import evenly
 
-    sample = Sample.of(*evenly(learnt, _SAMPLE))
+    sample = Sample.of(*evenly(learnt, _SAMPLE), distinct=not repeats_count(learnt))
     chosen = {name: getattr(plan.settings, name) for name in values if name in Settings.options()}
     return replace(plan, settings=suited(sample, chosen, validated=validated)), sample
 

@@ -100,6 +100,11 @@ def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
     )
 
 
+def repeats_count(pairs: Corpus | Sequence[Pair]) -> bool:
+    """Whether of equal pairs each counts: in a list they are meant, in a file they came about by accident."""
+    return as_corpus(pairs).fingerprint() is None
+
+
 class TsvCorpus(Corpus):
     r"""Sentence pairs of a file of lines `source TAB target`; further columns are ignored.
 

@@ -53,8 +53,9 @@ class Sample:
     pairs: int
 
     @classmethod
-    def of(cls, kept: Sequence[Pair], interval: int) -> Self:
-        """The sample of which `evenly` kept these pairs, one of so many."""
+    def of(cls, kept: Sequence[Pair], interval: int, *, distinct: bool) -> Self:
+        """The sample of which `evenly` kept these pairs, one of so many; if distinct, of equal ones one counts."""
+        kept = list(dict.fromkeys(kept)) if distinct else kept
         return cls(kept, len(kept) * interval)
 
     @cached_property

@@ -10,6 +10,7 @@ import torch
 
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus, repeats_count
+from dikkat.translation.data.doubts import doubts
 from dikkat.translation.data.store import Store
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, SettingsError, TrainingFolderError
@@ -157,6 +158,8 @@ def _loop(
     else:
         say(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
+        for doubt in doubts(sample, interval, validation or []):
+            warnings.warn(f"{training}: {doubt}", UserWarning, stacklevel=4)
         source, target = _tokenizers(settings, sample)
         pairs = _InMemory(sample, training) if interval == 1 else training
     translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)

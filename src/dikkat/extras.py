@@ -11,8 +11,8 @@ from urllib.request import url2pathname
 # The packages that each extra installs.
 _EXTRAS = {
     "translation": {
-        "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "sacremoses", "pyarrow", "httpx", "platformdirs",
-        "huggingface_hub",
+        "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "sacremoses", "regex", "pyarrow", "httpx",
+        "platformdirs", "huggingface_hub",
     },
     "textbook": {"tokenizers", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
     "transformers": {"transformers", "safetensors"},

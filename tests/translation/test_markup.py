@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dikkat.translation import InputError, Translation
+from dikkat import stopping
+from dikkat.translation import InputError, Translation, Translator
 from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.units import Units
 
@@ -41,6 +42,13 @@ def carried(marked, target, links):
         ("1 < 2 <b>x</b>", "1 < 2 x", [0, 1, 2, 3], "1 &lt; 2 <b>x</b>"),
         ("<br>", "", [], "<br>"),
         ("<B>x</b>", "y", [0], "<B>y</b>"),
+        # A tag without a text stays in its element, also at its end.
+        ("<b>ate<br></b> the man", "a mangé l'homme", [0, 0, 1, 2], "<b>a mangé<br></b> l'homme"),
+        ("the <b>man<br></b> is", "l'homme est", [0, 1, 2], "l'<b>homme<br></b> est"),
+        # A letter with its vowel sign is one word.
+        ("<b>red</b>", "हिन्दी", [0], "<b>हिन्दी</b>"),
+        ("<b>red</b> x", "cafe\u0301 y", [0, 1], "<b>cafe\u0301</b> y"),
+        ("<style>a > b {}</style>one", "un", [0], "<style>a > b {}</style>un"),
     ],
 )
 def test_tags_go_where_their_words_went(marked, target, links, wanted):
@@ -54,11 +62,29 @@ def test_tags_go_where_their_words_went(marked, target, links, wanted):
         ("one</b>", "got </b> where no tag is open"),
         ("<b><i>one</b></i>", "got </b> where <i> is open"),
         ("if a<b && c>d", "got <b && c>, which is not closed.*Write &lt; for a < that begins no tag"),
+        ("<b>" * 100 + "</b>" * 100, "got <b> inside of 99 others; expected fewer in each other"),
     ],
 )
 def test_tags_that_do_not_nest_are_named(marked, message):
     with pytest.raises(InputError, match=message):
         parse(marked)
+
+
+@pytest.mark.parametrize(
+    ("marked", "text"),
+    [
+        ("<td>red</td><td>car</td>", "red car"),
+        ("<p>Go.</p><p>Go <b>o</b>n.</p> x", "Go. Go on. x"),
+        ("<ul><li>one</li>\n<li>two</li></ul>", "one\ntwo"),
+        ("one<br><br/>two<br>", "one two"),
+        ("see <a href=http://example.com/>it</a>", "see it"),
+        ("write to <me@example.com>, <https://example.com>", "write to <me@example.com>, <https://example.com>"),
+        ("<!DOCTYPE html><script>if (1 < 2) {}</script>Go.", "Go."),
+        ("a <x n='1'/>b <y on/>c <svg:g>d</svg:g>", "a b c d"),
+    ],
+)
+def test_the_text_is_what_a_reader_sees(marked, text):
+    assert parse(marked)[0] == text
 
 
 @st.composite
@@ -108,3 +134,26 @@ def test_translate_takes_and_gives_html(translator):
         translator.translate("Go.", markup="xml")
     with pytest.raises(InputError, match="got <b>, which is not closed"):
         translator.translate(["Go.", "<b>Go."], markup="html")
+
+
+def test_a_wrong_tag_names_its_sentence_after_the_others(translator):
+    lines = translator.translate_lines(["Go.", "<b>Go.", "Go."], markup="html")
+    assert next(lines).target == "Va !"
+    with pytest.raises(InputError, match=r"sentences\[1\]: got <b>, which is not closed"):
+        next(lines)
+
+
+def test_sentences_without_a_tag_are_not_looked_through(translator, monkeypatch):
+    asked = []
+    real = Translator.weights_of_units
+    monkeypatch.setattr(
+        Translator, "weights_of_units", lambda self, pairs, size: asked.extend(pairs) or real(self, pairs, size)
+    )
+    found = translator.translate(["Go.", "<b>Go</b>.", "1 &lt; 2"], markup="html")
+    assert [source for source, _ in asked] == ["Go."]
+    assert "&lt;" in found[2].target or "<" not in html.unescape(found[2].target)
+
+
+def test_links_end_where_nobody_waits(translator):
+    with stopping.stopping(lambda: True), pytest.raises(stopping.StoppedError):
+        translator.align([("Go.", "Va !")])

@@ -176,10 +176,8 @@ class Served:
         translator = self._translator(body.model)
         for text in texts:
             self._check(text, "text")
-            if body.markup:
-                parse(text)  # here, since an error within a batch would be everybody's
         cells = sum(len(text) ** 2 for text in texts) * body.n_best
-        most = self._limits.cells * (1 if body.attention else 8)
+        most = self._limits.cells * (1 if body.attention or body.markup else 8)
         if cells > most:
             raise InputError(
                 f"text: got {cells:,} as the sum of squared characters times n_best; expected at most {most:,}: send "
@@ -187,6 +185,9 @@ class Served:
             )
         if body.beam > self._limits.beam:
             raise InputError(f"beam: got {body.beam}; expected at most {self._limits.beam}")
+        if body.markup:
+            for text in texts:  # here, since an error within a batch would be everybody's
+                parse(text, "text")
         return await _while_there(request, self._queue.translate(translator, body.search(), texts, body.markup))
 
     async def steer(self, body: SteerRequest, request: Request) -> Response:

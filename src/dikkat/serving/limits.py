@@ -16,8 +16,8 @@ class Limits:
         body: Bytes of a request; more: 413.
         characters: Of a sentence; more: 422.
         sentences: Of a request; more: 422.
-        cells: Attention weights of an answer, counted as if every character were a token; more: 422. Where they are not
-            asked for, eight times as many.
+        cells: Attention weights of an answer, counted as if every character were a token; more: 422. Without
+            `attention` and `markup`, eight times as many.
         beam: Hypotheses of a sentence that go on; more: 422.
         queue: Sentences that wait for their turn; more: 429.
         streams: Translations that are followed step by step at once; more: 429.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat import stopping
 from dikkat.errors import InputError
 from dikkat.translation.data.corpus import read_lines
 from dikkat.translation.errors import CorpusError
@@ -59,6 +60,7 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     alone = model.decoder.prepare(values[..., : model.decoder.key_size], values=values)
     rows = []
     for previous, token in zip(target[:, :-2].unbind(1), target[:, 1:-1].unbind(1), strict=True):
+        stopping.look()
         features, _, _ = model.step_features(previous[each], alone, model.select(state, each))
         gains = model.scores(features).log_softmax(1).gather(1, token[each].unsqueeze(1)).view(count, positions)
         _, weights, state = model.step_features(previous, memory, state)

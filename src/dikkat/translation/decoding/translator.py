@@ -1,10 +1,11 @@
 """Translators as a user has them: text in, text out, and where each word was looked for."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import html
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args, overload
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from dikkat.translation.formats import hub, model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
-from dikkat.translation.text.markup import carry, parse
+from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.tokenizer import UNKNOWN, Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from dikkat.show.notebook import TranslatorWidget
 
 Markup = Literal["html"]
+Kind = TypeVar("Kind")
+_Marked = tuple[str, str, Element]
 
 _WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
 _ALONE = 16  # sentences, each of whose positions is tried alone: memory, again
@@ -116,7 +119,7 @@ class Translates:
 
         Raises:
             InputError: A sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
-                not numbers; with markup tags that do not nest, or a model without attention.
+                not numbers; with markup tags that do not nest, or tags and a model without attention.
             SettingsError: A beam or `top_k` beyond the model's target vocabulary, or a precision that the processor has
                 not.
             TypeError: Something among them that is not a string.
@@ -182,8 +185,11 @@ class Translates:
         if markup not in (None, *get_args(Markup)):
             raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")
         size = _WINDOW * batch_size if batch_size > 1 else 1
-        translated = self._window if markup is None else self._marked_window
-        return (group for window in _windows(lines, size) for group in translated(window, batch_size, search))
+        if markup is None:
+            plain = _windows(lines, size, check_sentence)
+            return (group for window in plain for group in self._window(window, batch_size, search))
+        marked = _windows(lines, size, _check_marked)
+        return (group for window in marked for group in self._marked_window(window, batch_size, search))
 
     def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
         """The log-probabilities of given translations.
@@ -308,22 +314,20 @@ class Translates:
                     found[index] += of_units(weights, shares[0][index], shares[1][index]) / len(models)
         return found
 
-    def _marked_window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
-        parsed = [parse(each) for each in sentences]
-        found = self._window([text for text, _ in parsed], batch_size, search)
-        looked = iter(
-            self.weights_of_units([(each.source, each.target) for group in found for each in group], batch_size)
-        )
+    def _marked_window(self, window: Sequence[_Marked], batch_size: int, search: Search) -> list[list[Translation]]:
+        found = self._window([text for _, text, _ in window], batch_size, search)
+        tagged = [group for (_, _, root), group in zip(window, found, strict=True) if root.inside]
+        pairs = [(each.source, each.target) for group in tagged for each in group]
+        looked = iter(self.weights_of_units(pairs, batch_size) if pairs else [])
+
+        def carried(each: Translation, root: Element) -> str:
+            if not root.inside:
+                return html.escape(each.target, quote=False)
+            return carry(root, each.target, agreed(next(looked)), Units.of(each.source), Units.of(each.target))
+
         return [
-            [
-                replace(
-                    each,
-                    source=sentence,
-                    target=carry(root, each.target, agreed(next(looked)), Units.of(each.source), Units.of(each.target)),
-                )
-                for each in group
-            ]
-            for sentence, (_, root), group in zip(sentences, parsed, found, strict=True)
+            [replace(each, source=sentence, target=carried(each, root)) for each in group]
+            for (sentence, _, root), group in zip(window, found, strict=True)
         ]
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
@@ -640,11 +644,11 @@ def _copied_words(encoded: Encoded, hypothesis: Hypothesis) -> list[str | None]:
     return words
 
 
-def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
+def _windows(sentences: Iterable[str], size: int, check: Callable[[str, str], Kind]) -> Iterator[list[Kind]]:
     """Lists of at most `size` checked sentences; those before an error are yielded before it is raised."""
-    checked = (check_sentence(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
+    checked = (check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
     while True:
-        window: list[str] = []
+        window: list[Kind] = []
         try:
             for sentence in islice(checked, size):
                 window.append(sentence)
@@ -685,6 +689,11 @@ def check_sentence(sentence: str, name: str) -> str:
     if len(sentence) > MAX_CHARACTERS:
         raise InputError(f"{name}: got {len(sentence):,} characters; expected at most {MAX_CHARACTERS:,}. Split it")
     return sentence
+
+
+def _check_marked(sentence: str, name: str) -> _Marked:
+    """A sentence in HTML, its text and its tags."""
+    return sentence, *parse(check_sentence(sentence, name), name)
 
 
 def _check_pair(pair: tuple[str, str], index: int) -> tuple[str, str]:

@@ -11,10 +11,23 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.translation.text.units import Units
 
-_TAG = re.compile(r"<!--.*?-->|<(/?)([A-Za-z][^\s<>/]*)((?:[^<>\"']|\"[^\"]*\"|'[^']*')*)>", re.DOTALL)
+# A comment, a declaration, or a whole script or style; or a tag, whose name ends at a space, a slash or `>`: neither
+# <user@example.com> nor <https://example.com> is one. Nothing is tried twice (+), so that no text takes long.
+_TAG = re.compile(
+    r"<!--.*?-->|<![^>]*>|<(?P<raw>script|style)\b[^>]*>.*?</(?P=raw)\s*>"
+    r"|<(?P<ends>/?)(?P<name>[a-z][\w.-]*+(?::[\w.-]++)?)(?P<rest>(?=[\s/>])(?:[^<>\"']|\"[^\"]*\"|'[^']*')*+)>",
+    re.DOTALL | re.IGNORECASE,
+)
+_VALUE = re.compile(r"=\s*[^\s\"'=]+$")  # a value without quotes, whose last slash is its own
 _VOID = frozenset({
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr",
 })  # fmt: skip
+_PARTING = frozenset({  # words before them and behind them are two
+    "address", "article", "aside", "blockquote", "br", "caption", "dd", "div", "dl", "dt", "figcaption", "figure",
+    "footer", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "option", "p", "pre",
+    "section", "table", "td", "th", "tr", "ul",
+})  # fmt: skip
+_DEEPEST = 100
 _TO_DO = "Write &lt; for a < that begins no tag"
 
 Span = tuple[int, int]
@@ -25,7 +38,7 @@ class Element:
     """A tag with what stands in it.
 
     Attributes:
-        opening: The tag as it was written, or a comment.
+        opening: The tag as it was written, or a comment, a script or a style, whole.
         closing: Its end; empty for a tag that has none, such as `<br>`.
         first: The first character of the text in it.
         last: The one behind the last.
@@ -44,42 +57,52 @@ class Element:
         return self.opening + "".join(each.bare for each in self.inside) + self.closing
 
 
-def parse(marked: str) -> tuple[str, Element]:
+def parse(marked: str, name: str = "markup") -> tuple[str, Element]:
     """Part a sentence in HTML into its text, entities resolved, and its tags.
 
     Args:
         marked: Text with tags that nest; a `<` that begins no tag is text.
+        name: Of it, for messages.
 
     Returns:
-        The text, and an element without tags of its own around all others.
+        The text, with a space between what `<br>`, cells, paragraphs and the like part; and an element without tags of
+        its own around all others.
 
     Raises:
-        InputError: A tag that is not closed, closes nothing, or closes another.
+        InputError: A tag that is not closed, closes nothing, or closes another; a hundred in each other.
     """
-    text, root = "", Element("")
-    path, names, end = [root], [""], 0
+    root = Element("")
+    text, path, names, end, parted = "", [root], [""], 0, False
+
+    def read(piece: str) -> None:
+        nonlocal text, parted
+        if piece:
+            if parted and text and not (text[-1].isspace() or piece[0].isspace()):
+                text += " "
+            text, parted = text + piece, False
+
     for tag in _TAG.finditer(marked):
-        text += html.unescape(marked[end : tag.start()])
-        end = tag.end()
-        ends, name, rest = tag.groups()
-        if ends:
-            if name.lower() != names[-1]:
+        read(html.unescape(marked[end : tag.start()]))
+        end, tagged, rest = tag.end(), (tag["name"] or "").lower(), tag["rest"]
+        parted = parted or tagged in _PARTING
+        if tag["ends"]:
+            if tagged != names[-1]:
                 within = f"<{names[-1]}> is open" if names[-1] else "no tag is open"
-                raise InputError(f"markup: got {tag[0]} where {within}; expected tags that nest. {_TO_DO}")
-            element = path.pop()
+                raise InputError(f"{name}: got {tag[0]} where {within}; expected tags that nest. {_TO_DO}")
             names.pop()
+            element = path.pop()
             element.closing, element.last = tag[0], len(text)
             continue
         element = Element(tag[0], "", len(text), len(text))
-        if name and name.lower() == "br":  # words on two lines
-            text += " "
         path[-1].inside.append(element)
-        if name and name.lower() not in _VOID and not rest.endswith("/"):
+        if tagged and tagged not in _VOID and not (rest.endswith("/") and not _VALUE.search(rest)):
             path.append(element)
-            names.append(name.lower())
+            names.append(tagged)
+            if len(path) > _DEEPEST:
+                raise InputError(f"{name}: got {tag[0]} inside of {_DEEPEST - 1} others; expected fewer in each other")
     if len(path) > 1:
-        raise InputError(f"markup: got {path[-1].opening}, which is not closed; expected tags that nest. {_TO_DO}")
-    text += html.unescape(marked[end:])
+        raise InputError(f"{name}: got {path[-1].opening}, which is not closed; expected tags that nest. {_TO_DO}")
+    read(html.unescape(marked[end:]))
     root.last = len(text)
     return text, root
 
@@ -162,7 +185,7 @@ def _places(element: Element, weights: Tensor, source: Units, units: Units, with
                 ]
     taken = [place for place in places if place]
     return [
-        place or _point(weights, source, each, within, taken)
+        place or _point(weights, source, each.first, element.last, within, taken)
         for place, each in zip(places, element.inside, strict=True)
     ]
 
@@ -179,11 +202,11 @@ def _best_run(gains: Sequence[float], first: int, last: int) -> tuple[float, int
     return best
 
 
-def _point(weights: Tensor, source: Units, element: Element, within: Span, taken: Sequence[Span]) -> Span:
-    """The place before the unit that comes from what follows an element, not inside of another's units."""
-    following = next((index for index, (start, _) in enumerate(source.spans) if start >= element.first), None)
+def _point(weights: Tensor, source: Units, first: int, last: int, within: Span, taken: Sequence[Span]) -> Span:
+    """The place before the unit that comes from the source's next one, if that is in the same element."""
+    following = next((index for index, (start, _) in enumerate(source.spans) if first <= start < last), None)
     place = within[1]
     if following is not None:
         place = within[0] + int(weights[within[0] : within[1], following].argmax())
-    inside = next((first for first, last in taken if first < place < last), place)
+    inside = next((start for start, stop in taken if start < place < stop), place)
     return inside, inside

@@ -1,12 +1,14 @@
 """The words and marks of a sentence, whatever a tokenizer makes of them."""
 
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import regex
 import torch
 from torch import Tensor
+
+UNIT = regex.compile(r"\w+['’]?|[^\w\s]")  # of this module's \w are marks on letters too, as in हिन्दी
 
 
 class Units(NamedTuple):
@@ -25,8 +27,8 @@ class Units(NamedTuple):
     @classmethod
     def of(cls, sentence: str) -> "Units":
         """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop."""
-        words = [word.start() for word in re.finditer(r"\S+", sentence)]
-        spans = [unit.span() for unit in re.finditer(r"\w+['’]?|[^\w\s]", sentence)]
+        words = [word.start() for word in regex.finditer(r"\S+", sentence)]
+        spans = [unit.span() for unit in UNIT.finditer(sentence)]
         return cls(
             spans,
             [sentence[start].isalnum() or sentence[start] == "_" for start, _ in spans],

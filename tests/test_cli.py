@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,15 +89,19 @@ def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_pa
     folder = tmp_path / "model"
     options = ["--corpus", pairs, "-o", folder, "--validation", "{share = 0.3}", "--epochs", 1, "--hidden-size", 8]
     _, err = made(run("train", *options, "--embedding-size", 8))
-    assert re.search(r"^\d+ pairs, \d+% of the words met once: whole words", err, re.MULTILINE)
+    assert re.search(r"^\d+ pairs, \d+% of running words occur once: whole words", err, re.MULTILINE)
     settings = Translator.load(folder).settings
     assert (settings.min_freq, settings.epochs, settings.hidden_size, settings.batch_size) == (1, 1, 8, 32)
     assert settings.dropout == 0.4
     recipe = tmp_path / "own.toml"
     recipe.write_text(f'corpus = "{pairs}"\nepochs = 1\nhidden_size = 8\nembedding_size = 8\n')
     _, err = made(run("train", recipe, "-o", folder, "--validation", "{share = 0.3}"))
-    assert "met once" not in err
-    assert Translator.load(folder).settings == Settings(epochs=1, hidden_size=8, embedding_size=8)
+    assert "occur once" in err
+    assert Translator.load(folder).settings == settings
+    complete = shutil.copy(tmp_path / "model.training" / "recipe.toml", tmp_path / "complete.toml")
+    _, err = made(run("train", complete, "-o", folder))
+    assert "occur once" not in err
+    assert Translator.load(folder).settings == settings
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests

@@ -72,7 +72,7 @@ def test_each_way_is_trained_once_and_a_failure_stops_none(tmp_path, monkeypatch
     assert [again[0], again[2]] == [first, last]
     assert again[1].error is None
     other = combinations(SMALL.with_values({"dropout": 0.4}), {"score": ["dot"]})
-    with pytest.raises(InputError, match=r"holds score=dot made otherwise: dropout was 0.2 and is 0.4"):
+    with pytest.raises(InputError, match=r"holds score=dot made otherwise: dropout was not given and is 0.4"):
         list(compare(other, tmp_path / "all"))
 
 

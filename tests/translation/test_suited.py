@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dikkat.translation import Settings
+from dikkat.translation import Recipe, Settings, settings_for
 from dikkat.translation.training import suited as module
-from dikkat.translation.training.suited import Sample, reason, suited
+from dikkat.translation.training.suited import Sample, fitted, reason, suited
 
 EVERY = [("the man eats", "l'homme mange"), ("the cat sleeps", "le chat dort")]
 
@@ -95,13 +95,39 @@ def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch)
     settings = Settings(hidden_size=8, embedding_size=8, epochs=7)
     line = reason(corpus(3_000), settings)
     assert "\n" not in line
-    assert line.startswith("3,000 pairs, 0% of the words met once (of 400 of them): whole words, hidden_size 8,")
+    assert line.startswith("3,000 pairs, 0% of running words occur once (of 400 of them): whole words, hidden_size 8,")
     assert "up to 7 epochs; less than a minute on this machine" in line
-    assert "; 3,000 pairs gave BLEU 6 (help texts, English to Turkish) to 40 (captions" in line
-    assert "; 29,000 pairs gave BLEU" in reason(corpus(20_000), settings)
+    assert "; 3,000 pairs of other corpora reached BLEU 6 (help texts, English to Turkish) to 40 (captions" in line
+    assert "; 29,000 pairs of other corpora reached BLEU" in reason(corpus(20_000), settings)
     assert not any("gave" in reason(corpus(pairs), settings) for pairs in (1_000, 10_000, 100_000))
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1
     assert "about 2 minutes" in reason(corpus(9_000_000), replace(settings, max_minutes=2))
     monkeypatch.setattr(module, "device_type", lambda: "cuda")
     assert "minute" not in reason(corpus(3_000), settings)
+
+
+def test_what_a_recipe_lacks_follows_from_the_corpus():
+    pairs = EVERY * 200
+    recipe = Recipe().with_values({"dropout": 0.1, "epochs": 3})
+    full, sample = fitted(recipe, pairs, validated=True)
+    assert full.settings == settings_for(pairs, {"dropout": 0.1, "epochs": 3})
+    assert (full.settings.dropout, full.settings.epochs, full.settings.r_drop) == (0.1, 3, 2)
+    assert sample is not None
+    assert sample.kept
+    assert full.values.keys() == Settings.options().keys()
+
+    def unread():
+        raise AssertionError("nothing follows from the corpus, which was read")
+        yield
+
+    assert fitted(full, unread(), validated=True) == (full, None)
+    plain = Recipe().with_values({name: value for name, value in Settings().to_dict().items() if name != "seed"})
+    assert fitted(plain, unread(), validated=True) == (Recipe(values=Settings().to_dict()), None)
+
+
+@pytest.mark.parametrize(("name", "count", "validated"), [("book", 300, False), ("phrasebook", 10_000, True)])
+def test_these_recipes_give_all_that_would_follow(name, count, validated):
+    recipe = Recipe.load(name)
+    pairs = [(f"the man eats {place}", f"l'homme mange {place}") for place in range(2 * count)]
+    assert fitted(recipe, pairs, validated=validated)[0].settings == recipe.settings

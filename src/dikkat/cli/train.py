@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
-_SAMPLE = 50_000  # pairs, by which settings are chosen
 _TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
@@ -79,19 +78,19 @@ def train(
 ) -> None:
     """Train a translator on sentence pairs and save it as a model folder.
 
-    Without a recipe, settings that are not given follow from the corpus, in place of some defaults below: from its
-    pairs, and from how many of its words occur once. A line says which, and how long it will take.
+    Settings that neither the recipe nor an option gives follow from the corpus, in place of some defaults below: from
+    its pairs, and from how many of its words occur once. A line says which, and how long it will take.
     """
     values = given({"corpus": corpus, "validation": validation, "test": test, **options})
     check_together(values)
     check_writable(output)  # before the work, not after it
     folder = output.with_name(f"{output.name}{RUN}")
     plan = _plan(recipe, values, folder, resume=resume)
+    from dikkat.translation.training.suited import fitted
+
     with _interruptible(output, folder), naming_options():
         learnt, judged = plan.data()
-        sample = None
-        if recipe is None and not resume:
-            plan, sample = _suited(plan, values, learnt, validated=judged is not None)
+        plan, sample = fitted(plan, learnt, validated=judged is not None)
         result = _train(plan, learnt, judged, output, folder, resume=resume, sample=sample)
         _finish(result, plan, output)
 
@@ -125,17 +124,6 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
     plan = Recipe.load(recipe) if recipe else Recipe()
     with naming_options():
         return plan.with_values(values)
-
-
-def _suited(plan: "Recipe", values: dict[str, Any], learnt: Any, *, validated: bool) -> tuple["Recipe", "Sample"]:
-    """The plan with settings that suit its corpus, where they are not given; and the pairs that chose them."""
-    from dikkat.translation.data.corpus import repeats_count
-    from dikkat.translation.training.suited import Sample, suited
-    from dikkat.translation.training.train import evenly
-
-    sample = Sample.of(*evenly(learnt, _SAMPLE), distinct=not repeats_count(learnt))
-    chosen = {name: getattr(plan.settings, name) for name in values if name in Settings.options()}
-    return replace(plan, settings=suited(sample, chosen, validated=validated)), sample
 
 
 def _train(

@@ -1,5 +1,6 @@
 """Translation by attentional recurrent networks: corpus, tokenizers, model, training, search, evaluation, folders."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dikkat.errors import InputError
@@ -56,6 +57,7 @@ with needing("translation"):
     )
 
 if TYPE_CHECKING:
+    from dikkat.translation.training.suited import settings_for
     from dikkat.translation.training.train import train
 
 __all__ = [
@@ -107,6 +109,7 @@ __all__ = [
     "read_aligned",
     "read_links",
     "read_tsv",
+    "settings_for",
     "significance",
     "split",
     "train",
@@ -114,10 +117,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The training loop, imported when it is first used: whoever translates does not wait for it."""
-    if name == "train":
-        from dikkat.translation.training.train import train
+_LATER = {"settings_for": "suited", "train": "train"}
 
-        return train
+
+def __getattr__(name: str) -> Any:
+    """The training loop and its settings, imported when first used: whoever translates does not wait for them."""
+    if name in _LATER:
+        return getattr(import_module(f"dikkat.translation.training.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,7 +38,7 @@ class Recipe:
             from; `"none"`; None: the corpus's own, if it is one that has such, and a share of 0.05 of it otherwise, or
             none of a corpus of one source sentence.
         test: The pairs to score the trained model on.
-        settings: How.
+        values: The settings that are given; the others are those of `Settings()`, or follow from the corpus (`suited`).
 
     Example:
         >>> recipe = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}, "epochs": 3})
@@ -53,7 +53,12 @@ class Recipe:
     corpus: Source | None = None
     validation: Validation = None
     test: Source | None = None
-    settings: Settings = field(default_factory=Settings)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        """All settings, as far as they are known without the corpus."""
+        return Settings.from_dict(self.values)
 
     @classmethod
     def load(cls, recipe: str | Path) -> "Recipe":
@@ -102,7 +107,9 @@ class Recipe:
             for name, value in values.items()
             if name not in SECTIONS
         }
-        return replace(self, **parts, settings=Settings.from_dict({**self.settings.to_dict(), **given}))
+        values = {**self.values, **given}
+        Settings.from_dict(values)  # which checks them
+        return replace(self, **parts, values=values)
 
     def save(self, path: Path) -> None:
         """Write the recipe as a file that `load` reads, with what `spelling` has.
@@ -113,18 +120,17 @@ class Recipe:
         write_whole(path, "".join(f"{key} = {toml.written(value)}\n" for key, value in self.spelling().items()))
 
     def spelling(self) -> dict[str, Any]:
-        """The values that `with_values` makes this recipe of: every setting, and file names absolute.
+        """The values that `with_values` makes this recipe of, file names absolute.
 
         Example:
-            >>> spelling = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}}).spelling()
-            >>> spelling["corpus"], spelling["validation"], spelling["test"], spelling["cell"]
-            ({'name': 'phrasebook'}, {'share': 0.1}, 'none', 'gru')
+            >>> Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}, "epochs": 3}).spelling()
+            {'corpus': {'name': 'phrasebook'}, 'validation': {'share': 0.1}, 'test': 'none', 'epochs': 3}
         """
         values: dict[str, Any] = {"corpus": self.corpus.spelling()} if self.corpus else {}
         if self.validation is not None:
             values["validation"] = _written(self.validation)
         values["test"] = self.test.spelling() if self.test else "none"
-        return values | {name: "none" if value is None else value for name, value in self.settings.to_dict().items()}
+        return values | {name: "none" if value is None else value for name, value in self.values.items()}
 
     def data(self) -> tuple[Any, Any]:
         """The pairs to learn from, and those to judge the model by; no source sentence is in both, nor in the test.

@@ -24,7 +24,7 @@ from dikkat.translation.training.distributed import processes
 from dikkat.translation.training.run_folder import SETTINGS
 
 RESULT, RECIPE, COMPARISON = "result.json", "recipe.toml", "comparison.json"
-_BY_ITSELF = "not given"  # of validation alone: a recipe has everything else
+_BY_ITSELF = "not given"
 
 
 @dataclass(frozen=True)
@@ -155,19 +155,22 @@ def _tried(name: str, recipe: Recipe, folder: Path) -> Trial:
 
 
 def _trained(trial: Trial, recipe: Recipe, folder: Path) -> Trial:
+    from dikkat.translation.training.suited import fitted
     from dikkat.translation.training.train import train
 
     learnt, judged = recipe.data()
+    settings = fitted(recipe, learnt, validated=judged is not None)[0].settings
     folder.mkdir(parents=True, exist_ok=True)
     run = folder / "training"
-    _compile(recipe.settings)
-    result = train(recipe.settings, learnt, judged, folder=run, resume=(run / SETTINGS).exists())
+    _compile(settings)
+    result = train(settings, learnt, judged, folder=run, resume=(run / SETTINGS).exists())
     if result.interrupted:
         raise KeyboardInterrupt
     result.translator.save(folder / "model")
     scored = recipe.test.open("test") if recipe.test is not None else judged
     return replace(
         trial,
+        settings=settings.to_dict(),
         parameters=sum(each.numel() for each in result.translator.model.parameters()),
         validation_loss=min((each.loss for each in result.validations), default=None),
         **_quality(result.translator, scored),

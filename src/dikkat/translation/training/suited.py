@@ -1,21 +1,23 @@
-"""Settings that suit a corpus, where nobody chose any: by its pairs, and by how many of its words occur once."""
+"""Settings that suit a corpus, where none are chosen: by its pairs, and by how many of its words occur once."""
 
 import math
 import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import torch
 
-from dikkat.translation.data.corpus import Pair
+from dikkat.translation.data.corpus import Corpus, Pair, repeats_count
+from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.training.distributed import device_type, processes
+from dikkat.translation.training.train import evenly
 
 # docs/recipes.md has the trials that all of these come from.
 _MANY = 10_000  # pairs from which on the larger network is worth its time
@@ -25,6 +27,7 @@ _STEPS = 2_500  # of a training on few pairs, which takes more epochs for them
 _SMALL_EPOCHS = (30, 200)  # of such a training, at least and at most
 _WORDS = 9_000_000  # of the target, of a training on many pairs: about an hour of one core
 _LARGE_EPOCHS = (5, 20)  # of such a training
+_SAMPLED = 50_000  # pairs, by which settings are chosen
 _TIMED = 32  # pairs of the step by which the time is estimated
 _PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
 _GAVE = (  # BLEU of validation pairs, by the number of pairs
@@ -38,6 +41,9 @@ _LARGE: dict[str, Any] = {
 _SMALL: dict[str, Any] = {
     "dropout": 0.4, "label_smoothing": 0.1, "r_drop": 2.0, "batch_size": 32, "average": 3, "patience": 8,
 }  # fmt: skip
+
+
+_CHOSEN = frozenset({*_LARGE, *_SMALL, "min_freq", "vocabulary_size", "epochs"})
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,38 @@ class Sample:
         return max(sum(n == 1 for n in words.values()) / max(1, words.total()) for words in self.words)
 
 
+def settings_for(pairs: Iterable[Pair], given: Mapping[str, Any] | None = None, *, validated: bool = True) -> Settings:
+    """The settings that `dikkat train` takes for these pairs.
+
+    Args:
+        pairs: To learn from, a list or a corpus; gone through once.
+        given: Settings that are chosen, by name; the others follow from the pairs, or have their defaults.
+        validated: Whether there are validation pairs, without which nothing is chosen by them.
+
+    Raises:
+        SettingsError: A name that is no setting, or a value that it may not have.
+
+    Example:
+        >>> settings = settings_for([("go", "va"), ("go home", "va chez toi")] * 300, {"dropout": 0.1})
+        >>> settings.tokenizer, settings.dropout, settings.epochs
+        ('word', 0.1, 132)
+    """
+    return suited(_sample(pairs), given or {}, validated=validated)
+
+
+def fitted(recipe: Recipe, pairs: Corpus | Sequence[Pair], *, validated: bool) -> tuple[Recipe, Sample | None]:
+    """A recipe with the settings that it lacks, and the sample of the pairs that they follow from, if any do."""
+    settings, sample = recipe.settings, None
+    if not recipe.values.keys() >= _CHOSEN:
+        sample = _sample(pairs)
+        settings = suited(sample, recipe.values, validated=validated)
+    return replace(recipe, values=settings.to_dict()), None if settings == recipe.settings else sample
+
+
+def _sample(pairs: Corpus | Sequence[Pair]) -> Sample:
+    return Sample.of(*evenly(pairs, _SAMPLED), distinct=not repeats_count(pairs))
+
+
 def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) -> Settings:
     """The settings for a corpus.
 
@@ -80,12 +118,6 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
         sample: Of its pairs to learn from.
         given: Settings that somebody chose, which stay.
         validated: Whether there are validation pairs, without which nothing is chosen by them.
-
-    Example:
-        >>> sample = Sample([("go", "va"), ("go home", "va chez toi")] * 300, 600)
-        >>> settings = suited(sample, {"dropout": 0.1})
-        >>> settings.tokenizer, settings.dropout, settings.epochs
-        ('word', 0.1, 132)
     """
     many = sample.pairs >= _MANY
     values = dict(_LARGE if many else _SMALL)
@@ -132,16 +164,16 @@ def reason(sample: Sample, settings: Settings) -> str:
     of = "" if len(sample.kept) == sample.pairs else f" (of {len(sample.kept):,} of them)"
     minutes = _minutes(sample, settings)
     return (
-        f"{sample.pairs:,} pairs, {sample.once:.0%} of the words met once{of}: {whole}, hidden_size "
+        f"{sample.pairs:,} pairs, {sample.once:.0%} of running words occur once{of}: {whole}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
-        f"epochs{minutes}{_gave(sample.pairs)}. Any option changes that"
+        f"epochs{minutes}{_gave(sample.pairs)}. A setting that is given counts instead"
     )
 
 
 def _gave(pairs: int) -> str:
     """The BLEU of the measured corpus that is about as large, as the end of a sentence; empty where none is."""
     size, bleu = min(_GAVE, key=lambda each: abs(math.log(each[0] / max(1, pairs))))
-    return f"; {size:,} pairs gave BLEU {bleu}" if size / 2 <= pairs <= 2 * size else ""
+    return f"; {size:,} pairs of other corpora reached BLEU {bleu}" if size / 2 <= pairs <= 2 * size else ""
 
 
 def _minutes(sample: Sample, settings: Settings) -> str:

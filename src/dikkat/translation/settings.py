@@ -178,12 +178,12 @@ class Settings:
                 f"attention_dropout is {self.attention_dropout} and score is 'none': without attention there is "
                 "nothing that it could act on"
             )
-
         if self.r_drop and not (self.dropout or self.attention_dropout or self.word_dropout):
             raise SettingsError(
                 f"r_drop is {self.r_drop:g}, and nothing is dropped, so that both passes are the same: give a dropout"
             )
 
+    @property
     def is_lexical(self) -> bool:
         """Whether source words vote for target words: `lexical`, where there is attention."""
         return self.lexical and self.score != "none"

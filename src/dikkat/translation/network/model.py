@@ -115,7 +115,7 @@ class TranslationModel(nn.Module):
         self.attends = settings.score != "none"
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
         between = settings.dropout if layers > 1 else 0.0
-        context = hidden + embedding if settings.is_lexical() else hidden
+        context = hidden + embedding if settings.is_lexical else hidden
         if settings.tied_embeddings != "three":
             self.source_embedding = nn.Embedding(source_size, embedding)
         elif source_size != target_size:
@@ -148,7 +148,7 @@ class TranslationModel(nn.Module):
             key_size=hidden,
         )
         self.readout = nn.Linear(hidden + context + embedding, embedding)
-        if settings.is_lexical():
+        if settings.is_lexical:
             self.lexical = nn.Linear(embedding, embedding, bias=False)
         if settings.tied_embeddings == "none":
             self.output_weight = nn.Parameter(torch.empty(target_size, embedding))

@@ -14,7 +14,7 @@ class Epoch:
 
     Attributes:
         number: From 1.
-        training_loss: Mean loss of a target token in training, with dropout and label smoothing; in nats.
+        training_loss: Mean loss of a target token in training, with dropout, label smoothing and `r_drop`; in nats.
         validation_loss: Mean loss of a target token in the last validation so far, without them; in nats. None where
             there was none.
         tokens_per_second: Target tokens, ends included, trained on in a second.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dikkat.translation import Recipe, Settings, settings_for
+from dikkat.translation import Recipe, Settings, TsvCorpus, settings_for
 from dikkat.translation.training import suited as module
 from dikkat.translation.training.suited import Sample, fitted, reason, suited
 
@@ -22,8 +22,8 @@ def corpus(pairs, *, rare=False):
 
 
 def test_words_are_cut_where_many_occur_once():
-    # l ' homme mange w0, le chat dort w1: of 9 words 2 are met once.
-    assert corpus(3_000, rare=True).once == pytest.approx(2 / 9)
+    # l' homme mange w0, le chat dort w1: of 8 words 2 occur once.
+    assert corpus(3_000, rare=True).once == pytest.approx(2 / 8)
     assert corpus(3_000).once == 0
     assert suited(corpus(3_000), {}).tokenizer == "word"
     assert suited(corpus(3_000, rare=True), {}).tokenizer == "bpe"
@@ -38,8 +38,8 @@ def test_a_small_corpus_takes_more_epochs_and_every_word():
     more = suited(corpus(3_000), {})
     assert (more.min_freq, more.epochs, more.hidden_size) == (2, 30, 256)
     assert suited(corpus(30_000), {}).hidden_size == 512
-    # Of 3.5 target words a pair, an hour's 9,000,000 are 20 epochs up to 128,571 pairs, and 5 from 514,286 on.
-    assert [suited(corpus(pairs), {}).epochs for pairs in (100_000, 257_143, 10**7)] == [20, 10, 5]
+    # Of 3 target words a pair, 9,000,000 are 20 epochs up to 150,000 pairs, and 5 from 600,000 on.
+    assert [suited(corpus(pairs), {}).epochs for pairs in (100_000, 300_000, 10**7)] == [20, 10, 5]
 
 
 def test_settings_follow_from_what_is_given_too():
@@ -60,24 +60,27 @@ def test_settings_follow_from_what_is_given_too():
 
 
 def test_the_epochs_follow_from_the_tokens_of_a_batch():
-    # A target has 3.5 words and its end, a source 3: 900 pairs are 4,050 tokens, 41 steps of 100 or 3 of 1,500.
+    # A target has 3 words and its end, a source 3 words: 900 pairs are 3,600 tokens, 36 steps of 100 or 3 of 1,500.
     def epochs(pairs, **more):
         return suited(corpus(pairs), {"batch_tokens": 100, **more}).epochs
 
-    assert epochs(900) == math.ceil(2_500 / 41)
+    assert epochs(900) == math.ceil(2_500 / 36)
     assert epochs(900, batch_tokens=1_500) == 200
-    assert epochs(900, batch_tokens=50, accumulate=2) == math.ceil(2_500 / 41)
+    assert epochs(900, batch_tokens=50, accumulate=2) == math.ceil(2_500 / 36)
     # The longer side counts: 7 source words and 1 target word with its end.
     long = Sample([("a b c d e f g", "x")] * 9, 900)
     assert suited(long, {"batch_tokens": 100}).epochs == math.ceil(2_500 / 63)
 
 
-def test_pairs_that_training_takes_once_count_once():
-    pairs = [("Go.", "Va !")] * 10_000 + [(f"I see {number}.", f"Je vois {number}.") for number in range(50)]
-    assert Sample.of(pairs, 1, distinct=True).pairs == 51
-    assert Sample.of(pairs, 1, distinct=True).words[0]["go"] == 1
-    assert Sample.of(pairs, 1, distinct=False).pairs == 10_050
-    assert Sample.of(pairs[9_990:], 4, distinct=True).pairs == 4 * 51
+def test_pairs_that_training_takes_once_count_once(tmp_path, monkeypatch):
+    pairs = [("Go.", "Va !")] * 100 + [(f"I see {number}.", f"Je vois {number}.") for number in range(50)]
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    assert Sample.of(TsvCorpus(file)).pairs == 51
+    assert Sample.of(TsvCorpus(file)).words[0]["go"] == 1
+    assert Sample.of(pairs).pairs == 150  # in a list they are meant
+    monkeypatch.setattr(module, "_SAMPLED", 40)  # every fourth: 25 of the same, of which one counts, and 13 others
+    assert Sample.of(TsvCorpus(file)).pairs == 4 * 14
 
 
 @given(st.integers(1, 10**7), st.booleans(), st.booleans())

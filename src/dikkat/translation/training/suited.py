@@ -1,7 +1,6 @@
 """Settings that suit a corpus, where none are chosen: by its pairs, and by how many of its words occur once."""
 
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
+from dikkat.translation.text.units import UNIT
 from dikkat.translation.training.distributed import device_type, processes
 from dikkat.translation.training.train import evenly
 
@@ -25,7 +25,7 @@ _RARE = 0.06  # share of the words that occur once, from which on words are bett
 _FEW = 1_000  # pairs that are too few to learn parts of words from, or to leave out a word
 _STEPS = 2_500  # of a training on few pairs, which takes more epochs for them
 _SMALL_EPOCHS = (30, 200)  # of such a training, at least and at most
-_WORDS = 9_000_000  # of the target, of a training on many pairs: about an hour of one core
+_WORDS = 9_000_000  # of the target, of a training on many pairs: one to three hours of one core
 _LARGE_EPOCHS = (5, 20)  # of such a training
 _SAMPLED = 50_000  # pairs, by which settings are chosen
 _TIMED = 32  # pairs of the step by which the time is estimated
@@ -41,8 +41,6 @@ _LARGE: dict[str, Any] = {
 _SMALL: dict[str, Any] = {
     "dropout": 0.4, "label_smoothing": 0.1, "r_drop": 2.0, "batch_size": 32, "average": 3, "patience": 8,
 }  # fmt: skip
-
-
 _CHOSEN = frozenset({*_LARGE, *_SMALL, "min_freq", "vocabulary_size", "epochs"})
 
 
@@ -59,17 +57,17 @@ class Sample:
     pairs: int
 
     @classmethod
-    def of(cls, kept: Sequence[Pair], interval: int, *, distinct: bool) -> Self:
-        """The sample of which `evenly` kept these pairs, one of so many; if distinct, of equal ones one counts."""
-        kept = list(dict.fromkeys(kept)) if distinct else kept
+    def of(cls, pairs: Corpus | Sequence[Pair]) -> Self:
+        """A sample of these pairs; of equal ones that training takes once, one counts."""
+        kept, interval = evenly(pairs, _SAMPLED)
+        kept = kept if repeats_count(pairs) else list(dict.fromkeys(kept))
         return cls(kept, len(kept) * interval)
 
     @cached_property
     def words(self) -> tuple[Counter[str], Counter[str]]:
         """How often each word occurs, in the source and in the target."""
         source, target = (
-            Counter(word for pair in self.kept for word in re.findall(r"\w+|[^\w\s]", pair[side].lower()))
-            for side in (0, 1)
+            Counter(word for pair in self.kept for word in UNIT.findall(pair[side].lower())) for side in (0, 1)
         )
         return source, target
 
@@ -79,7 +77,9 @@ class Sample:
         return max(sum(n == 1 for n in words.values()) / max(1, words.total()) for words in self.words)
 
 
-def settings_for(pairs: Iterable[Pair], given: Mapping[str, Any] | None = None, *, validated: bool = True) -> Settings:
+def settings_for(
+    pairs: Corpus | Sequence[Pair], given: Mapping[str, Any] | None = None, *, validated: bool = True
+) -> Settings:
     """The settings that `dikkat train` takes for these pairs.
 
     Args:
@@ -95,20 +95,16 @@ def settings_for(pairs: Iterable[Pair], given: Mapping[str, Any] | None = None, 
         >>> settings.tokenizer, settings.dropout, settings.epochs
         ('word', 0.1, 132)
     """
-    return suited(_sample(pairs), given or {}, validated=validated)
+    return suited(Sample.of(pairs), given or {}, validated=validated)
 
 
 def fitted(recipe: Recipe, pairs: Corpus | Sequence[Pair], *, validated: bool) -> tuple[Recipe, Sample | None]:
     """A recipe with the settings that it lacks, and the sample of the pairs that they follow from, if any do."""
     settings, sample = recipe.settings, None
     if not recipe.values.keys() >= _CHOSEN:
-        sample = _sample(pairs)
+        sample = Sample.of(pairs)
         settings = suited(sample, recipe.values, validated=validated)
     return replace(recipe, values=settings.to_dict()), None if settings == recipe.settings else sample
-
-
-def _sample(pairs: Corpus | Sequence[Pair]) -> Sample:
-    return Sample.of(*evenly(pairs, _SAMPLED), distinct=not repeats_count(pairs))
 
 
 def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) -> Settings:

@@ -30,8 +30,10 @@ from dikkat.translation import (
     Translation,
     TranslationModel,
     Translator,
+    alignment_error_rate,
     evaluate,
     evaluate_lowercased_tokens,
+    read_links,
 )
 from dikkat.translation.data.store import Store
 from dikkat.translation.formats.origin import Origin
@@ -408,9 +410,34 @@ def test_evaluate_as_json_with_links_and_another_model(run, model, pairs, tmp_pa
     assert report["sentences"] == 8
     assert [each["p_value"] for each in report["versus"]] == [1, 1]
     assert [each["sentences"] for each in report["by_length"]] == [8]
-    (tmp_path / "links").write_text("9-9\n" * 8)
-    assert json.loads(run("evaluate", model, *options)[1])["alignment_error_rate"] == 1
-    assert "alignment error rate: 1.000" in run("evaluate", model, *options[:-1])[1]
+    wrong = "\n".join("0-0" if s == t == 1 else f"{s - 1}-0" for s, t in words)  # the last word with the first
+    (tmp_path / "links").write_text(f"{wrong}\n")
+    rate = json.loads(run("evaluate", model, *options)[1])["alignment_error_rate"]
+    assert f"alignment error rate: {rate:.3f}" in run("evaluate", model, *options[:-1])[1]
+    translator, gold = Translator.load(model), read_links(tmp_path / "links")
+    assert rate == alignment_error_rate(translator.align(PAIRS), gold) > 0
+    both = json.loads(run("evaluate", model, *options, "--reverse", model)[1])["alignment_error_rate"]
+    assert both == alignment_error_rate(translator.align(PAIRS, reverse=translator), gold)
+
+
+def test_what_evaluate_takes_is_checked_before_the_work(run, model, pairs, tmp_path, monkeypatch):
+    def too_late(*_, **__):
+        raise AssertionError("translated before everything was checked")
+
+    monkeypatch.setattr(Translator, "translate_lines", too_late)
+    links = tmp_path / "links"
+    for text, message in (
+        ("0-0\n" * 7, "links: got links of 7 pairs; expected 8, a line for each"),
+        ("0-0\n" + "0-9\n" * 7, "links, line 2: got a link 0-9; expected source words below"),
+        ("1234567890-0\n" * 8, "links, line 1: '1234567890-0' is no link"),
+    ):
+        links.write_text(text)
+        refused(run("evaluate", model, "--corpus", pairs, "--links", links), message)
+    refused(run("evaluate", model, "--corpus", pairs, "--links", tmp_path / "none"), "none")
+    monkeypatch.chdir(tmp_path)
+    refused(run("evaluate", model, "--corpus", pairs, "--links", "./phrasebook"), "phrasebook")
+    refused(run("evaluate", model, "--corpus", pairs, "--report", "r", "--training", "phrasebok"), "phrasebook")
+    refused(run("evaluate", model, "--corpus", pairs, "--report", links), "links")
 
 
 def test_evaluate_over_lowercased_tokens(run, model, pairs):
@@ -426,20 +453,21 @@ def test_evaluate_over_lowercased_tokens(run, model, pairs):
 
 
 def test_align_links_the_words_of_each_line(run, model, tmp_path):
-    (tmp_path / "pairs.tsv").write_text("I lost.\tJ'ai perdu.\tCC-BY\n\tVa !\nGo.\tVa !\n", encoding="utf-8")
+    (tmp_path / "pairs.tsv").write_text("I lost.\tJ'ai perdu.\tCC-BY\n\tVa !\n\nGo.\tVa !\n", encoding="utf-8")
     found = Translator.load(model).align([("I lost.", "J'ai perdu."), ("Go.", "Va !")])
     lines = [" ".join(f"{one}-{other}" for one, other in sorted(each)) for each in found]
-    wanted = f"{lines[0]}\n\n{lines[1]}\n"
+    wanted = f"{lines[0]}\n\n\n{lines[1]}\n"
     assert run("align", model, tmp_path / "pairs.tsv") == (0, wanted, "")
     assert run("align", model, tmp_path / "pairs.tsv", "--output", tmp_path / "links") == (0, "", "")
     assert (tmp_path / "links").read_text() == wanted
-    assert run("align", model, tmp_path / "pairs.tsv", "--reverse", model, "--batch-size", 1)[0] == 0
+    assert run("align", model, tmp_path / "pairs.tsv", "--reverse", model)[0] == 0
     (tmp_path / "pairs.tsv").write_text("Go.\tVa !\nGo.\n")
     refused(
         run("align", model, tmp_path / "pairs.tsv", "-o", tmp_path / "more"),
         "pairs.tsv, line 2: got no tab; expected a sentence, a tab and its translation",
     )
     assert not (tmp_path / "more").exists()
+    refused(run("align", "no-model", tmp_path / "pairs.tsv", "-o", tmp_path), "is a folder; give the name of a file")
 
 
 def test_links_of_the_phrasebook_are_known(run, model):
@@ -490,8 +518,8 @@ def test_files_of_translations_are_scored_without_a_model(run, tmp_path):
         (["m"], "give either --corpus or --references FILE, and not both"),
         (["m", "--references", "r"], "--references has no sentences for a model to translate"),
         (["m", "--corpus", "x", "--versus", "a", "--versus-file", "b"], "--versus and --versus-file are both given"),
-        (["--hypotheses", "h", "--corpus", "x", "--links", "l"], "--links needs one model"),
-        (["m", "--corpus", "x", "--links", "l", "--ensemble", "n"], "--links needs one model"),
+        (["--hypotheses", "h", "--corpus", "x", "--links", "l"], "--links needs a model"),
+        (["m", "--corpus", "x", "--reverse", "n"], "--reverse is given without --links"),
         (["--hypotheses", "h", "--corpus", "x"], "x: no such corpus"),
         (["--hypotheses", "h", "--references", "nowhere"], "nowhere: No such file"),
     ],

@@ -54,7 +54,7 @@ def test_bleu_of_lowercased_tokens_by_hand():
     assert found.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
     assert found.bleu_line.endswith("hyp_len = 6 ref_len = 6)")
     assert re.fullmatch(r"lower case, sacremoses [\d.]+ fr\|nrefs:1\|case:mixed\|.*tok:none.*", found.bleu_signature)
-    with pytest.raises(InputError, match=r"lowercased_tokens: got 'xx'; expected one of as, .*, fr,"):
+    with pytest.raises(InputError, match=r"language: got 'xx'; expected one of as, .*, fr,"):
         evaluate_lowercased_tokens(["a"], ["a"], "xx")
 
 

@@ -15,13 +15,15 @@ def judged(source, target, reference, **more):
 
 
 def test_words_are_counted_whatever_their_case():
-    assert count_words(["The man, the MAN.", "3.5 l'homme"]) == {"the": 2, "man": 2, "3.5": 1, "l'homme": 1}
+    assert count_words(["The man, the MAN.", "3.5 l'homme", "हिन्दी"]) == {
+        "the": 2, "man": 2, "3.5": 1, "l'homme": 1, "हिन्दी": 1,
+    }  # fmt: skip
 
 
 def test_scores_by_the_rarest_word():
     met = count_words(["a"] * 100 + ["b"] * 19 + ["c"] * 5 + ["d"])
-    sources = ["a b", "a.", "c a", "d", "e a", "a, a"]
-    targets, references = ["x y"] * 6, ["x y z w", "x y", "x", "y", "q", "x y z"]
+    sources = ["a b", "a.", "c a", "d", "e a", "a, a", "..."]  # the last has no word, and is in no class
+    targets, references = ["x y"] * 7, ["x y z w", "x y", "x", "y", "q", "x y z", "x"]
     found = evaluate_by_rarity(sources, targets, references, met)
     assert [(each.least, each.most, each.sentences) for each in found] == [
         (0, 0, 1), (1, 1, 1), (5, 19, 2), (100, None, 2),

@@ -14,7 +14,7 @@ from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import train as module
 from dikkat.translation.training.loop import Loop
-from dikkat.translation.training.results import TrainingDivergedError, TrainingMemoryError
+from dikkat.translation.training.results import Training, TrainingDivergedError, TrainingMemoryError
 from dikkat.translation.training.state import TrainingState, Validation
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY, tell_bfloat16
@@ -368,6 +368,18 @@ def test_validations_within_epochs_have_lines_of_their_own(capsys):
     assert [each.step for each in result.validations] == [3, 6, 8]  # and one at the end
     lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     assert lines == ["step 3", "epoch 1", "step 6", "step 8", "epoch 2"]
+
+
+def test_the_best_validation_is_the_criterions(translator):
+    validations = [Validation(5, 1.5, 20.0), Validation(10, 1.2, 40.0), Validation(15, 1.1, 30.0)]
+
+    def best(criterion, of):
+        by = dataclasses.replace(translator, settings=dataclasses.replace(translator.settings, criterion=criterion))
+        return Training(by, [], 9, 1.0, 1.0, validations=of).best
+
+    assert best("loss", validations) == validations[2]
+    assert best("bleu", validations) == validations[1]
+    assert best("loss", []) is None
 
 
 def test_the_bleu_that_decides_is_shown(capsys, monkeypatch):

@@ -9,9 +9,9 @@ import typer
 
 from dikkat.cli import lines
 from dikkat.cli.app import Command, app, option
-from dikkat.cli.options import BatchSizeOption, ModelArgument
+from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
-from dikkat.storage.files import write_whole
+from dikkat.storage.files import check_replaceable, write_whole
 from dikkat.translation import Translator
 from dikkat.translation.data.corpus import Pair, read_lines
 
@@ -33,16 +33,18 @@ def align(
         Path | None, option("Where to write; without it, to standard output.", "FILE", "-o", "--output")
     ] = None,
     reverse: Annotated[
-        Path | None, option("A model of the other direction, which asks as well: better links.", "FOLDER")
+        Path | None,
+        option("A model of the other direction, whose probabilities are multiplied with these.", "FOLDER"),
     ] = None,
-    batch_size: BatchSizeOption = 64,
 ) -> None:
     """Link the words of sentence pairs: a line a pair, 0-2 where source word 0 goes with target word 2.
 
     White space separates words, and both are counted from 0. A line with an empty side has no links.
     """
+    if output:
+        check_replaceable(output)  # before the work, not after it
     translator, back = Translator.load(model), Translator.load(reverse) if reverse else None
-    found = _links(translator, back, pairs, batch_size)
+    found = _links(translator, back, pairs)
     if output:
         write_whole(output, "".join(f"{line}\n" for line in found))
     else:
@@ -50,13 +52,13 @@ def align(
             print(line, flush=True)
 
 
-def _links(translator: Translator, back: Translator | None, path: Path, batch_size: int) -> Iterator[str]:
+def _links(translator: Translator, back: Translator | None, path: Path) -> Iterator[str]:
     """The links of each line of a file, in their order."""
-    with lines.progress(lambda: lines.line_count(path)) as advance:
+    with lines.progress(lambda: lines.line_count(path), "linking") as advance:
         pairs = _pairs(path)
         while window := list(islice(pairs, _WINDOW)):
             real = [pair for pair in window if all(side.strip() for side in pair)]
-            found = iter(translator.align(real, reverse=back, batch_size=batch_size))
+            found = iter(translator.align(real, reverse=back))
             for pair in window:
                 links = sorted(next(found)) if all(side.strip() for side in pair) else []
                 yield " ".join(f"{source}-{target}" for source, target in links)
@@ -66,6 +68,6 @@ def _links(translator: Translator, back: Translator | None, path: Path, batch_si
 def _pairs(path: Path) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path), start=1):
         source, *others = line.split("\t")
-        if not others:
+        if not others and source.strip():
             raise InputError(f"{path}, line {number}: got no tab; expected a sentence, a tab and its translation")
-        yield source, others[0]
+        yield source, "".join(others[:1])

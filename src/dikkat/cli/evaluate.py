@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +30,7 @@ from dikkat.errors import InputError
 from dikkat.translation import Search, Translation, Translator, evaluate, evaluate_lowercased_tokens, phrasebook
 from dikkat.translation.data.corpus import Pair, read_lines
 from dikkat.translation.data.source import Source
-from dikkat.translation.decoding.alignment import alignment_error_rate, gold_links, read_links
+from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, check_links, gold_links, read_links
 from dikkat.translation.decoding.evaluation import check_language
 from dikkat.translation.decoding.translator import Translates
 
@@ -39,11 +40,11 @@ _FEW = 100  # sentences
 _WORST = 50  # sentences
 
 _LinksOption = Annotated[
-    Path | None,
+    str | None,
     option(
         "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
         "ones; words are separated by white space and counted from 0. The links that `dikkat align` finds are "
-        "compared to them. phrasebook: those of its test part.",
+        "compared to them. phrasebook: those of its test part; ./phrasebook: a file of that name.",
         "FILE",
         panel=_COMPARED,
     ),
@@ -83,6 +84,14 @@ def evaluate_model(
         Path | None, option("Translations of another model, one a line, to compare with.", "FILE", panel=_COMPARED)
     ] = None,
     links: _LinksOption = None,
+    reverse: Annotated[
+        Path | None,
+        option(
+            "With --links: a model of the other direction, whose probabilities are multiplied with the model's.",
+            "FOLDER",
+            panel=_COMPARED,
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         option(
@@ -128,35 +137,40 @@ def evaluate_model(
             "--references has no sentences for a model to translate: give --corpus in its place",
         ),
         (versus and versus_file, "--versus and --versus-file are both given: give one of them"),
-        (links and (not model or ensemble), "--links needs one model, whose links it compares to them"),
+        (links and not model, "--links needs a model, whose links it compares to them"),
+        (reverse and not links, "--reverse is given without --links: it is for that alone"),
         (report and not model, "--report needs a model, whose attention it looks at"),
         (training and not report, "--training is given without --report: it is for that alone"),
     ):
         if wrong:
             raise InputError(message)
     if lowercased_tokens is not None:
-        with naming_options():
+        try:
             check_language(lowercased_tokens)
+        except InputError as error:
+            raise InputError(str(error).replace("language", "--lowercased-tokens", 1)) from error
     search = search_given(options)
     translator = load(model, ensemble) if model else None
+    back = Translator.load(reverse) if reverse else None
     pairs = _pairs(corpus, references)
+    gold = _gold(links, pairs) if links else None  # before the work, as all that may be wrong
+    met = _met(training) if training else None
+    if report:
+        report.mkdir(parents=True, exist_ok=True)
     found = _translated(translator, pairs, search, batch_size) if translator else []
     systems = [
         [one.target for one in found] if each is translator else _targets(each, pairs, search, batch_size)
         for each in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
         if each is not None
     ]
-    results = _report(systems, pairs, by_length=references is None)
+    results = _scores_of(systems, pairs, by_length=references is None)
     if lowercased_tokens is not None:
         of_tokens = evaluate_lowercased_tokens(systems[0], [target for _, target in pairs], lowercased_tokens)
         results["lowercased_tokens"] = asdict(of_tokens)
-    if links and isinstance(translator, Translator):
-        results["alignment_error_rate"] = alignment_error_rate(
-            translator.align(pairs, batch_size=batch_size),
-            gold_links(phrasebook.links(), "phrasebook") if str(links) == "phrasebook" else read_links(links),
-        )
+    if gold and translator:
+        results["alignment_error_rate"] = alignment_error_rate(translator.align(pairs, reverse=back), gold)
     if report and translator:
-        results |= _faults(translator, found, pairs, report, training, batch_size)
+        results |= _write_report(translator, found, pairs, report, met, batch_size)
     print(json.dumps(results, ensure_ascii=False, indent=2)) if as_json else _show(results)
     if model and not as_json:
         suggest(f"dikkat show {shlex.quote(str(model))} {shlex.quote(pairs[0][0])}, to see what it looks at")
@@ -167,6 +181,19 @@ def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     if references:
         return [("", line) for line in read_lines(references)]
     return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
+
+
+def _gold(links: str, pairs: Sequence[Pair]) -> list[GoldLinks]:
+    gold = gold_links(phrasebook.links(), links) if links == "phrasebook" else read_links(links)
+    check_links(gold, pairs, links)
+    return gold
+
+
+def _met(training: str) -> Counter[str]:
+    """How often training met each source word."""
+    from dikkat.translation.decoding.report import count_words
+
+    return count_words(source for source, _ in Source.parse(given({"corpus": training})["corpus"]).open("training"))
 
 
 def _targets(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
@@ -187,23 +214,19 @@ def _translated(system: Translates, pairs: Sequence[Pair], search: Search, batch
     return found
 
 
-def _faults(
+def _write_report(
     translator: Translates,
     translations: Sequence[Translation],
     pairs: Sequence[Pair],
     folder: Path,
-    training: str | None,
+    met: Counter[str] | None,
     batch_size: int,
 ) -> dict[str, Any]:
     """Write the report; return scores by rarity, if the training corpus is known, and the counts of faults."""
     from dikkat.show import save_page
     from dikkat.storage.files import write_whole
-    from dikkat.translation.decoding.report import count_words, evaluate_by_rarity, judge
+    from dikkat.translation.decoding.report import evaluate_by_rarity, judge
 
-    met = None
-    if training:
-        learnt = Source.parse(given({"corpus": training})["corpus"]).open("training")
-        met = count_words(source for source, _ in learnt)
     came: Sequence[Any] = [None] * len(pairs)
     wanted = came
     if translator.attends:
@@ -223,18 +246,17 @@ def _faults(
         sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
         by_rarity = evaluate_by_rarity(sources, [each.target for each in translations], references, met)
         results["by_rarity"] = [asdict(each) for each in by_rarity]
-    folder.mkdir(parents=True, exist_ok=True)
     fields = "source", "target", "reference", "chrf", "unseen", "not_copied", "repeated", "dropped"
     sentences = [{name: getattr(each, name) for name in fields} for each in judged]
     text = json.dumps({**results, "sentences": sentences}, ensure_ascii=False, indent=1)
     write_whole(folder / "report.json", text)
-    worst = sorted((each for each in judged if each.target_tokens), key=lambda each: each.chrf)[:_WORST]
+    worst = sorted(judged, key=lambda each: each.chrf)[:_WORST]
     title, scores = "The worst translations", [each.chrf for each in worst]
     save_page(folder / "worst.html", worst, title=title, scores=scores, score_name="chrF")
     return results
 
 
-def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
+def _scores_of(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
     from dikkat.translation.decoding.evaluation import evaluate_by_length, significance
 
     hypotheses, references = systems[0], [target for _, target in pairs]

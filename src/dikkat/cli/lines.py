@@ -78,7 +78,7 @@ def line_count(file: Path | None) -> int | None:
 
 
 @contextmanager
-def progress(count: Callable[[], int | None]) -> Iterator[Any]:
+def progress(count: Callable[[], int | None], doing: str = "translating") -> Iterator[Any]:
     """A function to call after each sentence.
 
     It draws a bar on standard error where that is a terminal, unless the translations go to a terminal too: there the
@@ -87,6 +87,7 @@ def progress(count: Callable[[], int | None]) -> Iterator[Any]:
     Args:
         count: The number of sentences, or None, and then nothing is drawn. It is called only where a bar can be drawn,
             since counting may take long.
+        doing: What the bar says.
     """
     total = count() if sys.stderr.isatty() and not sys.stdout.isatty() else None
     if total is None:
@@ -95,7 +96,7 @@ def progress(count: Callable[[], int | None]) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("translating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
         task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)

@@ -166,7 +166,7 @@ def option_name(field: str) -> str:
 
 def _with_option_names(message: str) -> str:
     """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
-    names = ["corpus", "validation", "test", "lowercased_tokens", *allowed(Settings), *allowed(Search)]
+    names = ["corpus", "validation", "test", *allowed(Settings), *allowed(Search)]
     certain = "|".join(name for name in names if "_" in name)
     return re.sub(rf"^({'|'.join(names)})(?= is |: got )|\b({certain})\b", lambda name: option_name(name[0]), message)
 

@@ -162,7 +162,7 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
         corpus=plan.corpus and plan.corpus.title(),
         pairs=result.pairs,
         epochs=len(result.epochs),
-        validation_loss=min((each.loss for each in result.validations), default=None),
+        validation_loss=None if result.best is None else result.best.loss,
     )
     translator = replace(result.translator, origin=origin)
     if usable and _leads():  # hardly begun, it must not replace an older model
@@ -206,9 +206,8 @@ def _stopped_early(result: "Training", settings: Settings) -> str | None:
 
 def _summary(result: "Training", settings: Settings) -> str:
     course = f"{result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s"
-    if not result.validations:
+    if (best := result.best) is None:
         return f"the model after {len(result.epochs)} epochs; {course}"
-    best = max(result.validations, key=lambda each: each.quality(settings.criterion))
     count = min(settings.average, len(result.validations))
     which = "the best" if count == 1 else f"the mean of the best {count}"
     bleu = "" if best.bleu is None else f", BLEU {best.bleu:.2f} (of greedy translations of validation pairs)"

@@ -20,12 +20,13 @@ with needing("translation"):
     from dikkat.translation.data.named_corpora import NamedCorpus, named
     from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
-    from dikkat.translation.decoding.alignment import alignment_error_rate, gold_links, read_links
+    from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, gold_links, read_links
     from dikkat.translation.decoding.beams import Hypothesis
     from dikkat.translation.decoding.evaluation import (
         Bucket,
         Difference,
         Evaluation,
+        TokenEvaluation,
         bleu_k,
         evaluate,
         evaluate_by_length,
@@ -69,6 +70,7 @@ __all__ = [
     "Difference",
     "Ensemble",
     "Evaluation",
+    "GoldLinks",
     "HubError",
     "Hypothesis",
     "InputError",
@@ -80,6 +82,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Source",
+    "TokenEvaluation",
     "Tokenizer",
     "Training",
     "TrainingDivergedError",

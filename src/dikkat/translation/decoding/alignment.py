@@ -82,7 +82,10 @@ def of_units(weights: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 
 def agreed(weights: Tensor) -> Tensor:
-    """(T, S) weights whose rows add up to 1, in which a source unit counts less the more units come from it."""
+    """(T, S) weights whose rows add up to 1, in which a source unit counts less the more units come from it.
+
+    The root is between leaving them as they are and dividing by the whole sum, with which one unit is as good as many.
+    """
     shared = weights / weights.sum(0).clamp(min=1e-9).sqrt()
     return shared / shared.sum(1, keepdim=True).clamp(min=1e-9)
 
@@ -94,6 +97,13 @@ def links(weights: Tensor, source: Units, target: Units) -> set[Link]:
         weights: (T, S) of the units.
         source: The units of the source.
         target: Those of the target.
+
+    Returns:
+        Numbers, from 0, of a source and of a target word.
+
+    Example:
+        >>> sorted(links(torch.eye(2), Units.of("I go"), Units.of("je vais")))
+        [(0, 0), (1, 1)]
     """
     if not weights.numel():
         return set()
@@ -114,6 +124,9 @@ def grow_diag_final_and(forward: set[Link], backward: set[Link]) -> set[Link]:
     Args:
         forward: Source and target word of each link that one direction found.
         backward: The same of the other direction, source words first.
+
+    Returns:
+        Links of both.
 
     Example:
         >>> sorted(grow_diag_final_and({(0, 0), (1, 1), (2, 3)}, {(0, 0), (2, 1)}))
@@ -174,9 +187,21 @@ def read_links(path: str | Path) -> list[GoldLinks]:
     Args:
         path: A UTF-8 file, plain or compressed with gzip. An empty line is a pair without links.
 
+    Returns:
+        The links of each line, in their order.
+
     Raises:
         CorpusError: A link of another form; the message has the line.
         OSError: The file cannot be opened.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp(), "links")
+        >>> _ = path.write_text("0-0 1p0")
+        >>> [gold] = read_links(path)
+        >>> sorted(gold.sure), sorted(gold.possible)
+        ([(0, 0)], [(0, 0), (1, 0)])
     """
     return gold_links(read_lines(path), str(path))
 
@@ -188,6 +213,9 @@ def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
         lines: A line a sentence pair.
         name: Of what they come from, for errors.
 
+    Returns:
+        The links of each line, in their order.
+
     Raises:
         CorpusError: A link of another form.
     """
@@ -195,7 +223,7 @@ def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
     for number, line in enumerate(lines, start=1):
         sure, possible = set(), set()
         for text in line.split():
-            parts = re.fullmatch(r"([0-9]+)([-p])([0-9]+)", text)
+            parts = re.fullmatch(r"([0-9]{1,9})([-p])([0-9]{1,9})", text)
             if parts is None:
                 raise CorpusError(
                     f"{name}, line {number}: {text!r} is no link: write 1-2 for a sure one, from source word 1 to "
@@ -207,3 +235,21 @@ def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
                 sure.add(link)
         gold.append(GoldLinks(frozenset(sure), frozenset(possible)))
     return gold
+
+
+def check_links(gold: Sequence[GoldLinks], pairs: Sequence[tuple[str, str]], name: str) -> None:
+    """Check that links are of these pairs' words.
+
+    Raises:
+        CorpusError: Links of more or fewer pairs, or of a word that a pair does not have.
+    """
+    if len(gold) != len(pairs):
+        raise CorpusError(f"{name}: got links of {len(gold):,} pairs; expected {len(pairs):,}, a line for each")
+    for number, (each, pair) in enumerate(zip(gold, pairs, strict=True), start=1):
+        source, target = (len(side.split()) for side in pair)
+        for one, other in sorted(each.possible):
+            if one >= source or other >= target:
+                raise CorpusError(
+                    f"{name}, line {number}: got a link {one}-{other}; expected source words below {source} and target "
+                    f"words below {target}, counted from 0"
+                )

@@ -134,7 +134,7 @@ def check_language(language: str) -> None:
 
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
-        raise InputError(f"lowercased_tokens: got {language!r}; expected one of {', '.join(known)}")
+        raise InputError(f"language: got {language!r}; expected one of {', '.join(known)}")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Where a translator fails: scores by how rare the words are, and each sentence's faults."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import regex
 from torch import Tensor
 
 from dikkat.errors import InputError
@@ -59,7 +59,7 @@ class Judged(Translation):
 
 def words(sentence: str) -> list[str]:
     """The words of a sentence, without its marks."""
-    return re.findall(r"\w+(?:[-'’.,:]\w+)*", sentence)
+    return list(regex.findall(r"\w+(?:[-'’.,:]\w+)*", sentence))
 
 
 def count_words(sentences: Iterable[str]) -> Counter[str]:
@@ -79,7 +79,7 @@ def evaluate_by_rarity(
         met: `count_words` of the training's source sentences.
 
     Returns:
-        The classes that have a sentence, rarest first. A small one's scores say little.
+        The classes that have a sentence, rarest first; one without a word is in none. A small one's scores say little.
 
     Raises:
         InputError: none at all, or not as many of one as of the others.
@@ -97,8 +97,8 @@ def evaluate_by_rarity(
         )
     members: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
-        rarest = min((met[word.lower()] for word in words(source)), default=0)
-        members.setdefault(max(least for least in _CLASSES if least <= rarest), []).append(index)
+        if counts := [met[word.lower()] for word in words(source)]:
+            members.setdefault(max(least for least in _CLASSES if least <= min(counts)), []).append(index)
     found = []
     for least, chosen in sorted(members.items()):
         scores = evaluate([hypotheses[index] for index in chosen], [references[index] for index in chosen])

@@ -172,7 +172,7 @@ def _trained(trial: Trial, recipe: Recipe, folder: Path) -> Trial:
         trial,
         settings=settings.to_dict(),
         parameters=sum(each.numel() for each in result.translator.model.parameters()),
-        validation_loss=min((each.loss for each in result.validations), default=None),
+        validation_loss=None if result.best is None else result.best.loss,
         **_quality(result.translator, scored),
         seconds=result.seconds,
         tokens_per_second=result.tokens_per_second,

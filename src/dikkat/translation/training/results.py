@@ -32,6 +32,12 @@ class Training:
     resumable: bool = False
     validations: Sequence[Validation] = ()
 
+    @property
+    def best(self) -> Validation | None:
+        """The best validation, by the settings' criterion; None where there is none."""
+        criterion = self.translator.settings.criterion
+        return max(self.validations, key=lambda each: each.quality(criterion), default=None)
+
 
 class TrainingError(RuntimeError):
     """Training cannot go on.

@@ -97,6 +97,14 @@ def train(
         TrainingStorageError: A checkpoint could not be written. These three have the best translator so far, if there
             is one, as `error.training.translator`.
         KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
+
+    Example:
+        >>> from dikkat.translation import settings_for
+        >>> pairs = [("Go.", "Va !"), ("I lost.", "J'ai perdu.")] * 9
+        >>> settings = settings_for(pairs, {"epochs": 2, "hidden_size": 8}, validated=False)
+        >>> result = train(settings, pairs, progress=False)
+        >>> len(result.epochs), result.translator.translate("Go.").source
+        (2, 'Go.')
     """
     if validation is None or next(iter(validation), None) is None:
         validation = None

@@ -40,6 +40,8 @@ from dikkat.translation.formats.origin import Origin
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.text.tokenizer import END
 from dikkat.translation.training import suited
+from dikkat.translation.training import train as trainings
+from dikkat.translation.training.state import Validation
 from dikkat.translation.training.train import train as train_translator
 from translation.conftest import PAIRS, TINY, tell_bfloat16
 
@@ -693,6 +695,19 @@ def test_early_stopping_is_said(run, tmp_path):
         f"stopped after epoch {len(losses)}: 2 validations without improvement; kept epoch {best + 1}, validation loss "
         f"{losses[best]:.3f}\n"
     ) in err
+
+
+def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, monkeypatch):
+    def scored_otherwise(*rest, **more):
+        validations = [
+            Validation(step, loss, bleu) for step, loss, bleu in ((2, 3.0, 5.0), (3, 2.0, 7.0), (5, 4.0, 11))
+        ]
+        return dataclasses.replace(train_translator(*rest, **more), validations=validations)
+
+    monkeypatch.setattr(trainings, "train", scored_otherwise)
+    for criterion, wanted in (("loss", 2), ("bleu", 4)):
+        made(run("train", *BOOK, *QUICK, "--criterion", criterion, "-o", tmp_path / "model"))
+        assert Translator.load(tmp_path / "model").origin.validation_loss == wanted
 
 
 @pytest.mark.parametrize(

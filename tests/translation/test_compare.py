@@ -9,6 +9,7 @@ from dikkat.translation import InputError, Translator
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.training import train as trainings
 from dikkat.translation.training.comparison import Trial, combinations, compare
+from dikkat.translation.training.state import Validation
 
 SMALL = Recipe().with_values(
     {
@@ -94,16 +95,17 @@ def test_a_result_on_other_pairs_is_not_taken_for_this_ones(tmp_path, monkeypatc
         list(compare(combinations(SMALL, {"seed": [1]}), tmp_path))
 
 
-def test_the_loss_is_that_of_the_best_validation_of_all(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("criterion", "wanted"), [("loss", 2), ("bleu", 4)])
+def test_the_loss_is_that_of_the_best_validation_of_all(tmp_path, monkeypatch, criterion, wanted):
     train = trainings.train
 
     def ended_within_an_epoch(*rest, **more):
         result = train(*rest, progress=False, **more)
-        validations = [replace(result.validations[0], loss=loss) for loss in (3.0, 2.0, 4.0)]
+        validations = [Validation(step, *scores) for step, scores in enumerate([(3.0, 5.0), (2.0, 7.0), (4.0, 11.0)])]
         return replace(result, epochs=[], validations=validations)
 
     monkeypatch.setattr(trainings, "train", ended_within_an_epoch)
-    assert next(compare({"": SMALL}, tmp_path)).validation_loss == 2
+    assert next(compare({"": SMALL.with_values({"criterion": criterion})}, tmp_path)).validation_loss == wanted
 
 
 def test_several_processes_do_not_compare_in_one_folder(tmp_path, monkeypatch):

@@ -184,23 +184,22 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
 
 def _stopped_early(result: "Training", settings: Settings) -> str | None:
     """The reason why the training ended before its last epoch, and which model is kept."""
-    qualities = [each.quality(settings.criterion) for each in result.validations]
-    best = qualities.index(max(qualities)) if qualities else 0
-    since = len(qualities) - 1 - best
+    best = result.best
+    index = result.validations.index(best) if best else 0
+    since = len(result.validations) - 1 - index
     if result.interrupted:
         return None
-    if since < settings.patience:
+    if best is None or since < settings.patience:
         if settings.max_minutes is None or result.seconds < 60 * settings.max_minutes:
             return None
         better = "; the last validation was the best: train longer" if since == 0 else ""
         where = f"epoch {len(result.epochs)} of {settings.epochs}"
         return f"stopped after {settings.max_minutes:g} minutes, in {where}{better}"
-    kept = result.validations[best]
-    place = f"step {kept.step}" if settings.validation_steps else f"epoch {best + 1}"
-    bleu = f", BLEU {kept.bleu:.2f}" if settings.criterion == "bleu" else ""
+    place = f"step {best.step}" if settings.validation_steps else f"epoch {index + 1}"
+    bleu = f", BLEU {best.bleu:.2f}" if settings.criterion == "bleu" else ""
     return (
         f"stopped after epoch {len(result.epochs)}: {since} validations without improvement; kept {place}, validation "
-        f"loss {kept.loss:.3f}{bleu}"
+        f"loss {best.loss:.3f}{bleu}"
     )
 
 

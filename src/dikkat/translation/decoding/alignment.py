@@ -48,6 +48,12 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
 
     Returns:
         (T, S) for each pair; every row adds up to 1.
+
+    Example:
+        >>> from dikkat.translation import Settings
+        >>> model = TranslationModel(Settings(embedding_size=4, hidden_size=4), 9, 9)
+        >>> posteriors(model, [([4, 5, 6], [7, 8])])[0].shape
+        torch.Size([2, 3])
     """
     model.eval()
     device = model.output_bias.device
@@ -76,6 +82,9 @@ def of_units(weights: Tensor, source: Tensor, target: Tensor) -> Tensor:
         weights: Of pieces.
         source: `Units.shares` of the source.
         target: The same of the target.
+
+    Returns:
+        A row for each unit of the target, a column for each of the source.
     """
     mean = target / target.sum(1, keepdim=True).clamp(min=1)
     return mean @ weights @ (source / source.sum(0).clamp(min=1)).T

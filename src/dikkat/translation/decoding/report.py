@@ -118,6 +118,9 @@ def judge(
         met: `count_words` of the training's source sentences; None: unknown, and no word is called unseen.
         came: (S,): how much of the translation comes from each unit of the source; None: unknown, without attention.
         wanted: The same of the reference.
+
+    Returns:
+        The translation, its reference and chrF, and the words that are at fault.
     """
     from sacrebleu.metrics.chrf import CHRF
 

@@ -440,6 +440,9 @@ def test_what_evaluate_takes_is_checked_before_the_work(run, model, pairs, tmp_p
     refused(run("evaluate", model, "--corpus", pairs, "--links", "./phrasebook"), "phrasebook")
     refused(run("evaluate", model, "--corpus", pairs, "--report", "r", "--training", "phrasebok"), "phrasebook")
     refused(run("evaluate", model, "--corpus", pairs, "--report", links), "links")
+    links.write_text("Va !\n" * 7)
+    refused(run("evaluate", model, "--corpus", pairs, "--versus-file", links), "links: got 7 lines; expected 8")
+    refused(run("evaluate", model, "--corpus", pairs, "--versus", tmp_path / "none"), "none")
 
 
 def test_evaluate_over_lowercased_tokens(run, model, pairs):
@@ -478,7 +481,7 @@ def test_links_of_the_phrasebook_are_known(run, model):
     assert 0.5 < json.loads(out)["alignment_error_rate"] < 1  # the model knows eight sentences
 
 
-def test_a_report_has_the_faults_of_each_sentence_and_a_page_of_the_worst(run, model, pairs, tmp_path):
+def test_a_report_has_the_faults_of_each_sentence_and_a_page_of_the_worst(run, model, pairs, tmp_path, monkeypatch):
     (tmp_path / "test.tsv").write_text("I lost.\tJ'ai perdu.\nGo Paris 12.\tVa à Paris 12.\n", encoding="utf-8")
     folder = tmp_path / "report"
     options = ["--corpus", tmp_path / "test.tsv", "--report", folder, "--training", pairs]
@@ -492,6 +495,13 @@ def test_a_report_has_the_faults_of_each_sentence_and_a_page_of_the_worst(run, m
     assert [each["reference"] for each in stored["sentences"]] == ["J'ai perdu.", "Va à Paris 12."]
     page = (folder / "worst.html").read_text(encoding="utf-8")
     assert page.index("Go Paris 12.") < page.index("I lost.")
+    empty = Translation("I lost.", "", ["I"], [], torch.zeros(0, 1), 0.0)
+    found = [empty, Translator.load(model).translate("Go Paris 12.")]
+    with monkeypatch.context() as patch:  # the first sentence's, which is then the worst
+        patch.setattr(Translator, "translate_lines", lambda *_, **__: iter(found))
+        made(run("evaluate", model, *options))
+    page = (folder / "worst.html").read_text(encoding="utf-8")
+    assert page.index("I lost.") < page.index("Go Paris 12.")
     shown = run("evaluate", model, *options)[1]
     assert re.search(r"^never +1 ", shown, re.MULTILINE)
     assert re.search(r"^not copied +\d", shown, re.MULTILINE)

@@ -157,11 +157,17 @@ def evaluate_model(
     met = _met(training) if training else None
     if report:
         report.mkdir(parents=True, exist_ok=True)
-    found = _translated(translator, pairs, search, batch_size) if translator else []
-    systems = [
-        [one.target for one in found] if each is translator else _targets(each, pairs, search, batch_size)
+    compared = [
+        _written(each, pairs) if isinstance(each, Path) else each
         for each in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
         if each is not None
+    ]
+    found = _translated(translator, pairs, search, batch_size) if translator else []
+    systems = [
+        [one.target for one in (found if each is translator else _translated(each, pairs, search, batch_size))]
+        if isinstance(each, Translates)
+        else each
+        for each in compared
     ]
     results = _scores_of(systems, pairs, by_length=references is None)
     if lowercased_tokens is not None:
@@ -196,13 +202,12 @@ def _met(training: str) -> Counter[str]:
     return count_words(source for source, _ in Source.parse(given({"corpus": training})["corpus"]).open("training"))
 
 
-def _targets(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
-    if isinstance(system, Path):
-        targets = list(read_lines(system))
-        if len(targets) != len(pairs):
-            raise InputError(f"{system}: got {len(targets)} lines; expected {len(pairs)}, one for each pair")
-        return targets
-    return [each.target for each in _translated(system, pairs, search, batch_size)]
+def _written(file: Path, pairs: Sequence[Pair]) -> list[str]:
+    """The translations of a file, one for each pair."""
+    targets = list(read_lines(file))
+    if len(targets) != len(pairs):
+        raise InputError(f"{file}: got {len(targets)} lines; expected {len(pairs)}, one for each pair")
+    return targets
 
 
 def _translated(system: Translates, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[Translation]:

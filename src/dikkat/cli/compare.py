@@ -64,7 +64,7 @@ def compare(
 ) -> None:
     """Train a recipe with different settings, and print and plot quality against time and tokens a second.
 
-    Options replace the recipe's values in all trainings.
+    Options replace the recipe's values in all trainings; what neither gives follows from the corpus.
     """
     from dikkat.translation.formats.recipe import Recipe
     from dikkat.translation.training.comparison import combinations

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from command import command_line, made, refused, run_before
 from dikkat.cli import lines, options, pictures
 from dikkat.cli.messages import complain
+from dikkat.cli.train import _stopped_early
 from dikkat.translation import (
     InputError,
     Search,
@@ -41,7 +42,8 @@ from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.text.tokenizer import END
 from dikkat.translation.training import suited
 from dikkat.translation.training import train as trainings
-from dikkat.translation.training.state import Validation
+from dikkat.translation.training.results import Training
+from dikkat.translation.training.state import Epoch, Validation
 from dikkat.translation.training.train import train as train_translator
 from translation.conftest import PAIRS, TINY, tell_bfloat16
 
@@ -287,6 +289,15 @@ def test_a_link_and_a_model_in_the_way_are_called_what_they_are(run, model, tmp_
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(b"")
     refused(run("export", model, "--onnx", tmp_path / "model"), "holds model.safetensors, which would be lost. Give")
+
+
+def test_the_epoch_of_the_best_validation_is_said(model):
+    settings = dataclasses.replace(Settings(), patience=2)
+    translator = dataclasses.replace(Translator.load(model), settings=settings)
+    validations = [Validation(5 * number, loss) for number, loss in enumerate((1.5, 1.2, 1.3, 1.4), start=1)]
+    result = Training(translator, [Epoch(number, 2.0, 1.0, 9.0) for number in (1, 2, 3, 4)], 9, 1.0, 9.0)
+    said = _stopped_early(dataclasses.replace(result, validations=validations), settings)
+    assert said == "stopped after epoch 4: 2 validations without improvement; kept epoch 2, validation loss 1.200"
 
 
 def test_what_ended_a_training_is_said(run, pairs, tmp_path):

@@ -38,6 +38,15 @@ def test_a_message_names_an_extra_that_brings_the_package(extra):
     assert own <= named, "a package of an extra that no message names"
 
 
+def test_the_textbook_needs_no_package_of_the_translator_beyond_its_own_extra():
+    absent = packages("translation") - packages("textbook")
+    assert "sacrebleu" in absent
+    hidden = f"import sys\nsys.modules.update(dict.fromkeys({sorted(absent)}))\n"
+    code = f"{hidden}import dikkat.textbook.torch, dikkat.textbook.text\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("told", "source"),
     [

@@ -14,7 +14,7 @@ _EXTRAS = {
         "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "sacremoses", "regex", "pyarrow", "httpx",
         "platformdirs", "huggingface_hub",
     },
-    "textbook": {"tokenizers", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
+    "textbook": {"tokenizers", "regex", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
     "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
     "onnx": {"onnx", "onnxruntime"},

@@ -1,6 +1,5 @@
 import json
 
-import dense
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -68,25 +67,6 @@ def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-@pytest.mark.parametrize(("version", "order"), [(1, "constant"), (1, "linear"), (2, "constant"), (3, "constant")])
-def test_files_of_older_versions_answer_as_they_did(tmp_path, version, order):
-    """The first knew no ridge, the second numbers alone, the third no neighbours; all had settings that are gone."""
-
-    def older(content):
-        content.update(version=version)
-        content["settings"] |= {"order": order, "tolerance": 0.0, "out_of_reach": "nan", "missing": "refuse"}
-        lacking = ["neighbors"] + ["columns", "target"] * (version < 3) + ["ridge"] * (version < 2)
-        for name in lacking:
-            del content[name]
-        for name in ["neighbors", *["categorical_features", "ordered_features"] * (version < 3), *lacking[3:]]:
-            del content["settings"][name]
-
-    loaded, query = NadarayaWatson.load(model_file(tmp_path / "older", older)), data(17, seed=2)[0] / 2
-    expected = dense.predict("gaussian", order, query, *data(), np.array([1.0, 2.0, 0.5]))
-    np.testing.assert_allclose(loaded.predict(query), expected, rtol=1e-6)
-    assert (loaded.neighbors, loaded.neighbors_, loaded.columns_, loaded.ridge_) == (None, None, (), 0)
-
-
 def test_the_device_is_the_machines_and_not_the_files(tmp_path):
     model = NadarayaWatson(bandwidth=1.0).fit(*data())
     model.device = "cuda"  # as fitted elsewhere
@@ -94,26 +74,8 @@ def test_the_device_is_the_machines_and_not_the_files(tmp_path):
     assert NadarayaWatson.load(tmp_path / "model").device == "cpu"
 
 
-def test_the_former_default_is_that_of_now(tmp_path):
-    def older(content):
-        content.update(version=5)
-        content["settings"]["bandwidth"] = "loo-1se"
-
-    assert NadarayaWatson.load(model_file(tmp_path / "m.safetensors", older)).bandwidth == "auto"
-
-
 def put(**values):
     return lambda content: content.update(values)
-
-
-def former(**settings):
-    """Of the version before, with these settings."""
-
-    def change(content):
-        content.update(version=4, dropped=0)
-        content["settings"] |= {"tolerance": 0.0, "out_of_reach": "nan", "missing": "refuse", **settings}
-
-    return change
 
 
 def set_to(name, value):
@@ -130,10 +92,7 @@ def set_to(name, value):
         ),
         (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
         (put(target=3), "target: got 3; expected a name, or none"),
-        (
-            put(version=8),
-            "version: got 8; expected 1 or 2 or 3 or 4 or 5 or 6 or 7. Use the dikkat that wrote it",
-        ),
+        (put(version=6), "version: got 6; expected 7. Use the dikkat that wrote it"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (
@@ -144,9 +103,8 @@ def set_to(name, value):
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
         (put(neighbors=1), "neighbors: got 1; expected a number of at least 2, or null"),
         (put(neighbors=150), "neighbors: got 150 of n_samples = 23"),
-        (former(tolerance=1e-6), "tolerance: got 1e-06, a setting that is no more; fit again without it"),
-        (former(kernel="boxcar"), "kernel: got 'boxcar'; expected 'gaussian', 'epanechnikov'"),
-        (former(bandwidth="gcv"), "bandwidth: got 'gcv'; expected"),
+        (set_to("kernel", "boxcar"), "kernel: got 'boxcar'; expected 'gaussian', 'epanechnikov'"),
+        (set_to("bandwidth", "gcv"), "bandwidth: got 'gcv'; expected"),
         (set_to("extra", 1), "got the settings bandwidth, categorical_features, extra, kernel"),
         (put(ridge=-1.0), "ridge: got -1.0; expected a number of at least 0"),
         (put(ridge="auto"), "ridge: got 'auto'; expected a number"),
@@ -160,7 +118,7 @@ def test_content_that_does_not_fit(tmp_path, change, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["columns", "target", "ridge", "history", "settings"])
+@pytest.mark.parametrize("name", ["columns", "target", "ridge", "neighbors", "history", "settings"])
 def test_content_that_lacks_a_part(tmp_path, name):
     path = model_file(tmp_path / "model", lambda content: content.pop(name) and None)
     with pytest.raises(InputError, match=f"^{path}: .*{name}"):

@@ -27,17 +27,6 @@ VERSION = 7
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
 _FOLDS, _METRIC = "folds_", "metric_"  # of models with `cv`, or a learned metric, alone
-# Settings that older versions did not know, and what they then were.
-_LATER = {
-    "ridge": 0.0,
-    "categorical_features": "from_dtype",
-    "ordered_features": "from_dtype",
-    "neighbors": None,
-    "metric": "diagonal",
-    "n_components": None,
-}
-# Settings of older versions, with the values that mean what is done now.
-_GONE = {"tolerance": (0.0,), "out_of_reach": ("nan", "nearest"), "missing": ("refuse",)}
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -74,7 +63,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     path = Path(path)
     metadata, tensors = _read(path)
     folds, metric = tensors.pop(_FOLDS, None), tensors.pop(_METRIC, None)
-    content = _content(path, metadata, known)
+    content = _content(path, metadata)
     if content["settings"].keys() != known.keys():
         raise InputError(
             f"{path}: got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(known)}"
@@ -105,33 +94,20 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
 
 
-def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dict[str, Any]:
-    """All but the tensors. Version 1 knew no ridge, and its lines are without one; 2 numbers alone; 3 no neighbours.
-
-    4 had settings, kernels and criteria that are no more: where these say what is done now it is read, else refused.
-    The default criterion of 5 is that of now in another form. 6 knew no metric.
-    """
+def _content(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    """All but the tensors."""
     try:
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: its metadata are not JSON ({error}). Save the model again") from error
     try:
-        check_header(content, FORMAT, tuple(range(1, VERSION + 1)), "fit again")
+        check_header(content, FORMAT, (VERSION,), "fit again")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
         raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
-    if content["version"] < VERSION:
-        for name in _GONE.keys() & settings.keys():
-            if (given := settings.pop(name)) not in _GONE[name]:
-                raise InputError(f"{path}: {name}: got {given!r}, a setting that is no more; fit again without it")
-        if settings.get("bandwidth") == "loo-1se":
-            settings["bandwidth"] = "auto"
-        later = {name: value for name, value in _LATER.items() if name in known}
-        content["settings"] = later | settings
-        content = {"ridge": 0.0, "columns": [], "target": None, "neighbors": None} | content
-    ridge, neighbors = (content.get(name) for name in ("ridge", "neighbors"))
+    ridge, neighbors = (content.get(name, "nothing") for name in ("ridge", "neighbors"))
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
     if not isinstance(content.get("target", 0), str | None):

@@ -114,7 +114,7 @@ def test_a_full_disk_keeps_nothing_and_says_which_folder(files, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(OSError, match=rf"a\.gz\.part cannot be written.*DIKKAT_CACHE.*{tmp_path}"):
+        with pytest.raises(OSError, match=rf"a\.gz cannot be written.*DIKKAT_CACHE.*{tmp_path}"):
             get(files, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -245,7 +245,7 @@ def test_what_a_killed_process_left_is_no_hindrance(cache, tokenizers):
     corpus = Told(PAIR_LIST)
     build(corpus, tokenizers)
     (path,) = files(cache)
-    path.rename(path.with_suffix(".part"))
+    path.rename(path.with_name(f"{path.name}.part"))
     assert len(build(corpus, tokenizers)) == 20
     assert not files(cache, ".part")
 

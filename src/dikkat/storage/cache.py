@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
+from dikkat.storage.files import publish
 from dikkat.storage.locks import locked
 
 VARIABLE = "DIKKAT_CACHE"
@@ -63,18 +64,31 @@ on another disk with the environment variable DIKKAT_CACHE: 'cache'
 
 
 @contextmanager
-def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
-    """A file of the cache to be written, which is flushed to the disk at the end; `what` is its name in errors."""
-    with writing(what, path.parent):
-        file = cast(BinaryIO, path.open(mode))
+def made(path: Path, what: str) -> Iterator[BinaryIO]:
+    """A file of the cache to be written, which has its name at the end, when it is on the disk.
+
+    Until then it is called `.part`. Under the lock of `waited_for` one that a killed process left is nobody's.
+
+    Args:
+        path: The file.
+        what: Its name in errors.
+    """
+    part = path.with_name(f"{path.name}.part")
     try:
-        yield file
         with writing(what, path.parent):
-            file.flush()
-            os.fsync(file.fileno())
+            file = part.open("wb")
+        try:
+            yield file
+            with writing(what, path.parent):
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            with suppress(OSError):  # where a write failed, which was said, closing tries it again
+                file.close()
+        with writing(what, path.parent):
+            publish(part, path)
     finally:
-        with suppress(OSError):  # where a write failed, which was said, closing tries it again
-            file.close()
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

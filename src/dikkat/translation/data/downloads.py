@@ -2,11 +2,11 @@
 
 import hashlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dikkat.storage.cache import opened, waited_for, writing
-from dikkat.storage.files import publish
+from dikkat.storage.cache import made, waited_for, writing
 from dikkat.translation.errors import CorpusError
 
 
@@ -33,7 +33,7 @@ class Checksum(NamedTuple):
 
 
 def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0) -> None:
-    """Download a file that is not there yet, and verify it, however it came there.
+    """Download a file unless it is there, and verify its checksum either way.
 
     It is written beside its place, as `.part`, and has its name when all of it is there and verified. A progress bar is
     on standard error, where that is a terminal.
@@ -58,21 +58,21 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
                     f"fetched from {address}, or put the right one there by hand"
                 )
             return
-        part, by_hand = path.with_name(f"{path.name}.part"), f"put the file there by hand: {path} ({checksum})"
-        try:
-            _download(address, part, timeout, by_hand)
-            actual = Checksum.of(part, checksum.algorithm)
-            if actual != checksum:
+        by_hand = f"put the file there by hand: {path} ({checksum})"
+        with made(path, path.name) as file:
+            value = hashlib.new(checksum.algorithm)
+            for piece in _pieces(address, path.name, timeout, by_hand):
+                with writing(path.name, path.parent):
+                    file.write(piece)
+                value.update(piece)
+            if (actual := checksum._replace(value=value.hexdigest())) != checksum:
                 raise CorpusError(
                     f"{address}: got a file with {actual}; expected one with {checksum}. Try again, or {by_hand}"
                 )
-            with writing(path.name, path.parent):
-                publish(part, path)
-        finally:
-            part.unlink(missing_ok=True)
 
 
-def _download(address: str, part: Path, timeout: float, by_hand: str) -> None:
+def _pieces(address: str, name: str, timeout: float, by_hand: str) -> Iterator[bytes]:
+    """The content of a file from the network, while a bar is drawn."""
     import httpx
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -81,17 +81,12 @@ def _download(address: str, part: Path, timeout: float, by_hand: str) -> None:
     bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
     headers = {"Accept-Encoding": "identity"}  # the bytes that the checksum is of
     try:
-        with (
-            opened(part, "wb", part.name) as file,
-            bar,
-            httpx.stream("GET", address, headers=headers, timeout=timeout, follow_redirects=True) as answer,
-        ):
+        with bar, httpx.stream("GET", address, headers=headers, timeout=timeout, follow_redirects=True) as answer:
             answer.raise_for_status()
             length = answer.headers.get("Content-Length", "")
-            task = bar.add_task(part.stem, total=int(length) if length.isdigit() else None)
+            task = bar.add_task(name, total=int(length) if length.isdigit() else None)
             for piece in answer.iter_raw():
-                with writing(part.name, part.parent):
-                    file.write(piece)
+                yield piece
                 bar.advance(task, len(piece))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise CorpusError(

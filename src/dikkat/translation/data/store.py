@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.storage.cache import cache_folder, opened, waited_for, writing
-from dikkat.storage.files import publish
+from dikkat.storage.cache import cache_folder, made, waited_for, writing
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.text.tokenizer import Tokenizer
@@ -206,19 +205,13 @@ def _write(path: Path, work: "_Work") -> None:
         with writing(_WHAT, path.parent):
             writer.write_batch(batch, notes)
 
-    part = path.with_suffix(".part")  # under the lock, nobody else's; one that a killed process left goes
-    try:
-        with opened(part, "wb", _WHAT) as file:
-            with writing(_WHAT, path.parent):
-                writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
-            work.into(write)
-            write(_batch(*_columns([])), {"counts": json.dumps(asdict(work.counts))})
-            with writing(_WHAT, path.parent):
-                writer.close()
+    with made(path, _WHAT) as file:
         with writing(_WHAT, path.parent):
-            publish(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+            writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
+        work.into(write)
+        write(_batch(*_columns([])), {"counts": json.dumps(asdict(work.counts))})
+        with writing(_WHAT, path.parent):
+            writer.close()
 
 
 class _DamagedError(Exception):

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dikkat.storage import folders
-from dikkat.translation import ModelFolderError, Settings, Tokenizer, TranslationModel, Translator
+from dikkat.translation import ModelFolderError, TranslationModel, Translator
 from dikkat.translation.settings import ScoreName
 
 PARTS = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}
@@ -65,7 +65,7 @@ def test_weights_that_are_not_finite_are_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["bridge.weight"][0, 0] = float("nan")
     save_file(tensors, folder / "model.safetensors")
-    refused(folder, "bridge.weight: got values that are not finite")
+    refused(folder, "bridge.weight: got values that are not finite. Train again")
 
 
 def test_one_table_for_two_vocabularies_is_refused(folder):
@@ -169,7 +169,7 @@ def changed_settings(folder, **changes):
 def test_another_version_or_format_is_refused(folder):
     for version in (0, 4, True, 2.0, "2", None):
         changed_settings(folder, version=version)
-        refused(folder, f"version: got {version!r}; expected 1 or 2 or 3")
+        refused(folder, f"version: got {version!r}; expected 2 or 3")
     changed_settings(folder, version=2, format="other")
     refused(folder, "format: got 'other'; expected 'dikkat translator'")
     (folder / "settings.json").write_text("[]")
@@ -319,27 +319,18 @@ def test_a_stop_between_the_renames_loses_no_model(folder, monkeypatch, translat
         else:
             translator.save(folder)
             assert folder.with_name(".model.old").exists()
-    Translator.load(folder)
+    found = Translator.load(folder)  # and changes nothing: another process may be just there
+    assert folder.exists() == (renames == 2)
+    assert folder.with_name(".model.old").exists()
+    found.save(folder)
     assert snapshot(folder) == before  # the same weights were saved again
     assert not folder.with_name(".model.old").exists()
 
 
-def test_a_folder_of_other_settings_than_todays_still_loads_if_the_network_is_the_same(tmp_path):
-    tokenizer = Tokenizer.train(["go !", "va ! je suis"], "word", min_freq=1, vocabulary_size=99)
-    settings = Settings(embedding_size=6, hidden_size=10, lexical=False)
-    model = TranslationModel(settings, len(tokenizer), len(tokenizer))
-    Translator(model, settings, tokenizer, tokenizer).save(tmp_path / "old")
-    path = tmp_path / "old" / "settings.json"
-    content = json.loads(path.read_text())
-    del content["settings"]["lexical"]
-    for coverage in (False, True):
-        content["settings"]["coverage"] = coverage
-        path.write_text(json.dumps(content))
-        seal(tmp_path / "old")
-        if coverage:
-            with pytest.raises(ModelFolderError, match="coverage: no such setting"):
-                Translator.load(tmp_path / "old")
-        else:
-            found = Translator.load(tmp_path / "old")
-            assert found.settings == settings
-            assert torch.equal(found.model.readout.weight, model.readout.weight)
+def test_weights_that_are_no_numbers_are_not_saved(folder):
+    before, broken = snapshot(folder), Translator.load(folder)
+    with torch.no_grad():
+        broken.model.bridge.weight[0, 0] = torch.nan
+    with pytest.raises(ModelFolderError, match=r"bridge.weight: got values that are not finite. Train again"):
+        broken.save(folder)
+    assert snapshot(folder) == before

@@ -8,7 +8,17 @@ from pathlib import Path
 
 from dikkat.storage.files import flush_folder, write_whole
 
-__all__ = ["SUMS", "check_free", "digest", "parse_sums", "recover", "remove_folder", "remove_leftovers", "write_folder"]
+__all__ = [
+    "SUMS",
+    "check_free",
+    "digest",
+    "parse_sums",
+    "recover",
+    "remove_folder",
+    "remove_leftovers",
+    "set_aside",
+    "write_folder",
+]
 
 SUMS = "SHA256SUMS"
 """The name of the file that `sha256sum --check` reads."""
@@ -52,7 +62,7 @@ def write_folder(folder: Path, content: Mapping[str, bytes], *, replace: bool = 
 
 def _exchange(part: Path, folder: Path) -> None:
     """Rename `part` to `folder`; the old folder is removed only after the new one has the name."""
-    old = _old(folder)
+    old = set_aside(folder)
     folder.rename(old)
     try:
         part.rename(folder)
@@ -66,8 +76,11 @@ def _exchange(part: Path, folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish what a stopped `write_folder` began: put the old folder back if no new one has its name, or remove it."""
-    old = _old(folder)
+    """Finish what a stopped `write_folder` began: put the old folder back if no new one has its name, or remove it.
+
+    For writers alone: between the two renames of one that is at work, readers find the old folder by `set_aside`.
+    """
+    old = set_aside(folder)
     if not old.is_dir():
         return
     if folder.exists():
@@ -120,6 +133,6 @@ def _part(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
 
 
-def _old(folder: Path) -> Path:
+def set_aside(folder: Path) -> Path:
     """The name of a folder while a new one takes its own."""
     return folder.with_name(f".{folder.name}.old")

@@ -43,13 +43,3 @@ def quantized(weight: Tensor) -> Rows:
 def dequantized(rows: Rows) -> Tensor:
     """The matrix (R, C) float32 that int8 numbers stand for, exactly."""
     return rows.numbers.float() * rows.scales.unsqueeze(1)
-
-
-def is_exact(scales: Tensor) -> bool:
-    """True of scales (R,) float32 of at most 16 significant bits, as those of `quantized` are.
-
-    Example:
-        >>> is_exact(torch.tensor([0.75])), is_exact(torch.tensor([0.1]))
-        (True, False)
-    """
-    return not bool((scales.view(torch.int32) & 0xFF).any())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
-from dikkat.storage.folders import SUMS  # a file that the oldest models have not
+from dikkat.storage.folders import SUMS
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.model_folder import FILES, Contents
 
@@ -51,7 +51,7 @@ def pull(repo: str, *, revision: str | None = None, token: str | None = None, en
     with _said(repo, "downloaded"):
         api = HfApi(endpoint=endpoint, token=token)
         folder = Path(api.snapshot_download(repo, revision=revision, allow_patterns=[*FILES, SUMS]))
-    if missing := [name for name in FILES if not (folder / name).is_file()]:
+    if missing := [name for name in (*FILES, SUMS) if not (folder / name).is_file()]:
         raise HubError(f"{repo}: {missing[0]} is missing, so this is no translator of dikkat's")
     return folder
 

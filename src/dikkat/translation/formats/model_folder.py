@@ -3,7 +3,7 @@
 import json
 import os
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular
-from dikkat.storage.folders import SUMS, check_free, digest, parse_sums, recover, write_folder
+from dikkat.storage.folders import SUMS, check_free, digest, parse_sums, recover, set_aside, write_folder
 from dikkat.storage.headers import check_header, header
-from dikkat.storage.int8 import Rows, dequantized, is_exact, quantized
+from dikkat.storage.int8 import Rows, dequantized, quantized
 from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.formats.origin import Origin
@@ -28,7 +28,6 @@ from dikkat.translation.text.tokenizer import Tokenizer
 
 FORMAT = "dikkat translator"
 VERSION = 2
-_WITHOUT_SUMS = 1  # the version before, which is still read
 _QUANTIZED = 3  # of folders with weights in int8
 
 SCALES = ".scales"
@@ -36,7 +35,7 @@ SCALES = ".scales"
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
 FILES = (WEIGHTS, SETTINGS, SOURCE, TARGET)
-"""The files that every model folder has; newer ones have their sums too."""
+"""The files of a model folder, beside their sums."""
 
 _LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the weights
 
@@ -110,8 +109,9 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
     """Save a model folder whole or not at all.
 
     The files are written to a new folder beside it and flushed to the disk; then that takes the name. Where the system
-    itself stops between the two renames that this takes, the next `load` or `write` puts the older model back. The
-    weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes in.
+    itself stops between the two renames that this takes, the next `load` finds the older model, and the next `write`
+    puts it back. The weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes
+    in.
 
     Args:
         folder: Where; its parent folders are made if need be. A model folder is replaced.
@@ -119,7 +119,7 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
         int8: Whether to write matrices in int8, with a scale for each row.
 
     Raises:
-        ModelFolderError: Something else than a model is there, or the weights are not of these settings.
+        ModelFolderError: Something else than a model is there, or the weights are not of these settings or not finite.
         OSError: The system could not write; the message says that nothing was saved, and an older model is untouched.
     """
     folder = absolute(Path(folder))
@@ -143,16 +143,16 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
         where: What errors name.
 
     Raises:
-        ModelFolderError: The weights are not of these settings.
+        ModelFolderError: The weights are not of these settings, or not finite.
     """
     expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
     weights = {
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
         for name, tensor in contents.tensors.items()
     }
-    _check_names(expected, weights, where)
+    _check_names(expected, {name: described(tensor) for name, tensor in weights.items()}, where)
+    _check_finite(weights, where)
     if int8:
-        _refuse([f"{name}: got values that are not finite" for name in weights if not _finite(weights[name])], where)
         weights = _in_int8(weights)
     settings = {**header(FORMAT, _QUANTIZED if int8 else VERSION), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
@@ -180,7 +180,8 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
             version; a tensor missing, too many or of another shape.
     """
     folder = Path(folder)
-    recover(absolute(folder))
+    if not folder.exists() and (old := set_aside(absolute(folder))).is_dir():
+        folder = old  # a save was stopped between its two renames, or is there now
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
     settings, origin, sums, int8 = _load_settings(folder)
@@ -192,12 +193,8 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     expected = model.state_dict()
     stored = _expected_in_int8(expected) if int8 else expected
     tensors = _load_tensors(folder / WEIGHTS, stored, sums)
-    _check_names(stored, tensors, folder / WEIGHTS)
-    _refuse(
-        [f"{name}: got values that are not finite" for name in stored if not _finite(tensors[name])], folder / WEIGHTS
-    )
+    _check_finite(tensors, folder / WEIGHTS)
     if int8:
-        _check_int8(tensors, folder / WEIGHTS)
         tensors = _from_int8(tensors)
     model.load_state_dict(tensors, assign=True)
     return model.eval().requires_grad_(not int8), settings, source, target, origin
@@ -256,17 +253,6 @@ def _expected_in_int8(expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return stored
 
 
-def _check_int8(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse numbers and scales that dikkat would not write."""
-    faults = []
-    for name, tensor in tensors.items():
-        if name.endswith(SCALES) and (bool((tensor < 0).any()) or not is_exact(tensor)):
-            faults.append(f"{name}: got a scale that is negative or has more than 16 significant bits")
-        elif tensor.dtype == torch.int8 and bool((tensor == -128).any()):
-            faults.append(f"{name}: got -128; expected numbers from -127 to 127")
-    _refuse(faults, path)
-
-
 def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: dequantized(Rows(tensor, tensors[name + SCALES])) if tensor.dtype == torch.int8 else tensor
@@ -278,8 +264,8 @@ def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 # --- reading
 
 
-def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str] | None, bool]:
-    """The settings, the origin, each file's SHA-256, which the oldest folders have not, and whether int8 is stored."""
+def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str], bool]:
+    """The settings, the origin, each file's SHA-256, and whether int8 is stored."""
     path = folder / SETTINGS
     data = _bytes(path, _LARGEST_TEXT)
     try:
@@ -287,22 +273,19 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
     except ValueError as error:
         raise ModelFolderError(f"{path}: truncated or not JSON ({error}). Save the model again") from error
     try:
-        check_header(content, FORMAT, (_WITHOUT_SUMS, VERSION, _QUANTIZED), "train again")
+        check_header(content, FORMAT, (VERSION, _QUANTIZED), "train again")
     except ValueError as error:
         raise ModelFolderError(f"{path}: {error}") from error
     if unknown := sorted(content.keys() - {"format", "version", "settings", "origin"}):
         raise ModelFolderError(f"{path}: {reprlib.repr(unknown[0])} is not expected. Save the model again")
-    sums = None if content["version"] == _WITHOUT_SUMS else _load_sums(folder / SUMS)
+    sums = _load_sums(folder / SUMS)
     _check_sum(path, data, sums)
     for part in ("settings", "origin"):
         if not isinstance(content.get(part, None if part == "settings" else {}), dict):
             raise ModelFolderError(f'{path}: "{part}" is missing or not an object. Save the model again')
     try:
         origin = Origin.from_dict(content["origin"]) if "origin" in content else None
-        # Older models do not name what came later, and name a setting that is gone, which most had not.
-        values = {name: value for name, value in content["settings"].items() if (name, value) != ("coverage", False)}
-        settings = Settings.from_dict({"lexical": False} | values)
-        return settings, origin, sums, content["version"] == _QUANTIZED
+        return Settings.from_dict(content["settings"]), origin, sums, content["version"] == _QUANTIZED
     except (SettingsError, ModelFolderError) as error:
         raise ModelFolderError(f"{path}: {error}") from error
 
@@ -315,22 +298,24 @@ def _load_sums(path: Path) -> dict[str, str]:
     except ValueError as error:
         raise ModelFolderError(f"{path}: not a list of SHA-256 sums ({error}). Copy the folder again") from error
     if set(sums) != set(FILES):
-        raise ModelFolderError(f"{path}: has not the sums of all the files of a model. Copy the folder again")
+        raise ModelFolderError(
+            f"{path}: lacks the sum of a file of a model, or has one too many. Copy the folder again"
+        )
     return sums
 
 
-def _check_sum(path: Path, data: bytes, sums: Mapping[str, str] | None) -> None:
-    if sums is not None and sums[path.name] != digest(data):
+def _check_sum(path: Path, data: bytes, sums: Mapping[str, str]) -> None:
+    if sums[path.name] != digest(data):
         raise ModelFolderError(f"{path}: damaged: not what was written, by its sum in {SUMS}. Copy the folder again")
 
 
-def _load_tokenizer(path: Path, sums: Mapping[str, str] | None) -> Tokenizer:
+def _load_tokenizer(path: Path, sums: Mapping[str, str]) -> Tokenizer:
     data = _bytes(path, LARGEST_TOKENIZER)
     _check_sum(path, data, sums)
     return Tokenizer.from_json(data, str(path))
 
 
-def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str, str] | None) -> dict[str, Tensor]:
+def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str, str]) -> dict[str, Tensor]:
     most = sum(each.numel() * each.itemsize for each in expected.values()) + _LARGEST_TEXT
     head = _bytes(path, most, first=_LARGEST_TEXT)
     _check_weights_header(expected, head, path)
@@ -353,7 +338,7 @@ def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Pat
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
-    _refuse(misfits({name: described(tensor) for name, tensor in expected.items()}, stored), path)
+    _check_names(expected, stored, path)
 
 
 def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
@@ -370,19 +355,15 @@ def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
         raise ModelFolderError(str(error)) from error
 
 
-def _check_names(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor], path: Path) -> None:
-    """Check names, dtypes and shapes."""
-    sides = ({name: described(tensor) for name, tensor in tensors.items()} for tensors in (expected, actual))
-    _refuse(misfits(*sides), path)
-
-
-def _refuse(faults: Sequence[str], path: Path) -> None:
-    if faults:
+def _check_names(expected: Mapping[str, Tensor], found: Mapping[str, str], path: Path) -> None:
+    """Check names, dtypes and shapes; of what was found, as `described` says them."""
+    if faults := misfits({name: described(tensor) for name, tensor in expected.items()}, found):
         raise ModelFolderError(
             f"{path}: {joined(faults)}. The weights belong to other settings or vocabularies: take all files from one "
             "model"
         )
 
 
-def _finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
+def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    if faults := [f"{name}: got values that are not finite" for name in tensors if not tensors[name].isfinite().all()]:
+        raise ModelFolderError(f"{path}: {joined(faults)}. Train again, with a lower learning_rate")

@@ -91,7 +91,7 @@ class Origin:
         for name, value in values.items():
             allowed = get_args(kinds.get(name)) or (kinds.get(name, types.NoneType),)
             if type(value) not in (*allowed, *([int] if float in allowed else [])) or value is None:
-                raise ModelFolderError(f"origin: {name} is {value!r}, which the origin of a model has not")
+                raise ModelFolderError(f"origin: {name} is {value!r}, which no origin of a model has")
         if missing := [field.name for field in fields(cls)[:2] if field.name not in values]:
             raise ModelFolderError(f"origin: {missing[0]} is missing")
         return cls(**values)

@@ -90,8 +90,8 @@ def test_scores_by_length_are_those_of_each_bucket():
     hypotheses = ["va !", "il est ici .", "je suis là .", "non , merci .", "elle rit .", "oui ."]
     found = evaluate_by_length(sources, hypotheses, references)
     wanted = [(1, 10, [0, 1, 5]), (11, 20, [2, 3]), (21, 30, [4])]
-    assert [(each.shortest, each.longest, each.sentences) for each in found] == [
-        (shortest, longest, len(members)) for shortest, longest, members in wanted
+    assert [(each.least, each.most, each.sentences) for each in found] == [
+        (least, most, len(members)) for least, most, members in wanted
     ]
     for each, (_, _, members) in zip(found, wanted, strict=True):
         chosen = [hypotheses[index] for index in members], [[references[index] for index in members]]

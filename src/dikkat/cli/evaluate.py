@@ -32,7 +32,7 @@ from dikkat.translation.data.corpus import Pair, read_lines
 from dikkat.translation.data.source import Source
 from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, check_links, gold_links, read_links
 from dikkat.translation.decoding.evaluation import check_language
-from dikkat.translation.decoding.translator import Translates
+from dikkat.translation.decoding.translator import BaseTranslator
 
 _COMPARED = "Comparison"
 _REPORT = "Report"
@@ -165,7 +165,7 @@ def evaluate_model(
     found = _translated(translator, pairs, search, batch_size) if translator else []
     systems = [
         [one.target for one in (found if each is translator else _translated(each, pairs, search, batch_size))]
-        if isinstance(each, Translates)
+        if isinstance(each, BaseTranslator)
         else each
         for each in compared
     ]
@@ -199,7 +199,7 @@ def _met(training: str) -> Counter[str]:
     """How often training met each source word."""
     from dikkat.translation.decoding.report import count_words
 
-    return count_words(source for source, _ in Source.parse(given({"corpus": training})["corpus"]).open("training"))
+    return count_words(source for source, _ in Source.parse(given({"training": training})["training"]).open("training"))
 
 
 def _written(file: Path, pairs: Sequence[Pair]) -> list[str]:
@@ -210,7 +210,7 @@ def _written(file: Path, pairs: Sequence[Pair]) -> list[str]:
     return targets
 
 
-def _translated(system: Translates, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[Translation]:
+def _translated(system: BaseTranslator, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[Translation]:
     found = []
     with naming_options(), lines.progress(lambda: len(pairs)) as advance:
         for best in system.translate_lines((source for source, _ in pairs), batch_size=batch_size, search=search):
@@ -220,11 +220,11 @@ def _translated(system: Translates, pairs: Sequence[Pair], search: Search, batch
 
 
 def _write_report(
-    translator: Translates,
+    translator: BaseTranslator,
     translations: Sequence[Translation],
     pairs: Sequence[Pair],
     folder: Path,
-    met: Counter[str] | None,
+    counts: Counter[str] | None,
     batch_size: int,
 ) -> dict[str, Any]:
     """Write the report; return scores by rarity, if the training corpus is known, and the counts of faults."""
@@ -232,14 +232,16 @@ def _write_report(
     from dikkat.storage.files import write_whole
     from dikkat.translation.decoding.report import evaluate_by_rarity, judge
 
-    came: Sequence[Any] = [None] * len(pairs)
-    wanted = came
+    translated: Sequence[Any] = [None] * len(pairs)
+    expected = translated
     if translator.attends:
         sides = [(each.source, each.target) for each in translations], pairs
-        came, wanted = ([each.sum(0) for each in translator.weights_of_units(side, batch_size)] for side in sides)
+        translated, expected = (
+            [each.sum(0) for each in translator.weights_of_units(side, batch_size)] for side in sides
+        )
     judged = [
-        judge(each, reference, met, *sums)
-        for each, (_, reference), *sums in zip(translations, pairs, came, wanted, strict=True)
+        judge(each, reference, counts, *sums)
+        for each, (_, reference), *sums in zip(translations, pairs, translated, expected, strict=True)
     ]
     results: dict[str, Any] = {
         "faults": {
@@ -247,9 +249,9 @@ def _write_report(
             for name in ("unseen", "not_copied", "repeated", "dropped")
         }
     }
-    if met is not None:
+    if counts is not None:
         sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
-        by_rarity = evaluate_by_rarity(sources, [each.target for each in translations], references, met)
+        by_rarity = evaluate_by_rarity(sources, [each.target for each in translations], references, counts)
         results["by_rarity"] = [asdict(each) for each in by_rarity]
     fields = "source", "target", "reference", "chrf", "unseen", "not_copied", "repeated", "dropped"
     sentences = [{name: getattr(each, name) for name in fields} for each in judged]
@@ -276,7 +278,7 @@ def _scores_of(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) 
 
 def _show(report: dict[str, Any]) -> None:
     rows = [
-        [f"{each['shortest']} to {each['longest']}", f"{each['sentences']:,}", *_scores(each)]
+        [f"{each['least']} to {each['most']}", f"{each['sentences']:,}", *_scores(each)]
         for each in report.get("by_length", [])
     ]
     everything = ["all", f"{report['sentences']:,}", *_scores(report)]

@@ -23,7 +23,7 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Translator
-from dikkat.translation.decoding.translator import Markup, Translates
+from dikkat.translation.decoding.translator import BaseTranslator, Markup
 
 
 @app.command(
@@ -78,7 +78,7 @@ def translate(
         suggest(f"dikkat show {shlex.quote(str(model))} {seen}, to see what it looked at")
 
 
-def load(model: Path, others: Sequence[Path] | None) -> Translates:
+def load(model: Path, others: Sequence[Path] | None) -> BaseTranslator:
     """A translator from a model folder; with others, one that asks them all."""
     first = Translator.load(model)
     return Translator.ensemble([first, *map(Translator.load, others)]) if others else first

@@ -36,7 +36,7 @@ with needing("translation"):
     from dikkat.translation.decoding.options import Search
     from dikkat.translation.decoding.search import beam_search, forced_scores, greedy
     from dikkat.translation.decoding.search import explain as explain_search
-    from dikkat.translation.decoding.translator import Ensemble, Translates, Translation, Translator
+    from dikkat.translation.decoding.translator import BaseTranslator, Ensemble, Translation, Translator
     from dikkat.translation.errors import (
         CorpusError,
         ModelFolderError,
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlignedCorpus",
+    "BaseTranslator",
     "Bucket",
     "Corpus",
     "CorpusError",
@@ -90,7 +91,6 @@ __all__ = [
     "TrainingFolderError",
     "TrainingMemoryError",
     "TrainingStorageError",
-    "Translates",
     "Translation",
     "TranslationModel",
     "Translator",

@@ -139,18 +139,18 @@ def check_language(language: str) -> None:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Scores of the sentences whose sources are about equally long.
+    """Scores of the sentences whose sources are alike: about as long, or with as rare a word.
 
     Attributes:
-        shortest: Words of the shortest source that belongs here.
-        longest: Words of the longest.
+        least: Words of a source that belongs here, at least; or how often training met its rarest word.
+        most: The same, at most; None: any number.
         sentences: How many there are.
         bleu: Of these sentences as a corpus, from 0 to 100.
         chrf: The same.
     """
 
-    shortest: int
-    longest: int
+    least: int
+    most: int | None
     sentences: int
     bleu: float
     chrf: float
@@ -173,19 +173,38 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
     Example:
         >>> sources, references = ["Go.", "a " * 11], ["Va !", "non"]
         >>> buckets = evaluate_by_length(sources, ["", ""], references)
-        >>> [(bucket.shortest, bucket.longest, bucket.sentences) for bucket in buckets]
+        >>> [(bucket.least, bucket.most, bucket.sentences) for bucket in buckets]
         [(1, 10, 1), (11, 20, 1)]
     """
     if len(sources) != len(hypotheses):
         raise InputError(f"sources and hypotheses: got {len(sources)} and {len(hypotheses)}; expected as many of both")
-    members: dict[int, list[int]] = {}
-    for index, source in enumerate(sources):
-        members.setdefault(max(0, len(source.split()) - 1) // BUCKET, []).append(index)
-    buckets = []
-    for number, chosen in sorted(members.items()):
+    lengths = [max(0, len(source.split()) - 1) // BUCKET for source in sources]
+    bounds = [(number * BUCKET + 1, (number + 1) * BUCKET) for number in lengths]
+    return evaluate_apart(bounds, hypotheses, references)
+
+
+def evaluate_apart(
+    bounds: Sequence[tuple[int, int | None] | None], hypotheses: Sequence[str], references: Sequence[str]
+) -> list[Bucket]:
+    """BLEU and chrF of the sentences of each bucket.
+
+    Args:
+        bounds: Of each sentence, the least and the most of its bucket; None: it is in none.
+        hypotheses: The translations.
+        references: A human translation of each.
+
+    Returns:
+        The buckets that have a sentence, the least first.
+    """
+    members: dict[tuple[int, int | None], list[int]] = {}
+    for index, each in enumerate(bounds):
+        if each is not None:
+            members.setdefault(each, []).append(index)
+    found = []
+    for (least, most), chosen in sorted(members.items(), key=lambda bucket: bucket[0][0]):
         scores = evaluate([hypotheses[index] for index in chosen], [references[index] for index in chosen])
-        buckets.append(Bucket(number * BUCKET + 1, (number + 1) * BUCKET, len(chosen), scores.bleu, scores.chrf))
-    return buckets
+        found.append(Bucket(least, most, len(chosen), scores.bleu, scores.chrf))
+    return found
 
 
 @dataclass(frozen=True)

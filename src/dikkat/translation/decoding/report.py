@@ -1,5 +1,6 @@
 """Where a translator fails: scores by how rare the words are, and each sentence's faults."""
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,32 +9,13 @@ import regex
 from torch import Tensor
 
 from dikkat.errors import InputError
-from dikkat.translation.decoding.evaluation import evaluate
+from dikkat.translation.decoding.evaluation import Bucket, evaluate_apart
 from dikkat.translation.decoding.translator import Translation
 from dikkat.translation.text.units import Units
 
 _CLASSES = (0, 1, 2, 5, 20, 100)  # times that a word was met, the fewest of each class
 _LITTLE, _MUCH = 0.2, 0.5  # of a source word: what comes from it in a translation that lacks it, and in one that has it
 _LONGEST_REPEAT = 4  # words
-
-
-@dataclass(frozen=True)
-class Rarity:
-    """Scores of the sentences whose rarest source word was met about equally often in training.
-
-    Attributes:
-        least: How often, at least.
-        most: How often, at most; None: any number.
-        sentences: How many there are.
-        bleu: Of these sentences as a corpus, from 0 to 100.
-        chrf: The same.
-    """
-
-    least: int
-    most: int | None
-    sentences: int
-    bleu: float
-    chrf: float
 
 
 @dataclass(frozen=True)
@@ -44,7 +26,7 @@ class Judged(Translation):
         reference: A person's translation.
         chrf: From 0 to 100.
         unseen: Source words that training never met.
-        not_copied: Numbers and names that source and reference share, and the translation has not.
+        not_copied: Numbers and names that source and reference share, and the translation lacks.
         repeated: Words that stand twice beside each other, and not so in the reference.
         dropped: Source words from which something in the reference comes, and nothing in the translation.
     """
@@ -68,15 +50,15 @@ def count_words(sentences: Iterable[str]) -> Counter[str]:
 
 
 def evaluate_by_rarity(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], met: Counter[str]
-) -> list[Rarity]:
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], counts: Counter[str]
+) -> list[Bucket]:
     """BLEU and chrF by how often the rarest source word was met in training: never, once, 2 to 4 times and so on.
 
     Args:
         sources: What was translated.
         hypotheses: The translations.
         references: A human translation of each.
-        met: `count_words` of the training's source sentences.
+        counts: `count_words` of the training's source sentences.
 
     Returns:
         The classes that have a sentence, rarest first; one without a word is in none. A small one's scores say little.
@@ -85,8 +67,8 @@ def evaluate_by_rarity(
         InputError: none at all, or not as many of one as of the others.
 
     Example:
-        >>> met = count_words(["Go.", "Go home."])
-        >>> classes = evaluate_by_rarity(["Go.", "Go on."], ["Va !", "Va !"], ["Va !", "Vas-y !"], met)
+        >>> counts = count_words(["Go.", "Go home."])
+        >>> classes = evaluate_by_rarity(["Go.", "Go on."], ["Va !", "Va !"], ["Va !", "Vas-y !"], counts)
         >>> [(each.least, each.most, each.sentences) for each in classes]
         [(0, 0, 1), (2, 4, 1)]
     """
@@ -95,29 +77,27 @@ def evaluate_by_rarity(
             f"sources, hypotheses and references: got {len(sources)}, {len(hypotheses)} and {len(references)}; "
             "expected as many of each"
         )
-    members: dict[int, list[int]] = {}
-    for index, source in enumerate(sources):
-        if counts := [met[word.lower()] for word in words(source)]:
-            members.setdefault(max(least for least in _CLASSES if least <= min(counts)), []).append(index)
-    found = []
-    for least, chosen in sorted(members.items()):
-        scores = evaluate([hypotheses[index] for index in chosen], [references[index] for index in chosen])
-        most = next((other - 1 for other in _CLASSES if other > least), None)
-        found.append(Rarity(least, most, len(chosen), scores.bleu, scores.chrf))
-    return found
+    classes = list(zip(_CLASSES, [*(other - 1 for other in _CLASSES[1:]), None], strict=True))
+    rarest = [min((counts[word.lower()] for word in words(source)), default=None) for source in sources]
+    bounds = [None if count is None else classes[bisect_right(_CLASSES, count) - 1] for count in rarest]
+    return evaluate_apart(bounds, hypotheses, references)
 
 
 def judge(
-    translation: Translation, reference: str, met: Counter[str] | None, came: Tensor | None, wanted: Tensor | None
+    translation: Translation,
+    reference: str,
+    counts: Counter[str] | None,
+    translated: Tensor | None,
+    expected: Tensor | None,
 ) -> Judged:
     """A translation with its faults.
 
     Args:
         translation: Of a sentence.
         reference: A person's.
-        met: `count_words` of the training's source sentences; None: unknown, and no word is called unseen.
-        came: (S,): how much of the translation comes from each unit of the source; None: unknown, without attention.
-        wanted: The same of the reference.
+        counts: `count_words` of the training's source sentences; None: unknown, and no word is called unseen.
+        translated: (S,): how much of the translation comes from each unit of the source; None: without attention.
+        expected: The same of the reference.
 
     Returns:
         The translation, its reference and chrF, and the words that are at fault.
@@ -126,15 +106,15 @@ def judge(
 
     source, target = translation.source, translation.target
     dropped = []
-    if came is not None and wanted is not None:
+    if translated is not None and expected is not None:
         units = Units.of(source)
-        lost = ((came < _LITTLE) & (wanted > _MUCH)).tolist()
+        lost = ((translated < _LITTLE) & (expected > _MUCH)).tolist()
         dropped = [source[slice(*span)] for span, is_lost in zip(units.spans, lost, strict=True) if is_lost]
     return Judged(
         **vars(translation),
         reference=reference,
         chrf=CHRF().sentence_score(target, [reference]).score,
-        unseen=[word for word in words(source) if met is not None and not met[word.lower()]],
+        unseen=[word for word in words(source) if counts is not None and not counts[word.lower()]],
         not_copied=_not_copied(words(source), words(target), words(reference)),
         repeated=_repeated(words(target.lower()), words(reference.lower())),
         dropped=dropped,

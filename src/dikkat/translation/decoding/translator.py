@@ -69,7 +69,7 @@ class Translation:
         return table(self)
 
 
-class Translates:
+class BaseTranslator:
     """Sentences in, translations out: the methods of a translator and of an ensemble."""
 
     source_tokenizer: Tokenizer
@@ -237,7 +237,7 @@ class Translates:
         return scores
 
     def align(
-        self, pairs: Iterable[tuple[str, str]], *, reverse: "Translates | None" = None, batch_size: int = 64
+        self, pairs: Iterable[tuple[str, str]], *, reverse: "BaseTranslator | None" = None, batch_size: int = 64
     ) -> list[set[Link]]:
         """Link the words of sentences and their translations.
 
@@ -356,7 +356,7 @@ class Translates:
 
 
 @dataclass(frozen=True)
-class Translator(Translates):
+class Translator(BaseTranslator):
     """A trained model with its tokenizers: sentences in, translations out.
 
     Attributes:
@@ -615,7 +615,7 @@ class Translator(Translates):
 
 
 @dataclass(frozen=True)
-class Ensemble(Translates):
+class Ensemble(BaseTranslator):
     """Several translators as one: at each step the mean of their probabilities counts. `Translator.ensemble` makes it.
 
     Attributes:

@@ -1145,6 +1145,19 @@ def test_ctrl_c_is_told_in_words_at_any_time(run, tmp_path, monkeypatch, place, 
     assert "Aborted" not in err
 
 
+def test_a_path_is_named_as_it_is_though_it_has_an_options_name(run, model, tmp_path):
+    folder = tmp_path / "batch_size" / "label_smoothing.d"
+    folder.mkdir(parents=True)
+    (folder / "hidden_size.tsv").write_text("no tab\n")
+    refused(
+        run("train", "--corpus", folder / "hidden_size.tsv", "-o", tmp_path / "m"), f"{folder}/hidden_size.tsv, line 1"
+    )
+    refused(
+        run("evaluate", model, "--corpus", "phrasebook", "--report", tmp_path / "r", "--training", "{oops"),
+        "--training: got",
+    )
+
+
 def test_samples_are_drawn_again_with_the_same_seed(run, model):
     draw = ["translate", model, "--sample", "--temperature", "9", "--top-k", 5, "--n-best", 3, "I lost.", "--seed"]
     first, again, other = (run(*draw, seed) for seed in (1, 1, 2))

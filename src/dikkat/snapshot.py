@@ -56,30 +56,25 @@ class Writes:
     Args:
         tensors: The tensors.
         none_before: False where one of them had been written to already.
-
-    Attributes:
-        counted: Those of them whose writes PyTorch counts.
-        versions: The counts of these before.
-        stepped: Whether an optimiser has taken a step with one of them.
     """
 
     def __init__(self, tensors: Iterable[Tensor], none_before: bool = True) -> None:
         self._tensors = list(tensors)
-        self.counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
-        self.versions = [tensor._version for tensor in self.counted]
-        self.stepped = not none_before
+        self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
+        self._versions = [tensor._version for tensor in self._counted]
+        self._stepped = not none_before
         _observers[id(self)] = self
 
     def none(self, tensors: Iterable[Tensor]) -> bool:
         """True where these are the same tensors as ever, and none has been written to."""
-        if self.stepped or [tensor._version for tensor in self.counted] != self.versions:
+        if self._stepped or [tensor._version for tensor in self._counted] != self._versions:
             return False
         now = list(tensors)
         return len(now) == len(self._tensors) and all(map(is_, now, self._tensors))
 
     def step(self, parameters: set[int]) -> None:
         """Note an optimiser's step, by the ids of its parameters."""
-        self.stepped = self.stepped or not parameters.isdisjoint(map(id, self._tensors))
+        self._stepped = self._stepped or not parameters.isdisjoint(map(id, self._tensors))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy counts the writes to its own copies of the tensors."""

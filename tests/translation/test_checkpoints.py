@@ -59,7 +59,7 @@ def test_damage_to_any_file_is_found(saved, name, damage):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 99}, r"version: got 99; expected 3\. Use the dikkat that wrote it, or train anew"),
+        ({"version": 99}, r"version: got 99; expected 3\. Use the dikkat that wrote it, or remove the folder of"),
         ({"format": "cake"}, "format: got 'cake'; expected 'dikkat training'"),
         ({"state": [1]}, "not a checkpoint that this dikkat reads"),
         ({"state": {"course": {}}}, "not a checkpoint that this dikkat reads"),

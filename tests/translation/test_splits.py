@@ -60,6 +60,11 @@ def test_of_a_small_corpus_the_share_is_held_out_and_at_least_a_sentence(sentenc
         assert sorted(parts[0] + parts[1]) == sorted(pairs)
 
 
+def test_pairs_may_be_lists_as_json_has_them():
+    training, held_out = hold_out([["Go.", "Va !"], ["Go.", "Va !"], ["I lost.", "J'ai perdu."]], 0.5)
+    assert sorted(training + held_out) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+
+
 def test_no_sentence_to_hold_out_is_said_with_a_way_out():
     for pairs, count in (
         ([], "0 different source sentences"),

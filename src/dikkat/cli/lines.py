@@ -1,6 +1,5 @@
 """Sentences in, as they come; translations out, a line each; and a progress bar on a terminal."""
 
-import gzip
 import json
 import re
 import sys
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from dikkat.cli.messages import printable
+from dikkat.errors import InputError
 from dikkat.translation import Translation
 from dikkat.translation.data.corpus import MAX_CHARACTERS, decode_line, read_lines
 
-_ARRIVING = 1 << 16  # bytes: most that are taken from standard input, or counted, at once
+_ARRIVING = 1 << 16  # bytes: most that are taken from standard input at once
 _ONE_LINE = str.maketrans("\t\n\r", "   ")  # which a byte-pair model could write
 
 
@@ -64,17 +64,10 @@ def line_count(file: Path | None) -> int | None:
     """The lines of a file that can be read twice, plain or .gz; None for others."""
     if file is None or not file.is_file():  # a pipe is no regular file
         return None
-    with file.open("rb") as plain:
-        compressed = plain.read(2) == b"\x1f\x8b"
-        plain.seek(0)
-        stream = cast("BufferedReader", gzip.GzipFile(fileobj=plain) if compressed else plain)
-        count, last = 0, b"\n"
-        try:
-            while block := stream.read(_ARRIVING):
-                count, last = count + block.count(b"\n"), block[-1:]
-        except (EOFError, OSError):  # damaged: said when the lines are read, after those before the damage
-            return None
-    return count + (last != b"\n")
+    try:
+        return sum(1 for _ in read_lines(file))
+    except (InputError, OSError):  # said when the lines are translated, after those before the damage
+        return None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dikkat.cli.app import option
 from dikkat.cli.messages import worded
 from dikkat.errors import InputError
 from dikkat.translation.decoding.options import Search
-from dikkat.translation.options import Allowed, allowed
+from dikkat.translation.fields import Allowed, allowed
 from dikkat.translation.settings import Settings
 
 _SPELLINGS = (
@@ -165,10 +165,17 @@ def option_name(field: str) -> str:
 
 
 def _with_option_names(message: str) -> str:
-    """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
+    """A message with options for settings: where it begins with one, or where an underscore tells one from a word.
+
+    A name within a path is none: `/data/batch_size/pairs.tsv`.
+    """
     names = ["corpus", "validation", "test", *allowed(Settings), *allowed(Search)]
     certain = "|".join(name for name in names if "_" in name)
-    return re.sub(rf"^({'|'.join(names)})(?= is |: got )|\b({certain})\b", lambda name: option_name(name[0]), message)
+    return re.sub(
+        rf"^({'|'.join(names)})(?= is |: got )|(?<![\w/\\.-])({certain})(?![\w/\\-]|\.\w)",
+        lambda name: option_name(name[0]),
+        message,
+    )
 
 
 def _option(name: str, allowed: Allowed, text: str, default: object, panel: str, *, negative: bool = False) -> Any:

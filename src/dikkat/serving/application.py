@@ -73,8 +73,8 @@ def create_app(
     Args:
         translators: By name; requests that name none are for the first.
         limits: What it takes on; None: what `Limits` says.
-        hosts: Names by which it may be addressed; `"*"`: any. A page of somebody else's, whose name is made to mean
-            this machine, is so kept out.
+        hosts: Names by which it may be addressed; `"*"`: any. Other names are refused, which prevents DNS
+            rebinding.
         origins: Pages that may use it from a browser, beside its own, such as `https://example.org`.
 
     Raises:

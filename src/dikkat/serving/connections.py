@@ -17,7 +17,8 @@ def bounded(seconds: float) -> dict[str, Any]:
     Args:
         seconds: Until the head of a request must be there.
     """
-    descriptors = min(os.sysconf("SC_OPEN_MAX"), 4096)
+    limit = os.sysconf("SC_OPEN_MAX")  # -1: none
+    descriptors = min(limit, 4096) if limit > 0 else 4096
     most, most_of_one = descriptors * 5 // 8, descriptors // 2
     return {
         "http": partial(Connection, seconds=seconds, most=most, most_of_one=most_of_one, silent={}),

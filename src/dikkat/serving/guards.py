@@ -27,7 +27,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-# Of the page, which says itself, by their hashes, what may run in it.
+# For the page, whose own policy lists the hashes of the scripts that may run in it.
 PAGE_POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 

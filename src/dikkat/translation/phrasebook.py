@@ -74,7 +74,7 @@ def links() -> list[str]:
     """Gives the word links of the held-out pairs, which are known by construction.
 
     A determiner may be linked to the determiner or to the noun that its form comes from; the words of an expression,
-    such as last night, to all of the other's; a word that the other language has not, to what stands beside it.
+    such as last night, to all of the other's; a word that the other language lacks, to what stands beside it.
 
     Returns:
         A line for each pair in the Pharaoh format, sure and possible links of words: `0-0 1p1 1-2`.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.options import Allowed, Range, allowed, check, nearest
+from dikkat.translation.fields import Allowed, Range, allowed, check, nearest
 from dikkat.translation.text.tokenizer import MOST_TOKENS, Kind
 
 ScoreName = Literal[
@@ -55,8 +55,8 @@ _HELP = {
         "word_dropout": "Share of the words whose vectors are switched off as a whole at random while it learns.",
         "label_smoothing": "Share of the certainty taken from the right word and given to all. Larger: a less certain "
         "model, often a slightly better one; 0.1 is usual.",
-        "r_drop": "How strongly two passes over a sentence, with different features switched off, are drawn to say the "
-        "same. Above 0 a small corpus teaches more, and learning takes twice the time and memory. 2 to 5 is usual.",
+        "r_drop": "How strongly the model is pushed to answer the same whichever features are switched off. Helps on "
+        "small corpora; training takes twice the time and memory. 2 to 5 is usual.",
         "learning_rate": "How large a step of learning is, at its largest. Larger: faster, until training diverges; "
         "then lower it.",
         "schedule": "How the learning rate goes on after the warm-up: constant; linear or cosine, down to 0 at the "

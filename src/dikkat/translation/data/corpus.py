@@ -45,7 +45,7 @@ class Corpus(ABC):
         """The name in messages."""
 
     def fingerprint(self) -> str | None:
-        """A text that tells this corpus from every other, and from itself after a change; None: only its pairs do."""
+        """A text that identifies this corpus, and changes when it does; None: only its pairs can be compared."""
         return None
 
 
@@ -100,8 +100,8 @@ def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
     )
 
 
-def repeats_count(pairs: Corpus | Sequence[Pair]) -> bool:
-    """Whether of equal pairs each counts: in a list they are meant, in a file they came about by accident."""
+def keeps_duplicates(pairs: Corpus | Sequence[Pair]) -> bool:
+    """True where each of several equal pairs counts: in a list they are intended, in a file they are an accident."""
     return as_corpus(pairs).fingerprint() is None
 
 

@@ -12,7 +12,7 @@ from dikkat.translation.data.corpus import AlignedCorpus, Corpus, TsvCorpus
 from dikkat.translation.data.downloads import Checksum, fetch
 from dikkat.translation.data.splits import split
 from dikkat.translation.errors import CorpusError
-from dikkat.translation.options import nearest
+from dikkat.translation.fields import nearest
 
 NAMES = ("tatoeba-fra-eng", "multi30k-en-fr", "multi30k-en-de")
 

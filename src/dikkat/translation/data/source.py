@@ -13,7 +13,7 @@ from dikkat.translation import phrasebook
 from dikkat.translation.data.corpus import AlignedCorpus, DatasetCorpus, TsvCorpus
 from dikkat.translation.data.named_corpora import NAMES, named
 from dikkat.translation.errors import CorpusError
-from dikkat.translation.options import nearest
+from dikkat.translation.fields import nearest
 
 Part = Literal["training", "validation", "test", "whole"]
 
@@ -107,12 +107,12 @@ first=600)
 
     def spelling(self) -> dict[str, Any]:
         """The values that `parse` makes this source of; names of files and folders absolute."""
-        given = {key: value for key, value in asdict(self).items() if value is not None}
+        given = self._given()
         return given | {key: str(Path(given[key]).absolute()) for key in _places(given)}
 
     def __str__(self) -> str:
         """The spelling as a person would write it."""
-        given = {key: value for key, value in asdict(self).items() if value is not None}
+        given = self._given()
         return self.name if self.name and len(given) == 1 else toml.written(given)
 
     def title(self) -> str:
@@ -122,9 +122,12 @@ first=600)
             >>> Source.parse("/home/marie/pairs.tsv").title()
             '{tsv = "pairs.tsv"}'
         """
-        given = {key: value for key, value in asdict(self).items() if value is not None}
+        given = self._given()
         names: dict[str, Any] = {key: Path(given[key]).name for key in _places(given)}
         return str(replace(self, **names))
+
+    def _given(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
     def has_part(self, part: Part) -> bool:
         """True where the corpus itself says which of its pairs are of the part: a named one does."""

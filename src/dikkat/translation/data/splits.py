@@ -42,7 +42,7 @@ def hold_out(
 
     Raises:
         CorpusError: A share outside 0…1; fewer than two different source sentences; a corpus that cannot be read.
-        OSError: Nor opened.
+        OSError: A file of the corpus cannot be opened.
 
     Example:
         >>> training, held_out = hold_out([("Go.", "Va !"), ("go.", "Marche."), ("I lost.", "J'ai perdu.")], share=0.5)
@@ -63,7 +63,7 @@ def hold_out(
     part, name = len(held) / len(keys), f"few {share} {seed}"
     left = _Part(as_corpus(pairs), 1 - part, f"{name} left", lambda sentence: sentence not in held)
     taken = _Part(as_corpus(pairs), part, f"{name} held out", held.__contains__)
-    return (left, taken) if isinstance(pairs, Corpus) else (list(dict.fromkeys(left)), list(dict.fromkeys(taken)))
+    return (left, taken) if isinstance(pairs, Corpus) else (_distinct(left), _distinct(taken))
 
 
 def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tuple[Corpus, ...]:
@@ -203,6 +203,11 @@ def _sentences(pairs: Iterable[Pair], most: int | None) -> list[str]:
         if len(seen) == most:
             break
     return sorted(seen)
+
+
+def _distinct(pairs: Iterable[Pair]) -> list[Pair]:
+    """Each pair once."""
+    return list(dict.fromkeys((source, target) for source, target in pairs))
 
 
 def _count(keys: Sequence[str]) -> str:

@@ -37,10 +37,10 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
 
     $$ w_{tj} \propto \sqrt{\alpha_{tj}} \; p(y_t \mid y_{<t}, x, c_t = h_j) $$
 
-    of the attention α of step t and the token's probability if the step had seen position j alone. The state that asks
-    at step t has not read the token before yet, and attention does not know the token that it makes: it is the second
-    factor that does. After Shankar and Sarawagi, "Posterior attention models for sequence to sequence learning" (2019),
-    section 3; the root, with which attention counts half, was chosen here.
+    of the attention α of step t and the token's probability if the step had seen position j alone. Attention at step t
+    is computed before the token before it has been read, and before the token itself is known: only the second factor
+    takes the token into account. After Shankar and Sarawagi, "Posterior attention models for sequence to sequence
+    learning" (2019), section 3; the root, with which attention counts half, was chosen here.
 
     Args:
         model: With attention.
@@ -57,15 +57,14 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     """
     model.eval()
     device = model.output_bias.device
-    batch = collate(pairs)
-    source, target = batch.source.to(device), batch.target.to(device)
-    memory, state = model.encode(source, batch.source_lengths.to(device))
-    count, positions = source.shape
+    batch = collate(pairs).to(device)
+    memory, state = model.encode(batch.source, batch.source_lengths)
+    count, positions = batch.source.shape
     each = torch.arange(count, device=device).repeat_interleave(positions)
     values = memory.value.reshape(count * positions, 1, -1)
     alone = model.decoder.prepare(values[..., : model.decoder.key_size], values=values)
     rows = []
-    for previous, token in zip(target[:, :-2].unbind(1), target[:, 1:-1].unbind(1), strict=True):
+    for previous, token in zip(batch.target[:, :-2].unbind(1), batch.target[:, 1:-1].unbind(1), strict=True):
         stopping.look()
         features, _, _ = model.step_features(previous[each], alone, model.select(state, each))
         gains = model.scores(features).log_softmax(1).gather(1, token[each].unsqueeze(1)).view(count, positions)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.options import Range, check
+from dikkat.translation.fields import Range, check
 
 SearchPrecision = Literal["float32", "bfloat16", "int8"]
 

@@ -159,14 +159,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
         )
     if not pairs:
         return []
-    batch = collate(pairs)
-    device = together[0].output_bias.device
-    batch = batch._replace(
-        source=batch.source.to(device),
-        source_lengths=batch.source_lengths.to(device),
-        target=batch.target.to(device),
-        target_lengths=batch.target_lengths.to(device),
-    )
+    batch = collate(pairs).to(together[0].output_bias.device)
     features, gains = (model.features(batch).split(_CHUNK) for model in together), []
     for tokens, *chunks in zip(expected(batch).split(_CHUNK), *features, strict=True):
         scores = [model.scores(chunk) for model, chunk in zip(together, chunks, strict=True)]
@@ -294,13 +287,12 @@ class Compiled:
 
     def fits(self, model: nn.Module) -> bool:
         """True where the model has the same modules, attributes, tensors and hooks, and no write has been counted."""
-        now, writes = self._present(model), self._writes
+        now = self._present(model)
         return (
             len(now) == len(self._values)
             and all(map(is_, now, self._values))
             and list(map(type, self._parts)) == self._types
-            and not writes.stepped
-            and [tensor._version for tensor in writes.counted] == writes.versions
+            and self._writes.none(self._tensors)
             and addresses.starts(self._tensors) == self._starts  # which `.to()` changes without a count
         )
 

@@ -14,7 +14,7 @@ from dikkat.storage.files import write_whole
 from dikkat.translation.data.source import Part, Source
 from dikkat.translation.data.splits import NothingToHoldOutError, hold_out, without_leaks
 from dikkat.translation.errors import CorpusError
-from dikkat.translation.options import allowed, nearest
+from dikkat.translation.fields import allowed, nearest
 from dikkat.translation.settings import Settings
 
 SUFFIX = ".toml"

@@ -30,7 +30,7 @@ class Batch(NamedTuple):
         target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
         target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
         total_tokens: Those of all rows, where several processes have some each; 0 where nobody counted.
-        counts: Whether the rows are to be learnt from; not where a process only keeps pace with the others.
+        counts: Whether the rows count in the loss; not those that only keep a process in step with the others.
     """
 
     source: Tensor
@@ -39,6 +39,11 @@ class Batch(NamedTuple):
     target_lengths: Tensor
     total_tokens: int = 0
     counts: bool = True
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch with its tensors on a device."""
+        source, source_lengths, target, target_lengths = (each.to(device) for each in self[:4])
+        return Batch(source, source_lengths, target, target_lengths, self.total_tokens, self.counts)
 
 
 def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ VERSION = 3
 _STATE = "state.json"
 _TENSORS = ("model", "optimizer", "random")
 _SUFFIX = ".safetensors"
+_ANEW = "remove the folder of this training and train anew"
 
 
 class Checkpoint(NamedTuple):
@@ -74,7 +75,7 @@ def load(path: Path) -> Checkpoint:
     """
     content = _checked(path)
     try:
-        state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), "train anew")["state"]
+        state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), _ANEW)["state"]
         model, optimizer, random = (load_tensors(content[f"{part}{_SUFFIX}"]) for part in _TENSORS)
         return Checkpoint(model, optimizer, random, **state)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -89,10 +90,10 @@ def _checked(folder: Path) -> dict[str, bytes]:
         damaged = [name for name in sums if digest(content[name]) != sums[name]]
     except (OSError, ValueError) as error:
         raise TrainingFolderError(
-            f"{folder}: the checkpoint is incomplete or damaged ({error}). Copy it again, or train anew"
+            f"{folder}: the checkpoint is incomplete or damaged ({error}). Copy it again, or {_ANEW}"
         ) from error
     if damaged or _STATE not in content:
         raise TrainingFolderError(
-            f"{folder}: {', '.join(damaged) or _STATE} is damaged: not what was written. Copy it again, or train anew"
+            f"{folder}: {', '.join(damaged) or _STATE} is damaged: not what was written. Copy it again, or {_ANEW}"
         )
     return content

@@ -15,9 +15,9 @@ from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.decoding.evaluation import evaluate
 from dikkat.translation.decoding.translator import Translator
+from dikkat.translation.fields import nearest
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.network.model import TranslationModel, collate
-from dikkat.translation.options import nearest
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.training.distributed import processes

@@ -282,7 +282,7 @@ class Loop:
         """Add up the gradients of the batches' weighted losses; return the sum of those losses."""
         total, bfloat16 = 0.0, self.settings.precision == "bfloat16"
         for number, (batch, weight) in enumerate(zip(step.batches, step.weights, strict=True), start=1):
-            self._batch = self._on_device(batch)
+            self._batch = batch.to(self.group.device)
             last = number == len(step.batches)
             with nullcontext() if last else self.group.without_exchange(self._parallel):
                 with torch.autocast(self.group.device.type, torch.bfloat16, enabled=bfloat16):
@@ -291,10 +291,6 @@ class Loop:
                 (loss if weight == 1 else loss * weight).backward()
             total += loss.item() * weight
         return total
-
-    def _on_device(self, batch: Batch) -> Batch:
-        source, source_lengths, target, target_lengths = (each.to(self.group.device) for each in batch[:4])
-        return Batch(source, source_lengths, target, target_lengths, batch.total_tokens, batch.counts)
 
     def _clip_gradients(self) -> None:
         """Clip the gradients' norm; one that is not finite, which would spoil the weights, is an error."""
@@ -312,7 +308,7 @@ class Loop:
         total, tokens = 0.0, 0
         for batch in batches:
             if batch.counts:
-                self._batch = self._on_device(batch)
+                self._batch = batch.to(self.group.device)
                 total += self.model.loss(self._batch, reduction="sum").item()
                 tokens += int(batch.target_lengths.sum())
         total_of_all, tokens_of_all = self.group.total(total, tokens)

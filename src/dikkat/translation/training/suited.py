@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from dikkat.translation.data.corpus import Corpus, Pair, repeats_count
+from dikkat.translation.data.corpus import Corpus, Pair, keeps_duplicates
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.settings import Settings
@@ -60,7 +60,7 @@ class Sample:
     def of(cls, pairs: Corpus | Sequence[Pair]) -> Self:
         """A sample of these pairs; of equal ones that training takes once, one counts."""
         kept, interval = evenly(pairs, _SAMPLED)
-        kept = kept if repeats_count(pairs) else list(dict.fromkeys(kept))
+        kept = kept if keeps_duplicates(pairs) else list(dict.fromkeys(kept))
         return cls(kept, len(kept) * interval)
 
     @cached_property

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from dikkat.translation.data.batches import Batches
-from dikkat.translation.data.corpus import Corpus, Pair, as_corpus, repeats_count
+from dikkat.translation.data.corpus import Corpus, Pair, as_corpus, keeps_duplicates
 from dikkat.translation.data.doubts import doubts
 from dikkat.translation.data.store import Store
 from dikkat.translation.decoding.translator import Translator
@@ -173,7 +173,7 @@ def _loop(
     translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
     if pairs is training:
         say(f"reading {training}, sentence by sentence")
-    learnt = _stored(translator, pairs, "training", say, distinct=not repeats_count(training))
+    learnt = _stored(translator, pairs, "training", say, distinct=not keeps_duplicates(training))
     judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
     for line in _sizes(translator, learnt, judged, resumed=newest is not None):
         say(line)

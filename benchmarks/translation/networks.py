@@ -83,8 +83,8 @@ class Ours(nn.Module):
             output=Affine(self.output.weight, self.output.bias),
         )
 
-    def output_layer(self) -> tuple[Tensor, Tensor]:
-        return self.output.weight, self.output.bias
+    def scores(self, features: Tensor) -> Tensor:
+        return self.output(features)
 
     def select(self, state: Tensor, rows: Tensor) -> Tensor:
         return self.decoder.select(state, rows)

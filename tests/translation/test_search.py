@@ -278,7 +278,7 @@ def test_scores_of_low_precision_are_added_up_in_float32():
     score, previous = 0.0, BEGIN
     for token in [*found.ids, END] if found.finished else found.ids:
         features, _, state = model.step_features(torch.tensor([previous]), memory, state)
-        scores = (features @ model.target_embedding.weight.t()).double() + model.output_bias.double()
+        scores = model.scores(features).double()
         score, previous = score + scores[0].log_softmax(0)[token].item(), token
     assert found.score == pytest.approx(score, rel=1e-5)
     assert found.weights.dtype == torch.float32

@@ -71,9 +71,8 @@ _SEARCH_HELP = {
     "temperature": "With --sample: below 1, likely translations are drawn even more often; above 1, less often.",
     "top_k": "With --sample: draw each word, or part of one, from the N likeliest only.",
     "seed": "With --sample: the seed of the random numbers. The same seed gives the same translations.",
-    "precision": "Number type of the weights: float32; int8, several times as fast and a little coarser, on a CPU, "
-    "without --sample and --ensemble; or bfloat16 for the largest products, for many sentences at once where the "
-    "processor has it.",
+    "precision": "Number type of the weights: float32; or int8, several times as fast and a little coarser, on a CPU, "
+    "without --sample and --ensemble.",
 }
 _METAVARS = {bool: None, int: "N", float: "NUMBER", str: "NAME"}
 

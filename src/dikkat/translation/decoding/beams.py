@@ -16,7 +16,6 @@ from dikkat.cpu.search.run import Sentence
 from dikkat.errors import InputError
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.settings import Precision
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 Table = np.ndarray[Any, Any]
@@ -42,7 +41,7 @@ class Hypothesis:
 
 @torch.no_grad()
 def step_by_step(
-    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search, precision: Precision
+    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first; or its samples, as they were drawn.
 
@@ -50,9 +49,8 @@ def step_by_step(
         models: Models of one target vocabulary and on one device.
         sentences: At least one.
         search: What to look for.
-        precision: Of the output layer's product.
     """
-    steps = ModelSteps(models, [each.tokens for each in sentences], precision)
+    steps = ModelSteps(models, [each.tokens for each in sentences])
     if not search.sample:
         return _searched(steps, Beams(search, sentences))
     steps.select(torch.arange(len(sentences), device="cpu").repeat_interleave(search.n_best), memories=True)
@@ -84,22 +82,14 @@ class ModelSteps:
     Args:
         models: Put in evaluation mode.
         sources: Token numbers of each sentence.
-        precision: Of the output layer's product.
     """
 
-    def __init__(
-        self, models: Sequence[TranslationModel], sources: Sequence[Sequence[int]], precision: Precision
-    ) -> None:
+    def __init__(self, models: Sequence[TranslationModel], sources: Sequence[Sequence[int]]) -> None:
         self._models = [model.eval() for model in models]
         self._device = models[0].output_bias.device
         numbers, lengths = (tensor.to(self._device) for tensor in pad(sources))
         encoded = [model.encode(numbers, lengths) for model in models]
         self._memories, self._states = [memory for memory, _ in encoded], [state for _, state in encoded]
-        self._outputs = []
-        for model in models:
-            weight, bias = model.output_layer()
-            weight = weight.bfloat16() if precision == "bfloat16" else weight
-            self._outputs.append((weight, bias.to(torch.promote_types(weight.dtype, torch.float32))))
 
     def step(self, previous: Tensor) -> tuple[Tensor, Tensor | None]:
         """Run one step of every row.
@@ -111,11 +101,12 @@ class ModelSteps:
             Unnormalised log-probabilities (R, V); where the models looked (R, S), None without attention.
         """
         scores, weights, previous = [], [], previous.to(self._device)
-        for index, (model, (weight, bias)) in enumerate(zip(self._models, self._outputs, strict=True)):
+        for index, model in enumerate(self._models):
             features, looked_at, self._states[index] = model.step_features(
                 previous, self._memories[index], self._states[index]
             )
-            scores.append((features.to(weight.dtype) @ weight.t()).to(bias.dtype) + bias)
+            found = model.scores(features)
+            scores.append(found.to(torch.promote_types(found.dtype, torch.float32)))
             if model.attends:
                 weights.append(looked_at)
         mean_weights = torch.stack(weights).mean(0) if weights else None

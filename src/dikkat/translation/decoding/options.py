@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.fields import Range, check
 
-SearchPrecision = Literal["float32", "bfloat16", "int8"]
+SearchPrecision = Literal["float32", "int8"]
 
 
 def length_limit(source_tokens: int) -> int:
@@ -58,10 +58,8 @@ class Search:
             is, the more all are alike.
         top_k: how many of the likeliest tokens a step draws from, at most as many as the model has; None: all.
         seed: where the random numbers begin.
-        precision: `"float32"`, that of the weights; `"int8"` for all weights in int8, one scale a row, on a CPU and
-            for searches of one model: several times as fast, and scores have two digits; or `"bfloat16"` for the output
-            layer's product, where the processor has such: faster for large batches and vocabularies, and scores have
-            two to three digits.
+        precision: `"float32"`, that of the weights; or `"int8"` for all weights in int8, one scale a row, on a CPU and
+            for searches of one model: several times as fast, and scores have two digits.
 
     Raises:
         SettingsError: a value of the wrong type or out of its range, or two that contradict each other; the message

@@ -25,7 +25,6 @@ from dikkat.translation.decoding.beams import Hypothesis, mean_log, step_by_step
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
-from dikkat.translation.network.precision import check_precision
 from dikkat.translation.text.tokenizer import UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
@@ -107,8 +106,7 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     sentences = [Sentence(each, attends and UNKNOWN in each, *limits(search, len(each))) for each in sources]
     if kept := runnable(together, search):
         return _compiled_search(together[0], kept, sentences, search)
-    check_precision(search.precision, together[0].output_bias.device.type)
-    return step_by_step(together, sentences, search, "bfloat16" if search.precision == "bfloat16" else "float32")
+    return step_by_step(together, sentences, search)
 
 
 def gathered(models: Models) -> list[TranslationModel]:
@@ -208,8 +206,6 @@ def _examined(models: Sequence[TranslationModel], search: Search) -> "tuple[list
     reasons, kept = [], None
     if search.sample:
         reasons.append("samples are drawn, and nothing is searched")
-    if search.precision == "bfloat16":
-        reasons.append("the precision is bfloat16")
     if len(models) > 1:
         reasons.append(f"{len(models)} models translate together")
     for model in models:

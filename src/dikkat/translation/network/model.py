@@ -257,7 +257,7 @@ class TranslationModel(nn.Module):
     def step_features(
         self, previous: Tensor, memory: Memory, state: DecoderState
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """`step` up to the output layer, for which a search has `output_layer`.
+        """`step` up to the output layer, which is `scores`.
 
         Args:
             previous: (B,) int64, the tokens before.
@@ -316,10 +316,6 @@ class TranslationModel(nn.Module):
             output=Affine(self._output_weight(), self.output_bias),
             lexical=self.lexical.weight if self.is_lexical else None,
         )
-
-    def output_layer(self) -> tuple[Tensor, Tensor]:
-        """The weight (V, e) and the bias (V,) of the output layer."""
-        return self._output_weight(), self.output_bias
 
     def scores(self, features: Tensor) -> Tensor:
         """Apply the output layer.

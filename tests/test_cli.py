@@ -323,13 +323,13 @@ def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
         return iter([])
 
     monkeypatch.setattr(Translator, "translate_n_best", translate)
-    options = ["--beam", 3, "--length-penalty", 1.5, "--batch-size", 7, "--precision", "bfloat16"]
+    options = ["--beam", 3, "--length-penalty", 1.5, "--batch-size", 7, "--precision", "int8"]
     run("translate", model, "Go.", "--n-best", 2, *options)
     run("evaluate", model, "--corpus", pairs, *options)
     run("translate", model, "Go.")
     assert searches == [
-        (7, Search(3, n_best=2, length_penalty=1.5, precision="bfloat16")),
-        (7, Search(3, length_penalty=1.5, precision="bfloat16")),
+        (7, Search(3, n_best=2, length_penalty=1.5, precision="int8")),
+        (7, Search(3, length_penalty=1.5, precision="int8")),
         (64, Search()),
     ]
 

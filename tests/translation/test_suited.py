@@ -3,12 +3,15 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dikkat.translation import Recipe, Settings, TsvCorpus, settings_for
+from command import run_before
+from dikkat.translation import Recipe, Settings, TranslationModel, TsvCorpus, settings_for
 from dikkat.translation.training import suited as module
 from dikkat.translation.training.suited import Sample, fitted, reason, suited
+from translation.conftest import tell_bfloat16
 
 EVERY = [("the man eats", "l'homme mange"), ("the cat sleeps", "le chat dort")]
 
@@ -40,6 +43,31 @@ def test_a_small_corpus_takes_more_epochs_and_every_word():
     assert suited(corpus(30_000), {}).hidden_size == 512
     # Of 3 target words a pair, 9,000,000 are 20 epochs up to 150,000 pairs, and 5 from 600,000 on.
     assert [suited(corpus(pairs), {}).epochs for pairs in (100_000, 300_000, 10**7)] == [20, 10, 5]
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_many_pairs_are_computed_in_bfloat16_where_the_processor_has_it(monkeypatch, has):
+    tell_bfloat16(monkeypatch, avx512_bf16=has)
+    monkeypatch.setattr(module, "device_type", lambda: "cpu")
+    assert suited(corpus(10_000), {}).precision == ("bfloat16" if has else "float32")
+    assert suited(corpus(9_999), {}).precision == "float32"
+    assert suited(corpus(10_000), {"precision": "float32"}).precision == "float32"
+
+
+def test_the_minutes_are_of_the_precision_that_is_taken(monkeypatch):
+    tell_bfloat16(monkeypatch, avx512_bf16=True)
+    monkeypatch.setattr(module, "device_type", lambda: "cpu")
+    seen = set()
+
+    def spied(*_, **__):
+        seen.add(torch.is_autocast_enabled("cpu"))
+
+    run_before(monkeypatch, TranslationModel, "loss", spied)
+    for precision in ("float32", "bfloat16"):
+        settings = Settings(hidden_size=8, embedding_size=8, precision=precision)
+        assert f"epochs in {precision}" in reason(corpus(3_000), settings)
+        assert seen == {precision == "bfloat16"}
+        seen.clear()
 
 
 def test_settings_follow_from_what_is_given_too():
@@ -99,7 +127,7 @@ def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch)
     line = reason(corpus(3_000), settings)
     assert "\n" not in line
     assert line.startswith("3,000 pairs, 0% of running words occur once (of 400 of them): whole words, hidden_size 8,")
-    assert "up to 7 epochs; less than a minute on this machine" in line
+    assert "up to 7 epochs in float32; less than a minute on this machine" in line
     assert "; 3,000 pairs of other corpora reached BLEU 6 (help texts, English to Turkish), 25 (the same" in line
     assert "; 23,000 pairs of other corpora reached BLEU" in reason(corpus(20_000), settings)
     assert "; 29,000 pairs of other corpora reached BLEU" in reason(corpus(30_000), settings)

@@ -1,4 +1,4 @@
-"""The check for products in bfloat16."""
+"""Products in bfloat16, and the processors that have them."""
 
 import torch
 
@@ -11,14 +11,14 @@ def check_precision(precision: str, device: str) -> None:
     Raises:
         SettingsError: It has none; the message names the device.
     """
-    if precision == "bfloat16" and not _has_bfloat16(device):
+    if precision == "bfloat16" and not has_bfloat16(device):
         raise SettingsError(
             f"precision is 'bfloat16'; this {device.upper()} has no products in bfloat16, or this PyTorch cannot tell, "
             "and imitated ones are slower than float32: use float32"
         )
 
 
-def _has_bfloat16(device: str) -> bool:
+def has_bfloat16(device: str) -> bool:
     """True where products in bfloat16 are the processor's own, by what PyTorch tells of it."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))

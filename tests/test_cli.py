@@ -447,6 +447,13 @@ def test_what_evaluate_takes_is_checked_before_the_work(run, model, pairs, tmp_p
         links.write_text(text)
         refused(run("evaluate", model, "--corpus", pairs, "--links", links), message)
     refused(run("evaluate", model, "--corpus", pairs, "--links", tmp_path / "none"), "none")
+    known = Translator.load(model)
+    settings = dataclasses.replace(known.settings, score="none")
+    tokenizers = known.source_tokenizer, known.target_tokenizer
+    Translator(TranslationModel(settings, *map(len, tokenizers)), settings, *tokenizers).save(tmp_path / "blind")
+    links.write_text("0-0\n" * 8)
+    for given in ([tmp_path / "blind"], [model, "--reverse", tmp_path / "blind"]):
+        refused(run("evaluate", *given, "--corpus", pairs, "--links", links), "blind has none")
     monkeypatch.chdir(tmp_path)
     refused(run("evaluate", model, "--corpus", pairs, "--links", "./phrasebook"), "phrasebook")
     refused(run("evaluate", model, "--corpus", pairs, "--report", "r", "--training", "phrasebok"), "phrasebook")

@@ -152,6 +152,9 @@ def evaluate_model(
     search = search_given(options)
     translator = load(model, ensemble) if model else None
     back = Translator.load(reverse) if reverse else None
+    for folder, each in ((model, translator), (reverse, back)):
+        if links and each and not each.attends:
+            raise InputError(f"--links needs models with attention, and {folder} has none")
     pairs = _pairs(corpus, references)
     gold = _gold(links, pairs) if links else None  # before the work, as all that may be wrong
     met = _met(training) if training else None

@@ -29,7 +29,7 @@ _SMALL_EPOCHS = (30, 200)  # of such a training, at least and at most
 _WORDS = 9_000_000  # of the target, of a training on many pairs: one to three hours of one core
 _LARGE_EPOCHS = (5, 20)  # of such a training
 _SAMPLED = 50_000  # pairs, by which settings are chosen
-_TIMED = 32  # pairs of the step by which the time is estimated
+_TIMED = 64  # pairs of the step by which the time is estimated
 _PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
 _GAVE = (  # BLEU of validation pairs, by the number of pairs
     (3_000, "6 (help texts, English to Turkish), 25 (the same to French) and 40 (captions, to French)"),

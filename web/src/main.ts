@@ -2,6 +2,8 @@
 import { begin } from "./page/app";
 import { render } from "./widget/widget";
 
+export { agreed, unitsOf } from "./decoder/alignment";
+export { carry, parse } from "./decoder/markup";
 export { Refusal } from "./decoder/refusal";
 export { DEFAULT, NOTHING, Translator, type Translation } from "./decoder/translator";
 export { predicted } from "./lessons/regression";

@@ -39,19 +39,27 @@ interface Turned {
 /** Pinned weights of a step, by source position. */
 export type Pins = ReadonlyMap<number, number>;
 
+/** What a step sees of the source. */
+interface Seen {
+  readonly context: Float32Array;
+  /** Weighted mean of the source's embeddings; empty where they add nothing. */
+  readonly attended: Float32Array;
+}
+
+/** What becomes of it. */
+interface Written {
+  readonly gates: Gates;
+  readonly state: State;
+  readonly readout: Float32Array;
+}
+
 /** Values of a decoder step, from the query to the readout. */
-export interface Step {
+export interface Step extends Seen, Written {
   readonly query: Float32Array;
   /** Scores, their softmax, and that with the pins applied. */
   readonly scores: Float64Array;
   readonly own: Float64Array;
   readonly weights: Float64Array;
-  readonly context: Float32Array;
-  /** Weighted mean of the source's embeddings; empty where they add nothing. */
-  readonly attended: Float32Array;
-  readonly gates: Gates;
-  readonly state: State;
-  readonly readout: Float32Array;
 }
 
 /** Gates of the top layer by name, with the candidate. */
@@ -252,13 +260,25 @@ export class Network {
 
   /** Decoder step for each last token and its state: attention, new state, readout. */
   steps(tokens: readonly number[], memory: Memory, before: readonly State[], pins: Pins | null = null): Step[] {
-    const embedded = tokens.map((token) => this.embedding("target_embedding.weight", token));
     const looks = this.compared(before.map((state) => state.hidden.at(-1)!), memory).map(({ query, scores }) => {
       const own = softmax(scores);
       const weights = pins?.size ? pinned(own, pins) : own;
       const context = this.attends ? average(weights, memory.values) : memory.values[0]!;
       return { query, scores, own, weights, context, attended: average(weights, memory.embedded) };
     });
+    const written = this.written(tokens, before, looks);
+    return looks.map((look, row) => ({ ...look, ...written[row]! }));
+  }
+
+  /** What a step would write if it saw one position alone, for each of some positions. */
+  alone(token: number, memory: Memory, before: State, positions: readonly number[]): Written[] {
+    const none = new Float32Array();
+    const seen = positions.map((place) => ({ context: memory.values[place]!, attended: memory.embedded[place] ?? none }));
+    return this.written(positions.map(() => token), positions.map(() => before), seen);
+  }
+
+  private written(tokens: readonly number[], before: readonly State[], looks: readonly Seen[]): Written[] {
+    const embedded = tokens.map((token) => this.embedding("target_embedding.weight", token));
     const states = before.map(() => ({ hidden: [] as Float32Array[], cell: [] as Float32Array[] }));
     let gates: Gates[] = [];
     const seen = looks.map(({ context, attended }) => (this.lexical ? [context, attended] : [context]));
@@ -283,11 +303,11 @@ export class Network {
       const votes = this.times(LEXICAL, looks.map(({ attended }) => [attended]));
       readouts.forEach((each, row) => votes[row]!.forEach((vote, k) => (each[k] = each[k]! + vote)));
     }
-    return looks.map((look, row) => ({ ...look, gates: gates[row]!, state: states[row]!, readout: readouts[row]! }));
+    return readouts.map((readout, row) => ({ gates: gates[row]!, state: states[row]!, readout }));
   }
 
   /** Logits of all tokens after each step. */
-  tokenScores(steps: readonly Step[]): Float32Array[] {
+  tokenScores(steps: readonly Written[]): Float32Array[] {
     return this.arithmetic.times(this.matrixOf(this.outputName), steps.map(({ readout }) => [readout]), this.vectorOf("output_bias"));
   }
 

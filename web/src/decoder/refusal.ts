@@ -11,13 +11,20 @@ export type Reason =
   | "weight-sum"
   | "weight-place"
   | "step-place"
-  | "token-place";
+  | "token-place"
+  | "tag-unclosed"
+  | "tag-stray"
+  | "tag-crossed"
+  | "tag-deep"
+  | "tag-unattended";
 
 /** Input that cannot be used. */
 export class Refusal extends Error {
   constructor(
     readonly reason: Reason,
     readonly detail: string = "",
+    /** The tag that is open at the refused one. */
+    readonly open: string = "",
   ) {
     super(detail ? `${reason}: ${detail}` : reason);
   }

@@ -81,7 +81,8 @@ function likeliest(network: Network, scores: Float32Array, count: number, allowe
   return found.map(({ token, gain }) => ({ token, gain: gain - sum }));
 }
 
-function gainOf(network: Network, scores: Float32Array, token: number): number {
+/** Log-probability of a token. */
+export function gainOf(network: Network, scores: Float32Array, token: number): number {
   let most = -Infinity;
   for (let i = 0; i < scores.length; i++) most = Math.max(most, scores[i]!);
   return scores[token]! - network.arithmetic.logSum(scores, most);

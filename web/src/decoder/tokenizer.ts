@@ -9,7 +9,12 @@ export interface Encoded {
   readonly ids: number[];
   /** The pieces as the sentence spells them. */
   readonly pieces: string[];
+  /** Their places in the sentence. */
+  readonly spans: Span[];
 }
+
+/** The first place, and the one behind the last. */
+export type Span = readonly [first: number, last: number];
 
 interface Stored {
   model: { type: string; vocab: Record<string, number>; merges?: (string | [string, string])[] };
@@ -23,7 +28,7 @@ interface Step {
 }
 
 // White space as Python has it; JavaScript's \s differs.
-const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+export const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const LETTER = "[\\p{L}\\p{M}]";
 // Without regard to case, of which ſ is one of s.
 const ELIDED =
@@ -35,7 +40,28 @@ const WORDS = new RegExp(
 const BYTE_PIECES = new RegExp(
   ` ?${ELIDED}| ?${LETTER}+| ?\\p{N}| ?[^${SPACE}\\p{L}\\p{M}\\p{N}]+|[${SPACE}]+`, "gu",
 );
-const SPACES = new RegExp(`[${SPACE}]+`, "gu");
+const BLANK = new RegExp(`[${SPACE}]`, "u");
+
+interface Letter {
+  readonly text: string;
+  readonly span: Span;
+}
+
+/** Letters of a sentence in composed form. What several became stands, as in the library, in the place of the first. */
+function composed(sentence: string): Letter[] {
+  const letters: Letter[] = [];
+  for (const { 0: given, index } of sentence.matchAll(/[^][\p{M}\u1160-\u11ff]*/gu)) {
+    const written = given.normalize("NFC");
+    let at = index;
+    for (const text of written) {
+      letters.push({ text, span: [at, at + text.length] });
+      if (written === given) at += text.length;
+    }
+  }
+  return letters;
+}
+
+const across = (letters: readonly Letter[]): Span => [letters[0]!.span[0], letters.at(-1)!.span[1]];
 
 export abstract class Tokenizer {
   protected readonly numbers: Map<string, number>;
@@ -74,26 +100,25 @@ class Words extends Tokenizer {
   }
 
   encode(sentence: string): Encoded {
-    const written = sentence.normalize("NFC");
+    const letters = composed(sentence);
     // Letter by letter, as the library does it: a capital sigma at the end of a word becomes σ, not ς.
     let lower = "";
     const places: number[] = [];
-    let place = 0;
-    for (const letter of written) {
-      const small = letter === "’" ? "'" : letter.toLowerCase();
+    letters.forEach(({ text }, place) => {
+      const small = text === "’" ? "'" : text.toLowerCase();
       for (let k = 0; k < small.length; k++) places.push(place);
       lower += small;
-      place += letter.length;
-    }
-    places.push(place);
+    });
     const ids: number[] = [];
     const pieces: string[] = [];
-    for (const found of lower.matchAll(WORDS)) {
-      const [word] = found;
+    const spans: Span[] = [];
+    for (const { 0: word, index } of lower.matchAll(WORDS)) {
+      const own = letters.slice(places[index], places[index + word.length]);
       ids.push(this.numbers.get(word) ?? UNKNOWN);
-      pieces.push(written.slice(places[found.index]!, places[found.index + word.length]!));
+      pieces.push(own.map(({ text }) => text).join(""));
+      spans.push(across(own));
     }
-    return { ids, pieces };
+    return { ids, pieces, spans };
   }
 
   decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
@@ -189,10 +214,24 @@ class BytePairs extends Tokenizer {
   }
 
   encode(sentence: string): Encoded {
-    const text = sentence.normalize("NFC").replace(SPACES, " ").replace(/^ | $/g, "");
-    const ids: number[] = [];
-    if (text) for (const [piece] of ` ${text}`.matchAll(BYTE_PIECES)) ids.push(...this.parts(piece));
-    return { ids, pieces: ids.map((id) => this.label(id)) };
+    const letters: Letter[] = [];
+    let blank: Span | null = null;
+    for (const letter of composed(sentence)) {
+      if (BLANK.test(letter.text)) blank = letter.span;
+      else {
+        if (!letters.length) letters.push({ text: " ", span: letter.span });
+        else if (blank) letters.push({ text: " ", span: blank });
+        letters.push(letter);
+        blank = null;
+      }
+    }
+    const text = letters.map((letter) => letter.text).join("");
+    const ids = [...text.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
+    const encoder = new TextEncoder();
+    const bytes = letters.flatMap((letter) => Array.from(encoder.encode(letter.text), () => letter));
+    let at = 0;
+    const spans = ids.map((id) => across(bytes.slice(at, (at += this.tokens[id]!.length))));
+    return { ids, pieces: ids.map((id) => this.label(id)), spans };
   }
 
   decode(ids: readonly number[]): string {

@@ -1,4 +1,6 @@
 /** A page's model with its tokenizers. */
+import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
+import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
 import { check, NOTHING, opened, searching, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
@@ -11,6 +13,7 @@ export interface Translation {
   readonly source: string;
   readonly sourceTokens: string[];
   readonly sourceIds: number[];
+  /** In HTML, if the source is. */
   readonly target: string;
   readonly targetTokens: string[];
   readonly ids: number[];
@@ -59,14 +62,24 @@ export class Translator {
 
   /** Tokens of a sentence; throws a refusal if it cannot be read. */
   encode(sentence: string): Encoded {
-    if ([...sentence].length > LONGEST) throw new Refusal("too-long", String([...sentence].length));
-    if (/\p{Surrogate}/u.test(sentence)) throw new Refusal("half-character");
+    this.check(sentence);
     return this.source.encode(sentence);
   }
 
-  /** Translates token by token: yields functions that return the text so far; returns translations, best first. */
-  *translating(sentence: string, options: Options = DEFAULT): Generator<() => string, Translation[]> {
-    const encoded = this.encode(sentence);
+  private check(sentence: string): void {
+    if ([...sentence].length > LONGEST) throw new Refusal("too-long", String([...sentence].length));
+    if (/\p{Surrogate}/u.test(sentence)) throw new Refusal("half-character");
+  }
+
+  /**
+   * Translates token by token: yields functions that return the text so far; returns translations, best first.
+   * @param entities of a sentence in HTML; null: plain text
+   */
+  *translating(sentence: string, options: Options = DEFAULT, entities: Entities | null = null): Generator<() => string, Translation[]> {
+    this.check(sentence);
+    const { text, root } = entities ? parse(sentence, entities) : { text: sentence, root: null };
+    if (root?.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
+    const encoded = this.encode(text);
     if (!encoded.ids.length) return [];
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
@@ -77,25 +90,35 @@ export class Translator {
       yield () => this.target.decode(ids);
       found = search.next();
     }
-    return found.value.map((each) => this.translation(sentence, encoded, each));
+    const best = found.value.map((each) => this.translation(sentence, encoded, each));
+    if (root) for (const each of best) Object.assign(each, { target: yield* this.tagging(root, text, each.target) });
+    return best;
+  }
+
+  private *tagging(root: Tagged, source: string, target: string): Generator<() => string, string> {
+    if (!root.inside.length) return escaped(target);
+    return carry(root, target, agreed(yield* this.weighing(source, target)), unitsOf(source), unitsOf(target));
+  }
+
+  /** From which unit of a text each unit of its translation comes: a row for each of the translation. */
+  *weighing(source: string, target: string): Generator<() => string, number[][]> {
+    const [read, written] = [this.encode(source), this.target.encode(target)];
+    const memory = yield* this.reading(read.ids);
+    const weights = yield* showing(posteriors(this.network, written.ids, memory), () => target);
+    return ofUnits(weights, unitsOf(source), read.spans, unitsOf(target), written.spans);
   }
 
   private *reading(ids: readonly number[]): Generator<() => string, Read> {
     const own = ids.join();
     if (this.last?.ids === own) return this.last.read;
-    const reading = this.network.reading(ids);
-    let found = reading.next();
-    while (!found.done) {
-      yield () => "";
-      found = reading.next();
-    }
-    this.last = { ids: own, read: found.value };
-    return found.value;
+    const read = yield* showing(this.network.reading(ids), () => "");
+    this.last = { ids: own, read };
+    return read;
   }
 
   /** Translates without pauses. */
-  translate(sentence: string, options: Options = DEFAULT): Translation[] {
-    const going = this.translating(sentence, options);
+  translate(sentence: string, options: Options = DEFAULT, entities: Entities | null = null): Translation[] {
+    const going = this.translating(sentence, options, entities);
     let found = going.next();
     while (!found.done) found = going.next();
     return found.value;
@@ -119,6 +142,16 @@ export class Translator {
       },
     };
   }
+}
+
+/** Runs a generator with a text for each of its pauses. */
+function* showing<T>(going: Generator<void, T>, text: () => string): Generator<() => string, T> {
+  let found = going.next();
+  while (!found.done) {
+    yield text;
+    found = going.next();
+  }
+  return found.value;
 }
 
 /** The unknown source word with the largest weight. */

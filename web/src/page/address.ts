@@ -16,6 +16,8 @@ export interface View {
   readonly text: string;
   readonly beam: number;
   readonly best: number;
+  /** True if the text is HTML. */
+  readonly html: boolean;
   readonly chosen: Steering;
   /** Index of the opened step. */
   readonly step: number;
@@ -42,6 +44,7 @@ export function written(view: View, rooms = LIVING): string {
   if (view.text && view.text.length <= LONGEST) parts.set("text", view.text); // longer texts are refused
   if (view.beam !== 5) parts.set("beam", String(view.beam));
   if (view.best !== 1) parts.set("best", String(view.best));
+  if (view.html) parts.set("html", "1");
   if (view.chosen.tokens.length) parts.set("words", view.chosen.tokens.map((token, step) => `${token}${view.chosen.picked.has(step) ? "!" : ""}`).join("."));
   const pins = [...view.chosen.pins].flatMap(([step, each]) =>
     [...each].map(([place, weight]) => `${step}-${place}-${+weight.toFixed(4)}`));
@@ -72,6 +75,7 @@ export function read(hash: string, rooms = LIVING): View {
     text: parts.get("text") ?? "",
     beam: oneOf(Number(parts.get("beam") ?? 5), BEAMS, 5),
     best: oneOf(Number(parts.get("best") ?? 1), BESTS, 1),
+    html: parts.get("html") === "1",
     chosen: {
       tokens: words.map((word) => Number(word.replace("!", ""))),
       picked: new Set(words.flatMap((word, step) => (word.endsWith("!") ? [step] : []))),

@@ -1,4 +1,5 @@
 /** Helpers for elements and text: creation, measured widths, characters that can be shown. */
+import { TAG } from "../decoder/markup";
 
 type Child = Node | string | null | false;
 type Attributes = Record<string, string | number | boolean | null | undefined | ((event: never) => void)>;
@@ -50,16 +51,38 @@ export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
   return element;
 }
 
+/** What a reference in HTML stands for; of a control character by its number it is that, of which Python makes nothing. */
+export function unescaped(reference: string): string {
+  const element = h("p");
+  element.innerHTML = reference;
+  return element.textContent;
+}
+
+/** HTML as text, with its tags set apart; <bdi>, so that they do not say in which direction the text runs. */
+export function tagged(html: string): (HTMLElement | string)[] {
+  const parts: (HTMLElement | string)[] = [];
+  let at = 0;
+  for (const { 0: tag, index } of html.matchAll(TAG)) {
+    parts.push(html.slice(at, index), h("bdi", { class: "tag" }, tag));
+    at = index + tag.length;
+  }
+  return [...parts, html.slice(at)];
+}
+
+const TAGS_AND_WORDS = new RegExp(`${TAG.source}|[^<\\s]+\\s*|\\s+`, TAG.flags);
+
 /** The words of a text, those in <mark> that another text has not between the same beginning and end. */
-export function marked(text: string, other: string): (HTMLElement | string)[] {
-  const [now, then] = [text, other].map((each) => each.match(/\S+\s*/gu) ?? []) as string[][];
+export function marked(text: string, other: string, html = false): (HTMLElement | string)[] {
+  const words = html ? TAGS_AND_WORDS : /\S+\s*/gu;
+  const shown = html ? tagged : (part: string): string[] => [part];
+  const [now, then] = [text, other].map((each) => each.match(words) ?? []) as string[][];
   const shorter = Math.min(now.length, then.length);
   let [start, end] = [0, 0];
   while (start < shorter && now[start]!.trim() === then[start]!.trim()) start++;
   while (end < shorter - start && now.at(-1 - end)!.trim() === then.at(-1 - end)!.trim()) end++;
   const parts = [now.slice(0, start), now.slice(start, now.length - end), now.slice(now.length - end)].map((each) => each.join(""));
   const [, changed, space] = /^([^]*?)(\s*)$/u.exec(parts[1]!)!;
-  return [parts[0]!, changed ? h("mark", {}, changed) : "", space! + parts[2]!];
+  return [...shown(parts[0]!), changed ? h("mark", {}, ...shown(changed)) : "", ...shown(space! + parts[2]!)];
 }
 
 /** The focused element of the document, or shadow root, that an element is in. */

@@ -7,7 +7,7 @@ import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
 import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
-import { activeIn, h, marked, numbered, visible } from "./dom";
+import { activeIn, h, marked, numbered, tagged, unescaped, visible } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
 import { saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
@@ -21,7 +21,7 @@ const HELD = 4 * LONGEST; // letters that the field takes in
 const COVERED = 90; // pixels at the window's bottom that the read-out may cover
 const PENALTY = 1; // exponent of the length that log-probabilities are divided by
 
-type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
+type Own = Pick<View, "text" | "beam" | "best" | "html" | "chosen" | "step" | "shown">;
 
 export interface RoomListeners {
   /** Called when the state of the room changes. */
@@ -104,6 +104,13 @@ export class Room {
         h("div", { class: "tools" },
           choose("alternatives", BESTS, "best", (best) => (best === 1 ? t("the-best") : t("n-best", best))),
           choose("search", BEAMS, "beam", (beam) => (beam === 1 ? t("greedy") : t("beam", beam))),
+          h("label", {}, h("input", {
+            type: "checkbox", id: "html", checked: this.own.html,
+            change: (event: Event) => {
+              this.own = { ...this.own, html: (event.target as HTMLInputElement).checked };
+              this.typed(this.text.value);
+            },
+          }), t("html")),
           h("button", { type: "button", class: "plain", click: () => this.saveJson() }, t("save-json")),
           listeners.linked && h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
         this.numbers));
@@ -156,7 +163,7 @@ export class Room {
     const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), penalty: PENALTY, chosen };
     const started = performance.now();
     try {
-      const going = this.translator.translating(this.own.text, options);
+      const going = this.translator.translating(this.own.text, options, this.own.html ? unescaped : null);
       let found = going.next();
       for (let since = started + FIRST - SLICE; !found.done; found = going.next()) {
         if (performance.now() - since < SLICE) continue;
@@ -170,7 +177,7 @@ export class Room {
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       const steered = !isFree(chosen);
-      const why = t(error.reason, error.detail);
+      const why = t(error.reason, error.detail, error.open);
       if (steered && this.found.length && this.history.canUndo) {
         // An impossible change is undone; the translation before it stays.
         this.history.undo();
@@ -224,7 +231,8 @@ export class Room {
 
   /** The text of a translation, with what the reader's changes made of it in <mark>. */
   private written({ target }: Translation): (HTMLElement | string)[] {
-    return isFree(this.history.now) || !this.free ? [target] : marked(target, this.free);
+    if (!isFree(this.history.now) && this.free) return marked(target, this.free, this.own.html);
+    return this.own.html ? tagged(target) : [target];
   }
 
   private showOverhead(): void {

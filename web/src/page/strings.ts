@@ -27,6 +27,7 @@ const TABLE = {
   score: ["log-probability", "log-olasılık", "对数概率"],
   sure: ["how sure: {} a word", "ne kadar emin: sözcük başına {}", "把握：每词 {}"],
   ranked: ["how sure = e^(log-probability ÷ (5 + words))", "ne kadar emin = e^(log-olasılık ÷ (5 + sözcük))", "把握 = e^(对数概率 ÷ (5 + 词数))"],
+  html: ["HTML tags", "HTML etiketleri", "HTML 标签"],
   more: ["More", "Daha fazla", "更多"],
   "more-words": ["Less likely words", "Daha az olası sözcükler", "更不可能的词"],
   forms: ["Table, SVG, PNG", "Tablo, SVG, PNG", "表格、SVG、PNG"],
@@ -311,6 +312,31 @@ const TABLE = {
     "A chosen word is not one that this model can write there ({}).",
     "Seçilen sözcük bu modelin orada yazabileceği bir sözcük değil ({}).",
     "所选的词不是该模型能在此处写出的（{}）。",
+  ],
+  "tag-unclosed": [
+    "{} is not closed. Tags have to nest; write &lt; for a < that begins no tag.",
+    "{} kapatılmamış. Etiketler iç içe olmalı; etiket başlatmayan bir < için &lt; yazın.",
+    "{} 没有闭合。标签必须正确嵌套；不是标签开头的 < 请写成 &lt;。",
+  ],
+  "tag-stray": [
+    "{} stands where no tag is open. Tags have to nest; write &lt; for a < that begins no tag.",
+    "{} yazılan yerde açık bir etiket yok. Etiketler iç içe olmalı; etiket başlatmayan bir < için &lt; yazın.",
+    "{} 出现之处没有尚未闭合的标签。标签必须正确嵌套；不是标签开头的 < 请写成 &lt;。",
+  ],
+  "tag-crossed": [
+    "{} stands where {} is open. Tags have to nest; write &lt; for a < that begins no tag.",
+    "{} yazılan yerde {} açık. Etiketler iç içe olmalı; etiket başlatmayan bir < için &lt; yazın.",
+    "{} 出现时 {} 尚未闭合。标签必须正确嵌套；不是标签开头的 < 请写成 &lt;。",
+  ],
+  "tag-deep": [
+    "{} stands inside of 99 other tags. Put fewer in each other.",
+    "{} başka 99 etiketin içinde. Daha azını iç içe koyun.",
+    "{} 已在 99 层标签之内，请减少嵌套。",
+  ],
+  "tag-unattended": [
+    "This model has no attention, so nobody can say where a word comes from, nor where its tags go. Take the tags out.",
+    "Bu modelde dikkat yok; bir sözcüğün nereden geldiği, etiketlerinin de nereye gideceği bilinemez. Etiketleri çıkarın.",
+    "该模型没有注意力，无从知道每个词来自哪里，也就无法放置标签。请去掉标签。",
   ],
 } satisfies Record<string, [string, string, string]>;
 

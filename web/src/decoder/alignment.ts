@@ -1,0 +1,78 @@
+/** Which word translates which, as `dikkat.translation.decoding.alignment` and `.text.units` have it. */
+import { softmax, type Network, type State } from "./network";
+import { gainOf, type Read } from "./search";
+import { BEGIN, SPACE, type Span } from "./tokenizer";
+
+/** The words and marks of a text: smaller than what white space separates, larger than pieces of words. */
+export interface Units {
+  readonly spans: readonly Span[];
+  /** Of each, whether it is a word, and no mark. */
+  readonly isWord: readonly boolean[];
+}
+
+const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
+const UNIT = new RegExp(`[${LETTER}]+['’]?|[^${LETTER}${SPACE}]`, "gu");
+
+/** Positions tried alone between two yields. */
+const TOGETHER = 16;
+
+/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop. */
+export function unitsOf(text: string): Units {
+  const found = [...text.matchAll(UNIT)];
+  return {
+    spans: found.map(({ 0: unit, index }) => [index, index + unit.length]),
+    isWord: found.map(([unit]) => /^[\p{L}\p{N}_]/u.test(unit)),
+  };
+}
+
+/**
+ * Where each token of a translation comes from: a row for each, by the root of its weights and by its probability if
+ * the step had seen one position alone. Shankar and Sarawagi (2019), section 3. Yields between parts of a step.
+ */
+export function* posteriors(network: Network, target: readonly number[], { memory, state: first }: Read): Generator<void, Float64Array[]> {
+  const places = [...Array(memory.size).keys()];
+  const rows: Float64Array[] = [];
+  let state: State = first;
+  for (const [index, token] of target.entries()) {
+    const last = target[index - 1] ?? BEGIN;
+    const gains: number[] = [];
+    for (let from = 0; from < places.length; from += TOGETHER) {
+      const alone = network.alone(last, memory, state, places.slice(from, from + TOGETHER));
+      for (const scores of network.tokenScores(alone)) gains.push(gainOf(network, scores, token));
+      yield;
+    }
+    const [step] = network.steps([last], memory, [state]);
+    rows.push(softmax(gains.map((gain, place) => Math.log(step!.weights[place]!) / 2 + gain)));
+    state = step!.state;
+  }
+  return rows;
+}
+
+/** Numbers of the pieces that each unit has a part of. */
+function piecesOf({ spans }: Units, pieces: readonly Span[]): number[][] {
+  const all = [...pieces.keys()];
+  return spans.map(([start, end]) => all.filter((piece) => pieces[piece]![0] < end && start < pieces[piece]![1]));
+}
+
+/** Weights of units from those of pieces: of a unit's pieces the mean, at a unit's pieces the sum. */
+export function ofUnits(
+  weights: readonly Float64Array[], source: Units, sourcePieces: readonly Span[], target: Units, targetPieces: readonly Span[],
+): number[][] {
+  const read = piecesOf(source, sourcePieces);
+  const units = sourcePieces.map(() => 0); // that a piece is a part of
+  for (const piece of read.flat()) units[piece]!++;
+  return piecesOf(target, targetPieces).map((own) => {
+    const mean = units.map((_, piece) => own.reduce((sum, row) => sum + weights[row]![piece]!, 0) / Math.max(1, own.length));
+    return read.map((pieces) => pieces.reduce((sum, piece) => sum + mean[piece]! / units[piece]!, 0));
+  });
+}
+
+/** Weights whose rows add up to 1, in which a source unit counts less the more units come from it. */
+export function agreed(weights: readonly (readonly number[])[]): number[][] {
+  const sums = (weights[0] ?? []).map((_, unit) => weights.reduce((sum, row) => sum + row[unit]!, 0));
+  return weights.map((row) => {
+    const shared = row.map((weight, unit) => weight / Math.sqrt(Math.max(sums[unit]!, 1e-9)));
+    const sum = Math.max(shared.reduce((a, b) => a + b, 0), 1e-9);
+    return shared.map((weight) => weight / sum);
+  });
+}

@@ -55,7 +55,7 @@ function composed(sentence: string): Letter[] {
     let at = index;
     for (const text of written) {
       letters.push({ text, span: [at, at + text.length] });
-      if (written === given) at += text.length;
+      if (written.length === given.length) at += text.length;
     }
   }
   return letters;

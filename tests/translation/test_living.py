@@ -2,9 +2,12 @@
 
 import base64
 import gzip
+import html
 import importlib.util
+import itertools
 import json
 import math
+import random
 import re
 import shutil
 import subprocess
@@ -20,9 +23,12 @@ import torch
 from command import command_line, made
 from dikkat.show.living import bundle
 from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator
+from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
+from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.tokenizer import END
+from dikkat.translation.text.units import Units
 
 _ROOT = Path(__file__).parents[2]
 _NODE = shutil.which("node")
@@ -62,7 +68,11 @@ def untrained(kind, changes):
 
 
 def in_node(page, asked):
-    command = [_NODE, str(_ROOT / "web" / "test" / "translate.mjs"), str(page)]
+    return run_node("translate.mjs", asked, page)
+
+
+def run_node(script, asked, *given):
+    command = [_NODE, str(_ROOT / "web" / "test" / script), *map(str, given)]
     found = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True, timeout=120)
     return json.loads(found.stdout)
 
@@ -238,6 +248,159 @@ def test_any_text_is_translated_or_refused(page):
     texts = ["x" * 1_000_000, "half \ud83d", "\x00\x07 \x1b[31m", "x" * 10_000]
     found = in_node(page, [{"text": text, "options": {"beam": 1, "best": 1, "light": True}} for text in texts])
     assert [each.get("error") for each in found] == ["too-long", "half-character", None, None]
+
+
+# --- tags
+
+SOURCES = [
+    "the <b>red</b> car &amp; <i class='a>b'>me</i>.",
+    "<p>one <b><i>two</i> three</b></p><p>four</p>",
+    "<b>all of it</b>",
+    "<b></b>one <!-- <i> --> two<br>three<br/>",
+    "1 < 2 && 3 > 2, write to <me@example.com>, &lt;b&gt; &notit; &copy2 &#x41;&#65 &none; & so on",
+    "<style>a > b {}</style><SCRIPT>if (a < b) {}</script>Go <X:y-1.z n='1'/>on",
+    "see <a href=http://example.com/>it</a>\x1c<hr>\u00a0now",
+    "<td>red</td><td>car</td>\n<li>two</li>",
+    "<b>यह हिन्दी</b> <i>है</i>।",
+    "هذا <b>كتاب <i>جديد</i></b>، <u>٣</u> ½ x²_",
+    "cafe\u0301 <b>l’homme</b> l'<i>ami</i> 😀<u>😀</u>",
+    "<br>",
+    "",
+    "<ſ>a</ſ> <İ>b</İ> <scripté>c</scripté>",
+]
+REFUSED = ["<b>one", "one</b>", "<b><i>one</b></i>", "if a<b && c>d", "<b>" * 100 + "</b>" * 100, "a </b\n> <i>"]
+TARGETS = ["x", "", "la voiture < rouge & l'homme.", "एक हिन्दी वाक्य।", "كتاب، ٣ 😀", "... !", "cafe\u0301 qu'il y a"]
+
+
+def entities_of(*sentences):
+    return {each: html.unescape(each) for text in sentences for each in re.findall(r"&#?\w+;?", text)}
+
+
+def random_html(draw, depth=3):
+    written = []
+    for _ in range(draw.randrange(6)):
+        tag = draw.choice("bipu")
+        inner = random_html(draw, depth - 1) if depth else ""
+        written.append(draw.choice(["one", "l'ami", "two.", "&amp;", "<br>", *[f"<{tag}>{inner}</{tag}>"] * 3]))
+    return draw.choice(["", " "]).join(written)
+
+
+@needs_node
+def test_tags_are_carried_as_python_carries_them():
+    draw = random.Random(3)
+    given = SOURCES + [random_html(draw) for _ in range(300)]
+    cases, expected = [], []
+    for marked in given:
+        text, root = parse(marked)
+        for target in TARGETS if marked in SOURCES else draw.sample(TARGETS, 2):
+            source, units = Units.of(text), Units.of(target)
+            # Eighths, whose sums are exact in any order, so that what weighs the same does so on both sides.
+            shape = len(units.spans), len(source.spans)
+            rows = [[draw.randrange(9) / 8 for _ in range(shape[1])] for _ in range(shape[0])]
+            weights = torch.tensor(rows).view(shape)
+            cases.append({"marked": marked, "target": target, "weights": rows})
+            expected.append(
+                {
+                    "text": text,
+                    "carried": carry(root, target, weights, source, units),
+                    **{
+                        name: [
+                            [whole[start:end], word]
+                            for (start, end), word in zip(found.spans, found.is_word, strict=True)
+                        ]
+                        for name, found, whole in (("source", source, text), ("units", units, target))
+                    },
+                    "agreed": agreed(weights).tolist(),
+                }
+            )
+    found = run_node("markup.mjs", {"entities": entities_of(*given), "cases": cases})
+    for case, each, wanted in zip(cases, found, expected, strict=True):
+        assert each.pop("agreed", None) == [pytest.approx(row, abs=1e-6) for row in wanted.pop("agreed")], (case, each)
+        assert each == wanted, case
+
+
+@needs_node
+def test_tags_that_do_not_nest_are_named_as_in_python():
+    reasons = {
+        "tag-unclosed": "got {}, which is not closed",
+        "tag-stray": "got {} where no tag is open",
+        "tag-crossed": "got {} where {} is open",
+        "tag-deep": "got {} inside of 99 others",
+    }
+    cases = [{"marked": marked, "target": "", "weights": []} for marked in REFUSED]
+    for marked, each in zip(REFUSED, run_node("markup.mjs", {"entities": {}, "cases": cases}), strict=True):
+        with pytest.raises(InputError, match=re.escape(reasons[each["error"]].format(each["detail"], each["open"]))):
+            parse(marked)
+
+
+def in_utf16(text, spans):
+    places = [0, *itertools.accumulate(len(letter.encode("utf-16-le")) // 2 for letter in text)]
+    return [[places[first], places[last]] for first, last in spans]
+
+
+@needs_node
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_pieces_stand_where_python_has_them(kind, tmp_path):
+    translator = untrained(kind, {})
+    translator.export_html(tmp_path / "page.html")
+    texts = [
+        *NASTY,
+        "  two\t\n spaces\u00a0",
+        "यह हिन्दी है।",
+        "x\u0301\u0323 =\u0338 a",
+        "\u1100\u1161\u11a8 가 か\u3099",
+        "\u0344 a",
+    ]
+    for text, each in zip(texts, in_node(tmp_path / "page.html", [{"text": text} for text in texts]), strict=True):
+        (offsets,) = translator.source_tokenizer.offsets([text])
+        assert each["source"]["spans"] == in_utf16(text, offsets), ascii(text)
+
+
+@needs_node
+@pytest.mark.parametrize("name", [name for name in _CASES if name != "no attention"])
+def test_what_a_word_comes_from_is_what_python_finds(name, tmp_path):
+    translator = untrained(*_CASES[name])
+    translator.export_html(tmp_path / "page.html")
+    translator.save(tmp_path / "model", int8=True)
+    chosen = [*pairs()[400:408], ("l’homme\u0301 😀", "L'homme est\u0301 😀, ½."), ("हिन्दी है।", "x")]
+    found = in_node(tmp_path / "page.html", [{"text": source, "given": target} for source, target in chosen])
+    for each, wanted in zip(found, Translator.load(tmp_path / "model").weights_of_units(chosen), strict=True):
+        # The page computes in int8, and Python here in float32 of the same weights.
+        np.testing.assert_allclose(each["weighed"], wanted, atol=0.1)
+        assert np.abs(np.array(each["weighed"]) - wanted.numpy()).mean() < 0.01
+
+
+@needs_node
+def test_a_sentence_in_html_is_translated_as_in_python(translator, page):
+    sentences = [
+        "The <b>man</b> is <i>calm</i>.",
+        "<p>She <b>lost <i>the man</i></b> &amp; <u>Marie</u>.</p>",
+        "<b>Where is</b> the <!-- x --> man<br>?",
+        "<a href='?a=1&amp;b'>I</a> lost.",
+        "1 &lt; 2 < 3 <b>Zanzibar</b>",
+        "<b>Go</b>.",
+        "Go &amp; I lost.",
+    ]
+    search = Search(beam=4, n_best=2, precision="int8")
+    expected = list(translator.translate_n_best(sentences, search=search, markup="html"))
+    asked = {"options": {"beam": 4, "best": 2}, "entities": entities_of(*sentences)}
+    found = in_node(page, [{"text": text, **asked} for text in sentences])
+    assert [[one["target"] for one in each["best"]] for each in found] == [
+        [one.target for one in group] for group in expected
+    ]
+    assert "<b>" in found[0]["best"][0]["target"]
+    refused, empty = in_node(page, [{"text": text, **asked} for text in ("Go <b>on.", "<p></p>")])
+    assert (refused["error"], refused["detail"]) == ("tag-unclosed", "<b>")
+    assert empty["best"] == []
+
+
+@needs_node
+def test_a_model_without_attention_takes_no_tags(tmp_path):
+    translator = untrained(*_CASES["no attention"])
+    translator.export_html(tmp_path / "page.html")
+    tagged, plain = in_node(tmp_path / "page.html", [{"text": text, "entities": {}} for text in ("<b>Go</b>.", "Go.")])
+    assert tagged["error"] == "tag-unattended"
+    assert plain["best"]
 
 
 # --- the file

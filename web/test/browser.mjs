@@ -71,6 +71,56 @@ const scenarios = {
     await close();
   },
 
+  async "tags of HTML arrive, also in what is saved, and are refused where they do not nest"() {
+    const { page, close } = await opened("#text=<p>The <b>man</b> is calm.</p>");
+    const tags = /^<p>(?=.*<b>.+<\/b>.*<\/p>$)/;
+    const html = page.getByRole("checkbox", { name: "HTML tags" });
+    await more(page);
+    assert.ok(!(await html.isChecked()));
+    await html.check();
+    await translationOf(page).locator(".tag").nth(3).waitFor();
+    assert.match(page.url(), /html=1/);
+    const written = await translationOf(page).textContent();
+    assert.match(written, tags);
+    assert.equal(written.replace(/<.+?>/g, ""), "L'homme est calme.");
+    assert.deepEqual(await translationOf(page).locator(".tag").allTextContents(), ["<p>", "<b>", "</b>", "</p>"]);
+    assert.deepEqual(await page.locator(".links .read").allTextContents(), ["The", "man", "is", "calm", "."]);
+    await page.locator("#best").selectOption("3");
+    await page.locator(".others button").nth(2).waitFor();
+    for (const each of await page.locator(".others [dir]").allTextContents()) assert.match(each, tags);
+    const { source, translations } = JSON.parse((await save(page, button(page, "Everything as JSON")))[1]);
+    assert.equal(source, "<p>The <b>man</b> is calm.</p>");
+    assert.equal(translations[0].target, written);
+    assert.deepEqual(await serious(page, "main"), []);
+    await page.locator("#best").selectOption("1");
+    await word(page, 3).click();
+    await page.locator(".choice").nth(1).click();
+    await page.locator(".result mark").waitFor();
+    assert.match(await translationOf(page).textContent(), tags);
+    assert.equal(await page.locator(".changes p").last().textContent(), `without them: ${written}`);
+    await type(page, "Go &copy;&notit; &#x3c;b&#62; &<br>");
+    await page.waitForFunction(() => document.querySelectorAll(".links .read").length === 9);
+    assert.deepEqual(await page.locator(".links .read").allTextContents(), ["Go", "©", "¬", "it", ";", "<", "b", ">", "&"]);
+    await type(page, "The <b>man</i> is calm.");
+    const trouble = page.locator(".desk .trouble");
+    await says(trouble, "</i> stands where <b> is open. Tags have to nest; write &lt; for a < that begins no tag.");
+    for (const [text, message] of [["<b onclick='x'>Go.", /^<b onclick='x'> is not closed\./], ["Go</b>.", /^<\/b> stands where no tag is open\./], ["<i>".repeat(100) + "</i>".repeat(100), /^<i> stands inside of 99 other tags\./]]) {
+      await type(page, text);
+      await page.waitForFunction(([place, pattern]) => new RegExp(pattern).test(document.querySelector(place).textContent), [".desk .trouble", message.source]);
+    }
+    await html.uncheck();
+    await trouble.waitFor({ state: "hidden" });
+    assert.doesNotMatch(page.url(), /html=1/);
+    await close();
+    for (const [lang, message] of [["tr", "<b> kapatılmamış."], ["zh", "<b> 没有闭合。"]]) {
+      const again = await opened(`#lang=${lang}&html=1&text=<b>Go.`);
+      await again.page.waitForFunction((wanted) => document.querySelector(".desk .trouble").textContent.startsWith(wanted), message);
+      await more(again.page);
+      assert.ok(await again.page.locator("#html").isChecked());
+      await again.close();
+    }
+  },
+
   async "the page says what it is and for which languages, in the reader's own"() {
     for (const [lang, title, languages] of [["en", "English → French", "English"], ["tr", "İngilizce → Fransızca", "İngilizce"], ["zh", "英语 → 法语", "英语"]]) {
       const untitled = path.replace(/\.html$/, `-untitled.html`);

@@ -1,5 +1,5 @@
 // Translates what comes in on standard input with the model of a page, for the tests: JSON in, JSON out.
-//   node translate.mjs PAGE < [{"text": …, "options": {…}, "plain": false}, …]
+//   node translate.mjs PAGE < [{"text": …, "options": {…}, "plain": false, "entities": {"&lt;": "<", …}}, …]
 import { readFile } from "node:fs/promises";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
@@ -11,13 +11,19 @@ const model = /<script id="dikkat-model"[^>]*>([^<]*)</.exec(page)[1];
 const asked = JSON.parse(await text(process.stdin));
 const translators = {};
 const found = [];
-for (const { text, options = {}, plain = false, chosen } of asked) {
+const ended = (going) => {
+  for (;;) {
+    const { done, value } = going.next();
+    if (done) return value;
+  }
+};
+for (const { text, options = {}, plain = false, chosen, entities, given } of asked) {
   try {
     const translator = (translators[plain] ??= await Translator.unpack(model, plain));
     const pins = new Map((chosen?.pins ?? []).map(([step, each]) => [step, new Map(each)]));
     const own = { ...DEFAULT, ...options, chosen: chosen ? { tokens: chosen.tokens ?? [], pins } : NOTHING };
     const started = performance.now();
-    const best = translator.translate(text, own);
+    const best = translator.translate(text, own, entities ? (reference) => entities[reference] : null);
     const { network } = translator;
     const votes = (each) => each.steps.map((step) => [...network.votes(each.sourceIds, step.weights, step.token)]);
     const seconds = (performance.now() - started) / 1000;
@@ -25,6 +31,8 @@ for (const { text, options = {}, plain = false, chosen } of asked) {
       seconds,
       kind: translator.network.arithmetic.kind,
       source: translator.encode(text),
+      target: translator.target.encode(given ?? ""),
+      weighed: given === undefined ? [] : ended(translator.weighing(text, given)),
       best: best.map((each) => ({
         ids: each.ids, target: each.target, score: each.score, finished: each.finished,
         tokens: each.targetTokens, weights: options.light ? [] : each.steps.map((step) => [...step.weights]),

@@ -131,7 +131,8 @@ def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch)
     assert "; 3,000 pairs of other corpora reached BLEU 6 (help texts, English to Turkish), 25 (the same" in line
     assert "; 23,000 pairs of other corpora reached BLEU" in reason(corpus(20_000), settings)
     assert "; 29,000 pairs of other corpora reached BLEU" in reason(corpus(30_000), settings)
-    assert not any("gave" in reason(corpus(pairs), settings) for pairs in (1_000, 10_000, 100_000))
+    assert "; 10,000 pairs of other corpora reached BLEU" in reason(corpus(12_000), settings)
+    assert not any("reached" in reason(corpus(pairs), settings) for pairs in (400, 100_000))
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1
     assert "about 2 minutes" in reason(corpus(9_000_000), replace(settings, max_minutes=2))

@@ -53,9 +53,8 @@ export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
 
 /** What a reference in HTML stands for; as in Python nothing where its number is of a control character. */
 export function unescaped(reference: string): string {
-  const element = h("p");
-  element.innerHTML = reference;
-  return element.textContent.replace(/[\x01-\x08\x0b\x0e-\x1f\x7f\p{Noncharacter_Code_Point}]/gu, "");
+  const { body } = new DOMParser().parseFromString(`<p>${reference}`, "text/html"); // in <p> also white space stays
+  return body.textContent.replace(/[\x01-\x08\x0b\x0e-\x1f\x7f\p{Noncharacter_Code_Point}]/gu, "");
 }
 
 /** HTML as text, with its tags set apart; <bdi>, so that they do not say in which direction the text runs. */

@@ -1,10 +1,12 @@
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch._dynamo  # an optimiser imports it, with Triton, which crashes where TensorFlow was imported before
 
-from dikkat.translation import Settings, Translator
+from dikkat.translation import Settings, TranslationModel, Translator
 from dikkat.translation.training.train import train
 
 PAIRS = [
@@ -21,6 +23,13 @@ TINY = Settings(
     embedding_size=32, hidden_size=32, min_freq=1, dropout=0.0, learning_rate=0.02, warmup_steps=5, batch_size=4,
     epochs=40, patience=40,
 )  # fmt: skip
+
+
+def untrained(translator: Translator, **changes: Any) -> Translator:
+    """A translator of the same words, of other settings, that has learnt nothing."""
+    settings = replace(translator.settings, **changes)
+    source, target = translator.source_tokenizer, translator.target_tokenizer
+    return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
 
 
 def tell_bfloat16(patch: pytest.MonkeyPatch, **capabilities: bool) -> None:

@@ -266,6 +266,7 @@ SOURCES = [
     "cafe\u0301 <b>l’homme</b> l'<i>ami</i> 😀<u>😀</u>",
     "<br>",
     "",
+    "H<sub>2</sub>O flow<b>s</b>, un<b></b>able, <b>1</b><sup>st</sup> l'<i>a</i>mi <u>re<i>do</i></u>",
     "<ſ>a</ſ> <İ>b</İ> <scripté>c</scripté>",
 ]
 REFUSED = ["<b>one", "one</b>", "<b><i>one</b></i>", "if a<b && c>d", "<b>" * 100 + "</b>" * 100, "a </b\n> <i>"]

@@ -49,6 +49,12 @@ def carried(marked, target, links):
         ("<b>red</b>", "हिन्दी", [0], "<b>हिन्दी</b>"),
         ("<b>red</b> x", "cafe\u0301 y", [0, 1], "<b>cafe\u0301</b> y"),
         ("<style>a > b {}</style>one", "un", [0], "<style>a > b {}</style>un"),
+        # Around a part of a word: around the word that comes from it, if that is free.
+        ("H<sub>2</sub>O flows", "H2O coule", [0, 1], "<sub>H2O</sub> coule"),
+        ("the car<b>s</b> go", "les voitures vont", [0, 1, 2], "les <b>voitures</b> vont"),
+        ("un<b>believ</b>able x", "x incroyable", [1, 0], "x <b>incroyable</b>"),
+        ("<b>1</b><sup>st</sup> man", "le 1er homme", [None, 0, 1], "le <b>1er</b> <sup></sup>homme"),
+        ("un<b></b>able x", "incapable x", [0, 1], "incapable <b></b>x"),
     ],
 )
 def test_tags_go_where_their_words_went(marked, target, links, wanted):

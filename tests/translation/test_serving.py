@@ -24,6 +24,7 @@ from dikkat.stopping import look
 from dikkat.translation import InputError, Search, Translator
 from dikkat.translation.decoding.steering import Steering, steps
 from dikkat.translation.text.tokenizer import END, UNKNOWN
+from translation.conftest import untrained
 
 SENTENCES = ["Where is the man?", "", "She sees Marie.", "I lost."]
 
@@ -85,6 +86,13 @@ def test_tags_go_over_and_those_that_do_not_nest_are_one_requests_own_error(clie
     refused = client.post("/api/translate", json={"text": "<b>Go.", "markup": "html"})
     assert refused.status_code == 422
     assert "got <b>, which is not closed" in refused.text
+
+
+def test_tags_for_a_model_without_attention_are_one_requests_own_error(translator):
+    with opened(untrained(translator, score="none")) as client:
+        refused = client.post("/api/batch", json={"texts": ["Go.", "<b>Go</b>."], "markup": "html"})
+        assert "text: got tags, and a model without attention" in told(refused, 422)
+        assert client.post("/api/batch", json={"texts": ["Go."], "markup": "html"}).status_code == 200
 
 
 def test_a_stream_has_an_event_a_step_and_then_the_whole(client, translator):

@@ -44,7 +44,6 @@ from dikkat.stopping import StoppedError, stopping
 from dikkat.translation import Translation, Translator
 from dikkat.translation.decoding.steering import Steering, Step, steps, translation
 from dikkat.translation.decoding.translator import check_sentence
-from dikkat.translation.text.markup import parse
 from dikkat.translation.text.tokenizer import END
 
 T = TypeVar("T")
@@ -187,7 +186,7 @@ class Served:
             raise InputError(f"beam: got {body.beam}; expected at most {self._limits.beam}")
         if body.markup:
             for text in texts:  # here, since an error within a batch would be everybody's
-                parse(text, "text")
+                translator.marked(text, "text")
         return await _while_there(request, self._queue.translate(translator, body.search(), texts, body.markup))
 
     async def steer(self, body: SteerRequest, request: Request) -> Response:

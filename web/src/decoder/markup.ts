@@ -113,8 +113,11 @@ export function carry(root: Tagged, target: string, weights: readonly (readonly 
 /** The target units of each element in another, none of which overlap; an empty run for a tag without a text. */
 function places(element: Tagged, weights: readonly (readonly number[])[], source: Units, units: Units, within: Span): Span[] {
   const rows = weights.slice(...within);
-  const covered = element.inside.map(({ first, last }) =>
+  const begun = element.inside.map(({ first, last }) =>
     source.spans.flatMap(([start], index) => (first <= start && start < last ? [index] : [])));
+  // A part of a word stands for the word.
+  const covered = element.inside.map(({ first, last }, k) => begun[k]!.length ? begun[k]! :
+    source.spans.flatMap(([start, end], index) => (start < first && first < last && last <= end ? [index] : [])));
   const gains = covered.map((chosen) => {
     const onlyWords = chosen.every((index) => source.isWord[index]); // a full stop comes with a full stop
     return rows.map((row, k) =>
@@ -129,7 +132,7 @@ function places(element: Tagged, weights: readonly (readonly number[])[], source
       if (found[index]) continue;
       const runs = free.map(([first, last]) => bestRun(gains[index]!, within[0], first, last));
       const best = runs.reduce<Run | null>((one, other) => (one && one.total > other.total ? one : other), null);
-      if (!best || (certain && best.total <= 0)) continue;
+      if (!best || (best.total <= 0 && (certain || !begun[index]!.length))) continue;
       const { first, last } = best;
       found[index] = [first, last];
       free = free

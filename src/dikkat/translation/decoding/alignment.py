@@ -63,12 +63,14 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     each = torch.arange(count, device=device).repeat_interleave(positions)
     values = memory.value.reshape(count * positions, 1, -1)
     alone = model.decoder.prepare(values[..., : model.decoder.key_size], values=values)
+    inside = (torch.arange(positions, device=device) < batch.source_lengths.unsqueeze(1)).to(memory.value.dtype)
     rows = []
     for previous, token in zip(batch.target[:, :-2].unbind(1), batch.target[:, 1:-1].unbind(1), strict=True):
         stopping.look()
         features, _, _ = model.step_features(previous[each], alone, model.select(state, each))
         gains = model.scores(features).log_softmax(1).gather(1, token[each].unsqueeze(1)).view(count, positions)
         _, weights, state = model.step_features(previous, memory, state)
+        weights = weights.where(weights.any(1, keepdim=True), inside)  # a kernel may have had no position in reach
         rows.append((weights.log() / 2 + gains).softmax(1))
     found = torch.stack(rows, 1).cpu()
     return [found[index, : len(target), : len(source)] for index, (source, target) in enumerate(pairs)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Markup = Literal["html"]
 Kind = TypeVar("Kind")
-_Marked = tuple[str, str, Element]
+Marked = tuple[str, str, Element]
 
 _WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
 _ALONE = 16  # sentences, each of whose positions is tried alone: memory, again
@@ -47,8 +47,9 @@ class Translation:
         target: Its translation as a person would write it; empty for an empty sentence.
         source_tokens: The S pieces that the model read.
         target_tokens: The T pieces that it wrote.
-        weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1. A model without
-            attention looked nowhere: all are alike.
+        weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1, or to 0 where a
+            kernel that ends, such as boxcar, had nothing in reach. A model without attention looked nowhere: all are
+            alike.
         score: log-probability of the translation, natural logarithm; 0 for an empty sentence.
         finished: Whether the model ended the sentence itself. If not, it was cut at a length that no sensible
             translation reaches.
@@ -188,8 +189,26 @@ class BaseTranslator:
         if markup is None:
             plain = _windows(lines, size, check_sentence)
             return (group for window in plain for group in self._window(window, batch_size, search))
-        marked = _windows(lines, size, _check_marked)
+        marked = _windows(lines, size, self.marked)
         return (group for window in marked for group in self._marked_window(window, batch_size, search))
+
+    def marked(self, sentence: str, name: str) -> Marked:
+        """A sentence in HTML, its text and its tags.
+
+        Args:
+            sentence: The sentence.
+            name: Of it, for messages.
+
+        Raises:
+            InputError: Tags that do not nest, or tags and a model without attention.
+        """
+        text, root = parse(check_sentence(sentence, name), name)
+        if root.inside and not self.attends:
+            raise InputError(
+                f"{name}: got tags, and a model without attention, by which nobody can say where a word comes from; "
+                "expected a text without tags"
+            )
+        return sentence, text, root
 
     def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
         """The log-probabilities of given translations.
@@ -314,7 +333,7 @@ class BaseTranslator:
                     found[index] += of_units(weights, shares[0][index], shares[1][index]) / len(models)
         return found
 
-    def _marked_window(self, window: Sequence[_Marked], batch_size: int, search: Search) -> list[list[Translation]]:
+    def _marked_window(self, window: Sequence[Marked], batch_size: int, search: Search) -> list[list[Translation]]:
         found = self._window([text for _, text, _ in window], batch_size, search)
         tagged = [group for (_, _, root), group in zip(window, found, strict=True) if root.inside]
         pairs = [(each.source, each.target) for group in tagged for each in group]
@@ -689,11 +708,6 @@ def check_sentence(sentence: str, name: str) -> str:
     if len(sentence) > MAX_CHARACTERS:
         raise InputError(f"{name}: got {len(sentence):,} characters; expected at most {MAX_CHARACTERS:,}. Split it")
     return sentence
-
-
-def _check_marked(sentence: str, name: str) -> _Marked:
-    """A sentence in HTML, its text and its tags."""
-    return sentence, *parse(check_sentence(sentence, name), name)
 
 
 def _check_pair(pair: tuple[str, str], index: int) -> tuple[str, str]:

@@ -156,9 +156,14 @@ def _filled(
 
 def _places(element: Element, weights: Tensor, source: Units, units: Units, within: Span) -> list[Span]:
     """The target units of each element in another, none of which overlap; an empty run for a tag without a text."""
-    covered = [
+    begun = [
         [index for index, (start, _) in enumerate(source.spans) if each.first <= start < each.last]
         for each in element.inside
+    ]
+    # A part of a word stands for the word.
+    covered = [
+        own or [index for index, (start, end) in enumerate(source.spans) if start < each.first < each.last <= end]
+        for own, each in zip(begun, element.inside, strict=True)
     ]
     gains = []
     for chosen in covered:
@@ -175,7 +180,7 @@ def _places(element: Element, weights: Tensor, source: Units, units: Units, with
                 continue
             runs = [_best_run(gains[index], first - within[0], last - within[0]) for first, last in free]
             total, first, last = max(runs, default=(-1.0, 0, 0))
-            if first < last and (total > 0 or not certain):
+            if first < last and (total > 0 or (begun[index] and not certain)):
                 places[index] = run = (first + within[0], last + within[0])
                 free = [
                     part

@@ -13,8 +13,6 @@ from dikkat.translation import (
     TsvCorpus,
     as_corpus,
     hold_out,
-    read_aligned,
-    read_tsv,
 )
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 
@@ -26,17 +24,17 @@ def written(path, content):
 
 def test_tsv_takes_two_columns_and_ignores_the_others(tmp_path):
     path = written(tmp_path / "pairs.tsv", "Go.\tVa !\tCC-BY\tmore\r\n\n I lost. \tJ'ai perdu.\n")
-    assert read_tsv(path) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+    assert list(TsvCorpus(path)) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
 
 
 def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_no_letter(tmp_path):
     path = written(tmp_path / "pairs.tsv", "\ufeffa\u2028b\x85c\tx\u2029y\n")
-    assert read_tsv(path) == [("a\u2028b\x85c", "x\u2029y")]
+    assert list(TsvCorpus(path)) == [("a\u2028b\x85c", "x\u2029y")]
 
 
 def test_a_byte_order_mark_between_joined_files_is_no_letter(tmp_path):
     path = written(tmp_path / "pairs.tsv", "\ufeffa\tx\n\ufeffb\t\ufeffy\n")
-    assert read_tsv(path) == [("a", "x"), ("b", "y")]
+    assert list(TsvCorpus(path)) == [("a", "x"), ("b", "y")]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -45,7 +43,7 @@ def test_aligned_files_plain_and_compressed(tmp_path, compressed):
     ending = ".gz" if compressed else ""
     source = written(tmp_path / f"a.en{ending}", pack(b"Go.\nI lost.\n"))
     target = written(tmp_path / f"a.fr{ending}", pack(b"Va !\nJ'ai perdu."))
-    assert read_aligned(source, target) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+    assert list(AlignedCorpus(source, target)) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
 
 
 @pytest.mark.parametrize(
@@ -66,31 +64,31 @@ def test_aligned_files_plain_and_compressed(tmp_path, compressed):
 )
 def test_bad_tsv_names_the_file_and_the_line(tmp_path, content, message):
     with pytest.raises(CorpusError, match=message):
-        read_tsv(written(tmp_path / "pairs.tsv", content))
+        list(TsvCorpus(written(tmp_path / "pairs.tsv", content)))
 
 
 def test_the_longest_allowed_line_is_allowed(tmp_path):
     half = "é" * (MAX_CHARACTERS // 2)
-    assert read_tsv(written(tmp_path / "pairs.tsv", f"{half}\t{half[1:]}\n")) == [(half, half[1:])]
+    assert list(TsvCorpus(written(tmp_path / "pairs.tsv", f"{half}\t{half[1:]}\n"))) == [(half, half[1:])]
     with pytest.raises(CorpusError, match="line 1: got more than"):
-        read_tsv(written(tmp_path / "pairs.tsv", f"{half}\t{half}\n"))
+        list(TsvCorpus(written(tmp_path / "pairs.tsv", f"{half}\t{half}\n")))
 
 
 def test_unequal_files_say_how_many_lines_each_has(tmp_path):
     source, target = written(tmp_path / "a.en", "a\nb\nc\n"), written(tmp_path / "a.fr", "x\ny\n")
     with pytest.raises(CorpusError, match=r"a\.en has 3 lines and .*a\.fr has 2"):
-        read_aligned(source, target)
+        list(AlignedCorpus(source, target))
     written(target, "x\n" * 7)
     with pytest.raises(CorpusError, match=r"a\.en has 3 lines and .*a\.fr has 7"):
-        read_aligned(source, target)
+        list(AlignedCorpus(source, target))
     with pytest.raises(CorpusError, match=r"a\.fr has 7 lines and .*a\.en has 3"):
-        read_aligned(target, source)
+        list(AlignedCorpus(target, source))
 
 
 def test_an_empty_line_of_aligned_files_is_named(tmp_path):
     source, target = written(tmp_path / "a.en", "a\nb\n"), written(tmp_path / "a.fr", "x\n\n")
     with pytest.raises(CorpusError, match="line 2: the target sentence is empty"):
-        read_aligned(source, target)
+        list(AlignedCorpus(source, target))
 
 
 @pytest.mark.parametrize("damage", ["cut", "rotten"])
@@ -103,14 +101,14 @@ def test_a_damaged_gz_is_named(tmp_path, damage):
         packed[len(packed) // 2 : len(packed) // 2 + 8] = b"\xff" * 8
     source, target = written(tmp_path / "a.en.gz", bytes(packed)), written(tmp_path / "a.fr", lines)
     with pytest.raises(CorpusError, match=r"a\.en\.gz, line \d+: the \.gz file is truncated or damaged"):
-        read_aligned(source, target)
+        list(AlignedCorpus(source, target))
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
-        read_tsv(tmp_path / "none.tsv")
+        list(TsvCorpus(tmp_path / "none.tsv"))
     with pytest.raises(CorpusError, match="a folder"):
-        read_tsv(tmp_path)
+        list(TsvCorpus(tmp_path))
 
 
 words = st.text("abC ", min_size=1, max_size=4).filter(str.strip)

@@ -2,7 +2,7 @@ import warnings
 
 import pytest
 
-from dikkat.translation import phrasebook
+from dikkat.translation import TsvCorpus, hold_out, phrasebook, without_leaks
 from dikkat.translation.data.doubts import doubts
 from dikkat.translation.training.train import train
 from translation.test_training import shorter
@@ -70,3 +70,14 @@ def test_training_says_its_doubts_and_learns_all_the_same():
         "exchanged?",
     ]
     assert result.pairs == 60
+
+
+def test_the_numbers_are_those_of_the_file_whatever_is_held_out(tmp_path):
+    pairs = placed([(str(number), f"{number} x") for number in range(1200)], ("Save", "Save"), *range(3, 1200, 60))
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    training, validation = hold_out(TsvCorpus(file), 0.4)
+    with warnings.catch_warnings(record=True, action="always") as said:
+        train(shorter(epochs=1, hidden_size=8), without_leaks(training, [("7", "7 x")]), validation, progress=False)
+    first = f"{file}: 20 of 1,200 pairs (4, 64, 124, 184, 244 …; the first is 'Save'): both sides are the same"
+    assert first in [str(each.message) for each in said]

@@ -14,8 +14,6 @@ with needing("translation"):
         PairCorpus,
         TsvCorpus,
         as_corpus,
-        read_aligned,
-        read_tsv,
     )
     from dikkat.translation.data.named_corpora import NamedCorpus, named
     from dikkat.translation.data.source import Source
@@ -109,9 +107,7 @@ __all__ = [
     "hold_out",
     "linear_cross_entropy",
     "named",
-    "read_aligned",
     "read_links",
-    "read_tsv",
     "settings_for",
     "significance",
     "split",

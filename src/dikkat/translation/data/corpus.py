@@ -48,6 +48,11 @@ class Corpus(ABC):
         """A text that identifies this corpus, and changes when it does; None: only its pairs can be compared."""
         return None
 
+    @property
+    def whole(self) -> "Corpus":
+        """The corpus that this is a part of, whose pairs are the lines of a file; or itself."""
+        return self
+
 
 class PairCorpus(Corpus):
     """Pairs in memory as a corpus.
@@ -125,7 +130,7 @@ class TsvCorpus(Corpus):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "pairs.tsv")
         ...     _ = path.write_text("Go.\tVa !\tCC-BY\nI lost.\tJ'ai perdu.\n", encoding="utf-8")
-        ...     list(TsvCorpus(path)) == read_tsv(path) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+        ...     list(TsvCorpus(path)) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
         True
     """
 
@@ -317,16 +322,6 @@ def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
             yield from _columns(value, f"{within}{name}.")
         else:
             yield f"{within}{name}"
-
-
-def read_tsv(path: str | Path) -> list[Pair]:
-    """All pairs of a `TsvCorpus` at once, which says what the file must be and what is raised."""
-    return list(TsvCorpus(path))
-
-
-def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
-    """All pairs of an `AlignedCorpus` at once, which says what the files must be and what is raised."""
-    return list(AlignedCorpus(source, target))
 
 
 def _rereadable(path: str | Path) -> Path:

@@ -15,7 +15,7 @@ _LOOKED = 20_000  # pairs whose words are looked at, about
 
 
 def doubts(pairs: Sequence[Pair], interval: int, validation: Iterable[Pair]) -> Iterator[str]:
-    """Warnings about pairs that look wrong: those to learn from, of which one in `interval` is here, and validation."""
+    """Warnings about pairs that look wrong: those of a corpus, of which one in `interval` is here, and validation."""
     if len(pairs) < _ENOUGH:
         return
     equal = [row for row, (source, target) in enumerate(pairs) if source == target]

@@ -154,6 +154,10 @@ class _Part(Corpus):
         whole = self._corpus.fingerprint()
         return whole and f"part {self._name} of {whole}"
 
+    @property
+    def whole(self) -> Corpus:
+        return self._corpus.whole
+
 
 class _WithoutLeaks(Corpus):
     def __init__(self, training: Corpus, held_out: Corpus) -> None:
@@ -185,6 +189,10 @@ class _WithoutLeaks(Corpus):
         whole = self._corpus.fingerprint()
         keys = hashlib.sha256("\n".join(sorted(self._keys)).encode()).hexdigest()
         return whole and f"without {keys} of {whole}"
+
+    @property
+    def whole(self) -> Corpus:
+        return self._corpus.whole
 
 
 def _check_shares(*shares: float) -> None:

@@ -166,8 +166,10 @@ def _loop(
     else:
         say(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
-        for doubt in doubts(sample, interval, validation or []):
-            warnings.warn(f"{training}: {doubt}", UserWarning, stacklevel=4)
+        whole = training.whole  # whose numbers are those of lines, and in which validation is looked at too
+        looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
+        for doubt in doubts(*looked, validation or []):
+            warnings.warn(f"{whole}: {doubt}", UserWarning, stacklevel=4)
         source, target = _tokenizers(settings, sample)
         pairs = _InMemory(sample, training) if interval == 1 else training
     translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)

@@ -45,7 +45,7 @@ from dikkat.translation.training import train as trainings
 from dikkat.translation.training.results import Training
 from dikkat.translation.training.state import Epoch, Validation
 from dikkat.translation.training.train import train as train_translator
-from translation.conftest import PAIRS, TINY, tell_bfloat16
+from translation.conftest import PAIRS, TINY, tell_bfloat16, untrained
 
 
 @pytest.fixture(scope="module")
@@ -447,10 +447,7 @@ def test_what_evaluate_takes_is_checked_before_the_work(run, model, pairs, tmp_p
         links.write_text(text)
         refused(run("evaluate", model, "--corpus", pairs, "--links", links), message)
     refused(run("evaluate", model, "--corpus", pairs, "--links", tmp_path / "none"), "none")
-    known = Translator.load(model)
-    settings = dataclasses.replace(known.settings, score="none")
-    tokenizers = known.source_tokenizer, known.target_tokenizer
-    Translator(TranslationModel(settings, *map(len, tokenizers)), settings, *tokenizers).save(tmp_path / "blind")
+    untrained(Translator.load(model), score="none").save(tmp_path / "blind")
     links.write_text("0-0\n" * 8)
     for given in ([tmp_path / "blind"], [model, "--reverse", tmp_path / "blind"]):
         refused(run("evaluate", *given, "--corpus", pairs, "--links", links), "blind has none")
@@ -524,6 +521,18 @@ def test_a_report_has_the_faults_of_each_sentence_and_a_page_of_the_worst(run, m
     assert re.search(r"^never +1 ", shown, re.MULTILINE)
     assert re.search(r"^not copied +\d", shown, re.MULTILINE)
     refused(run("evaluate", model, "--corpus", pairs, "--training", pairs), "--training is given without --report")
+
+
+@pytest.mark.parametrize("score", ["additive", "none"])
+def test_a_report_leaves_out_what_nobody_can_know(run, model, pairs, tmp_path, score):
+    other = tmp_path / "other"
+    untrained(Translator.load(model), score=score).save(other)
+    for more, unseen in (([], []), (["--training", pairs], ["unseen"])):
+        _, out, _ = run("evaluate", other, "--corpus", pairs, "--report", tmp_path / "r", *more, "--json")
+        faults = [*unseen, "not_copied", "repeated", *(["dropped"] if score == "additive" else [])]
+        assert list(json.loads(out)["faults"]) == faults
+        stored = json.loads((tmp_path / "r" / "report.json").read_text(encoding="utf-8"))
+        assert list(stored["sentences"][0]) == ["source", "target", "reference", "chrf", *faults]
 
 
 def test_files_of_translations_are_scored_without_a_model(run, tmp_path):

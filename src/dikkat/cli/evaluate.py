@@ -246,17 +246,17 @@ def _write_report(
         judge(each, reference, counts, *sums)
         for each, (_, reference), *sums in zip(translations, pairs, translated, expected, strict=True)
     ]
-    results: dict[str, Any] = {
-        "faults": {
-            name: sum(map(len, (getattr(each, name) for each in judged)))
-            for name in ("unseen", "not_copied", "repeated", "dropped")
-        }
-    }
+    faults = ["not_copied", "repeated"]
+    if counts is not None:
+        faults.insert(0, "unseen")
+    if translator.attends:
+        faults.append("dropped")
+    results: dict[str, Any] = {"faults": {name: sum(len(getattr(each, name)) for each in judged) for name in faults}}
     if counts is not None:
         sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
         by_rarity = evaluate_by_rarity(sources, [each.target for each in translations], references, counts)
         results["by_rarity"] = [asdict(each) for each in by_rarity]
-    fields = "source", "target", "reference", "chrf", "unseen", "not_copied", "repeated", "dropped"
+    fields = "source", "target", "reference", "chrf", *faults
     sentences = [{name: getattr(each, name) for name in fields} for each in judged]
     text = json.dumps({**results, "sentences": sentences}, ensure_ascii=False, indent=1)
     write_whole(folder / "report.json", text)

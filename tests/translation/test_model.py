@@ -239,7 +239,7 @@ def test_features_are_dropped_of_the_embeddings_the_memory_and_the_readout():
     assert make(dropout=p, num_layers=1).decoder.dropout == 0
 
 
-@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "word_dropout"])
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
 def test_every_dropout_acts_in_training_alone(name):
     model, batch = make(**{name: 0.5}), collate(PAIRS)
     wanted = make().loss(batch)
@@ -249,19 +249,6 @@ def test_every_dropout_acts_in_training_alone(name):
     assert len({*losses.values(), wanted.item()}) == 4
     torch.manual_seed(1)
     assert model.loss(batch).item() == losses[1]
-
-
-def test_words_are_dropped_as_a_whole():
-    model, batch = make(word_dropout=0.4).train(), collate([(list(range(4, 11)) * 3, list(range(4, 13)) * 3)] * 5)
-    read = []
-    for network in (model.encoder, model.decoder):
-        network.register_forward_pre_hook(lambda _, args: read.append(args[0]))
-    model.loss(batch)
-    tables = (model.source_embedding, batch.source), (model.target_embedding, batch.target[:, :-1])
-    for found, (table, numbers) in zip(read, tables, strict=True):
-        kept = found.ne(0).any(-1)
-        assert 0.4 < kept.double().mean() < 0.8
-        torch.testing.assert_close(found[kept], (table(numbers) * 6**0.5 / 0.6)[kept])
 
 
 @pytest.mark.parametrize("changes", [{}, {"cell": "lstm"}])
@@ -281,7 +268,7 @@ def test_any_rows_can_be_selected(changes, score):
 
 @pytest.mark.parametrize("changes", [
     {}, {"cell": "lstm", "attention_dropout": 0.1}, {"score": "none"},
-    {"cell": "lstm", "num_layers": 2, "tied_embeddings": "none", "word_dropout": 0.1},
+    {"cell": "lstm", "num_layers": 2, "tied_embeddings": "none", "attention_dropout": 0.1},
 ])  # fmt: skip
 def test_every_kind_of_model_learns(changes):
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ from dikkat.translation import CorpusError, InputError, Settings, SettingsError
 from dikkat.translation.data.source import Source
 from dikkat.translation.formats import recipe as recipes
 from dikkat.translation.formats.recipe import Recipe, built_in, read_value
+from dikkat.translation.training.suited import _CHOSEN
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 
@@ -41,6 +42,8 @@ def test_every_setting_is_in_own_corpus_with_its_default_and_its_meaning(written
     found = options_of(own)
     assert list(found) == ["corpus", "validation", "test", *Settings.options()]
     assert Recipe.load(own).values == {}
+    _, _, follow = own.read_text(encoding="utf-8").partition("which follow from the corpus (the command says how): ")
+    assert set(re.findall(r"\w+", follow.partition(".\n")[0])) == _CHOSEN
     chosen = re.sub(r"^#(?=\w+ =)", "", own.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert Recipe.load(written(chosen)).values.keys() == Settings.options().keys()
     assert Recipe.load(written(chosen)).settings == Settings()

@@ -72,7 +72,7 @@ def test_the_minutes_are_of_the_precision_that_is_taken(monkeypatch):
 
 def test_settings_follow_from_what_is_given_too():
     assert suited(corpus(3_000), {"dropout": 0.0}).r_drop == 0
-    assert suited(corpus(3_000), {"dropout": 0.0, "word_dropout": 0.1}).r_drop == 2
+    assert suited(corpus(3_000), {"dropout": 0.0, "attention_dropout": 0.1}).r_drop == 2
     sizes = [
         suited(corpus(pairs), {"tokenizer": kind}).vocabulary_size
         for pairs in (3_000, 20_000)

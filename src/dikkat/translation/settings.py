@@ -52,7 +52,6 @@ _HELP = {
         "dropout": "Share of the features of embeddings, encoder outputs, the last layer and between layers that is "
         "switched off at random while it learns. Larger: less is learnt by heart; for a small corpus.",
         "attention_dropout": "Share of the attention weights that is switched off at random while it learns.",
-        "word_dropout": "Share of the words whose vectors are switched off as a whole at random while it learns.",
         "label_smoothing": "Share of the certainty taken from the right word and given to all. Larger: a less certain "
         "model, often a slightly better one; 0.1 is usual.",
         "r_drop": "How strongly the model is pushed to answer the same whichever features are switched off. Helps on "
@@ -142,7 +141,6 @@ class Settings:
 
     dropout: Share = 0.2
     attention_dropout: Share = 0.0
-    word_dropout: Share = 0.0
     label_smoothing: Share = 0.0
     r_drop: Annotated[float, Range(0, 1_000)] = 0.0
     learning_rate: Annotated[float, Range(0, 10, open_below=True)] = 2e-3
@@ -178,7 +176,7 @@ class Settings:
                 f"attention_dropout is {self.attention_dropout} and score is 'none': without attention there is "
                 "nothing that it could act on"
             )
-        if self.r_drop and not (self.dropout or self.attention_dropout or self.word_dropout):
+        if self.r_drop and not (self.dropout or self.attention_dropout):
             raise SettingsError(
                 f"r_drop is {self.r_drop:g}, and nothing is dropped, so that both passes are the same: give a dropout"
             )

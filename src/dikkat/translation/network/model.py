@@ -94,9 +94,7 @@ class TranslationModel(nn.Module):
     the context of every step. Cho and others, "Learning phrase representations using RNN encoder–decoder" (2014).
 
     In training, features of the embeddings, of the memory, between layers and of the readout are dropped (`dropout`),
-    attention weights (`attention_dropout`), and the whole vector of a token of the source or of a previous token
-    (`word_dropout`; Gal, Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks",
-    2016, section 4.2, drawn for each position here). What is kept is scaled, so that its mean stays.
+    and attention weights (`attention_dropout`). What is kept is scaled, so that its mean stays.
 
     Args:
         settings: The sizes, the cell, the score and what there is beside.
@@ -159,7 +157,6 @@ class TranslationModel(nn.Module):
             self.output_weight = nn.Parameter(torch.empty(target_size, embedding))
         self.output_bias = nn.Parameter(torch.zeros(target_size))
         self.dropout = nn.Dropout(settings.dropout)
-        self.word_dropout = settings.word_dropout
         tables = [self._source_table().weight, self.target_embedding.weight, self._output_weight()]
         for table in {id(table): table for table in tables}.values():
             # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
@@ -343,8 +340,6 @@ class TranslationModel(nn.Module):
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
         """Embeddings with features of variance 1 at the start of training."""
         embedded: Tensor = self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
-        if self.training and self.word_dropout:
-            embedded = embedded * F.dropout(embedded.new_ones(*numbers.shape, 1), self.word_dropout)
         return embedded
 
     def _readout(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:

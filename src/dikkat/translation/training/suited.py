@@ -138,7 +138,7 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
     values |= given
     if values.get("tokenizer") == "bpe":
         values.setdefault("vocabulary_size", _PARTS[many])
-    if not any(values.get(name) for name in ("dropout", "word_dropout", "attention_dropout")):
+    if not any(values.get(name) for name in ("dropout", "attention_dropout")):
         values["r_drop"] = given.get("r_drop", 0.0)  # both passes would be the same
     values.setdefault("epochs", _epochs(sample, Settings.from_dict(values)))
     if "average" in values and not given.keys() & {"average", "validation_steps"}:

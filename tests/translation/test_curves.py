@@ -6,7 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 from sacrebleu.metrics.bleu import BLEU
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer import event_file_writer
+from tensorboard.summary.writer.event_file_writer import AtomicCounter, EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from command import run_before
@@ -64,6 +65,8 @@ def test_who_goes_on_goes_on_with_the_curve(tmp_path, monkeypatch):
         if loop.state.step == 34:
             raise SystemExit
 
+    # Files of one second are read by the names' last part, as text: a 10th would come before a 9th.
+    monkeypatch.setattr(event_file_writer, "_global_uid", AtomicCounter(1))
     with monkeypatch.context() as patch:
         run_before(patch, Loop, "_take_step", stopping)
         with pytest.raises(SystemExit):

@@ -13,8 +13,8 @@ export interface Units {
 const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 const UNIT = new RegExp(`[${LETTER}]+['’]?|[^${LETTER}${SPACE}]`, "gu");
 
-/** Positions tried alone between two yields. */
-const TOGETHER = 16;
+/** Places of a step that are tried. */
+const TRIED = 4;
 
 /** The units of a text: `l'homme.` has `l'`, `homme` and a full stop. */
 export function unitsOf(text: string): Units {
@@ -27,7 +27,8 @@ export function unitsOf(text: string): Units {
 
 /**
  * Where each token of a translation comes from: a row for each, by the root of its weights and by its probability if
- * the step had seen one position alone. Shankar and Sarawagi (2019), section 3. Yields between parts of a step.
+ * the step had seen one position alone, of the places with the largest weights. Shankar and Sarawagi (2019), section 3.
+ * Yields between steps.
  */
 export function* posteriors(network: Network, target: readonly number[], { memory, state: first }: Read): Generator<void, Float64Array[]> {
   const places = [...Array(memory.size).keys()];
@@ -35,14 +36,13 @@ export function* posteriors(network: Network, target: readonly number[], { memor
   let state: State = first;
   for (const [index, token] of target.entries()) {
     const last = target[index - 1] ?? BEGIN;
-    const gains: number[] = [];
-    for (let from = 0; from < places.length; from += TOGETHER) {
-      const alone = network.alone(last, memory, state, places.slice(from, from + TOGETHER));
-      for (const scores of network.tokenScores(alone)) gains.push(gainOf(network, scores, token));
-      yield;
-    }
     const [step] = network.steps([last], memory, [state]);
-    rows.push(softmax(gains.map((gain, place) => Math.log(step!.weights[place]!) / 2 + gain)));
+    const root = (place: number) => Math.log(step!.weights[place]!) / 2;
+    const most = [...places].sort((one, other) => root(other) - root(one)).slice(0, TRIED);
+    const scores = network.tokenScores(network.alone(last, memory, state, most));
+    const chances = softmax(most.map((place, index) => root(place) + gainOf(network, scores[index]!, token)));
+    rows.push(Float64Array.from(places, (place) => chances[most.indexOf(place)] ?? 0));
+    yield;
     state = step!.state;
   }
   return rows;

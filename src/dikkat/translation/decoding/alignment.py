@@ -15,6 +15,7 @@ from dikkat.translation.errors import CorpusError
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.text.units import Units
 
+_TRIED = 4  # positions of a step: of the phrasebook's links 1.7 % were wrong by four, 2.3 % by all
 Link = tuple[int, int]
 """Numbers, from 0, of a source word and of a target word."""
 
@@ -37,10 +38,11 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
 
     $$ w_{tj} \propto \sqrt{\alpha_{tj}} \; p(y_t \mid y_{<t}, x, c_t = h_j) $$
 
-    of the attention α of step t and the token's probability if the step had seen position j alone. Attention at step t
-    is computed before the token before it has been read, and before the token itself is known: only the second factor
-    takes the token into account. After Shankar and Sarawagi, "Posterior attention models for sequence to sequence
-    learning" (2019), section 3; the root, with which attention counts half, was chosen here.
+    of the attention α of step t and the token's probability if the step had seen position j alone, at the four
+    positions with the largest α, and 0 elsewhere. Attention at step t is computed before the token before it has been
+    read, and before the token itself is known: only the second factor takes the token into account. Where a kernel has
+    no position in reach, all count the same. After Shankar and Sarawagi, "Posterior attention models for sequence to
+    sequence learning" (2019), section 3; the root, with which attention counts half, and the four were chosen here.
 
     Args:
         model: With attention.
@@ -60,20 +62,24 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     batch = collate(pairs).to(device)
     memory, state = model.encode(batch.source, batch.source_lengths)
     count, positions = batch.source.shape
-    each = torch.arange(count, device=device).repeat_interleave(positions)
     values = memory.value.reshape(count * positions, 1, -1)
     alone = model.decoder.prepare(values[..., : model.decoder.key_size], values=values)
+    tried = min(_TRIED, positions)
+    each = torch.arange(count, device=device).repeat_interleave(tried)
     inside = (torch.arange(positions, device=device) < batch.source_lengths.unsqueeze(1)).to(memory.value.dtype)
     rows = []
     for previous, token in zip(batch.target[:, :-2].unbind(1), batch.target[:, 1:-1].unbind(1), strict=True):
         stopping.look()
-        features, _, _ = model.step_features(previous[each], alone, model.select(state, each))
-        gains = model.scores(features).log_softmax(1).gather(1, token[each].unsqueeze(1)).view(count, positions)
-        _, weights, state = model.step_features(previous, memory, state)
-        weights = weights.where(weights.any(1, keepdim=True), inside)  # a kernel may have had no position in reach
-        rows.append((weights.log() / 2 + gains).softmax(1))
-    found = torch.stack(rows, 1).cpu()
-    return [found[index, : len(target), : len(source)] for index, (source, target) in enumerate(pairs)]
+        _, weights, after = model.step_features(previous, memory, state)
+        most, places = weights.topk(tried, 1)
+        here = alone.select(each * positions + places.flatten())
+        features, _, _ = model.step_features(previous[each], here, model.select(state, each))
+        gains = model.scores(features).log_softmax(1).gather(1, token[each].unsqueeze(1)).view(count, tried)
+        found = torch.zeros_like(weights).scatter(1, places, (most.log() / 2 + gains).softmax(1))
+        rows.append(found.where(weights.any(1, keepdim=True), inside / inside.sum(1, keepdim=True)))
+        state = after
+    stacked = torch.stack(rows, 1).cpu()
+    return [stacked[index, : len(target), : len(source)] for index, (source, target) in enumerate(pairs)]
 
 
 def of_units(weights: Tensor, source: Tensor, target: Tensor) -> Tensor:

@@ -34,7 +34,6 @@ Kind = TypeVar("Kind")
 Marked = tuple[str, str, Element]
 
 _WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
-_ALONE = 16  # sentences, each of whose positions is tried alone: memory, again
 _LENGTH = 100  # source tokens: sentences that are longer come fewer at once, so that memory stays bounded
 
 
@@ -326,7 +325,7 @@ class BaseTranslator:
         ]
         found = [torch.zeros(len(target), len(source), device="cpu") for source, target in zip(*shares, strict=True)]
         lengths = [max(map(len, pair)) if all(pair) else 0 for pair in zip(*numbers, strict=True)]
-        for batch in _batches(lengths, min(batch_size, _ALONE)):
+        for batch in _batches(lengths, batch_size):
             tokens = [(numbers[0][index], numbers[1][index]) for index in batch]
             for model in models:
                 for index, weights in zip(batch, posteriors(model, tokens), strict=True):

@@ -266,7 +266,7 @@ class BaseTranslator:
         Args:
             pairs: Sentences and their translations, a word in each at least.
             reverse: A translator of the other direction, whose probabilities are multiplied with these: better links.
-            batch_size: How many to go through at once, at most 16; of more than 100 tokens fewer.
+            batch_size: How many to go through at once; of more than 100 tokens fewer.
 
         Returns:
             Of each pair the links: numbers, from 0, of a source and a target word. White space separates words.

@@ -1,7 +1,9 @@
 """The names of the package, and those that strangers guess."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,12 @@ def test_the_rooms_are_there_without_an_import_of_their_own():
     code = "import dikkat; print(dikkat.attention.attend is dikkat.attend, dikkat.regression.NadarayaWatson.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True NadarayaWatson\n"
+
+
+def test_what_benchmarks_tools_and_examples_import_is_there():
+    root = Path(__file__).parents[1]
+    for path in [each for room in ("benchmarks", "tools", "examples") for each in (root / room).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dikkat":
+                for each in node.names:
+                    exec(f"from {node.module} import {each.name}", {})

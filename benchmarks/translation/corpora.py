@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from dikkat.translation import Tokenizer, phrasebook, read_aligned
+from dikkat.translation import AlignedCorpus, Tokenizer, phrasebook
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.data.store import TokenPair
 from dikkat.translation.network.model import Batch, pad
@@ -55,7 +55,7 @@ def book() -> Corpus:
 
 def real(folder: Path) -> Corpus:
     """Multi30k, English to French, in byte pairs."""
-    text = read_aligned(folder / "train.en.gz", folder / "train.fr.gz")
+    text = list(AlignedCorpus(folder / "train.en.gz", folder / "train.fr.gz"))
     return _corpus("real", text, held_out=256, kind="bpe", vocabulary=8000, steps=20, width=256, layers=1)
 
 

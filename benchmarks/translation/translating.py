@@ -26,7 +26,7 @@ from benchmarks.kit.turns import Task, measured, rates
 from benchmarks.translation import textbook
 from benchmarks.translation.corpora import Corpus, given
 from benchmarks.translation.networks import LOOP, OURS, OURS_INT8, like, our_name, translate, way
-from dikkat.translation import Search, Translator, evaluate, read_aligned
+from dikkat.translation import AlignedCorpus, Search, Translator, evaluate
 from dikkat.translation.network.model import pad
 
 Record = dict[str, Any]
@@ -100,7 +100,7 @@ def learned(corpus: Corpus, minutes: float) -> textbook.Loop:
 
 
 def quality(arguments: argparse.Namespace) -> list[Record]:
-    pairs = list(read_aligned(arguments.data / "val.en.gz", arguments.data / "val.fr.gz"))
+    pairs = list(AlignedCorpus(arguments.data / "val.en.gz", arguments.data / "val.fr.gz"))
     sources, targets = zip(*pairs, strict=True)
     translator = Translator.load(arguments.model)
     found = {}

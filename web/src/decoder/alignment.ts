@@ -15,6 +15,8 @@ const UNIT = new RegExp(`[${LETTER}]+['’]?|[^${LETTER}${SPACE}]`, "gu");
 
 /** Places of a step that are tried. */
 const TRIED = 4;
+/** The weight of attention itself. */
+const ATTENTION = 0.01;
 
 /** The units of a text: `l'homme.` has `l'`, `homme` and a full stop. */
 export function unitsOf(text: string): Units {
@@ -27,8 +29,8 @@ export function unitsOf(text: string): Units {
 
 /**
  * Where each token of a translation comes from: a row for each, by the root of its weights and by its probability if
- * the step had seen one position alone, of the places with the largest weights. Shankar and Sarawagi (2019), section 3.
- * Yields between steps.
+ * the step had seen one position alone, of the places with the largest weights; and a little by attention itself.
+ * Shankar and Sarawagi (2019), section 3. Yields between steps.
  */
 export function* posteriors(network: Network, target: readonly number[], { memory, state: first }: Read): Generator<void, Float64Array[]> {
   const places = [...Array(memory.size).keys()];
@@ -41,7 +43,8 @@ export function* posteriors(network: Network, target: readonly number[], { memor
     const most = [...places].sort((one, other) => root(other) - root(one)).slice(0, TRIED);
     const scores = network.tokenScores(network.alone(last, memory, state, most));
     const chances = softmax(most.map((place, index) => root(place) + gainOf(network, scores[index]!, token)));
-    rows.push(Float64Array.from(places, (place) => chances[most.indexOf(place)] ?? 0));
+    const chanceOf = (place: number) => chances[most.indexOf(place)] ?? 0;
+    rows.push(Float64Array.from(places, (place) => (1 - ATTENTION) * chanceOf(place) + ATTENTION * step!.weights[place]!));
     yield;
     state = step!.state;
   }

@@ -50,7 +50,7 @@ class Corpus(ABC):
 
     @property
     def whole(self) -> "Corpus":
-        """The corpus that this is a part of, whose pairs are the lines of a file; or itself."""
+        """The corpus that this is a part of, whose pairs have the numbers of those of its file; or itself."""
         return self
 
 

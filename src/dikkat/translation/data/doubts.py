@@ -8,55 +8,57 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import regex
 
 from dikkat.translation.data.corpus import Pair
-from dikkat.translation.text.units import UNIT
 
-_ENOUGH = 20  # pairs: of fewer nothing is said
-_LOOKED = 50_000  # pairs whose words are looked at, at most
-_WORDS = 30  # of each side of a pair that are looked at, at most
-_KNOWN = 8  # words of a pair that others have too: by fewer it is not judged
-# Of captions and help texts in three languages at most 0.8 % of the pairs are as strange, mistakes among them, and with
-# the translation of another sentence 81 to 92 % (docs/recipes.md).
-_STRANGE = -0.75
+_ENOUGH = 20  # pairs: of fewer nothing is said, nor of fewer whose words seem wrong
+_LOOKED = 20_000  # pairs whose words are looked at, at most
+_WORDS = 40  # of a side: where there are more, the pair is not judged by its words
+_JOINED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"  # no spaces: a character is a word
+_WORD = regex.compile(rf"(?V1)[{_JOINED}]|[\w--[{_JOINED}]]+['’]?|[^\w\s]")
+_SEEN = 3  # times that a word occurs, to be known
+_KNOWN = 8  # words of a pair, to be judged by them
+_STRANGE = -0.75  # docs/recipes.md has how many right and wrong pairs are below
 _ITERATIONS = 5
 _ANY = 0.1  # chance that a word has nothing to do with the other side
+_ONE_SIDED = 1.4  # times that a word is likelier on a side that is its own
+_SIDED = 4  # words on the wrong side, for one on its own
 
 _Numbers = npt.NDArray[np.int64]
+_Answers = npt.NDArray[np.bool_]
 
 
-def doubts(pairs: Sequence[Pair], interval: int, validation: Iterable[Pair]) -> Iterator[str]:
+def doubts(
+    name: str, pairs: Sequence[Pair], interval: int, held_out: str = "", validation: Iterable[Pair] = ()
+) -> Iterator[str]:
     """Warnings about pairs that look wrong: those of a corpus, of which one in `interval` is here, and validation."""
     if len(pairs) < _ENOUGH:
         return
     equal = [row for row, (source, target) in enumerate(pairs) if source == target]
-    if _many(equal, pairs):
-        yield f"{_rows(equal, pairs, interval)}: both sides are the same"
+    if len(equal) >= max(3, len(pairs) / 100):
+        yield f"{name}: {_rows(equal, pairs, interval)}: both sides are the same"
     ratios = np.array([math.log((len(target) or 1) / (len(source) or 1)) for source, target in pairs])
     away = abs(ratios - np.median(ratios))
     # Of captions and help texts in four languages at most 0.2 % are so far away, mistakes among them.
     if odd := np.flatnonzero(away > max(math.log(3), 5 * np.median(away))).tolist():
-        yield f"{_rows(odd, pairs, interval)}: one side is far longer than usual. Do they translate each other?"
+        yield f"{name}: {_rows(odd, pairs, interval)}: one side is far longer than usual. Do they translate each other?"
     step = -(-len(pairs) // _LOOKED)
     looked, interval = pairs[::step], interval * step
-    held_out = list(islice(validation, _LOOKED))
+    others = list(islice(validation, _LOOKED))
     numbers: dict[str, int] = {}
-    sources, targets = (_numbered((pair[side] for pair in [*looked, *held_out]), numbers) for side in (0, 1))
+    sources, targets = (_numbered((pair[side] for pair in [*looked, *others]), numbers) for side in (0, 1))
     exchanged = _exchanged(sources, targets, len(looked), len(numbers))
-    if _many(rows := np.flatnonzero(exchanged[: len(looked)]).tolist(), looked):
-        yield f"{_rows(rows, looked, interval)}: the two sides look exchanged"
-    if _many(rows := np.flatnonzero(exchanged[len(looked) :]).tolist(), held_out):
-        yield f"validation: {_rows(rows, held_out, 1)}: the two sides look exchanged"
     strange = _strange(sources[: len(looked)], targets[: len(looked)], len(numbers))
-    if _many(rows := np.flatnonzero(strange).tolist(), looked):
-        yield (
-            f"{_rows(rows, looked, interval)}: their words do not go together in other pairs. Do they translate "
-            "each other?"
-        )
-
-
-def _many(rows: Sequence[int], pairs: Sequence[Pair]) -> bool:
-    return len(rows) >= max(3, len(pairs) / 100)
+    turned = "the two sides look exchanged"
+    apart = "their words do not go together in other pairs. Do they translate each other?"
+    for of, part, every, wrong, share, what in (
+        (name, looked, interval, exchanged[: len(looked)], 0.01, turned),
+        (held_out, others, 1, exchanged[len(looked) :], 0.1, turned),
+        (name, looked, interval, strange, 0.01, apart),
+    ):
+        if wrong.sum() >= max(_ENOUGH, share * len(part)):
+            yield f"{of}: {_rows(np.flatnonzero(wrong).tolist(), part, every)}: {what}"
 
 
 def _rows(rows: Sequence[int], pairs: Sequence[Pair], interval: int) -> str:
@@ -65,34 +67,45 @@ def _rows(rows: Sequence[int], pairs: Sequence[Pair], interval: int) -> str:
 
 
 def _numbered(sentences: Iterable[str], numbers: dict[str, int]) -> list[_Numbers]:
-    """The different words of each sentence as numbers, from 0."""
-    return [
-        np.unique([numbers.setdefault(word, len(numbers)) for word in UNIT.findall(each.lower())[:_WORDS]]).astype(int)
-        for each in sentences
-    ]
+    """The different words of each sentence as numbers, from 0; none of one that has too many."""
+    found = []
+    for each in sentences:
+        words = _WORD.findall(each.lower())
+        known = [numbers.setdefault(word, len(numbers)) for word in words if len(words) <= _WORDS]
+        found.append(np.unique(np.array(known, np.int64)))
+    return found
 
 
-def _exchanged(sources: list[_Numbers], targets: list[_Numbers], looked: int, size: int) -> npt.NDArray[np.bool_]:
+def _exchanged(sources: list[_Numbers], targets: list[_Numbers], looked: int, size: int) -> _Answers:
     """Whether the words of each pair are on the wrong sides: by half of those looked at, and then by all, put right."""
-    exchanged = np.zeros(len(sources), bool)
+    exchanged: _Answers = np.zeros(len(sources), bool)
     for learnt in (looked // 2, looked):
         both = [(b, a) if wrong else (a, b) for a, b, wrong in zip(sources, targets, exchanged, strict=True)]
-        counts = [np.bincount(np.concatenate(side), minlength=size) + 0.5 for side in zip(*both[:learnt], strict=True)]
-        lean = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())
-        exchanged = np.array([lean[a].sum() < lean[b].sum() - 1 for a, b in zip(sources, targets, strict=True)])
+        counts = np.array(
+            [np.bincount(np.concatenate(side), minlength=size) for side in zip(*both[:learnt], strict=True)]
+        )
+        shares = (counts + 0.5) / (1 + counts.sum(1, keepdims=True))
+        own = (shares > _ONE_SIDED * shares[::-1]) & (counts >= _SEEN)  # words of the source, and of the target
+        right, wrong = (
+            np.array([own[one][a].sum() + own[1 - one][b].sum() for a, b in zip(sources, targets, strict=True)])
+            for one in (0, 1)
+        )
+        exchanged = np.asarray(wrong >= _SIDED * np.maximum(right, 1))
     return exchanged
 
 
-def _strange(sources: list[_Numbers], targets: list[_Numbers], size: int) -> npt.NDArray[np.bool_]:
+def _strange(sources: list[_Numbers], targets: list[_Numbers], size: int) -> _Answers:
     """Whether the words of each pair are rarer beside each other than beside any: each half judged by the other."""
-    gains, known = np.zeros((2, len(sources)))
-    for half in (0, 1):
-        for own, other in ((sources, targets), (targets, sources)):
-            lexicon = _Lexicon(own[half::2], other[half::2], size)
-            gain, count = lexicon.gains(own[1 - half :: 2], other[1 - half :: 2])
-            gains[1 - half :: 2] += gain
-            known[1 - half :: 2] += count
-    return (known >= _KNOWN) & (gains < _STRANGE * known)
+    gains, known = np.zeros((2, len(sources))), np.zeros((2, len(sources)))
+    first = np.random.default_rng(0).permutation(len(sources)) % 2 == 0  # of files whose lines alternate, some of each
+    for half in (first, ~first):
+        learnt, judged = np.flatnonzero(half), np.flatnonzero(~half)
+        for way, (own, other) in enumerate(((sources, targets), (targets, sources))):
+            lexicon = _Lexicon([own[row] for row in learnt], [other[row] for row in learnt], size)
+            found = lexicon.gains([own[row] for row in judged], [other[row] for row in judged])
+            gains[way, judged], known[way, judged] = found
+    strange = (known.sum(0) >= _KNOWN) & (known.min(0) > 0) & (gains.sum(0) < _STRANGE * known.sum(0))
+    return np.asarray(strange)
 
 
 class _Lexicon:
@@ -108,7 +121,8 @@ class _Lexicon:
 
     def __init__(self, sources: list[_Numbers], targets: list[_Numbers], size: int) -> None:
         self.size = size
-        self.frequencies = np.bincount(np.concatenate(targets), minlength=size)
+        frequencies = np.bincount(np.concatenate(targets), minlength=size)
+        self.usual = frequencies / max(1, frequencies.sum()) * (frequencies >= _SEEN)
         place, both = self._together(sources, targets)
         _, place = np.unique(place, return_inverse=True)
         self.both, entry = np.unique(both, return_inverse=True)
@@ -123,11 +137,11 @@ class _Lexicon:
     def gains(self, sources: list[_Numbers], targets: list[_Numbers]) -> tuple[npt.NDArray[Any], ...]:
         """How much likelier the target's words are with its source, as a sum of logarithms; and of how many words."""
         place, both = self._together(sources, targets)
-        entry = np.searchsorted(self.both, both).clip(max=len(self.both) - 1)
-        chances = np.where(self.both[entry] == both, self.chances[entry], 0)
+        entry = np.searchsorted(self.both, both)
+        chances = np.where(np.append(self.both, -1)[entry] == both, np.append(self.chances, 0)[entry], 0)
         place, word, count = np.unique(place, return_inverse=True, return_counts=True)
         pair, target = np.divmod(place, self.size)
-        usual = self.frequencies[target] / self.frequencies.sum()
+        usual = self.usual[target]
         known = usual > 0
         ratio = np.bincount(word, chances) / count / np.where(known, usual, 1)
         gain = np.where(known, np.log((1 - _ANY) * ratio + _ANY), 0)

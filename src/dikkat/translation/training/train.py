@@ -151,6 +151,12 @@ def _same_threads() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
+def _doubts(training: Corpus, sample: Sequence[Pair], interval: int, validation: Corpus | None) -> Iterator[str]:
+    whole = training.whole  # whose numbers are those of the file, and in which validation is looked at too
+    looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
+    return doubts(str(whole), *looked, str(validation), validation or ())
+
+
 def _loop(
     settings: Settings,
     training: Corpus,
@@ -166,10 +172,9 @@ def _loop(
     else:
         say(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
-        whole = training.whole  # whose numbers are those of lines, and in which validation is looked at too
-        looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
-        for doubt in doubts(*looked, validation or []):
-            warnings.warn(f"{whole}: {doubt}", UserWarning, stacklevel=4)
+        if processes().rank == 0:
+            for doubt in _doubts(training, sample, interval, validation):
+                warnings.warn(doubt, UserWarning, stacklevel=4)
         source, target = _tokenizers(settings, sample)
         pairs = _InMemory(sample, training) if interval == 1 else training
     translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)

@@ -77,7 +77,7 @@ def _numbered(sentences: Iterable[str], numbers: dict[str, int]) -> list[_Number
 
 
 def _exchanged(sources: list[_Numbers], targets: list[_Numbers], looked: int, size: int) -> _Answers:
-    """Whether the words of each pair are on the wrong sides: by half of those looked at, and then by all, put right."""
+    """Pairs whose words are on the wrong sides: judged by the first half, put right, and judged again by all."""
     exchanged: _Answers = np.zeros(len(sources), bool)
     for learnt in (looked // 2, looked):
         both = [(b, a) if wrong else (a, b) for a, b, wrong in zip(sources, targets, exchanged, strict=True)]
@@ -95,7 +95,7 @@ def _exchanged(sources: list[_Numbers], targets: list[_Numbers], looked: int, si
 
 
 def _strange(sources: list[_Numbers], targets: list[_Numbers], size: int) -> _Answers:
-    """Whether the words of each pair are rarer beside each other than beside any: each half judged by the other."""
+    """Pairs whose words are rarer with each other than with any: each half is judged by the other."""
     gains, known = np.zeros((2, len(sources))), np.zeros((2, len(sources)))
     first = np.random.default_rng(0).permutation(len(sources)) % 2 == 0  # of files whose lines alternate, some of each
     for half in (first, ~first):
@@ -109,7 +109,7 @@ def _strange(sources: list[_Numbers], targets: list[_Numbers], size: int) -> _An
 
 
 class _Lexicon:
-    """What words are translated by, learnt as IBM's model 1 does.
+    """Chances that a word translates another, learnt as in IBM's model 1.
 
     Brown and others, "The mathematics of statistical machine translation: parameter estimation" (1993), section 4.1.
 
@@ -135,7 +135,7 @@ class _Lexicon:
             self.chances = counts / np.bincount(source, counts)[source]
 
     def gains(self, sources: list[_Numbers], targets: list[_Numbers]) -> tuple[npt.NDArray[Any], ...]:
-        """How much likelier the target's words are with its source, as a sum of logarithms; and of how many words."""
+        """Sums of logarithms, how much likelier each target's words are with its source; and numbers of those words."""
         place, both = self._together(sources, targets)
         entry = np.searchsorted(self.both, both)
         chances = np.where(np.append(self.both, -1)[entry] == both, np.append(self.chances, 0)[entry], 0)
@@ -148,7 +148,7 @@ class _Lexicon:
         return np.bincount(pair, gain, len(sources)), np.bincount(pair[known], minlength=len(sources))
 
     def _together(self, sources: list[_Numbers], targets: list[_Numbers]) -> tuple[_Numbers, _Numbers]:
-        """Of each target word beside each source word, and beside none: numbers of its place and of both words."""
+        """Numbers of each target word's place, once for each source word and once for none, and of the two words."""
         place, both = [], []
         for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
             place.append(np.tile(row * self.size + target, len(source) + 1))

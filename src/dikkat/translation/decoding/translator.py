@@ -198,6 +198,9 @@ class BaseTranslator:
             sentence: The sentence.
             name: Of it, for messages.
 
+        Returns:
+            The sentence itself, its text without tags, and the tree of its tags.
+
         Raises:
             InputError: Tags that do not nest, or tags and a model without attention.
         """

@@ -369,6 +369,7 @@ def test_what_a_word_comes_from_is_what_python_finds(name, tmp_path):
         # The page computes in int8, and Python here in float32 of the same weights: of two places that weigh about the
         # same, another one may be the fourth.
         np.testing.assert_allclose(each["weighed"], wanted, atol=0.15)
+        assert (np.array(each["weighed"]) > 0).all() == (wanted > 0).all()  # what is not tried has a place too
         assert np.abs(np.array(each["weighed"]) - wanted.numpy()).mean() < 0.01
 
 

@@ -112,6 +112,13 @@ def test_units_of_a_sentence():
     assert units.words == [0, 0, 1, 1, 1, 2, 3]
 
 
+def test_a_character_is_a_word_where_there_are_no_spaces():
+    text = "我有PC2台，カート น้ำ 한국어"
+    assert [text[start:end] for start, end in Units.of(text).spans] == [
+        "我", "有", "PC2", "台", "，", "カ", "ー", "ト", "น้", "ำ", "한국어",
+    ]  # fmt: skip
+
+
 def test_weights_of_pieces_becomeweights_of_units():
     # Source "he's ok": one piece for he's, which is two units, and two pieces for ok. Target "a b": a in two pieces.
     source, target = Units.of("he's ok"), Units.of("ab c")

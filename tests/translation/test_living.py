@@ -267,10 +267,20 @@ SOURCES = [
     "<br>",
     "",
     "H<sub>2</sub>O flow<b>s</b>, un<b></b>able, <b>1</b><sup>st</sup> l'<i>a</i>mi <u>re<i>do</i></u>",
+    "老<b>人</b>买了<i>十匹<u>马</u></i>。 カー<b>ト</b> กำ<i>ลัง</i>",
     "<ſ>a</ſ> <İ>b</İ> <scripté>c</scripté>",
 ]
 REFUSED = ["<b>one", "one</b>", "<b><i>one</b></i>", "if a<b && c>d", "<b>" * 100 + "</b>" * 100, "a </b\n> <i>"]
-TARGETS = ["x", "", "la voiture < rouge & l'homme.", "एक हिन्दी वाक्य।", "كتاب، ٣ 😀", "... !", "cafe\u0301 qu'il y a"]
+TARGETS = [
+    "x",
+    "",
+    "la voiture < rouge & l'homme.",
+    "एक हिन्दी वाक्य।",
+    "كتاب، ٣ 😀",
+    "... !",
+    "cafe\u0301 qu'il y a",
+    "他有PC2台車、トラックはน้ำ",
+]
 
 
 def entities_of(*sentences):

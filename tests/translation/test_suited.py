@@ -34,6 +34,13 @@ def test_words_are_cut_where_many_occur_once():
     assert suited(corpus(100, rare=True), {}).tokenizer == "word"  # too few to learn parts from
 
 
+def test_what_is_written_without_spaces_is_cut():
+    captions = [("the man eats", "男人在吃饭"), ("the cat sleeps", "猫在睡觉")] * 100
+    assert (suited(Sample(captions, 200), {}).tokenizer, suited(Sample(captions, 200), {}).min_freq) == ("bpe", 2)
+    assert suited(Sample([(target, source) for source, target in captions], 3_000), {}).tokenizer == "bpe"
+    assert suited(Sample([("the man 男", "l'homme 人")] * 200, 200), {}).tokenizer == "word"
+
+
 def test_a_small_corpus_takes_more_epochs_and_every_word():
     few = suited(corpus(100), {})
     assert (few.min_freq, few.epochs) == (1, 200)

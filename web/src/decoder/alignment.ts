@@ -11,7 +11,9 @@ export interface Units {
 }
 
 const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
-const UNIT = new RegExp(`[${LETTER}]+['’]?|[^${LETTER}${SPACE}]`, "gu");
+const UNSPACED = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"].map((script) => `\\p{Script=${script}}`).join("");
+const CHARACTER = `[${UNSPACED}ー]\\p{M}*`;
+const UNIT = new RegExp(`${CHARACTER}|(?:(?!${CHARACTER})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
 
 /** Places of a step that are tried. */
 const TRIED = 4;

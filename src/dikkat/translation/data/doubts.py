@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import regex
 
 from dikkat.translation.data.corpus import Pair
+from dikkat.translation.text.units import UNIT
 
 _ENOUGH = 20  # pairs: of fewer nothing is said, nor of fewer whose words seem wrong
 _LOOKED = 20_000  # pairs whose words are looked at, at most
 _WORDS = 40  # of a side: where there are more, the pair is not judged by its words
-_JOINED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"  # no spaces: a character is a word
-_WORD = regex.compile(rf"(?V1)[{_JOINED}]|[\w--[{_JOINED}]]+['’]?|[^\w\s]")
 _SEEN = 3  # times that a word occurs, to be known
 _KNOWN = 8  # words of a pair, to be judged by them
 _STRANGE = -0.75  # docs/recipes.md has how many right and wrong pairs are below
@@ -70,7 +68,7 @@ def _numbered(sentences: Iterable[str], numbers: dict[str, int]) -> list[_Number
     """The different words of each sentence as numbers, from 0; none of one that has too many."""
     found = []
     for each in sentences:
-        words = _WORD.findall(each.lower())
+        words = UNIT.findall(each.lower())
         known = [numbers.setdefault(word, len(numbers)) for word in words if len(words) <= _WORDS]
         found.append(np.unique(np.array(known, np.int64)))
     return found

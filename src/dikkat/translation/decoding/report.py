@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import regex
 from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.decoding.evaluation import Bucket, evaluate_apart
 from dikkat.translation.decoding.translator import Translation
-from dikkat.translation.text.units import Units
+from dikkat.translation.text.units import WORD, Units
 
 _CLASSES = (0, 1, 2, 5, 20, 100)  # times that a word was met, the fewest of each class
 _LITTLE, _MUCH = 0.2, 0.5  # of a source word: what comes from it in a translation that lacks it, and in one that has it
@@ -41,7 +40,7 @@ class Judged(Translation):
 
 def words(sentence: str) -> list[str]:
     """The words of a sentence, without its marks."""
-    return list(regex.findall(r"\w+(?:[-'’.,:]\w+)*", sentence))
+    return list(WORD.findall(sentence))
 
 
 def count_words(sentences: Iterable[str]) -> Counter[str]:

@@ -8,7 +8,12 @@ import regex
 import torch
 from torch import Tensor
 
-UNIT = regex.compile(r"\w+['’]?|[^\w\s]")  # of this module's \w are marks on letters too, as in हिन्दी
+# Scripts without spaces: a character, with its marks, is a word.
+_CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
+_LETTERS = rf"(?:(?!{_CHARACTER})\w)+"  # of this module's \w are marks on letters too, as in हिन्दी
+UNIT = regex.compile(rf"{_CHARACTER}|{_LETTERS}['’]?|[^\w\s]")
+CHARACTER = regex.compile(_CHARACTER)
+WORD = regex.compile(rf"{_CHARACTER}|{_LETTERS}(?:[-'’.,:]{_LETTERS})*")  # 3.14 and well-known are one
 
 
 class Units(NamedTuple):

@@ -16,7 +16,7 @@ from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.network.precision import has_bfloat16
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
-from dikkat.translation.text.units import UNIT
+from dikkat.translation.text.units import CHARACTER, UNIT
 from dikkat.translation.training.distributed import device_type, processes
 from dikkat.translation.training.train import evenly
 
@@ -81,6 +81,12 @@ class Sample:
         """The share of the words that occur once, of the side that has more of them."""
         return max(sum(n == 1 for n in words.values()) / max(1, words.total()) for words in self.words)
 
+    @property
+    def unspaced(self) -> bool:
+        """Whether most words of a side are characters of scripts without spaces."""
+        counts = [(words, sum(n for word, n in words.items() if CHARACTER.match(word))) for words in self.words]
+        return any(2 * count > words.total() for words, count in counts)
+
 
 def settings_for(
     pairs: Corpus | Sequence[Pair], given: Mapping[str, Any] | None = None, *, validated: bool = True
@@ -126,10 +132,10 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
     values = dict(_LARGE if many else _SMALL)
     if many and has_bfloat16(device_type()):
         values["precision"] = "bfloat16"
-    if not many and sample.pairs < _FEW:
-        values["min_freq"] = 1
-    elif not many and sample.once > _RARE:
+    if sample.unspaced or (sample.once > _RARE and sample.pairs >= _FEW):
         values["tokenizer"] = "bpe"
+    elif sample.pairs < _FEW:
+        values["min_freq"] = 1
     if not validated:
         for name in ("criterion", "average", "patience"):
             values.pop(name, None)

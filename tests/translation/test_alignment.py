@@ -113,9 +113,9 @@ def test_units_of_a_sentence():
 
 
 def test_a_character_is_a_word_where_there_are_no_spaces():
-    text = "我有PC2台，カート น้ำ 한국어"
+    text = "我有PC2台，カート ｶﾞ น้ำ ๒๕ ទៅ។ 한국어 𠀀𠀁"
     assert [text[start:end] for start, end in Units.of(text).spans] == [
-        "我", "有", "PC2", "台", "，", "カ", "ー", "ト", "น้", "ำ", "한국어",
+        "我", "有", "PC2", "台", "，", "カ", "ー", "ト", "ｶﾞ", "น้", "ำ", "๒๕", "ទៅ", "។", "한국어", "𠀀", "𠀁",
     ]  # fmt: skip
 
 

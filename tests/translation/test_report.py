@@ -54,6 +54,7 @@ def test_numbers_and_names_that_are_not_copied(source, target, reference, missin
         ("nous nous levons", "Nous nous levons", []),
         ("un homme un homme va", "un homme va", ["un homme"]),
         ("a b c", "a b c", []),
+        ("妈妈慢慢地走很好很好", "妈妈走", ["很 好"]),
     ],
 )
 def test_words_that_are_repeated(target, reference, repeated):

@@ -38,6 +38,11 @@ def test_what_is_written_without_spaces_is_cut():
     captions = [("the man eats", "男人在吃饭"), ("the cat sleeps", "猫在睡觉")] * 100
     assert (suited(Sample(captions, 200), {}).tokenizer, suited(Sample(captions, 200), {}).min_freq) == ("bpe", 2)
     assert suited(Sample([(target, source) for source, target in captions], 3_000), {}).tokenizer == "bpe"
+    assert suited(Sample(captions, 200), {"tokenizer": "word"}).min_freq == 1
+    assert suited(Sample(captions, 10_000), {}).criterion == "loss"
+    back = Sample([(target, source) for source, target in captions], 10_000)
+    assert suited(back, {}).criterion == "bleu"
+    assert ", a script without spaces: 5,000 parts of words" in reason(back, suited(back, {}))
     assert suited(Sample([("the man 男", "l'homme 人")] * 200, 200), {}).tokenizer == "word"
 
 
@@ -135,7 +140,7 @@ def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch)
     assert "\n" not in line
     assert line.startswith("3,000 pairs, 0% of running words occur once (of 400 of them): whole words, hidden_size 8,")
     assert "up to 7 epochs in float32; less than a minute on this machine" in line
-    assert "; 3,000 pairs of other corpora reached BLEU 6 (help texts, English to Turkish), 25 (the same" in line
+    assert "; 3,000 pairs of other corpora reached BLEU 6 (help texts, English to Turkish), 26 (the same" in line
     assert "; 23,000 pairs of other corpora reached BLEU" in reason(corpus(20_000), settings)
     assert "; 29,000 pairs of other corpora reached BLEU" in reason(corpus(30_000), settings)
     assert "; 10,000 pairs of other corpora reached BLEU" in reason(corpus(12_000), settings)

@@ -79,7 +79,8 @@ def train(
     """Train a translator on sentence pairs and save it as a model folder.
 
     Settings that neither the recipe nor an option gives follow from the corpus, in place of some defaults below: from
-    its pairs, and from how many of its words occur once. A line says which, and how long it will take.
+    its pairs, how many of its words occur once, and whether words stand apart. A line says which, and how long it
+    will take.
     """
     values = given({"corpus": corpus, "validation": validation, "test": test, **options})
     check_together(values)

@@ -12,15 +12,15 @@ export interface Units {
 
 const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 const UNSPACED = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"].map((script) => `\\p{Script=${script}}`).join("");
-const CHARACTER = `[${UNSPACED}ー]\\p{M}*`;
-const UNIT = new RegExp(`${CHARACTER}|(?:(?!${CHARACTER})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
+const WORD = `(?=[${LETTER}])(?!\\p{Nd})[${UNSPACED}ーｰ][\\p{M}\\p{Join_Control}ﾞﾟ]*`;
+const UNIT = new RegExp(`${WORD}|(?:(?!${WORD})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
 
 /** Places of a step that are tried. */
 const TRIED = 4;
 /** The weight of attention itself. */
 const ATTENTION = 0.01;
 
-/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop. */
+/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop, `老人。` has three. */
 export function unitsOf(text: string): Units {
   const found = [...text.matchAll(UNIT)];
   return {

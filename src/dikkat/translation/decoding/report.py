@@ -10,7 +10,7 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.translation.decoding.evaluation import Bucket, evaluate_apart
 from dikkat.translation.decoding.translator import Translation
-from dikkat.translation.text.units import WORD, Units
+from dikkat.translation.text.units import UNSPACED, WORD, Units
 
 _CLASSES = (0, 1, 2, 5, 20, 100)  # times that a word was met, the fewest of each class
 _LITTLE, _MUCH = 0.2, 0.5  # of a source word: what comes from it in a translation that lacks it, and in one that has it
@@ -145,7 +145,7 @@ def _repeated(target: Sequence[str], reference: Sequence[str]) -> list[str]:
 def _twice(text: Sequence[str], length: int) -> list[Sequence[str]]:
     starts = range(len(text) - 2 * length + 1)
     runs = [text[start : start + length] for start in starts if _doubled(text[start : start + 2 * length], length)]
-    return [run for run in runs if len(set(run)) > 1 or length == 1]
+    return [run for run in runs if len(set(run)) > 1 or (length == 1 and not UNSPACED.match(run[0]))]
 
 
 def _doubled(text: Sequence[str], length: int) -> bool:

@@ -8,12 +8,15 @@ import regex
 import torch
 from torch import Tensor
 
-# Scripts without spaces: a character, with its marks, is a word.
-_CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
-_LETTERS = rf"(?:(?!{_CHARACTER})\w)+"  # of this module's \w are marks on letters too, as in हिन्दी
-UNIT = regex.compile(rf"{_CHARACTER}|{_LETTERS}['’]?|[^\w\s]")
-CHARACTER = regex.compile(_CHARACTER)
-WORD = regex.compile(rf"{_CHARACTER}|{_LETTERS}(?:[-'’.,:]{_LETTERS})*")  # 3.14 and well-known are one
+# Scripts without spaces: a letter, with its marks, is a word.
+_UNSPACED = (
+    r"(?=\w)(?!\p{Nd})[\p{Han}\p{Hiragana}\p{Katakana}ーｰ\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+    r"[\p{M}\p{Join_Control}ﾞﾟ]*"
+)
+_LETTERS = rf"(?:(?!{_UNSPACED})\w)+"  # of this module's \w are marks on letters too, as in हिन्दी
+UNIT = regex.compile(rf"{_UNSPACED}|{_LETTERS}['’]?|[^\w\s]")
+UNSPACED = regex.compile(_UNSPACED)
+WORD = regex.compile(rf"{_UNSPACED}|{_LETTERS}(?:[-'’.,:]{_LETTERS})*")  # 3.14 and well-known are one
 
 
 class Units(NamedTuple):
@@ -31,7 +34,7 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, sentence: str) -> "Units":
-        """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop."""
+        """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop, `老人。` has three."""
         words = [word.start() for word in regex.finditer(r"\S+", sentence)]
         spans = [unit.span() for unit in UNIT.finditer(sentence)]
         return cls(

@@ -1,4 +1,4 @@
-"""Settings that suit a corpus, where none are chosen: by its pairs, its words that occur once, and the processor."""
+"""Settings that suit a corpus, where none are chosen: by its pairs, its words, its scripts, and the processor."""
 
 import math
 import time
@@ -16,14 +16,14 @@ from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.network.precision import has_bfloat16
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
-from dikkat.translation.text.units import CHARACTER, UNIT
+from dikkat.translation.text.units import UNIT, UNSPACED
 from dikkat.translation.training.distributed import device_type, processes
 from dikkat.translation.training.train import evenly
 
 # docs/recipes.md has the trials that all of these come from.
 _MANY = 10_000  # pairs from which on the larger network is worth its time
 _RARE = 0.06  # share of the words that occur once, from which on words are better cut into parts
-_FEW = 1_000  # pairs that are too few to learn parts of words from, or to leave out a word
+_FEW = 1_000  # pairs that are too few to learn parts from where words stand apart, or to leave out a word
 _STEPS = 2_500  # of a training on few pairs, which takes more epochs for them
 _SMALL_EPOCHS = (30, 200)  # of such a training, at least and at most
 _WORDS = 9_000_000  # of the target, of a training on many pairs: one to three hours of one core
@@ -33,7 +33,7 @@ _TIMED = 64  # pairs of the step by which the time is estimated
 _PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
 _GAVE = (  # BLEU of validation pairs, by the number of pairs
     (1_000, "11 (help texts, English to French) and 27 (captions, to French)"),
-    (3_000, "6 (help texts, English to Turkish), 25 (the same to French) and 40 (captions, to French)"),
+    (3_000, "6 (help texts, English to Turkish), 26 (the same to French) and 40 (captions, to French)"),
     (10_000, "15 (help texts, English to Turkish) and 49 (captions, to French)"),
     (23_000, "21 (help texts, English to Turkish)"),
     (29_000, "57 (captions, English to French)"),
@@ -82,10 +82,12 @@ class Sample:
         return max(sum(n == 1 for n in words.values()) / max(1, words.total()) for words in self.words)
 
     @property
-    def unspaced(self) -> bool:
-        """Whether most words of a side are characters of scripts without spaces."""
-        counts = [(words, sum(n for word, n in words.items() if CHARACTER.match(word))) for words in self.words]
-        return any(2 * count > words.total() for words, count in counts)
+    def unspaced(self) -> tuple[bool, bool]:
+        """Whether most words are letters of scripts without spaces, in the source and in the target."""
+        source, target = (
+            2 * sum(n for word, n in words.items() if UNSPACED.match(word)) > words.total() for words in self.words
+        )
+        return source, target
 
 
 def settings_for(
@@ -132,10 +134,10 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
     values = dict(_LARGE if many else _SMALL)
     if many and has_bfloat16(device_type()):
         values["precision"] = "bfloat16"
-    if sample.unspaced or (sample.once > _RARE and sample.pairs >= _FEW):
+    if any(sample.unspaced) or (sample.once > _RARE and sample.pairs >= _FEW):
         values["tokenizer"] = "bpe"
-    elif sample.pairs < _FEW:
-        values["min_freq"] = 1
+    if sample.unspaced[1]:
+        values.pop("criterion", None)  # BLEU of words between spaces, of which there are none
     if not validated:
         for name in ("criterion", "average", "patience"):
             values.pop(name, None)
@@ -144,6 +146,8 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
     values |= given
     if values.get("tokenizer") == "bpe":
         values.setdefault("vocabulary_size", _PARTS[many])
+    elif sample.pairs < _FEW:
+        values.setdefault("min_freq", 1)
     if not any(values.get(name) for name in ("dropout", "attention_dropout")):
         values["r_drop"] = given.get("r_drop", 0.0)  # both passes would be the same
     values.setdefault("epochs", _epochs(sample, Settings.from_dict(values)))
@@ -172,10 +176,11 @@ def _within(count: int, bounds: tuple[int, int]) -> int:
 def reason(sample: Sample, settings: Settings) -> str:
     """The settings that follow from a corpus, in one line, with the time that they will take here."""
     whole = "whole words" if settings.tokenizer == "word" else f"{settings.vocabulary_size:,} parts of words"
+    unspaced = ", a script without spaces" if any(sample.unspaced) else ""
     of = "" if len(sample.kept) == sample.pairs else f" (of {len(sample.kept):,} of them)"
     minutes = _minutes(sample, settings)
     return (
-        f"{sample.pairs:,} pairs, {sample.once:.0%} of running words occur once{of}: {whole}, hidden_size "
+        f"{sample.pairs:,} pairs, {sample.once:.0%} of running words occur once{of}{unspaced}: {whole}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
         f"epochs in {settings.precision}{minutes}{_gave(sample.pairs)}. A setting that is given counts instead"
     )

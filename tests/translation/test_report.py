@@ -4,7 +4,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from dikkat.translation import InputError, Translation
 from dikkat.translation.decoding.evaluation import evaluate
-from dikkat.translation.decoding.report import count_words, evaluate_by_rarity, judge
+from dikkat.translation.decoding.report import count_words, evaluate_by_rarity, judge, words
 
 
 def judged(source, target, reference, **more):
@@ -75,3 +75,7 @@ def test_words_that_training_never_met_and_the_score():
     assert one.unseen == ["sat"]
     assert one.chrf == CHRF().sentence_score("le chat", ["le chat assis"]).score
     assert judged("the Cat sat", "le chat", "le chat assis").unseen == []
+
+
+def test_words_have_no_marks():
+    assert words("ទៅ។ 老人， 3.14 well-known.") == ["ទៅ", "老", "人", "3.14", "well-known"]

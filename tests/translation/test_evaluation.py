@@ -99,6 +99,12 @@ def test_scores_by_length_are_those_of_each_bucket():
         assert each.chrf == sacrebleu.corpus_chrf(*chosen).score
 
 
+def test_letters_are_words_where_there_are_no_spaces():
+    sources = ["老人坐在公园的长椅子上。", "老人坐在公园的长椅上。", "ผมไม่รู้จักคุณครับ", "well-known: 3.14"]
+    found = evaluate_by_length(sources, ["a"] * 4, ["a"] * 4)
+    assert [(each.least, each.sentences) for each in found] == [(1, 2), (11, 2)]
+
+
 def test_the_difference_of_two_systems_is_what_sacrebleus_own_program_says(tmp_path):
     references = [f"the cat number {number} sat on mat {number % 7} today ." for number in range(60)]
     better = [line if number % 5 else line.replace("cat", "dog") for number, line in enumerate(references)]

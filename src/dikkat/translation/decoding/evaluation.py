@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from dikkat.errors import InputError
+from dikkat.translation.text.units import WORD
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
@@ -160,7 +161,7 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
     """BLEU and chrF of sentences with 1 to 10 source words, with 11 to 20, and so on.
 
     Args:
-        sources: What was translated; words are what white space separates.
+        sources: What was translated; marks are no words, and where a script has no spaces each letter is one.
         hypotheses: The translations.
         references: A human translation of each.
 
@@ -178,7 +179,7 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
     """
     if len(sources) != len(hypotheses):
         raise InputError(f"sources and hypotheses: got {len(sources)} and {len(hypotheses)}; expected as many of both")
-    lengths = [max(0, len(source.split()) - 1) // BUCKET for source in sources]
+    lengths = [max(0, len(WORD.findall(source)) - 1) // BUCKET for source in sources]
     bounds = [(number * BUCKET + 1, (number + 1) * BUCKET) for number in lengths]
     return evaluate_apart(bounds, hypotheses, references)
 

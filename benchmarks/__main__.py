@@ -18,6 +18,7 @@ VENV, PEERS = ".venv", ".venv-peers"
 INPUTS = {
     "corpus": "a folder with Multi30k's train, val and test_2016_flickr, .en.gz and .fr.gz",
     "model": "the folder of a translator that a Multi30k recipe trained",
+    "seeds": "a folder with translators that were trained with no option, one of each seed, and val.tsv",
     "book": "a checkout of the textbook's repository",
     "commit": "a commit to compare with",
 }
@@ -63,6 +64,7 @@ BENCHES = (
     Bench("translation.training", "training beside the textbook's loop", _DATA),
     Bench("translation.translating", "sentences beside the textbook's loop, int8", ("--model", "{model}", *_DATA)),
     Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
+    Bench("translation.own", "scores of translators trained with no option", ("{seeds}",)),
     Bench("translation.page", "pages in a browser: a translator, sentences, a map", ("{model}", *_DATA)),
     Bench("translation.serving", "a server under load", ("--model", "{model}", *_DATA)),
     Bench("translation.experiment", "the textbook's experiment", ("--book", "{book}")),

@@ -391,7 +391,7 @@ def scored(hypotheses, references):
 
 
 def test_evaluate_prints_sacrebleus_own_scores_by_length(run, model, tmp_path):
-    pairs = [*PAIRS, ("I lost . " * 5, "J'ai perdu."), ("a " * 11, "b c d e")]
+    pairs = [*PAIRS, ("I lost . " * 6, "J'ai perdu."), ("a " * 11, "b c d e")]
     (tmp_path / "test.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
     status, out, _ = run("evaluate", model, "--corpus", tmp_path / "test.tsv")
     found = [each.target for each in Translator.load(model).translate([source for source, _ in pairs])]

@@ -22,11 +22,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the folder with a translator of each seed, and val.tsv")
     folder: Path = parser.parse_args().folder.resolve()
     places = sorted(each.parent for each in folder.glob("*/model.safetensors"))
+    if not places:
+        raise SystemExit(f"{folder}: no translators; expected those of `dikkat train --output {folder}/0` and so on")
     val = list(TsvCorpus(folder / "val.tsv"))
     found = {}
     for place in places:
         translator = Translator.load(place)
-        found[f"seed {translator.settings.seed}"] = {
+        found[place.name] = {
             "pairs": translator.origin and translator.origin.pairs,
             "training": training(place.with_name(f"{place.name}.training")),
             "settings": translator.settings.to_dict(),

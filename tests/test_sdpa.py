@@ -235,3 +235,32 @@ def test_a_bias_is_not_copied() -> None:
     assert mask.data_ptr() == bias.data_ptr()
     came = dikkat.attend(x, x, x, score=scores.Dot(), bias=bias, impl="sdpa")
     torch.testing.assert_close(came, (x @ x.mT + bias).softmax(-1) @ x, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("keys", "longest"), [(1, 1), (5, 5), (15, 15), (16, 16), (53, 7), (53, 31)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_query_of_nan_is_not_swallowed(keys: int, longest: int, dtype: torch.dtype) -> None:
+    """PyTorch's kernel takes a row of NaN for one without keys where the keys do not fill a vector of the processor."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, rows, size, dtype=dtype) for rows, size in ((37, 3), (keys, 3), (keys, 5)))
+    query[0, 11] = torch.nan
+    lens, score = torch.full((2,), longest), scores.Dot()
+    exact = (query.double() @ key[:, :longest].double().mT).softmax(-1) @ value[:, :longest].double()
+    memory = dikkat.prepare(key, value, score=score, valid_lens=lens)
+    came = [dikkat.attend(query, key, value, score=score, valid_lens=lens), dikkat.attend_memory(query, memory)]
+    if keys == longest:
+        came.append(dikkat.attend(query, key, value, score=score))
+    for each in came:
+        assert bool(each[0, 11].isnan().all())
+        torch.testing.assert_close(each.double(), exact, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["bias", "key_bias"])
+def test_a_bias_that_learns_is_no_obstacle_where_nothing_is_recorded(name: str) -> None:
+    x = torch.randn(2, 31, 8)
+    bias = torch.nn.Parameter(torch.randn(31, 31) if name == "bias" else torch.randn(31))
+    with torch.no_grad(), kit.record() as ran:
+        came = dikkat.attend(x, x, x, score=scores.Dot(), **{name: bias})
+    assert ran == ["sdpa"]
+    torch.testing.assert_close(came, (x @ x.mT + bias.detach()).softmax(-1) @ x, rtol=1e-5, atol=1e-5)
+    assert "gradient" in str(dikkat.implementations(x, x, x, score=scores.Dot(), **{name: bias}))

@@ -1,5 +1,6 @@
 """Every implementation under compile, export, vmap, forward mode and autocast; and the operators themselves."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -152,6 +153,58 @@ def test_forward_mode_is_the_references(case: str, restriction: str) -> None:
         duals = [torch.autograd.forward_ad.make_dual(t, d) for t, d in zip(tensors, tangents, strict=True)]
         with pytest.raises(ValueError, match="forward-mode"):
             run("chunked")(*duals)
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [*product(["scaled dot", "additive", "gaussian"], ["bias", "key_bias", "sink"]), ("additive", "weight")],
+)
+def test_forward_mode_by_each_tensor_of_a_call(case: str, name: str) -> None:
+    """Not by query, key and value alone; with sizes for which "auto" takes a kernel of its own."""
+    torch.manual_seed(0)
+    of_case = {"scaled dot": scores.ScaledDot(), "additive": scores.Additive(3, 3, 2), "gaussian": scores.Gaussian(1.3)}
+    score = of_case[case].double().requires_grad_(False)
+    query, key, value = (torch.randn(2, rows, 3, dtype=torch.float64) for rows in (67, 131, 131))
+    shape = {"bias": (67, 131), "key_bias": (131,), "sink": (), "weight": (1, 2)}[name]
+    point, tangent = (torch.randn(shape, dtype=torch.float64) for _ in range(2))
+
+    def run(point: Tensor, impl: str = "auto") -> Tensor:
+        options = {} if name == "weight" else {name: point}
+        if name != "weight":
+            return dikkat.attend(query, key, value, score=score, impl=impl, **options)
+        return torch.func.functional_call(Module(impl), {"score.w_v.weight": point}, ())
+
+    class Module(torch.nn.Module):
+        def __init__(self, impl: str) -> None:
+            super().__init__()
+            self.score, self.impl = score, impl
+
+        def forward(self) -> Tensor:
+            return dikkat.attend(query, key, value, score=self.score, impl=self.impl)
+
+    step = 1e-6
+    right = (run(point + step * tangent, "reference") - run(point - step * tangent, "reference")) / (2 * step)
+    assert float(right.abs().max()) > 1e-4
+    torch.testing.assert_close(torch.func.jvp(run, (point,), (tangent,))[1], right, rtol=1e-6, atol=1e-7)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(point, tangent)
+        for impl in ["auto", "chunked", "numba"]:
+            if impl != "auto" and name != "sink":  # which a program joins
+                with pytest.raises(ValueError, match="forward-mode"):
+                    run(dual, impl)
+                continue
+            came = torch.autograd.forward_ad.unpack_dual(run(dual, impl)).tangent
+            torch.testing.assert_close(came, right, rtol=1e-6, atol=1e-7)
+
+
+def test_forward_mode_over_reverse() -> None:
+    """The inner transform hides what the outer one goes through."""
+    torch.manual_seed(0)
+    query, key = (torch.randn(1, rows, 3, dtype=torch.float64) for rows in (67, 131))
+    score, tangent, step = scores.Gaussian(1.3), torch.randn(1, 67, 3, dtype=torch.float64), 1e-6
+    gradient = torch.func.grad(lambda x: dikkat.attend(x, key, key, score=score).sin().sum())
+    right = (gradient(query + step * tangent) - gradient(query - step * tangent)) / (2 * step)
+    torch.testing.assert_close(torch.func.jvp(gradient, (query,), (tangent,))[1], right, rtol=1e-6, atol=1e-7)
 
 
 def test_sdpa_does_not_run_under_vmap() -> None:

@@ -68,7 +68,8 @@ def can_read_values(*tensors: Tensor) -> bool:
 
 
 # No public function counts the modes that see each operation, or says what torch.func transforms.
-_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+_functorch = torch._C._functorch
+_modes, _transforms = torch._C._len_torch_dispatch_stack, _functorch.peek_interpreter_stack
 
 
 def is_eager() -> bool:
@@ -108,8 +109,12 @@ def autocasts(device: str) -> bool:
 
 def have_tangents(*tensors: Tensor) -> bool:
     """True where forward-mode differentiation goes through any of these."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return False
+    levels = _functorch.get_interpreter_stack() or []
+    # The inner one of two transforms hides whether the outer one goes through a tensor.
+    if len(levels) > 1 and any(level.key() == _functorch.TransformType.Jvp for level in levels):
+        return True
     return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 

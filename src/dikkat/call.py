@@ -213,7 +213,7 @@ def compared(
         sink=None if requested.sink is None else _sink(requested.sink, query, lead),
         wants_state=requested.wants_state or requested.sink is not None,
         wants_weights=requested.wants_weights,
-        wants_bias_grad=bias is not None and (bias.requires_grad or transformed()),
+        wants_bias_grad=bias is not None and (transformed() or (torch.is_grad_enabled() and bias.requires_grad)),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values, have_tangents
+from dikkat.addresses import can_read_values
 from dikkat.masking import pairs_of, softmax
 from dikkat.problem import Problem, narrow
 from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
@@ -28,7 +28,7 @@ _ALONE = 2**18
 
 def obstacles(problem: Problem) -> list[str]:
     """Why it cannot run."""
-    if have_tangents(problem.query, problem.key, problem.value):
+    if problem.has_tangents:
         return ["it has no forward-mode derivative; 'reference' has"]
     return []
 

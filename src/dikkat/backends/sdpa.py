@@ -12,14 +12,16 @@ from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from dikkat.addresses import can_read_values, have_tangents, transformed
-from dikkat.masking import are_finite
+from dikkat.addresses import can_read_values, extremes, transformed
+from dikkat.masking import Restrictions, are_finite
 from dikkat.problem import Examined, Problem, Result
 
 _INF = float("inf")
 # Not cuDNN's kernels, which are planned anew for each shape: batches of texts have many shapes.
 _FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 _SWITCHES = Lock()
+# Numbers of the largest vector of a processor.
+_VECTOR = 16
 
 
 class _Masked(NamedTuple):
@@ -69,7 +71,7 @@ def _obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch takes causal or a mask, not both")
     if restrictions.exclude is not None:
         found.append("exclude would need an n × m mask")
-    if restrictions.key_bias is not None and restrictions.key_bias.requires_grad:
+    if restrictions.key_bias is not None and restrictions.key_bias.requires_grad and torch.is_grad_enabled():
         found.append("PyTorch's fast paths give no gradient to key_bias")
     found += _obstacles_to_bias(problem)
     if not (restrictions.queries and restrictions.keys and problem.value.shape[-1] and math.prod(problem.lead)):
@@ -82,10 +84,10 @@ def _obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch's fast path on a CPU has been switched off (torch.backends.cuda.enable_flash_sdp)")
     if device == "cuda" and problem.dtype == torch.float64:
         found.append("PyTorch's fast paths on CUDA take no float64")
-    if transformed() or have_tangents(problem.query, problem.key, problem.value):
+    if transformed() or problem.has_tangents:
         found.append("PyTorch's fast paths do not run under torch.func transforms, nor in forward mode")
-    if problem.pair == "inner" and restrictions.vary_by_row() and _is_seen_to_do_harm(problem):
-        found.append("something is not finite, and PyTorch's fast paths would show it to rows that it is hidden from")
+    if problem.pair == "inner" and (restrictions.vary_by_row() or _loses_nan(problem)) and _is_seen_to_do_harm(problem):
+        found.append("something is not finite, which PyTorch's fast paths would show to other rows, or to none")
     return found
 
 
@@ -104,6 +106,13 @@ def _obstacles_to_bias(problem: Problem) -> list[str]:
     if restrictions.bias_hides and not (can_read_values(bias) and bool((bias != -_INF).any(-1).all())):
         found.append("bias may leave a row without a key, and would have to be copied for it")
     return found
+
+
+def _loses_nan(problem: Problem) -> bool:
+    """Whether PyTorch's kernel takes a row of NaN for one without keys: on a CPU, where they do not fill a vector."""
+    if not problem.query.is_cpu or torch.compiler.is_compiling():
+        return False
+    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR
 
 
 def _is_seen_to_do_harm(problem: Problem) -> bool:
@@ -189,17 +198,21 @@ def _needs_mask(problem: Problem) -> bool:
     return any(t is not None for t in others)
 
 
+def _extremes(restrictions: Restrictions) -> tuple[int, int] | None:
+    """The shortest and the longest length, where they can be read."""
+    if restrictions.lens is None:
+        return restrictions.keys, restrictions.keys
+    if restrictions.extremes is None and restrictions.lens.numel() and can_read_values(restrictions.lens):
+        return extremes(restrictions.lens)
+    return restrictions.extremes
+
+
 def _cut(problem: Problem) -> Problem:
     """Drop the keys past every length, where the lengths can be read, to save their work."""
-    restrictions = problem.restrictions
-    if (
-        restrictions.lens is None
-        or restrictions.causal
-        or not (restrictions.extremes or can_read_values(restrictions.lens))
-    ):
+    restrictions, known = problem.restrictions, _extremes(problem.restrictions)
+    if restrictions.lens is None or restrictions.causal or known is None:
         return problem
-    shortest, longest = restrictions.extremes or (int(length) for length in restrictions.lens.aminmax())
-    keys = max(1, longest)
+    shortest, keys = known[0], max(1, known[1])
     mask, bias = restrictions.mask, restrictions.key_bias
     restricted = restrictions.again(
         keys=keys,

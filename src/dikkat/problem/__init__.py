@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat.addresses import have_tangents
 from dikkat.masking import OWN_DIMENSIONS as _OF_RESTRICTIONS
 from dikkat.masking import Restrictions
 from dikkat.scores import Pair, Profile
@@ -107,6 +108,11 @@ class Problem:
         restrictions = self.restrictions
         operands = (self.query, self.key, self.weight, self.value, restrictions.bias, restrictions.key_bias, self.sink)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+
+    @property
+    def has_tangents(self) -> bool:
+        """Whether forward-mode derivatives go through anything that an implementation sees."""
+        return have_tangents(*(tensor for name, tensor in self.tensors().items() if name != "sink"))
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the call by name, those of the restrictions among them."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dikkat import addresses
-from dikkat.addresses import have_tangents, transformed
+from dikkat.addresses import transformed
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PACK_BLOCKS, PEAK_KEYS, SHARED, SIDE, TILE, TILE_BACK
 from dikkat.cpu.attention.spans import Spans
 from dikkat.cpu.engine.record import BYTES, Call, Record, up
@@ -40,7 +40,7 @@ def obstacles(problem: Problem) -> list[str]:
     device = problem.query.device.type
     if device != "cpu":
         reasons.append(f"it runs on the CPU; the tensors are on {device}, where 'chunked' and 'reference' run")
-    if have_tangents(problem.query, problem.key, problem.value):
+    if problem.has_tangents:
         reasons.append("it has no forward-mode derivative; 'reference' has")
     return reasons or addresses.without_numba()
 

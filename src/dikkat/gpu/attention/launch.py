@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from dikkat import addresses
-from dikkat.addresses import have_tangents
 from dikkat.gpu.attention import ranges
 from dikkat.gpu.attention.operands import Operand, Restricted, Scored, operand, sizes_of
 from dikkat.masking import Restrictions
@@ -67,7 +66,7 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append(f"it needs CUDA tensors, and got some on {device}, where 'numba', 'chunked' and 'reference' run")
     if any(t.dtype not in _FLOATS for t in (problem.query, problem.key, problem.value)):
         reasons.append("it computes in float32; 'chunked' and 'reference' take float64")
-    if have_tangents(problem.query, problem.key, problem.value):
+    if problem.has_tangents:
         reasons.append("it has no forward-mode derivative; 'reference' has")
     if problem.restrictions.bias is not None or problem.restrictions.starts is not None:
         reasons.append("it takes no bias of pairs, window or segments; 'chunked' and 'reference' do")

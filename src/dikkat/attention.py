@@ -438,7 +438,9 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
     else:
         value = call.rank(value, len(lead))
         value = call.hide(value, restrictions.seen()) if restrictions.hide() else value.clone()
-    projected = score.project_key(key)
+    projected = call.rank(score.project_key(key), len(lead))
+    if restrictions.hide():
+        projected, value = (call.apart(t, restrictions.seen()) for t in (projected, value))
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if restrictions.lens is None else restrictions.lens.reshape(lead[:1]).clone()

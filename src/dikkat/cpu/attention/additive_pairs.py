@@ -87,10 +87,13 @@ def begin_pairs(
                 begin += pointer(call.key_bias, zero)[
                     owner(call.key_bias_step, call.key_bias_table, b) * call.key_bias_stride + j
                 ]
+                visible = begin != -np.inf  # also beside a bias of ∞ or NaN
             if visible and call.bias != 0:
-                begin += bias_of(call, b, i0 + i, zero)[j * call.bias_col]
+                added = bias_of(call, b, i0 + i, zero)[j * call.bias_col]
+                begin += added
+                visible = added != -np.inf
             scores[i * SIDE + k] = begin if visible else -np.inf
-            seen = seen or (visible and begin != -np.inf)
+            seen = seen or visible
     return seen
 
 

@@ -139,7 +139,9 @@ def restrict(
                     if call.bias_col == 1 and j + lanes <= call.keys
                     else gather(own, 0, call.bias_col, call.keys - j)
                 )
-                begin = begin + added if has_key_bias else added
+                # What one of the two hides is hidden, whatever the other holds: −∞ + ∞ is NaN.
+                both = where(begin == hidden, hidden, where(added == hidden, hidden, begin + added))
+                begin = both if has_key_bias else added
             left = limit - block * lanes
             if left >= lanes:
                 store(row, block * lanes, begin)

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import dikkat
+from dikkat import addresses
 from dikkat.cpu.engine.record import sources
 
 
@@ -145,6 +147,45 @@ for _ in range(2):
     assert process.exitcode == 0, process.exitcode
     assert right(1)  # and the parent goes on
 """)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_looks_for_where_sequences_begin() -> None:
+    """PyTorch's search starts threads, for few numbers too."""
+    python("""
+import multiprocessing
+
+import dikkat
+
+x, offsets, score = torch.randn(4, 300, 16), torch.tensor([0, 100, 300]), dikkat.scores.Gaussian()
+ids = (torch.arange(300) >= 100).long().expand(4, 300)
+calls = [
+    lambda: dikkat.attend_ragged(x, x, x, offsets, score=score, impl="numba"),
+    lambda: dikkat.attend(x, x, x, score=score, segment_ids=ids, impl="numba"),
+]
+expected = [call() for call in calls]
+torch.testing.assert_close(*expected)
+
+def child():
+    raise SystemExit(0 if all(map(torch.equal, [call() for call in calls], expected)) else 3)
+
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(30)
+if process.exitcode is None:
+    process.kill()
+assert process.exitcode == 0, process.exitcode
+""")
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(("length", "count"), [(0, 5), (7, 0), (7, 11)])
+def test_a_search_is_pytorchs(lead: tuple[int, ...], length: int, count: int) -> None:
+    torch.manual_seed(0)
+    ordered, numbers = torch.randint(5, (*lead, length)).sort(-1).values, torch.randint(7, (*lead, count))
+    for right in (False, True):
+        came = addresses.searchsorted(ordered, numbers, right=right)
+        torch.testing.assert_close(came, torch.searchsorted(ordered, numbers, right=right), rtol=0, atol=0)
 
 
 def test_no_folder_for_compiled_kernels(tmp_path: Path) -> None:

@@ -147,6 +147,18 @@ def extremes(numbers: Tensor) -> tuple[int, int]:
     return int(least), int(largest)
 
 
+def searchsorted(ordered: Tensor, numbers: Tensor, *, right: bool = False) -> Tensor:
+    """`torch.searchsorted` of integers (..., m) and (..., n), where values can be read by NumPy.
+
+    PyTorch's starts threads for few numbers, and waits in a forked child for ever: there its threads are gone.
+    """
+    if not (ordered.is_cpu and can_read_values(ordered, numbers)):
+        return torch.searchsorted(ordered, numbers, right=right)
+    rows = zip(*(t.reshape(t.shape[:-1].numel(), t.shape[-1]).numpy() for t in (ordered, numbers)), strict=True)
+    found = np.array([np.searchsorted(*each, "right" if right else "left") for each in rows], np.int64)
+    return torch.from_numpy(found).reshape(numbers.shape)
+
+
 def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """The address of a tensor's numbers; the caller keeps the tensor until the call is over.
 

@@ -10,7 +10,7 @@ from torch.nn.functional import embedding_bag
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Sampler, default_collate
 
-from dikkat.addresses import can_read_values, check_dense, is_eager
+from dikkat.addresses import can_read_values, check_dense, is_eager, searchsorted
 from dikkat.call import check_features, probability
 from dikkat.gating import blocks
 from dikkat.scores import gated_scores, whole
@@ -391,7 +391,7 @@ def _check_beside(
 
 def _bag_of(lens: Tensor, number: int) -> Tensor:
     """The bag of each of so many rows; its shape does not depend on what `lens` holds, so that it compiles."""
-    return torch.searchsorted(lens.cumsum(0), torch.arange(number, device=lens.device), right=True)
+    return searchsorted(lens.cumsum(0), torch.arange(number, device=lens.device), right=True)
 
 
 def _firsts(lens: Tensor) -> Tensor:
@@ -489,7 +489,7 @@ def _sums(weights: Tensor, rows: Tensor, lens: Tensor) -> Tensor:
     pieces = torch.cat([firsts[firsts < number], row[::_PIECE]]).unique()
     sums = rows.new_empty(heads, len(pieces), size, dtype=weights.dtype)
     step = _PIECE * max(1, _AT_ONCE // (_PIECE * max(1, size)))
-    bounds = [*torch.searchsorted(pieces, row[::step].contiguous()).tolist(), len(pieces)]
+    bounds = [*searchsorted(pieces, row[::step].contiguous()).tolist(), len(pieces)]
     for start, (first, last) in zip(range(0, number, step), pairwise(bounds), strict=True):
         part = rows[start : start + step].to(weights.dtype)
         for head in range(heads):
@@ -497,5 +497,5 @@ def _sums(weights: Tensor, rows: Tensor, lens: Tensor) -> Tensor:
             sums[head, first:last] = embedding_bag(
                 row[: len(part)], part, pieces[first:last] - start, mode="sum", per_sample_weights=by
             )
-    piece, of_bag = torch.arange(len(pieces), device=rows.device), torch.searchsorted(pieces, firsts)
+    piece, of_bag = torch.arange(len(pieces), device=rows.device), searchsorted(pieces, firsts)
     return torch.stack([embedding_bag(piece, of_head, of_bag, mode="sum") for of_head in sums], 1)

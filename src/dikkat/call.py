@@ -10,7 +10,7 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, transformed
+from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, searchsorted, transformed
 from dikkat.masking import Hiding, Restricting, Restrictions, align, are_finite, broadcast, check_window, fits, restrict
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
@@ -122,7 +122,7 @@ def _seen_by_row(
     """(rows of queries,) each: where the keys of a query's sequence begin, its first key, and one past its last."""
     row = torch.arange(queries, device=query_offsets.device)
     query_offsets, key_offsets = (offsets.to(torch.int64) for offsets in (query_offsets, key_offsets))
-    own = torch.searchsorted(query_offsets[1:].contiguous(), row, right=True).clamp(max=len(query_offsets) - 2)
+    own = searchsorted(query_offsets[1:], row, right=True).clamp(max=len(query_offsets) - 2)
     begin, past = key_offsets[:-1][own], key_offsets[1:][own]
     start, end = begin, past
     position = past - query_offsets[1:][own] + row  # i + m − n, from `begin` on

@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values, check_dense, extremes
+from dikkat.addresses import can_read_values, check_dense, extremes, searchsorted
 
 _INF = float("inf")
 
@@ -451,8 +451,8 @@ def _segments(
     ordered, order = others.sort(dim=-1, stable=True)
     if can_read_values(others) and bool((_changes(others) != _changes(ordered)).any()):
         raise ValueError("segment_ids: got keys of one segment apart; expected them side by side (for others: a mask)")
-    place = torch.searchsorted(ordered, own.contiguous())
-    past, start = torch.searchsorted(ordered, own.contiguous(), right=True), _take(order, place)
+    place, past = (searchsorted(ordered, own.contiguous(), right=right) for right in (False, True))
+    start = _take(order, place)
     return align(start, lead), align(start + (past - place), lead)  # no key where a segment has none
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import dikkat
-from dikkat import program, scores
+from dikkat import backends, program, scores
 from dikkat.backends import BACKENDS, chunked
 
 # Distinct primes, so that exchanged axes cannot pass.
@@ -32,6 +32,9 @@ QUERY_FEATURES = 6
 FIXED, BOXCAR = 1.3, 2.7
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+# What may stand where nobody looks; the last is finite, and its products with what is above 1 are not.
+POISONS = [math.nan, math.inf, 1.7e308]
 
 NOT_DENSE: dict[str, Callable[[Tensor], Tensor]] = {
     "sparse": lambda x: x.to_sparse(),
@@ -519,11 +522,35 @@ def record() -> Iterator[list[str]]:
 
         return runs
 
+    def spy_on_ready(name: str, make: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        def makes(problem: Any) -> Any:
+            ready = make(problem) if make else None
+
+            def runs(*given: Any) -> Any:
+                found = ready(*given)
+                ran.extend([name] * (found is not None))
+                return found
+
+            return runs if ready else None
+
+        return makes if make else None
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "_PROGRAMS", {})  # what a program has ready passes by the table
+        patch.setattr(program, "_PROGRAMS", {})  # those that are kept already would run unseen
         for name, backend in list(BACKENDS.items()):
-            patch.setitem(BACKENDS, name, replace(backend, run=spy(name, backend.run)))
+            seen = replace(backend, run=spy(name, backend.run), ready=spy_on_ready(name, backend.ready))
+            patch.setitem(BACKENDS, name, seen)
         yield ran
+
+
+@contextmanager
+def chosen(name: str) -> Iterator[str]:
+    """Let "auto" take an implementation, as of `way`: the road of users, on which programs are kept."""
+    first = backends._first
+    with way(name) as impl, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "_PROGRAMS", {})
+        patch.setattr(backends, "_first", lambda problem, runs: impl if runs(impl) else first(problem, runs))
+        yield impl
 
 
 # --- what tests are run over

@@ -22,14 +22,20 @@ _INF = float("inf")
 
 
 def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """True where all is finite, every inner product too: hidden pairs and values then have no effect as they are.
+    """True where every inner product is finite, those of values with a gradient too: what is hidden then has no effect.
 
-    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞. False where values cannot be read.
+    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞, and to 0 · ∞ on the way back. False
+    where values cannot be read.
     """
     if not can_read_values(query, key, value):
         return False
     most = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
-    return largest(value) < _INF and largest(query) * largest(key) * query.shape[-1] < most
+    return are_moderate(value) and largest(query) * largest(key) * query.shape[-1] < most
+
+
+def are_moderate(value: Tensor) -> bool:
+    """True where products of values with a gradient are finite, as long as that is below the cube of this bound."""
+    return largest(value) < torch.finfo(torch.promote_types(value.dtype, torch.float32)).max ** 0.25
 
 
 def largest(tensor: Tensor) -> float:

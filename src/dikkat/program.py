@@ -10,6 +10,7 @@ from torch import Tensor
 from dikkat import call, observers
 from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager
 from dikkat.backends import BACKENDS, choose
+from dikkat.masking import are_moderate
 from dikkat.problem import Problem, Result
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 from dikkat.state import State, sunk
@@ -108,7 +109,7 @@ class Program(NamedTuple):
         """The result of another call of its signature; None where that needs the checks of a first call.
 
         Hidden rows are not set to 0 here: they have no effect unless they hold an infinity or a NaN, which the output
-        tells, since 0 · NaN is NaN, and where gradients are recorded the operands.
+        tells, since 0 · NaN is NaN, or a number so large that its product with a gradient is one, which values tell.
 
         Args:
             query: (..., n, h), projected.
@@ -140,7 +141,7 @@ class Program(NamedTuple):
             blind = restrictions.causal and restrictions.queries > restrictions.keys  # the first queries see no key
             if blind and not _is_finite(query):
                 return None
-            if self.name == "numba" and not _is_finite(value):  # its backward reads values that its forward skips
+            if not backend.skips_hidden and not are_moderate(value):
                 return None
         if outputs is not None:
             result = Result(outputs[0], None, outputs[1] if template.wants_weights else None)

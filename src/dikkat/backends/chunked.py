@@ -168,7 +168,7 @@ def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> 
         _add(into.key_bias[..., cols], by_score.sum(-2))
     if made is not None and problem.pair == "inner":
         slope = 1 - (made / problem.softcap).square()
-        by_score, made = by_score * (slope if some is None else torch.where(some, slope, 0.0)), None
+        by_score, made = by_score * (slope if visible is None else torch.where(visible, slope, 0.0)), None
     if made is None:
         _add(into.query[..., rows, :], pool(by_score, tile.key, some))
         _add(into.key[..., cols, :], pool(by_score.mT, tile.query, back))

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat.addresses import can_read_values, extremes, transformed
-from dikkat.masking import Restrictions, are_finite
+from dikkat.masking import Restrictions, are_finite, largest
 from dikkat.problem import Examined, Problem, Result
 
 _INF = float("inf")
@@ -86,8 +86,10 @@ def _obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch's fast paths on CUDA take no float64")
     if transformed() or problem.has_tangents:
         found.append("PyTorch's fast paths do not run under torch.func transforms, nor in forward mode")
-    if problem.pair == "inner" and (restrictions.vary_by_row() or _loses_nan(problem)) and _is_seen_to_do_harm(problem):
-        found.append("something is not finite, which PyTorch's fast paths would show to other rows, or to none")
+    if problem.pair == "inner" and restrictions.vary_by_row() and _is_seen_to_do_harm(problem):
+        found.append("something is not finite, and PyTorch's fast paths would show it to rows that it is hidden from")
+    if _loses_nan(problem):
+        found.append(f"a query is not finite, and PyTorch's kernel would give 0 for it over fewer than {_VECTOR} keys")
     return found
 
 
@@ -110,9 +112,10 @@ def _obstacles_to_bias(problem: Problem) -> list[str]:
 
 def _loses_nan(problem: Problem) -> bool:
     """Whether PyTorch's kernel takes a row of NaN for one without keys: on a CPU, where they do not fill a vector."""
-    if not problem.query.is_cpu or torch.compiler.is_compiling():
+    query = problem.query
+    if problem.finite or not (query.is_cpu and can_read_values(query)):
         return False
-    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR
+    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR and largest(query) == _INF
 
 
 def _is_seen_to_do_harm(problem: Problem) -> bool:

@@ -226,6 +226,16 @@ def test_tensors_made_inside_are_where_the_call_is(name: str, impl: str, meta_by
         assert grad.isfinite().all()
 
 
+@pytest.mark.parametrize("impl", ["numba", "reference"])
+def test_what_is_shown_where_another_device_is_the_default(impl: str, meta_by_default: None) -> None:
+    with torch.device("cpu"):
+        x, score = torch.randn(2, 37, 5), scores.Gaussian(1.3)
+        bags = [torch.randn(3, 5), torch.randn(2, 5)]
+    found = dikkat.inspect(x, x, score=score, overview=3, impl=impl)
+    assert found.overview.isfinite().all()
+    assert [each.device.type for each in dikkat.collate_bags(bags)] == ["cpu", "cpu"]
+
+
 def test_recurrences_where_another_device_is_the_default(meta_by_default: None) -> None:
     with torch.device("cpu"):
         torch.manual_seed(0)

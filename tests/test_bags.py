@@ -443,3 +443,53 @@ def test_hidden_features_of_a_chunk_are_computed_twice(monkeypatch):
     )
     pool.in_chunks(chunks).sum().backward()
     assert sorted(seen) == sorted([len(chunk) for chunk in chunks] * 2)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("gated", [False, True])
+def test_many_gradients_at_once(heads, gated):
+    """`is_grads_batched` maps the backward, whose sums are not made in place then."""
+    torch.manual_seed(0)
+    pool, rows = AttentionPooling(5, 7, heads, gated).double(), torch.randn(11, 5, dtype=torch.float64)
+    lens = torch.tensor([4, 0, 7])
+    one, many = (
+        torch.autograd.functional.jacobian(lambda rows: pool(rows, lens), rows, vectorize=at_once)
+        for at_once in (False, True)
+    )
+    torch.testing.assert_close(many, one, rtol=1e-12, atol=1e-12)
+    out = pool(rows, lens)
+    above = torch.eye(out.numel(), dtype=torch.float64).reshape(-1, *out.shape)
+    came = torch.autograd.grad(out, list(pool.parameters()), above, is_grads_batched=True, retain_graph=True)
+    for each, alone in enumerate(above):
+        exact = torch.autograd.grad(out, list(pool.parameters()), alone, retain_graph=True)
+        torch.testing.assert_close([grad[each] for grad in came], list(exact), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("how", [np.nan, np.inf, 3e38])
+def test_a_bag_without_a_gradient_has_no_effect_on_the_parameters(heads, how):
+    torch.manual_seed(0)
+    pool, found = AttentionPooling(5, 7, heads), []
+    rows, lens = torch.randn(11, 5), torch.tensor([4, 7])
+    for number in (1.0, how):
+        rows[2] = number
+        leaf = rows.clone().requires_grad_()
+        found.append(torch.autograd.grad(pool(leaf, lens)[1].sin().sum(), [leaf, *pool.parameters()]))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert not found[1][0][:4].any()
+
+
+def test_on_the_meta_device():
+    rows, lens = torch.empty(7, 5, device="meta", requires_grad=True), torch.tensor([3, 4], device="meta")
+    pool = AttentionPooling(5, 11, heads=2).to("meta")
+    found = pool(rows, lens, top_k=3)
+    assert [t.shape for t in found] == [(2, 2, 5), (7, 2), (7, 2), (2, 2, 3)]
+    assert torch.autograd.grad(found.output.sum(), rows)[0].shape == (7, 5)
+    with pytest.raises(ValueError, match="mask: got one on meta"):
+        pool(rows[None], mask=torch.ones(1, 7, dtype=torch.bool, device="meta"))
+
+
+def test_whole_numbers_of_numpy():
+    sampler = LengthBatchSampler(np.array([3, 4, 2]), max_rows=np.int64(7), shuffle=False)
+    assert list(sampler) == list(LengthBatchSampler([3, 4, 2], max_rows=7, shuffle=False))
+    assert AttentionPooling(np.int64(5), 7).V.in_features == 5

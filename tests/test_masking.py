@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -153,3 +154,20 @@ def test_a_row_with_nothing_in_it_has_no_weights_and_no_gradient(weights_of, vis
     (grad,) = torch.autograd.grad((weights * torch.arange(6.0).view(2, 3)).sum(), scores)
     assert bool(grad[0].any())
     assert not grad[1].any()
+
+
+def test_numbers_of_numpy_and_of_any_size() -> None:
+    x, score = torch.randn(2, 5, 3), scores.Dot()
+    for window, plain in (((10**30, np.int64(1)), (5, 1)), ((np.uint8(2), 2**64), (2, 5))):
+        came = dikkat.attend(x, x, x, score=score, window=window)
+        torch.testing.assert_close(came, dikkat.attend(x, x, x, score=score, window=plain), rtol=0, atol=0)
+    with pytest.raises(TypeError, match="window: got .*True.*; expected a whole number"):
+        dikkat.attend(x, x, x, score=score, window=(np.bool_(True), 1))
+    assert dikkat.attend(x, x, x, score=score, dropout=np.float32(0.25)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["bias", "key_bias", "sink"])
+def test_numbers_of_8_bits_are_refused(name: str) -> None:
+    x = torch.randn(2, 5, 3)
+    with pytest.raises(TypeError, match=f"{name}: got dtype torch.float8_e5m2; expected a floating-point type of 16"):
+        dikkat.attend(x, x, x, score=scores.Dot(), **{name: torch.zeros(1).to(torch.float8_e5m2)})

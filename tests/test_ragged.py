@@ -358,3 +358,15 @@ def test_one_launch_is_chosen() -> None:
     places = torch.tensor([0, 5])
     problem = problem_of_sequences(X, X, X, places, places, scores.Dot(), Requested(), False, None, None)
     assert Program.of(problem).name == "numba"
+
+
+@pytest.mark.parametrize("case", ["scaled dot", "gaussian"])
+def test_on_the_meta_device(case: str) -> None:
+    score, x = kit.CASES[case].make().to("meta"), torch.empty(3, 7, 4, device="meta", requires_grad=True)
+    offsets = torch.tensor([0, 3, 7], device="meta")
+    out = dikkat.attend_ragged(x, x, x, offsets, score=score)
+    assert (out.shape, out.device.type) == ((3, 7, 4), "meta")
+    assert torch.autograd.grad(out.sum(), x)[0].shape == x.shape
+    assert dikkat.ragged_state(x, x, x, offsets, score=score).lse.shape == (3, 7)
+    with pytest.raises(ValueError, match="return_weights: got True on meta"):
+        dikkat.attend_ragged(x, x, x, offsets, score=score, return_weights=True)

@@ -377,3 +377,20 @@ def test_many_batch_elements_do_not_make_small_tiles() -> None:
         came = dikkat.attend(*large, score=made.score, impl="chunked")
     assert len(tiles) <= 1009
     torch.testing.assert_close(came, made.run()[:1, :1].expand_as(came), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", KINDS[:3])
+@pytest.mark.parametrize("impl", ["reference", "chunked", "numba", "numba-few"])
+def test_many_gradients_at_once(impl: str, case: str) -> None:
+    """`is_grads_batched` maps the backward by an older vmap than torch.func's."""
+    made = kit.call(case, "lengths a query")
+    tensors = (made.query.detach(), made.key.detach(), made.value.detach())
+
+    def run(*tensors: Tensor) -> Tensor:
+        return dikkat.attend(*tensors, score=made.score, impl=impl, **made.restricted)[0, 0]
+
+    one, many = (
+        torch.autograd.functional.jacobian(run, tensors, vectorize=at_once)  # type: ignore[no-untyped-call]
+        for at_once in (False, True)
+    )
+    torch.testing.assert_close(many, one, rtol=1e-12, atol=1e-12)

@@ -125,6 +125,11 @@ def transformed() -> bool:
     return _transforms() is not None
 
 
+def many_at_once(*gradients: Tensor | None) -> bool:
+    """Whether a backward's gradients stand for many: under `torch.func`, or with `is_grads_batched`, an older vmap."""
+    return transformed() or any(_functorch.is_legacy_batchedtensor(t) for t in gradients if t is not None)
+
+
 def check_dense(name: str, tensor: object) -> None:
     """A tensor whose numbers lie in memory as strides say: neither sparse nor nested, nor in a library's own layout.
 

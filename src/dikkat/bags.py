@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from numbers import Integral
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn.functional import embedding_bag
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Sampler, default_collate
 
-from dikkat.addresses import can_read_values, check_dense, is_eager, searchsorted
+from dikkat.addresses import can_read_values, check_dense, is_eager, many_at_once, searchsorted
 from dikkat.call import check_features, probability
 from dikkat.gating import blocks
 from dikkat.scores import gated_scores, whole
@@ -296,7 +297,7 @@ def collate_bags(samples: Sequence[Any]) -> tuple[Any, ...]:
         if bag.dtype != bags[0].dtype:
             raise TypeError(f"samples[{place}]: got a bag of dtype {bag.dtype}; expected {bags[0].dtype}, the first's")
     others = default_collate([tuple(sample[1:]) for sample in each]) if len(each[0]) > 1 else ()
-    return torch.cat(bags), torch.tensor([len(bag) for bag in bags]), *others
+    return torch.cat(bags), torch.tensor([len(bag) for bag in bags], device=bags[0].device), *others
 
 
 class LengthBatchSampler(Sampler[list[int]]):
@@ -326,12 +327,13 @@ class LengthBatchSampler(Sampler[list[int]]):
         shuffle: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.lengths = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-        for place, length in enumerate(self.lengths):
-            if isinstance(length, bool) or not isinstance(length, int):
+        given = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+        for place, length in enumerate(given):
+            if isinstance(length, bool) or not isinstance(length, Integral):
                 raise TypeError(f"lengths[{place}]: got {length!r}; expected a whole number of rows")
             if length < 0:
                 raise ValueError(f"lengths[{place}]: got {length}; expected at least 0 rows")
+        self.lengths = [int(length) for length in given]
         self.max_rows, self.shuffle, self.generator = whole("max_rows", max_rows), shuffle, generator
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -358,6 +360,8 @@ def _rows(bags: Tensor, bag_lens: Tensor | None, mask: Tensor | None) -> tuple[T
         if mask is None:
             return bags.flatten(0, 1), torch.full(bags.shape[:1], bags.shape[1], device=bags.device)
         _check_beside("mask", mask, bags, (torch.bool,), bags.shape[:2])
+        if mask.is_meta:
+            raise ValueError("mask: got one on meta, without numbers; expected bag_lens there, and bags (N, D)")
         return bags[mask], mask.sum(1)
     if bags.ndim != 2:
         raise ValueError(f"bags: got shape {tuple(bags.shape)}; expected (N, D), or (B, N, D) and a mask")
@@ -416,7 +420,7 @@ def _largest(weights: Tensor, bag: Tensor, lens: Tensor, mask: Tensor | None, nu
 def pool(scores: Tensor, rows: Tensor, lens: Tensor) -> Pooled:
     """The softmax of scores (N, K) over each bag, and the mean of its rows: mean (B, K, D), peak and total (B, K)."""
     bag = _bag_of(lens, len(rows))
-    if not is_eager():
+    if rows.is_meta or not is_eager():
         return _plain(scores, rows, bag, len(lens))
     return Pooled(*_Pool.apply(scores, rows, bag, lens))  # type: ignore[no-untyped-call]
 
@@ -454,11 +458,12 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, of_mean: Tensor, _: Tensor, of_total: Tensor) -> tuple[Tensor | None, ...]:
         scores, rows, bag, mean, total = ctx.saved_tensors
         needs_scores, needs_rows = ctx.needs_input_grad[:2]
-        if torch.is_grad_enabled():  # for second derivatives
-            pooled = _plain(scores, rows, bag, len(total))
+        if (twice := torch.is_grad_enabled()) or many_at_once(of_mean, of_total):  # `twice`: for second derivatives
             inputs = [t for t in (scores, rows) if t.requires_grad]
-            above = (of_mean, of_total)
-            found = iter(torch.autograd.grad((pooled.mean, pooled.total), inputs, above, create_graph=True))
+            with torch.enable_grad():
+                pooled = _plain(scores, rows, bag, len(total))
+                above = (of_mean, of_total)
+                found = iter(torch.autograd.grad((pooled.mean, pooled.total), inputs, above, create_graph=twice))
             return next(found) if needs_scores else None, next(found) if needs_rows else None, None, None
         shares, _ = _shares(scores, bag, len(total))
         weights, drift = _weights(shares, total, bag), (mean * of_mean).sum(-1)
@@ -479,6 +484,9 @@ class _Pool(torch.autograd.Function):
                     for head, of_head in enumerate(of_mean.unbind(1)):
                         of_rows[block] += of_head[own] * weight[:, head, None]
             of_scores[block] += weight * (of_weights - drift[own])
+        idle = ~(of_mean.any(-1) | of_total.any(-1, keepdim=True)).any(-1)
+        if bool(idle.any()):  # bags without a gradient have none to give, whatever they hold
+            of_scores, of_rows = (t if t is None else t.masked_fill(idle[bag, None], 0.0) for t in (of_scores, of_rows))
         return of_scores if needs_scores else None, of_rows, None, None
 
 

@@ -5,19 +5,19 @@ Private; the front door is `attention`.
 
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Real
 from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, searchsorted, transformed
-from dikkat.masking import Hiding, Restricting, Restrictions, align, are_finite, broadcast, check_window, fits, restrict
+from dikkat.masking import FLOATS, Hiding, Restricting, Restrictions, align, are_finite, broadcast, check_window, fits, restrict
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
 from dikkat.problem.sequences import check_offsets
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Scores that compare keys as they come.
 _PLAIN = (Dot, ScaledDot)
 
@@ -219,8 +219,8 @@ def compared(
 
 def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
     check_dense("sink", sink)
-    if not sink.is_floating_point():
-        raise TypeError(f"sink: got dtype {sink.dtype}; expected a floating-point type")
+    if sink.dtype not in FLOATS:
+        raise TypeError(f"sink: got dtype {sink.dtype}; expected a floating-point type of 16 bits or more")
     if sink.device != query.device:
         raise ValueError(f"sink: got a tensor on {sink.device}; expected the query's device, {query.device}")
     if not fits(sink.shape, lead):
@@ -255,7 +255,7 @@ def check_features(name: str, tensor: Tensor) -> None:
     check_dense(name, tensor)
     if type(tensor) in PLAIN and not (torch.compiler.is_compiling() or transformed()):
         check_room(name, tensor)
-    if tensor.dtype not in _FLOATS:
+    if tensor.dtype not in FLOATS:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected float16, bfloat16, float32, float64")
     if tensor.ndim < 2:
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected (..., length, features)")
@@ -327,7 +327,7 @@ def apart(tensor: Tensor, shown: Tensor) -> Tensor:
 
 def probability(dropout: float) -> float:
     """Validate a probability, a number from 0 to 1."""
-    if isinstance(dropout, bool) or not isinstance(dropout, int | float):
+    if isinstance(dropout, bool) or not isinstance(dropout, Real):
         raise TypeError(f"dropout: got {type(dropout).__name__}; expected a number from 0 to 1")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout: got {dropout}; expected a number from 0 to 1")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dikkat.addresses import autocasts, is_eager
+from dikkat.addresses import autocasts, is_eager, many_at_once
 
 # Numbers of a block: 768 kB in float32, so that the handful of its tensors stays in the caches.
 _BLOCK = 3 * 2**16
@@ -38,7 +38,7 @@ def gated(
         (..., m, heads) of float32 or wider, and the rows: what is computed from these adds to the same gradient.
     """
     parameters = [V.weight, V.bias, w.weight, w.bias, *([] if U is None else [U.weight, U.bias])]
-    if not is_eager() or autocasts(rows.device.type):
+    if rows.is_meta or not is_eager() or autocasts(rows.device.type):
         return _plain(rows, *parameters), rows
     scores, same = _Gated.apply(rows, known, *parameters)  # type: ignore[no-untyped-call]
     return scores, same
@@ -78,10 +78,11 @@ class _Gated(torch.autograd.Function):
         rows, kept, *parameters = ctx.saved_tensors
         if above is None:
             return of_rows, None, *[None] * len(parameters)
-        if torch.is_grad_enabled():  # for second derivatives
+        if (twice := torch.is_grad_enabled()) or many_at_once(above, of_rows):  # `twice`: for second derivatives
             needs = [ctx.needs_input_grad[0], *ctx.needs_input_grad[2:]]
             inputs = [t for t, needed in zip((rows, *parameters), needs, strict=True) if needed]
-            grads = iter(torch.autograd.grad(_plain(rows, *parameters), inputs, above, create_graph=True))
+            with torch.enable_grad():
+                grads = iter(torch.autograd.grad(_plain(rows, *parameters), inputs, above, create_graph=twice))
             first, *others = [next(grads) if needed else None for needed in needs]
             return first if of_rows is None or first is None else first + of_rows, None, *others
         network, x = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1])
@@ -90,10 +91,13 @@ class _Gated(torch.autograd.Function):
             into = torch.zeros_like(x) if of_rows is None else of_rows.reshape(x.shape)
         weight, bias, w, w_bias = (torch.zeros_like(t) for t in network.tensors)
         for block in blocks(x, network.width):
-            own = above[block]
-            hidden = kept[block] if block.stop <= len(kept) else network.hidden(x[block])
+            own, part = above[block], x[block]
+            hidden = kept[block] if block.stop <= len(kept) else network.hidden(part)
+            idle = ~own.any(1)
+            if bool(idle.any()):  # whatever those rows hold: 0 · NaN is NaN
+                hidden, part = (t.masked_fill(idle[:, None], 0.0) for t in (hidden, part))
             slope = network.slope(hidden, own @ network.w)
-            weight.addmm_(slope.T, x[block].to(network.dtype))
+            weight.addmm_(slope.T, part.to(network.dtype))
             bias += slope.sum(0)
             w.addmm_(own.T, network.product(hidden))
             w_bias += own.sum(0)

@@ -116,6 +116,9 @@ def check_names(given: Mapping[str, object], allowed: type) -> None:
 
 
 _ALL = slice(None)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Keys of a window that reaches beyond every key; a position plus so many is an int64.
+_FARTHEST = 2**62
 # How many of a restriction's last dimensions are its own: those before them are the call's leading dimensions.
 OWN_DIMENSIONS = {"lens": 1, "starts": 1, "mask": 2, "bias": 2, "key_bias": 1, "exclude": 1}
 
@@ -429,11 +432,11 @@ def check_window(window: tuple[int | None, int | None] | None) -> tuple[int | No
     if not isinstance(window, tuple | list) or len(window) != 2:
         raise TypeError(f"window: got {window!r}; expected (left, right), whole numbers of keys, or None for no bound")
     for side in window:
-        if side is not None and (not isinstance(side, int) or isinstance(side, bool)):
+        if side is not None and (not isinstance(side, Integral) or isinstance(side, bool)):
             raise TypeError(f"window: got {side!r}; expected a whole number of keys, or None for no bound")
         if side is not None and side < 0:
             raise ValueError(f"window: got {side}; expected 0 or more keys, or None for no bound")
-    left, right = window
+    left, right = (None if side is None else min(int(side), _FARTHEST) for side in window)
     return left, right
 
 
@@ -494,8 +497,8 @@ def _key_bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.devic
 
 def _bias(name: str, bias: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
     bias = _fit(name, bias, shape, device)
-    if not bias.is_floating_point():
-        raise TypeError(f"{name}: got dtype {bias.dtype}; expected a floating-point type")
+    if bias.dtype not in FLOATS:
+        raise TypeError(f"{name}: got dtype {bias.dtype}; expected a floating-point type of 16 bits or more")
     return bias
 
 
@@ -624,9 +627,9 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
         tensor([[[0.5000, 0.5000, 0.0000, 0.0000],
                  [0.5000, 0.5000, 0.0000, 0.0000]]])
     """
-    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+    if not isinstance(scores, Tensor) or scores.dtype not in FLOATS:
         came = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
-        raise TypeError(f"scores: got {came}; expected a floating-point torch.Tensor")
+        raise TypeError(f"scores: got {came}; expected a floating-point torch.Tensor of 16 bits or more")
     check_dense("scores", scores)
     if scores.ndim < 2:
         raise ValueError(f"scores: got shape {tuple(scores.shape)}; expected (..., queries, keys)")

@@ -195,6 +195,8 @@ def _run(
     key_bias: Tensor | None = None,
 ) -> tuple[Result, Problem]:  # fmt: skip
     key_offsets = query_offsets if key_offsets is None else key_offsets
+    if requested.wants_weights and isinstance(query, Tensor) and query.is_meta:
+        raise ValueError("return_weights: got True on meta, where no offsets tell how many there are; expected False")
     problem = call.problem_of_sequences(
         query, key, value, query_offsets, key_offsets, score, requested, causal, window, key_bias
     )

@@ -15,6 +15,7 @@ Shapes: a query is (..., n, d_q), a key (..., m, d_k); projected, both have h fe
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -475,11 +476,11 @@ def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
 
 def whole(name: str, size: int) -> int:
     """A whole number of at least 1."""
-    if isinstance(size, bool) or not isinstance(size, int):
+    if isinstance(size, bool) or not isinstance(size, Integral):
         raise TypeError(f"{name}: got {size!r} ({type(size).__name__}); expected a whole number of at least 1")
     if size < 1:
         raise ValueError(f"{name}: got {size}; expected a whole number of at least 1")
-    return size
+    return int(size)
 
 
 def is_plain(layer: nn.Module) -> bool:

@@ -91,7 +91,7 @@ def _largest(weights: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
 def _pooled(weights: Tensor, cells: int, by_largest: bool) -> Tensor:
     """Pool the last dimension to so many cells, by sums in float64 or by the largest."""
-    sizes = torch.tensor(cell_edges(weights.shape[-1], cells)).diff().tolist() if cells else []
+    sizes = torch.tensor(cell_edges(weights.shape[-1], cells), device="cpu").diff().tolist() if cells else []
     parts = weights.split(sizes, -1) if sizes else ()
     if not parts:
         return weights.new_zeros((*weights.shape[:-1], 0))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.addresses import PLAIN, is_eager, transformed
+from dikkat.addresses import PLAIN, is_eager, many_at_once, transformed
 from dikkat.masking import Restrictions, broadcast
 from dikkat.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat.scores import Pair, Profile
@@ -114,10 +114,11 @@ class Kernel:
         forward: Of the problem.
         backward: Of the problem, its output and the output's gradient.
         name: The implementation's name.
+        batched: The backward of many gradients at once, under `torch.vmap`.
     """
 
-    def __init__(self, forward: Forward, backward: Backward, name: str) -> None:
-        self.forward, self.backward, self.name = forward, backward, name
+    def __init__(self, forward: Forward, backward: Backward, name: str, batched: Backward) -> None:
+        self.forward, self.backward, self.name, self.batched = forward, backward, name, batched
 
     def run(self, problem: Problem) -> Output:
         """The output of an eager call, with its gradient, past PyTorch's dispatcher, as slow as a small call."""
@@ -148,7 +149,9 @@ class _Eager(torch.autograd.Function):
         problem = ctx.problem.with_tensors(dict(zip(ctx.names, saved, strict=True)))
         grads = Output(*(torch.zeros_like(o) if g is None else g for o, g in zip(out, given, strict=True)))
         of_kernel: Any = (ctx.kernel, problem, out, grads)
-        if torch.is_grad_enabled():  # it refuses to be differentiated once more
+        if many_at_once(*given):
+            found = ctx.kernel.batched(problem, out, grads)
+        elif torch.is_grad_enabled():  # it refuses to be differentiated once more
             found = _EagerBackward.apply(*of_kernel, *saved, *grads)  # type: ignore[no-untyped-call]
         else:
             found = ctx.kernel.backward(problem, out, grads)
@@ -186,7 +189,7 @@ class Operator(Kernel):
     """
 
     def __init__(self, name: str, forward: Forward, backward: Backward) -> None:
-        super().__init__(forward, backward, name)
+        super().__init__(forward, backward, name, self._batched)
         own, above = Output._fields, [f"{each}_grad" for each in Output._fields]
         forward_op = torch.library.custom_op(
             f"dikkat::{name}", self._run_forward, mutates_args=(), schema=_schema(len(own))
@@ -209,13 +212,20 @@ class Operator(Kernel):
         """The result of a problem, however PyTorch looks at it."""
         problem = problem.wide()
         # A program that keeps something for calls of one kind has looked at this one already.
-        if problem.kept is not None or (is_eager() and all(type(t) in PLAIN for t in problem.tensors().values())):
+        plain = is_eager() and not problem.query.is_meta
+        if problem.kept is not None or (plain and all(type(t) in PLAIN for t in problem.tensors().values())):
             mean, peak, total, weights = self.run(problem)
         else:
             call = self._transformed.apply if transformed() else self._forward_op
             mean, peak, total, weights = call(*_flat(problem))
         lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
         return Result(mean, lse, weights if problem.wants_weights else None, tail)
+
+    def _batched(self, problem: Problem, out: Output, grads: Output) -> Gradients:
+        return Gradients(*self._call_backward(*_flat(problem), *out, *grads))
+
+    def _call_backward(self, *operands: Any) -> Any:
+        return (self._transformed_backward.apply if transformed() else self._backward_op)(*operands)
 
     def _run_forward(self, *operands: Any) -> tuple[Tensor, ...]:
         problem = _problem(operands)
@@ -232,8 +242,7 @@ class Operator(Kernel):
         saved, outputs = ctx.saved_tensors, len(Output._fields)
         rest, output = iter(saved[:-outputs]), saved[-outputs:]
         operands = [next(rest) if plain is None else plain[0] for plain in ctx.plain]
-        call: Callable[..., Any] = self._transformed_backward.apply if transformed() else self._backward_op
-        found = call(*operands, *output, *grads)
+        found = self._call_backward(*operands, *output, *grads)
         out: list[Tensor | None] = [None] * len(_OPERANDS)
         for index, grad in zip(_DIFFERENTIABLE, found, strict=True):
             out[index] = grad if _is_wanted(operands, index) else None

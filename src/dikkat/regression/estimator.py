@@ -442,9 +442,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> KernelRegressor().fit(x[:, None], np.sin(x)).sample([[1.0], [2.0]], 3, random_state=0).shape
             (2, 3)
         """
-        if n_samples is None:
-            raise ValueError("n_samples: got None; expected a whole number of at least 1")
-        check_count("n_samples", n_samples)
+        check_count("n_samples", n_samples, or_none="")
         query = self._query(X)
         drawn = intervals.sample(self, query, int(n_samples), check_random_state(random_state))
         return drawn.astype(self.X_train_.dtype)

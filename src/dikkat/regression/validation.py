@@ -112,10 +112,11 @@ def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, A
     return list(splitter.split(rows.x, rows.y, groups))
 
 
-def check_count(name: str, given: object) -> None:
-    """Refuse all but a whole number of at least 1, or None."""
-    if given is not None and (isinstance(given, bool) or not isinstance(given, Integral) or given < 1):
-        raise ValueError(f"{name}: got {given!r}; expected a whole number of at least 1, or None for all")
+def check_count(name: str, given: object, or_none: str = ", or None for all") -> None:
+    """Refuse all but a whole number of at least 1, and None where the message allows it."""
+    none = given is None and or_none
+    if not none and (isinstance(given, bool) or not isinstance(given, Integral) or given < 1):
+        raise ValueError(f"{name}: got {given!r}; expected a whole number of at least 1{or_none}")
 
 
 def checked_coverage(given: object) -> float:

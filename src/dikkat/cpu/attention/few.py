@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dikkat import addresses
+from dikkat.cpu.attention import launch
 from dikkat.cpu.attention.launch import ProblemCall
 from dikkat.cpu.attention.record import FEW
 from dikkat.cpu.engine.record import FENCE, Ready, up
@@ -147,4 +148,4 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     return Gradients(by_query, by_key, by_weight, by_value, bias=nothing, key_bias=nothing)
 
 
-_KERNEL = Kernel(_forward, _backward, "numba-few")
+_KERNEL = Kernel(_forward, _backward, "numba-few", launch.run.batched)

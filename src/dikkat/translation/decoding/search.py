@@ -275,6 +275,9 @@ class Compiled:
         self._tensors = [*model.parameters(), *model.buffers()]
         self._starts = addresses.starts(self._tensors)
         self._writes = Writes(self._tensors)
+        numbers = [tensor.detach().view(-1) for tensor in self._tensors if tensor.is_contiguous() and tensor.numel()]
+        self._sampled = [each[:: -(-len(each) // _SAMPLED)] for each in numbers]
+        self._before = torch.cat(self._sampled)
 
     def _present(self, model: nn.Module) -> list[Any]:
         own = dict(vars(model))
@@ -282,7 +285,7 @@ class Compiled:
         return [*own.values(), *chain.from_iterable(map(dict.values, self._tables))]
 
     def fits(self, model: nn.Module) -> bool:
-        """True where the model has the same modules, attributes, tensors and hooks, and no write has been counted."""
+        """True where the model has the same modules, attributes, tensors and hooks, and no write has been seen."""
         now = self._present(model)
         return (
             len(now) == len(self._values)
@@ -290,6 +293,7 @@ class Compiled:
             and list(map(type, self._parts)) == self._types
             and self._writes.none(self._tensors)
             and addresses.starts(self._tensors) == self._starts  # which `.to()` changes without a count
+            and torch.equal(torch.cat(self._sampled), self._before)  # as a write through `.data` does
         )
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
@@ -297,6 +301,7 @@ class Compiled:
         return type(None), ()
 
 
+_SAMPLED = 61  # numbers of a tensor that are compared at each search
 _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 _HOOKS_OF_ALL_MODULES: tuple[dict[Any, Any], ...] = (
     nn.modules.module._global_forward_hooks,

@@ -4,6 +4,7 @@ import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args, overload
 
@@ -430,6 +431,7 @@ class Translator(BaseTranslator):
 
         Raises:
             InputError: tokenizers that differ, and the message says whose; or no translator.
+            TypeError: Something else than a translator of one model.
 
         Example:
             >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
@@ -447,6 +449,8 @@ class Translator(BaseTranslator):
             raise InputError("translators: got none; expected at least one")
         first = translators[0]
         for index, other in enumerate(translators):
+            if not isinstance(other, Translator):
+                raise TypeError(f"translators[{index}]: got {type(other).__name__}; expected a Translator of one model")
             for name in ("source_tokenizer", "target_tokenizer"):
                 if getattr(other, name).to_json() != getattr(first, name).to_json():
                     raise InputError(
@@ -720,5 +724,5 @@ def _check_pair(pair: tuple[str, str], index: int) -> tuple[str, str]:
 
 
 def _check_batch_size(batch_size: int) -> None:
-    if batch_size < 1:
-        raise InputError(f"batch_size: got {batch_size}; expected at least 1")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+        raise InputError(f"batch_size: got {batch_size!r}; expected a whole number of at least 1")

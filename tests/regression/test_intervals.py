@@ -115,8 +115,9 @@ def test_other_arguments_that_are_none():
         model.predict_interval(query, method="jackknife")
     with pytest.raises(ValueError, match=r"q: got .*; expected a list of numbers between 0 and 1"):
         model.predict_quantiles(query, [0.5, 1.0])
-    with pytest.raises(ValueError, match="n_samples: got 0"):
-        model.sample(query, 0)
+    for number in (0, 2.0, None):
+        with pytest.raises(ValueError, match=f"n_samples: got {number}; expected a whole number of at least 1$"):
+            model.sample(query, number)
     two = model.fit(x, np.column_stack([y, y]))
     for ask in (two.predict_interval, two.sample, lambda q: two.predict_quantiles(q, [0.5])):
         with pytest.raises(ValueError, match="y: got 2 targets in fit; expected one"):

@@ -101,6 +101,8 @@ def test_what_is_no_sentence_is_refused(translator):
         translator.translate(["\udcff"])
     with pytest.raises(InputError, match="batch_size: got 0"):
         translator.translate(["Go."], batch_size=0)
+    with pytest.raises(InputError, match=r"batch_size: got 1\.5; expected a whole number"):
+        translator.translate(["Go."], batch_size=1.5)
 
 
 def test_a_stream_gives_what_a_list_gives_and_reads_no_further_than_it_must(translator):
@@ -235,6 +237,8 @@ def test_translators_of_other_words_do_not_translate_together(translator):
             Translator.ensemble([translator, other])
     with pytest.raises(InputError, match="translators: got none"):
         Translator.ensemble([])
+    with pytest.raises(TypeError, match=r"translators\[1\]: got Ensemble; expected a Translator of one model"):
+        Translator.ensemble([translator, Translator.ensemble([translator])])
 
 
 def test_without_attention_no_word_is_copied(translator):

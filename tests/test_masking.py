@@ -161,7 +161,7 @@ def test_numbers_of_numpy_and_of_any_size() -> None:
     for window, plain in (((10**30, np.int64(1)), (5, 1)), ((np.uint8(2), 2**64), (2, 5))):
         came = dikkat.attend(x, x, x, score=score, window=window)
         torch.testing.assert_close(came, dikkat.attend(x, x, x, score=score, window=plain), rtol=0, atol=0)
-    with pytest.raises(TypeError, match="window: got .*True.*; expected a whole number"):
+    with pytest.raises(TypeError, match=r"window: got .*True.*; expected a whole number"):
         dikkat.attend(x, x, x, score=score, window=(np.bool_(True), 1))
     assert dikkat.attend(x, x, x, score=score, dropout=np.float32(0.25)).isfinite().all()
 

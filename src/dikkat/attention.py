@@ -216,7 +216,8 @@ def attend(
     PyTorch then says so.
 
     One exception, in exchange for speed: PyTorch's fused kernels, which "auto" chooses for dot products, let a NaN that
-    is hidden from *some* queries reach those too where looking for it would wait for a device.
+    is hidden from *some* queries reach those too where looking for it would wait for a device; and in a compiled graph
+    for CPUs they give 0 for a query of NaN over fewer than 16 keys.
 
     Nested tensors with layout `torch.jagged`, (sequences, ..., any length, d), attend within each sequence, as
     `attend_ragged` does, and return such a tensor; weights are then a list, of one tensor a sequence.

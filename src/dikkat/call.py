@@ -12,7 +12,18 @@ import torch
 from torch import Tensor
 
 from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, searchsorted, transformed
-from dikkat.masking import FLOATS, Hiding, Restricting, Restrictions, align, are_finite, broadcast, check_window, fits, restrict
+from dikkat.masking import (
+    FLOATS,
+    Hiding,
+    Restricting,
+    Restrictions,
+    align,
+    are_finite,
+    broadcast,
+    check_window,
+    fits,
+    restrict,
+)
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
 from dikkat.problem.sequences import check_offsets

@@ -58,5 +58,7 @@ def cell_edges(length: int, cells: int) -> list[int]:
 
 def cell_sizes(queries: int, keys: int, cells: tuple[int, int]) -> Tensor:
     """How many pairs each cell of a map has, (rows, columns)."""
-    rows, cols = (torch.tensor(cell_edges(*axis), device="cpu").diff() for axis in zip((queries, keys), cells, strict=True))
+    rows, cols = (
+        torch.tensor(cell_edges(*axis), device="cpu").diff() for axis in zip((queries, keys), cells, strict=True)
+    )
     return rows[:, None] * cols

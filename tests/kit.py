@@ -527,7 +527,7 @@ def record() -> Iterator[list[str]]:
             ready = make(problem) if make else None
 
             def runs(*given: Any) -> Any:
-                found = ready(*given)
+                found = ready(*given) if ready else None
                 ran.extend([name] * (found is not None))
                 return found
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable
 from functools import cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -159,8 +159,9 @@ def searchsorted(ordered: Tensor, numbers: Tensor, *, right: bool = False) -> Te
     """
     if not (ordered.is_cpu and can_read_values(ordered, numbers)):
         return torch.searchsorted(ordered, numbers, right=right)
-    rows = zip(*(t.reshape(t.shape[:-1].numel(), t.shape[-1]).numpy() for t in (ordered, numbers)), strict=True)
-    found = np.array([np.searchsorted(*each, "right" if right else "left") for each in rows], np.int64)
+    tables, rows = (t.reshape(t.shape[:-1].numel(), t.shape[-1]).numpy() for t in (ordered, numbers))
+    side: Literal["left", "right"] = "right" if right else "left"
+    found = np.array([np.searchsorted(*each, side=side) for each in zip(tables, rows, strict=True)], np.int64)
     return torch.from_numpy(found).reshape(numbers.shape)
 
 

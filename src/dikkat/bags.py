@@ -486,7 +486,8 @@ class _Pool(torch.autograd.Function):
             of_scores[block] += weight * (of_weights - drift[own])
         idle = ~(of_mean.any(-1) | of_total.any(-1, keepdim=True)).any(-1)
         if bool(idle.any()):  # bags without a gradient have none to give, whatever they hold
-            of_scores, of_rows = (t if t is None else t.masked_fill(idle[bag, None], 0.0) for t in (of_scores, of_rows))
+            of_scores = of_scores.masked_fill(idle[bag, None], 0.0)
+            of_rows = None if of_rows is None else of_rows.masked_fill(idle[bag, None], 0.0)
         return of_scores if needs_scores else None, of_rows, None, None
 
 

@@ -35,7 +35,8 @@ def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 def are_moderate(value: Tensor) -> bool:
     """True where products of values with a gradient are finite, as long as that is below the cube of this bound."""
-    return largest(value) < torch.finfo(torch.promote_types(value.dtype, torch.float32)).max ** 0.25
+    bound: float = torch.finfo(torch.promote_types(value.dtype, torch.float32)).max ** 0.25
+    return largest(value) < bound
 
 
 def largest(tensor: Tensor) -> float:

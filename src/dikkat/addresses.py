@@ -7,6 +7,7 @@ crash or somebody else's memory. So no other module calls `data_ptr`.
 import importlib
 import warnings
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -105,6 +106,18 @@ def _capturing(tensors: tuple[Tensor, ...]) -> bool:
 def autocasts(device: str) -> bool:
     """True where autocast is on for this type of device; "meta" has none, and must not be asked for it."""
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def exact(device: str) -> AbstractContextManager[Any]:
+    """A context in which products have their operands' types, also under autocast."""
+    return torch.autocast(device, enabled=False) if autocasts(device) else nullcontext()
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device, without waiting for that."""
+    if tensor.is_cpu and device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 def have_tangents(*tensors: Tensor) -> bool:

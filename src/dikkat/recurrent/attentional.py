@@ -116,7 +116,7 @@ class _Attentional(StackedCells):
         task = SequenceTask(inputs, memory, before, lengths, masks, weights_needed)
         fused = choose(impl, sequence.obstacles(self, inputs, memory, memory.score, before)) == "numba"
         with observers.only() if told else nullcontext():  # all steps are one call
-            outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(self, task)
+            outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.in_steps)(self, task)
             for observer in told:
                 observer.saw_weights(cast(Tensor, weights))
         return (

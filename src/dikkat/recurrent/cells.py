@@ -1,13 +1,17 @@
 """Recurrent cells in plain PyTorch, as `torch.nn.GRU` and `torch.nn.LSTM`: one step of one, and a stack of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dikkat.cpu.recurrence.launch import Layer
+
+FUSED = {"cuda"}  # devices on which a cell's pointwise part is one kernel of PyTorch's
+Undone = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def gru(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor) -> Tensor:
@@ -25,6 +29,49 @@ def lstm(input_gates: Tensor, recurrent_gates: Tensor, cell: Tensor) -> tuple[Te
     into, forget, candidate, out = (input_gates + recurrent_gates).chunk(4, dim=-1)
     cell = torch.addcmul(torch.sigmoid(forget) * cell, torch.sigmoid(into), torch.tanh(candidate))
     return torch.sigmoid(out) * torch.tanh(cell), cell
+
+
+class Move(NamedTuple):
+    """A cell's step.
+
+    Attributes:
+        state: (B, h), the new one.
+        cell: The new one of an LSTM.
+        undo: Of the gradients of both, those of both sides of the gates, and of the state (apart from what goes through
+            the gates; None: nothing) and the cell before.
+    """
+
+    state: Tensor
+    cell: Tensor | None
+    undo: Callable[[Tensor, Tensor | None], Undone]
+
+
+def move(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tensor | None) -> Move:
+    """`gru`, or with a cell `lstm`; where a device has it, and no gradient is recorded, as one kernel."""
+    fuses = state.device.type in FUSED and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    aten = torch.ops.aten
+    if cell is None:
+        if fuses:
+            new, kept = aten._thnn_fused_gru_cell(input_gates, recurrent_gates, state)
+            return Move(new, None, lambda grad, _: (*aten._thnn_fused_gru_cell_backward(grad, kept, False)[:3], None))
+        sides = input_gates, recurrent_gates, state, None, None
+        new = gru(*sides[:3])
+        return Move(new, None, lambda grad, _: (*aten._thnn_differentiable_gru_cell_backward(grad, *sides)[:3], None))
+    if fuses:
+        new, after, kept = aten._thnn_fused_lstm_cell(input_gates, recurrent_gates, cell)
+
+        def undo(grad: Tensor | None, by_cell: Tensor | None) -> Undone:
+            gates, before, _ = aten._thnn_fused_lstm_cell_backward_impl(grad, by_cell, cell, after, kept, False)
+            return gates, gates, None, before
+    else:
+        new, after = lstm(input_gates, recurrent_gates, cell)
+
+        def undo(grad: Tensor | None, by_cell: Tensor | None) -> Undone:
+            sides = input_gates, recurrent_gates, None, None, cell, after
+            gates, _, before, *_ = aten._thnn_differentiable_lstm_cell_backward(grad, by_cell, *sides)
+            return gates, gates, None, before
+
+    return Move(new, after, undo)
 
 
 class StackedCells(nn.Module):
@@ -68,32 +115,3 @@ class StackedCells(nn.Module):
         names = ("weight_hh", "bias_hh", "weight_ih", "bias_ih")
         layers = ([self.part(name, layer) for name in names] for layer in range(self.num_layers))
         return [Layer(*(weights[:2] if layer == 0 else weights)) for layer, weights in enumerate(layers)]
-
-    def advance(
-        self, first_gates: Tensor, hidden: Sequence[Tensor], cell: Sequence[Tensor] | None, dropped: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor] | None]:
-        """All layers one step on.
-
-        Args:
-            first_gates: The complete input side of the first layer's gates, (B, G·h).
-            hidden: Each layer's state (B, h).
-            cell: Each layer's cell (B, h), of an LSTM.
-            dropped: What the features between layers are multiplied by, (layers − 1, B, h).
-        """
-        new: list[Tensor] = []
-        new_cells: list[Tensor] = []
-        input_gates = first_gates
-        for layer in range(self.num_layers):
-            if layer:
-                below = new[-1] if dropped is None else new[-1] * dropped[layer - 1]
-                input_gates = F.linear(below, self.part("weight_ih", layer), self.part("bias_ih", layer))
-            recurrent = F.linear(hidden[layer], self.part("weight_hh", layer), self.part("bias_hh", layer))
-            # Under autocast the products are narrow; the states, on which all later ones build, stay as they are.
-            input_gates, recurrent = (each.to(hidden[layer].dtype) for each in (input_gates, recurrent))
-            if cell is None:
-                new.append(gru(input_gates, recurrent, hidden[layer]))
-            else:
-                state, after = lstm(input_gates, recurrent, cell[layer])
-                new.append(state)
-                new_cells.append(after)
-        return new, new_cells if cell is not None else None

@@ -1,13 +1,14 @@
 """Encoders: GRU and LSTM over sequences of different lengths, which never read padding."""
 
+from dataclasses import replace
 from typing import ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
-from dikkat.addresses import check_dense
+from dikkat.addresses import check_dense, sent
 from dikkat.cpu.recurrence import launch as fused
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_stack, choose, has_values
@@ -81,9 +82,13 @@ class _Encoder(nn.Module, Generic[StateT]):
             outputs, last = network(inputs)
             final = [self._by_layer(each) for each in (last if isinstance(last, tuple) else (last,))]
         else:
-            packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-            packed_outputs, last = network(packed)
-            outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=inputs.shape[1])
+            rows = fused.Rows.of(lengths, *inputs.shape[:2])
+            counts, (places, order) = rows.counts(), (sent(each, inputs.device) for each in (rows.places, rows.order))
+            rows = replace(rows, places=places)
+            # PyTorch's own functions for packing wait for the device.
+            packed = PackedSequence(fused.take(inputs, rows), counts, order, sent(rows.order.argsort(), inputs.device))
+            found, last = network(packed)
+            outputs = fused.put(found.data, rows)
             final = [self._by_layer(each) for each in (last if isinstance(last, tuple) else (last,))]
         return outputs, cast(StateT, final[0] if len(final) == 1 else tuple(final))
 

@@ -1,6 +1,6 @@
-"""Cells that attend before every step, over whole sequences: as one operation, or as a loop of PyTorch's."""
+"""Cells that attend before every step, over whole sequences: compiled, or in PyTorch's operations."""
 
-from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -8,9 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import scores
+from dikkat.addresses import exact, sent
 from dikkat.attention import Memory, attend_memory
 from dikkat.cpu.recurrence import launch as fused
+from dikkat.cpu.recurrence.calls import in_type, wide_type
 from dikkat.recurrent.cells import StackedCells
+from dikkat.recurrent.steps import Operands, run
 from dikkat.scores import Score, is_plain
 
 # Scores whose queries are an affine function of the state: a recurrence can do that as one matrix product.
@@ -160,53 +163,79 @@ def as_operation(cells: StackedCells, task: SequenceTask) -> SequenceResult:
     return SequenceResult(outputs, contexts, weights, CellState(results.state, results.cell))
 
 
-# --- as a loop of PyTorch's operations
+# --- in PyTorch's operations
 
 
-def as_loop(cells: StackedCells, task: SequenceTask) -> SequenceResult:
+def in_steps(cells: StackedCells, task: SequenceTask) -> SequenceResult:
     """One step after the other, in PyTorch's operations."""
-    inputs, lengths, masks, before = task.inputs, task.lengths, task.masks, task.before
-    goes_on = None
-    if lengths is not None:
-        lengths = lengths.to(inputs.device)
-        goes_on = (torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]).unsqueeze(-1)
+    inputs, memory, before, device = task.inputs, task.memory, task.before, task.inputs.device
+    (batch, count), kind, goes_on = inputs.shape[:2], wide_type(inputs), None
+    if task.lengths is not None:
+        goes_on = (torch.arange(count, device=device) < sent(task.lengths, device)[:, None]).unsqueeze(-1)
         inputs = torch.where(goes_on, inputs, 0.0)
-    gates, context_weight = cells.first_gates(inputs), cells.context_weight()
-    states = list(before.hidden.unbind(0))
-    cell_states = None if before.cell is None else list(before.cell.unbind(0))
-    outputs, contexts, weights = [], [], []
-    for step in range(inputs.shape[1]):
-        kept = None if masks.weights is None else masks.weights[:, step]
-        context, looked_at = _attend(states[-1], task, kept)
-        first = torch.addmm(gates[:, step], context, context_weight.t())
-        dropped = None if masks.features is None else masks.features[:, :, step]
-        new, new_cells = cells.advance(first, states, cell_states, dropped)
-        outputs.append(new[-1])
-        contexts.append(context)
-        weights.append(looked_at)
-        if goes_on is not None:
-            new = _where(goes_on[:, step], new, states)
-            if new_cells is not None and cell_states is not None:
-                new_cells = _where(goes_on[:, step], new_cells, cell_states)
-        states, cell_states = new, new_cells
-    columns = [outputs, contexts, weights] if task.return_weights else [outputs, contexts]
-    stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in columns]
+    look = None
+    if score_obstacles(memory.score) or (count == 1 and inputs.is_cpu):  # where kernels for few queries are
+        look = partial(_looked, memory)
+    operands, layers, shown = prepared(cells, memory, batch, kind, one=count == 1, compared=look is None)
+    operands = operands._replace(
+        gates=in_type(cells.first_gates(inputs), kind),
+        state=in_type(before.hidden, kind),
+        cell=in_type(before.cell, kind),
+        dropped=in_type(task.masks.features, kind),
+        kept=in_type(task.masks.weights, kind),
+    )
+    states, after, weights = run(operands, layers, memory.score.pair, memory.score.profile, look)
+    outputs, seen = states[-1], goes_on if shown is None or goes_on is None else shown & goes_on
+    seen = shown if goes_on is None else seen
+    weights = weights if seen is None else torch.where(seen, weights, 0.0)
+    with exact(device.type):
+        looked = weights if operands.kept is None else weights * operands.kept
+        contexts = looked @ in_type(memory.value, kind)
     if goes_on is not None:
-        stacked = [torch.where(goes_on, each, 0.0) for each in stacked]
-    last = CellState(torch.stack(states), None if cell_states is None else torch.stack(cell_states))
-    return SequenceResult(stacked[0], stacked[1], stacked[2] if task.return_weights else None, last)
+        outputs, contexts = (torch.where(goes_on, each, 0.0) for each in (outputs, contexts))
+    own = before.hidden.dtype
+    outputs, contexts, weights = (each.to(own) for each in (outputs, contexts, weights))
+    last = CellState(*(None if each is None else _last(each, task.lengths).to(own) for each in (states, after)))  # type: ignore[arg-type]
+    return SequenceResult(outputs, contexts, weights if task.return_weights else None, last)
 
 
-def _attend(query: Tensor, task: SequenceTask, kept: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m) before dropout."""
-    attended = attend_memory(query.unsqueeze(1), task.memory, return_weights=task.return_weights or kept is not None)
-    if not isinstance(attended, tuple):
-        return attended.squeeze(1), None
-    context, weights = attended
-    if kept is not None:
-        context = (weights * kept.unsqueeze(1)) @ task.memory.value
-    return context.squeeze(1), weights.squeeze(1)
+def prepared(
+    cells: StackedCells, memory: Memory, batch: int, kind: torch.dtype, *, one: bool = False, compared: bool = True
+) -> tuple[Operands, list[fused.Layer], Tensor | None]:
+    """What steps take of a memory and of weights, without `gates` and `state`; and which keys are seen, (B, 1, m).
+
+    Args:
+        one: Whether one step is taken, in which values go through their matrix behind the mean.
+        compared: Whether the score's queries are an affine map of the states, which is wanted.
+    """
+    key, value = (each.expand(batch, *each.shape[-2:]) for each in (memory.key, memory.value))
+    weight = cells.context_weight()
+    value = value if one else F.linear(value, weight)
+    mask = shown = None
+    if memory.valid_lens is not None:
+        lens = memory.valid_lens.expand(batch)[:, None, None]
+        shown = torch.arange(key.shape[1], device=key.device) < lens
+        value = torch.where(shown.mT, value, 0.0)
+        # Where nothing is seen values are 0, and the softmax of −∞ alone would be no number.
+        mask = torch.zeros_like(shown, dtype=kind).masked_fill_(~shown & (lens > 0), -torch.inf)
+    maps = (memory.score.pair_weight(), *query_map(cells, memory.score)) if compared else (None, None, None)
+    tensors = [in_type(each, kind) for each in (key, value, mask, *maps, weight if one else None)]
+    names = ("hidden_weight", "hidden_bias", "below_weight", "below_bias")
+    layers = [fused.Layer(*(in_type(getattr(e, n), kind) for n in names)) for e in cells.layer_weights()]
+    nothing = key.new_empty(0)
+    return Operands(nothing, nothing, None, None, None, *tensors), layers, shown
 
 
-def _where(condition: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.where(condition, after, before) for after, before in zip(new, old, strict=True)]
+def _looked(memory: Memory, query: Tensor) -> Tensor:
+    """The weights (B, 1, m) of queries (B, h), by a call of attention."""
+    kind = memory.value.dtype
+    _, weights = attend_memory(query.unsqueeze(1).to(kind), memory, return_weights=True)
+    return weights.to(query.dtype)
+
+
+def _last(states: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each sequence's last one of (layers, B, T, h)."""
+    if lengths is None:
+        return states[:, :, -1]
+    ends = sent(lengths, states.device) - 1
+    return states[:, torch.arange(len(ends), device=ends.device), ends]

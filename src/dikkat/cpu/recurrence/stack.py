@@ -46,6 +46,11 @@ class Rows:
         return cls(kept[0], kept[1], kept[2], kept[3], batch, steps)
 
 
+    def counts(self) -> Tensor:
+        """(T',) int64: the rows of each step, up to the last that has any."""
+        return (self.lengths.unsqueeze(1) > torch.arange(int(self.lengths[0]), device="cpu")).sum(0)
+
+
 class _Gather(torch.autograd.Function):
     """Select rows of a tensor, none of them twice; the others get a gradient of 0."""
 

@@ -14,6 +14,7 @@ Reduction = Literal["mean", "sum"]
 # Bytes of scores at a time. Measured with 900 tokens, 256 features and a vocabulary of 8,000, which are then 262 tokens
 # of float32 and 524 of bfloat16: with fewer the weight's gradient is read and written too often, more gain nothing.
 _BYTES = 2**23
+_BYTES_ELSEWHERE = 2**28  # on a device whose chunks are launches
 _FEWEST = 64
 
 
@@ -147,7 +148,8 @@ class _Chunks:
         tokens, vocabulary = len(features), len(weight)
         self._wide = torch.promote_types(features.dtype, torch.float32)
         # An even number, so that a pair is never parted.
-        self._rows = min(max(_FEWEST, _BYTES // (vocabulary * features.itemsize)) // 2 * 2, tokens)
+        room = _BYTES if features.is_cpu else _BYTES_ELSEWHERE
+        self._rows = min(max(_FEWEST, room // (vocabulary * features.itemsize)) // 2 * 2, tokens)
         self._products = features.new_empty(self._rows, vocabulary)
         kind = CrossEntropy if runs(features) else _Plain
         factor = scale if any(needed) else None

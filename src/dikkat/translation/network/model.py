@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dikkat import scores
+from dikkat.addresses import sent
 from dikkat.attention import Memory
 from dikkat.cpu.search.network import Affine, Network
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, described
@@ -41,9 +42,8 @@ class Batch(NamedTuple):
     counts: bool = True
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch with its tensors on a device."""
-        source, source_lengths, target, target_lengths = (each.to(device) for each in self[:4])
-        return Batch(source, source_lengths, target, target_lengths, self.total_tokens, self.counts)
+        """The batch with its tokens on a device; the lengths, which are read there, stay on the CPU."""
+        return self._replace(source=sent(self.source, device), target=sent(self.target, device))
 
 
 def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -177,7 +177,7 @@ class TranslationModel(nn.Module):
         embedded = self._embed(self._source_table(), source)
         outputs, final = self.encoder(embedded, lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
-        looked_at = (outputs, lengths) if self.attends else (states[-1].unsqueeze(1), None)
+        looked_at = (outputs, sent(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
         encoded = self.dropout(looked_at[0])
         values = torch.cat([encoded, embedded], dim=-1) if self.is_lexical else encoded
         memory = self.decoder.prepare(encoded, looked_at[1], values)
@@ -208,8 +208,8 @@ class TranslationModel(nn.Module):
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
         states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
-        real = _real(batch)
-        return self._readout(states[real], contexts[real], previous[real])
+        places = _real(batch)
+        return self._readout(*(each.flatten(0, 1)[places] for each in (states, contexts, previous)))
 
     def loss(
         self, batch: Batch, *, label_smoothing: float = 0.0, r_drop: float = 0.0, reduction: Reduction = "mean"
@@ -363,7 +363,7 @@ class TranslationModel(nn.Module):
 
 def expected(batch: Batch) -> Tensor:
     """The tokens that a model should predict at the batch's real positions, (N,) int64, sentence after sentence."""
-    return batch.target[:, 1:][_real(batch)]
+    return batch.target[:, 1:].flatten()[_real(batch)]
 
 
 def _twice(batch: Batch) -> Batch:
@@ -373,9 +373,10 @@ def _twice(batch: Batch) -> Batch:
 
 
 def _real(batch: Batch) -> Tensor:
-    """(B, T) bool: the positions of which the next token is to be predicted."""
-    positions = torch.arange(batch.target.shape[1] - 1, device=batch.target.device)
-    return positions < batch.target_lengths.to(positions.device).unsqueeze(1)
+    """(N,) int64: the positions in (B · T) of which the next token is to be predicted; found where nothing waits."""
+    lengths = batch.target_lengths.cpu()
+    real = torch.arange(batch.target.shape[1] - 1, device="cpu") < lengths.unsqueeze(1)
+    return sent(real.flatten().nonzero().squeeze(1), batch.target.device)
 
 
 def _score(settings: Settings) -> scores.Score:

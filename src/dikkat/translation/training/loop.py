@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -230,11 +230,16 @@ class Loop:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad()
-        loss, stop, late = self.group.mean(self._backward(step), interrupts.requested, self._is_late())
+        total = self._backward(step)
+        norm = nn.utils.get_total_norm(list(self._gradients().values()))
+        mine, size = torch.stack([total, norm.double()]).tolist()  # the one time that a step waits for its device
+        loss, stop, late = self.group.mean(mine, interrupts.requested, self._is_late())
         self._late = late > 0
         if not math.isfinite(loss):
-            raise self._diverged(f"the loss became {loss} at step {self.state.step + 1}", self.model.named_parameters())
-        self._clip_gradients()
+            raise self._diverged(f"the loss became {loss} at step {self.state.step + 1}", self._parameters())
+        if not math.isfinite(size):  # which would spoil the weights
+            raise self._diverged(f"the gradient's norm became {size} at step {self.state.step + 1}", self._gradients())
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
         self._optimizer.step()
         return _Result(loss, rate, stop > 0)
 
@@ -278,9 +283,10 @@ class Loop:
         at_end = self._late or self.state.epoch >= self.settings.epochs
         return at_end or self.state.since_best(self.settings.criterion) >= self.settings.patience
 
-    def _backward(self, step: OptimizerStep) -> float:
-        """Add up the gradients of the batches' weighted losses; return the sum of those losses."""
-        total, bfloat16 = 0.0, self.settings.precision == "bfloat16"
+    def _backward(self, step: OptimizerStep) -> Tensor:
+        """Add up the gradients of the batches' weighted losses; return the sum of those losses, float64."""
+        bfloat16 = self.settings.precision == "bfloat16"
+        total = torch.zeros((), dtype=torch.float64, device=self.group.device)
         for number, (batch, weight) in enumerate(zip(step.batches, step.weights, strict=True), start=1):
             self._batch = batch.to(self.group.device)
             last = number == len(step.batches)
@@ -289,34 +295,30 @@ class Loop:
                     loss = self._parallel(self._batch, self.settings.label_smoothing, self.settings.r_drop)
                 # By far the usual case; the multiplication would cost a pass over the largest gradient.
                 (loss if weight == 1 else loss * weight).backward()
-            total += loss.item() * weight
+            total += loss.detach().double() * weight
         return total
 
-    def _clip_gradients(self) -> None:
-        """Clip the gradients' norm; one that is not finite, which would spoil the weights, is an error."""
-        named = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([gradient for _, gradient in named])
-        if not math.isfinite(float(norm)):
-            gradients = ((f"the gradient of {name}", gradient) for name, gradient in named)
-            raise self._diverged(f"the gradient's norm became {float(norm)} at step {self.state.step + 1}", gradients)
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
+    def _parameters(self) -> dict[str, Tensor]:
+        return dict(self.model.named_parameters())
+
+    def _gradients(self) -> dict[str, Tensor]:
+        named = self.model.named_parameters()
+        return {f"the gradient of {name}": each.grad for name, each in named if each.grad is not None}
 
     @torch.no_grad()
     def _validate(self, batches: Batches) -> None:
         """Add a validation to the state, and keep the weights if they are among the best."""
         self.model.eval()
-        total, tokens = 0.0, 0
+        total, tokens = torch.zeros((), dtype=torch.float64, device=self.group.device), 0
         for batch in batches:
             if batch.counts:
                 self._batch = batch.to(self.group.device)
-                total += self.model.loss(self._batch, reduction="sum").item()
+                total += self.model.loss(self._batch, reduction="sum").double()
                 tokens += int(batch.target_lengths.sum())
-        total_of_all, tokens_of_all = self.group.total(total, tokens)
+        total_of_all, tokens_of_all = self.group.total(float(total), tokens)
         loss = total_of_all / tokens_of_all
-        if not math.isfinite(loss) or _first_not_finite(self.model.named_parameters()):
-            raise self._diverged(
-                f"the validation loss is {loss} after step {self.state.step}", self.model.named_parameters()
-            )
+        if not math.isfinite(loss) or _first_not_finite(self._parameters()):
+            raise self._diverged(f"the validation loss is {loss} after step {self.state.step}", self._parameters())
         validation = Validation(self.state.step, loss, self._bleu() if self.sample else None)
         self.model.train()
         self._keep_weights(validation)
@@ -416,7 +418,7 @@ class Loop:
         for callback in self._callbacks:
             getattr(callback, hook)(*values)
 
-    def _diverged(self, what: str, tensors: Iterable[tuple[str, Tensor | None]]) -> TrainingDivergedError:
+    def _diverged(self, what: str, tensors: Mapping[str, Tensor]) -> TrainingDivergedError:
         name = _first_not_finite(tensors)
         return TrainingDivergedError(
             f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
@@ -490,5 +492,6 @@ def _size(fingerprint: Any) -> str:
     return "none" if fingerprint is None else f"{' and '.join(map(str, fingerprint))} tokens"
 
 
-def _first_not_finite(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:
-    return next((name for name, tensor in tensors if tensor is not None and not bool(tensor.isfinite().all())), None)
+def _first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
+    return next((name for name, is_finite in zip(tensors, finite, strict=True) if not is_finite), None)

@@ -1,0 +1,144 @@
+"""A Multi30k recipe on a GPU: target tokens a second, the whole training, and translation beside the CPU's.
+
+    python -m benchmarks.translation.gpu --data FOLDER --tokens-per-second --whole --decode [--out FOLDER]
+
+FOLDER holds train.en.gz, train.de.gz, val.en.gz … test_2016_flickr.de.gz. What a step waits for is counted too.
+`--batch-tokens` and `--learning-rate` are tried in place of what the recipe and the device give.
+"""
+
+import argparse
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.kit.processes import ROOT
+from benchmarks.kit.report import write
+from dikkat.translation import Search, Settings, Translator, evaluate, settings_for, train
+from dikkat.translation.data.corpus import AlignedCorpus, Pair
+from dikkat.translation.formats.recipe import Recipe
+
+WARM, SENTENCES, BEAM = 8.0, 1_000, 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of Multi30k's files")
+    parser.add_argument("--target", choices=["de", "fr"], default="de")
+    parser.add_argument("--tokens-per-second", action="store_true", help="train for some seconds after warming up")
+    parser.add_argument("--waits", action="store_true", help="count what waits for the device in ten seconds")
+    parser.add_argument("--whole", action="store_true", help="train by the whole recipe, score val and test")
+    parser.add_argument("--decode", action="store_true", help=f"translate {SENTENCES} sentences here and on the CPU")
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--batch-tokens", type=int)
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--model", type=Path, help="folder of a trained model, for --decode")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    options = parser.parse_args()
+    pairs = {part: read(options.data, part, options.target) for part in ("train", "val", "test_2016_flickr")}
+    settings = recipe(options, pairs["train"])
+    print(settings, flush=True)
+    results: dict[str, Any] = {"settings": settings.to_dict()}
+    if options.tokens_per_second:
+        speed(settings, pairs["train"], WARM)
+        results["target tokens per second"] = speed(settings, pairs["train"], options.seconds)
+        print(results["target tokens per second"], "target tokens a second", flush=True)
+    if options.waits:
+        results["waits"] = waits(settings, pairs["train"])
+        print("waits", results["waits"], flush=True)
+    translator = Translator.load(options.model) if options.model else None
+    if options.whole:
+        translator, results["whole"] = whole(settings, pairs)
+        translator.save(options.out / f"multi30k-en-{options.target}")
+        print("whole", results["whole"], flush=True)
+    if options.decode:
+        if translator is None:
+            translator = train(short(settings, 60.0), pairs["train"], progress=False).translator
+        results["decode"] = decode(translator, [source for source, _ in pairs["test_2016_flickr"]][:SENTENCES])
+        print("decode", results["decode"], flush=True)
+    print(write(f"translator-gpu-en-{options.target}", results, "tokenizers", "sacrebleu", folder=options.out))
+
+
+def read(folder: Path, part: str, target: str) -> list[Pair]:
+    return list(AlignedCorpus(*(folder / f"{part}.{language}.gz" for language in ("en", target))))
+
+
+def recipe(options: argparse.Namespace, pairs: list[Pair]) -> Settings:
+    """The recipe's settings, with what the device gives, and what is tried."""
+    given = Recipe.load(ROOT / "recipes" / f"multi30k-en-{options.target}.toml").values
+    tried = {name: getattr(options, name) for name in ("batch_size", "batch_tokens", "learning_rate")}
+    return settings_for(pairs, given | {name: value for name, value in tried.items() if value is not None})
+
+
+def short(settings: Settings, seconds: float) -> Settings:
+    """The same for some seconds, without validation."""
+    changed = {"max_minutes": seconds / 60, "epochs": 1_000, "criterion": "loss", "average": 1}
+    return Settings.from_dict(settings.to_dict() | changed)
+
+
+def speed(settings: Settings, pairs: list[Pair], seconds: float) -> int:
+    return round(train(short(settings, seconds), pairs, progress=False).tokens_per_second)
+
+
+def waits(settings: Settings, pairs: list[Pair]) -> dict[str, int]:
+    """How often each line waits for the device; `steps` is how often the loss is read, once a step."""
+    if not torch.cuda.is_available():
+        return {}
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            train(short(settings, 10.0), pairs, progress=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found: dict[str, int] = {}
+    for each in caught:
+        if "synchroniz" in str(each.message):
+            place = f"{Path(each.filename).name}:{each.lineno}"
+            found[place] = found.get(place, 0) + 1
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def whole(settings: Settings, pairs: dict[str, list[Pair]]) -> tuple[Translator, dict[str, Any]]:
+    start = time.perf_counter()
+    done = train(settings, pairs["train"], pairs["val"])
+    minutes = (time.perf_counter() - start) / 60
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    done.translator.model.to(device)
+    found: dict[str, Any] = {
+        "minutes": round(minutes, 2),
+        "target tokens per second": round(done.tokens_per_second),
+        "validations": [[each.step, round(each.loss, 4), each.bleu and round(each.bleu, 2)] for each in done.validations],
+    }
+    for part in ("val", "test_2016_flickr"):
+        for name, search in {"greedy": Search(beam=1), "beam": Search(beam=BEAM)}.items():
+            hypotheses = done.translator.translate([source for source, _ in pairs[part]], search=search)
+            scored = evaluate([each.target for each in hypotheses], [target for _, target in pairs[part]])
+            found[f"{part}, {name}"] = round(scored.bleu, 2)
+    return done.translator, found
+
+
+def decode(translator: Translator, sources: list[str]) -> dict[str, Any]:
+    """Seconds for all sentences, the shorter of two runs, on each device; and how many translations are the same."""
+    found: dict[str, Any] = {}
+    texts = {}
+    for device in ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",):
+        translator.model.to(device)
+        for beam in (1, BEAM):
+            search, taken = Search(beam=beam), []
+            for _ in range(2):
+                start = time.perf_counter()
+                texts[device, beam] = [each.target for each in translator.translate(sources, search=search)]
+                taken.append(time.perf_counter() - start)
+            found[f"{device}, beam {beam}, seconds"] = round(min(taken), 3)
+    for beam in (1, BEAM) if torch.cuda.is_available() else ():
+        both = zip(texts["cuda", beam], texts["cpu", beam], strict=True)
+        found[f"the same with beam {beam}"] = sum(one == other for one, other in both)
+    return found
+
+
+if __name__ == "__main__":
+    main()

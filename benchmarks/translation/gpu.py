@@ -107,7 +107,7 @@ def whole(settings: Settings, pairs: dict[str, list[Pair]]) -> tuple[Translator,
     done = train(settings, pairs["train"], pairs["val"])
     minutes = (time.perf_counter() - start) / 60
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    done.translator.model.to(device)
+    done.translator.model.to("cuda" if torch.cuda.is_available() else "cpu")
     found: dict[str, Any] = {
         "minutes": round(minutes, 2),
         "target tokens per second": round(done.tokens_per_second),
@@ -125,15 +125,18 @@ def decode(translator: Translator, sources: list[str]) -> dict[str, Any]:
     """Seconds for all sentences, the shorter of two runs, on each device; and how many translations are the same."""
     found: dict[str, Any] = {}
     texts = {}
-    for device in ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",):
+    for device, sizes in {"cuda": (64, 500), "cpu": (64,)}.items():
+        if device == "cuda" and not torch.cuda.is_available():
+            continue
         translator.model.to(device)
-        for beam in (1, BEAM):
+        for beam, size in [(beam, size) for beam in (1, BEAM) for size in sizes]:
             search, taken = Search(beam=beam), []
             for _ in range(2):
                 start = time.perf_counter()
-                texts[device, beam] = [each.target for each in translator.translate(sources, search=search)]
+                got = translator.translate(sources, search=search, batch_size=size)
                 taken.append(time.perf_counter() - start)
-            found[f"{device}, beam {beam}, seconds"] = round(min(taken), 3)
+            texts[device, beam] = [each.target for each in got]
+            found[f"{device}, beam {beam}, {size} at once, seconds"] = round(min(taken), 3)
     for beam in (1, BEAM) if torch.cuda.is_available() else ():
         both = zip(texts["cuda", beam], texts["cpu", beam], strict=True)
         found[f"the same with beam {beam}"] = sum(one == other for one, other in both)

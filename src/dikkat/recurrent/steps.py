@@ -151,19 +151,40 @@ class Keys:
         return -torch.bmm(slope, apart.squeeze(1)).squeeze(1)
 
 
+def joined(operands: Operands, layer: Layer) -> tuple[Tensor, Tensor, int]:
+    """The matrix and bias that make the query and the recurrent gates of the top layer's state, and the query's size."""
+    weight, bias = operands.query_weight, operands.query_bias
+    if weight is None:
+        return layer.hidden_weight, layer.hidden_bias, 0
+    bias = layer.hidden_bias.new_zeros(len(weight)) if bias is None else bias
+    return torch.cat([weight, layer.hidden_weight]), torch.cat([bias, layer.hidden_bias]), len(weight)
+
+
+def moved(
+    layers: list[Layer], gates: Tensor, recurrent: Tensor, hidden: Any, cell: Any, dropped: Tensor | None = None
+) -> list[cells.Move]:
+    """The layers' moves, with the input side of the first one's gates and the recurrent side of the top one's."""
+    moves: list[cells.Move] = []
+    for n, layer in enumerate(layers):
+        if layer.below_weight is not None and layer.below_bias is not None:
+            below = moves[-1].state if dropped is None else moves[-1].state * dropped[n - 1]
+            gates = torch.addmm(layer.below_bias, below, layer.below_weight.t())
+        own = recurrent
+        if n < len(layers) - 1:
+            own = torch.addmm(layer.hidden_bias, hidden[n], layer.hidden_weight.t())
+        moves.append(cells.move(gates, own, hidden[n], cell[n]))
+    return moves
+
+
 def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps, list[_Taken]]:
     x, each_layer = operands, range(len(layers))
-    joined, bias, size = layers[-1].hidden_weight, layers[-1].hidden_bias, 0
-    if x.query_weight is not None:  # the top layer's state makes both in one product
-        size = len(x.query_weight)
-        start = bias.new_zeros(size) if x.query_bias is None else x.query_bias
-        joined, bias = torch.cat([x.query_weight, joined]), torch.cat([start, bias])
+    weight, bias, size = joined(x, layers[-1])
     hidden: Any = x.state.unbind(0)
     cell: Any = _parts(x.cell, len(layers), 0)
     steps = x.gates.shape[1]
     kept, dropped, taken = _parts(x.kept, steps), _parts(x.dropped, steps, 2), []
     for step, first in enumerate(x.gates.unbind(1)):
-        top = torch.addmm(bias, hidden[-1], joined.t())
+        top = torch.addmm(bias, hidden[-1], weight.t())
         query, recurrent = (top[:, :size], top[:, size:]) if size else (hidden[-1], top)
         weights = looked = look(query)
         if kept[step] is not None:
@@ -172,15 +193,7 @@ def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps
             gates = torch.baddbmm(first.unflatten(0, weights.shape[:2]), looked, x.value).flatten(0, 1)
         else:
             gates = torch.addmm(first, torch.bmm(looked, x.value).flatten(0, 1), x.context_weight.t())
-        moves: list[cells.Move] = []
-        for n, layer in enumerate(layers):
-            if layer.below_weight is not None and layer.below_bias is not None:
-                below = moves[-1].state if dropped[step] is None else moves[-1].state * dropped[step][n - 1]
-                gates = torch.addmm(layer.below_bias, below, layer.below_weight.t())
-            own = recurrent
-            if n < len(layers) - 1:
-                own = torch.addmm(layer.hidden_bias, hidden[n], layer.hidden_weight.t())
-            moves.append(cells.move(gates, own, hidden[n], cell[n]))
+        moves = moved(layers, gates, recurrent, hidden, cell, dropped[step])
         hidden, cell = [move.state for move in moves], [move.cell for move in moves]
         taken.append(_Taken(weights, moves))
     states = torch.stack([torch.stack([each.moves[n].state for each in taken], 1) for n in each_layer])

@@ -184,8 +184,7 @@ class Beams:
         gains, tokens = (each.cpu().numpy() for each in self._candidates(possible, scores))
         if not np.isfinite(gains[:, 0]).all():
             raise unknown_scores()
-        if weights is not None:
-            self._weights.append(weights)
+        self.add_weights(weights)
         return self._advance(gains, tokens)
 
     def _candidates(self, possible: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,7 +193,7 @@ class Beams:
         return (likeliest - scores.logsumexp(1, keepdim=True)).double(), tokens
 
     def _advance(self, gains: Table, tokens: Table) -> tuple[Table, Table]:
-        count, beam, length = len(self.sentences), self._beam, len(self._steps) + 1
+        count, beam = len(self.sentences), self._beam
         continued = np.isfinite(self._totals)
         rows = np.zeros(continued.shape, np.int64)
         rows[continued] = np.arange(len(gains))
@@ -204,9 +203,32 @@ class Beams:
         chosen = np.argsort(-reached.reshape(count, -1), axis=1, kind="stable")[:, :beam]
         places, ranks = np.divmod(chosen, gains.shape[1])
         sentence = np.arange(count)[:, None]
-        totals, rows = reached[sentence, places, ranks], rows[sentence, places]
-        tokens = tokens[rows, ranks]
+        rows = rows[sentence, places]
+        return self._record(tokens[rows, ranks], rows, sentence * beam + places, reached[sentence, places, ranks])
 
+    def add_weights(self, weights: Tensor | None) -> None:
+        """Note where the network's rows look in a step; None without attention."""
+        if weights is not None:
+            self._weights.append(weights)
+
+    def take(self, tables: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """Go on by steps that somebody else has chosen, with a row of the network for every place.
+
+        Args:
+            tables: Of each step tokens, rows and log-probabilities (B, K), best first.
+        """
+        steps = torch.stack([torch.stack([each.double() for each in table]) for table in tables]).cpu().numpy()
+        for tokens, rows, totals in steps:
+            going = np.isfinite(self._totals).any(1)
+            if not np.isfinite(totals[going, 0]).all():
+                raise unknown_scores()
+            if going.any():
+                origins = rows.astype(np.int64)
+                self._record(tokens.astype(np.int64), origins, origins, np.where(going[:, None], totals, -np.inf))
+
+    def _record(self, tokens: Table, rows: Table, origins: Table, totals: Table) -> tuple[Table, Table]:
+        """Decide of the best hypotheses (B, K) of each sentence which of them end, and which go on."""
+        beam, length = self._beam, len(self._steps) + 1
         there = (np.arange(beam) < self._open) & (totals > -np.inf)
         ended = there & (tokens == END)
         goes_on = there & ~ended
@@ -220,7 +242,7 @@ class Beams:
         over = at_limit | (self._best_ended[:, -1] >= hope)
         out = ended | (goes_on & at_limit[:, None])
         goes_on &= ~over[:, None]
-        step = _Tables(tokens, rows, sentence * beam + places, totals, ended, out)
+        step = _Tables(tokens, rows, origins, totals, ended, out)
         self._steps.append(_Tables(*(table.ravel() for table in step)))
         self._totals = np.where(goes_on, totals, -np.inf)
         self.owners = goes_on.nonzero()[0]

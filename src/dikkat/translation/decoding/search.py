@@ -21,6 +21,7 @@ from dikkat.cpu.search.network import Panels
 from dikkat.cpu.search.run import Sentence
 from dikkat.errors import InputError
 from dikkat.snapshot import Writes
+from dikkat.translation.decoding import grid
 from dikkat.translation.decoding.beams import Hypothesis, mean_log, step_by_step, unknown_scores
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.errors import SettingsError
@@ -106,6 +107,8 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     sentences = [Sentence(each, attends and UNKNOWN in each, *limits(search, len(each))) for each in sources]
     if kept := runnable(together, search):
         return _compiled_search(together[0], kept, sentences, search)
+    if grid.runs(together, search):
+        return grid.searched(together, sentences, search)
     return step_by_step(together, sentences, search)
 
 

@@ -1,0 +1,130 @@
+"""A search on an accelerator: the places of all sentences as one grid, on which nothing waits for the host.
+
+The places of a sentence read one memory, so that hypotheses are reordered without a copy of it. Tables go to the host
+some steps at once, where `Beams` does its bookkeeping with them; meanwhile a sentence that is decided goes on for nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dikkat import stopping
+from dikkat.addresses import sent
+from dikkat.cpu.recurrence.calls import in_type
+from dikkat.cpu.search.run import Sentence
+from dikkat.recurrent import sequence
+from dikkat.recurrent.steps import Keys, joined, moved
+from dikkat.translation.decoding.beams import Beams, Hypothesis, mean_log
+from dikkat.translation.decoding.options import Search
+from dikkat.translation.network.model import TranslationModel, pad
+from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+
+_AT_ONCE = 8  # steps from one look at the tables to the next
+
+
+def runs(models: Sequence[TranslationModel], search: Search) -> bool:
+    """Whether these models' steps are what their weights say, and are not on a CPU."""
+    plain = (not model.undescribed() and not sequence.score_obstacles(model.decoder.score) for model in models)
+    return not search.sample and not models[0].output_bias.is_cpu and all(plain)
+
+
+@torch.no_grad()
+def searched(
+    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search
+) -> list[list[Hypothesis]]:
+    """The hypotheses of each sentence, best first; of equally likely tokens any goes first."""
+    beams, device = Beams(search, sentences), models[0].output_bias.device
+    count, beam = len(sentences), search.beam
+    numbers, lengths = pad([each.tokens for each in sentences])
+    grids = [Grid(model.eval(), sent(numbers, device), lengths, beam) for model in models]
+    barrier = torch.zeros(count, 1, len(models[0].output_bias))
+    barrier[:, :, [PAD, BEGIN]] = -torch.inf
+    barrier[torch.tensor([not each.copies for each in sentences]), :, UNKNOWN] = -torch.inf
+    may_end, fewest = sent(barrier, device), torch.tensor([each.fewest for each in sentences])
+    places = torch.arange(beam, device=device)
+    first = torch.arange(count, device=device).unsqueeze(1) * beam
+    tokens, origins = torch.full((count, beam), BEGIN, device=device), first + places
+    totals = torch.full((count, beam), -torch.inf, dtype=torch.float64, device=device)
+    totals[:, 0] = 0.0
+    room = torch.full((count, 1), beam, device=device)
+    tables: list[tuple[Tensor, Tensor, Tensor]] = []
+    most = max(each.most for each in sentences)
+    for step in range(most):
+        stopping.look()
+        if bool((fewest > step).any()):
+            early = barrier.clone()
+            early[fewest > step, :, END] = -torch.inf
+            barred = sent(early, device)
+        else:
+            barred = may_end
+        found, weights = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
+        scores = found[0] if len(found) == 1 else mean_log(found)
+        gains = scores - scores.logsumexp(1, keepdim=True) if len(found) == 1 else scores
+        likeliest, chosen = (gains.unflatten(0, (count, beam)) + barred).topk(beam)
+        totals, best = (totals.unsqueeze(2) + likeliest).flatten(1).topk(beam)
+        tokens, origins = chosen.flatten(1).gather(1, best), first + best // beam
+        tables.append((tokens, origins, totals))
+        attending = [each for each, model in zip(weights, models, strict=True) if model.attends]
+        beams.add_weights(reduce(torch.add, attending) / len(attending) if attending else None)
+        # Those behind the room that is left, and those that have ended, go on no more.
+        ends, totals = tokens == END, torch.where(places < room, totals, -torch.inf)
+        room = room - (ends & (totals > -torch.inf)).sum(1, keepdim=True)
+        totals = totals.masked_fill(ends, -torch.inf)
+        if len(tables) == _AT_ONCE or step == most - 1:
+            beams.take(tables)
+            tables.clear()
+            if not len(beams.owners):
+                break
+    return beams.hypotheses()
+
+
+class Grid:
+    """A model's steps of several hypotheses of each sentence, which share its memory.
+
+    What a token's embedding and what a position's values add to gates and readout is computed once for all steps.
+    """
+
+    def __init__(self, model: TranslationModel, numbers: Tensor, lengths: Tensor, beam: int) -> None:
+        memory, state = model.encode(numbers, lengths)
+        decoder, network, rows = model.decoder, model.network(), len(numbers) * beam
+        kind = torch.promote_types(memory.value.dtype, torch.float32)
+        operands, self._layers, shown = sequence.prepared(decoder, memory, len(numbers), kind)
+        of_state, of_context, of_word = (
+            network.readout.weight.to(kind).split([decoder.hidden_size, decoder.context_size, decoder.input_size], 1)
+        )
+        lexical = torch.zeros_like(of_word) if network.lexical is None else network.lexical.to(kind)
+        to_lexical = F.pad(lexical, (decoder.context_size - lexical.shape[1], 0))
+        words = network.target_table.to(kind) * network.scale
+        shares = in_type(decoder.first_gates(words.to(memory.value.dtype)), kind), F.linear(words, of_word, in_type(network.readout.bias, kind))
+        self._words = torch.cat([*shares, torch.zeros_like(shares[1])], 1)
+        further = F.linear(memory.value.to(kind), torch.cat([of_context, to_lexical]))
+        if shown is not None:
+            further = torch.where(shown.mT, further, 0.0)
+        self._values = torch.cat([operands.value, further], 2)
+        self._sizes = [shares[0].shape[1], *[len(of_word)] * 2]
+        self._readout, self._output = of_state.t(), (network.output.bias.to(kind), network.output.weight.to(kind).t())
+        state, cell = state if isinstance(state, tuple) else (state, None)
+        self._state: Any = [each.repeat_interleave(beam, 0) for each in state.to(kind)]
+        self._cell: Any = None if cell is None else [each.repeat_interleave(beam, 0) for each in cell.to(kind)]
+        operands = operands._replace(gates=self._words[:1].expand(rows, -1))
+        self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
+        self._joined, self._bias, self._size = joined(operands, self._layers[-1])
+
+    def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (R, V) of the next tokens behind tokens (R,) of rows (R,), and where they looked (R, m)."""
+        state = [each.index_select(0, origins) for each in self._state]
+        cell = [None] * len(state) if self._cell is None else [each.index_select(0, origins) for each in self._cell]
+        top = torch.addmm(self._bias, state[-1], self._joined.t())
+        query, recurrent = (top[:, : self._size], top[:, self._size :]) if self._size else (state[-1], top)
+        weights = self._look(query)
+        words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
+        gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)
+        moves = moved(self._layers, gates, recurrent, state, cell)
+        self._state, self._cell = [each.state for each in moves], self._cell and [each.cell for each in moves]
+        features = torch.addmm(readout, self._state[-1], self._readout).tanh_().add_(lexical)
+        return torch.addmm(self._output[0], features, self._output[1]), weights.flatten(0, 1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dikkat import stopping
+from dikkat.addresses import sent
 from dikkat.cpu.search.rules import normalised
 from dikkat.cpu.search.run import Sentence
 from dikkat.errors import InputError
@@ -87,8 +88,8 @@ class ModelSteps:
     def __init__(self, models: Sequence[TranslationModel], sources: Sequence[Sequence[int]]) -> None:
         self._models = [model.eval() for model in models]
         self._device = models[0].output_bias.device
-        numbers, lengths = (tensor.to(self._device) for tensor in pad(sources))
-        encoded = [model.encode(numbers, lengths) for model in models]
+        numbers, lengths = pad(sources)
+        encoded = [model.encode(sent(numbers, self._device), lengths) for model in models]
         self._memories, self._states = [memory for memory, _ in encoded], [state for _, state in encoded]
 
     def step(self, previous: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -147,6 +148,7 @@ class Beams:
 
     Attributes:
         owners: (R,), the sentence of each of the network's rows.
+        weights: (R, S) of each step, where its rows looked; none without attention.
     """
 
     def __init__(self, search: Search, sentences: Sequence[Sentence]) -> None:
@@ -162,7 +164,7 @@ class Beams:
         self._open = np.full((count, 1), self._beam)  # places not taken by ended hypotheses
         self._best_ended = np.full((count, self._n_best), -np.inf)
         self._steps: list[_Tables] = []
-        self._weights: list[Tensor] = []  # (R, S) of each step's rows; none without attention
+        self.weights: list[Tensor] = []
         self.owners = np.arange(count)
 
     def _widths(self) -> tuple[int, int, float]:
@@ -184,7 +186,8 @@ class Beams:
         gains, tokens = (each.cpu().numpy() for each in self._candidates(possible, scores))
         if not np.isfinite(gains[:, 0]).all():
             raise unknown_scores()
-        self.add_weights(weights)
+        if weights is not None:
+            self.weights.append(weights)
         return self._advance(gains, tokens)
 
     def _candidates(self, possible: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,19 +209,14 @@ class Beams:
         rows = rows[sentence, places]
         return self._record(tokens[rows, ranks], rows, sentence * beam + places, reached[sentence, places, ranks])
 
-    def add_weights(self, weights: Tensor | None) -> None:
-        """Note where the network's rows look in a step; None without attention."""
-        if weights is not None:
-            self._weights.append(weights)
-
     def take(self, tables: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
         """Go on by steps that somebody else has chosen, with a row of the network for every place.
 
         Args:
             tables: Of each step tokens, rows and log-probabilities (B, K), best first.
         """
-        steps = torch.stack([torch.stack([each.double() for each in table]) for table in tables]).cpu().numpy()
-        for tokens, rows, totals in steps:
+        columns = torch.stack([torch.stack(each).double() for each in zip(*tables, strict=True)]).cpu().numpy()
+        for tokens, rows, totals in zip(*columns, strict=True):
             going = np.isfinite(self._totals).any(1)
             if not np.isfinite(totals[going, 0]).all():
                 raise unknown_scores()
@@ -285,8 +283,8 @@ class Beams:
         for step in reversed(range(len(self._steps))):
             # Behind a hypothesis's last step this reads whatever stands at its place, which nobody will look at.
             ids.append(tables.tokens[step][places])
-            if self._weights:
-                looked_at = self._weights[step]
+            if self.weights:
+                looked_at = self.weights[step]
                 weights.append(looked_at[torch.from_numpy(tables.rows[step][places]).to(looked_at.device)])
             places = np.where(step <= last_steps, tables.origins[step][places], places)
         stacked = torch.stack(weights[::-1], dim=1).float().cpu() if weights else None

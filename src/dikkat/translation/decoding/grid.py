@@ -4,9 +4,7 @@ The places of a sentence read one memory, so that hypotheses are reordered witho
 some steps at once, where `Beams` does its bookkeeping with them; meanwhile a sentence that is decided goes on for nothing.
 """
 
-import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -45,7 +43,7 @@ def searched(
     barrier = torch.zeros(count, 1, len(models[0].output_bias))
     barrier[:, :, [PAD, BEGIN]] = -torch.inf
     barrier[torch.tensor([not each.copies for each in sentences]), :, UNKNOWN] = -torch.inf
-    may_end, fewest = sent(barrier, device), torch.tensor([each.fewest for each in sentences])
+    may_end = sent(barrier, device)
     places = torch.arange(beam, device=device)
     first = torch.arange(count, device=device).unsqueeze(1) * beam
     tokens, origins = torch.full((count, beam), BEGIN, device=device), first + places
@@ -56,23 +54,22 @@ def searched(
     most = max(each.most for each in sentences)
     for step in range(most):
         stopping.look()
-        if bool((fewest > step).any()):
+        barred = may_end
+        if any(each.fewest > step for each in sentences):
             early = barrier.clone()
-            early[fewest > step, :, END] = -torch.inf
+            early[torch.tensor([each.fewest > step for each in sentences]), :, END] = -torch.inf
             barred = sent(early, device)
-        else:
-            barred = may_end
         found, weights = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
-        scores = found[0] if len(found) == 1 else mean_log(found)
-        gains = scores - scores.logsumexp(1, keepdim=True) if len(found) == 1 else scores
-        likeliest, chosen = (gains.unflatten(0, (count, beam)) + barred).topk(beam)
+        scores = mean_log(found) if len(found) > 1 else found[0].log_softmax(1)
+        likeliest, chosen = (scores.unflatten(0, (count, beam)) + barred).topk(beam)
         totals, best = (totals.unsqueeze(2) + likeliest).flatten(1).topk(beam)
         tokens, origins = chosen.flatten(1).gather(1, best), first + best // beam
         tables.append((tokens, origins, totals))
         attending = [each for each, model in zip(weights, models, strict=True) if model.attends]
-        beams.add_weights(reduce(torch.add, attending) / len(attending) if attending else None)
+        if attending:
+            beams.weights.append(attending[0] if len(attending) == 1 else torch.stack(attending).mean(0))
         # Those behind the room that is left, and those that have ended, go on no more.
-        ends, totals = tokens == END, torch.where(places < room, totals, -torch.inf)
+        ends, totals = tokens == END, totals.masked_fill(places >= room, -torch.inf)
         room = room - (ends & (totals > -torch.inf)).sum(1, keepdim=True)
         totals = totals.masked_fill(ends, -torch.inf)
         if len(tables) == _AT_ONCE or step == most - 1:

@@ -16,6 +16,8 @@ import torch
 
 from benchmarks.kit.processes import ROOT
 from benchmarks.kit.report import write
+from dikkat import scores
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM
 from dikkat.translation import Search, Settings, Translator, evaluate, settings_for, train
 from dikkat.translation.data.corpus import AlignedCorpus, Pair
 from dikkat.translation.formats.recipe import Recipe
@@ -38,6 +40,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="folder of a trained model, for --decode")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args()
+    if torch.cuda.is_available():
+        check()
     pairs = {part: read(options.data, part, options.target) for part in ("train", "val", "test_2016_flickr")}
     settings = recipe(options, pairs["train"])
     print(settings, flush=True)
@@ -79,6 +83,30 @@ def short(settings: Settings, seconds: float) -> Settings:
     return Settings.from_dict(settings.to_dict() | changed)
 
 
+def check() -> None:
+    """Hold the recurrence on the device against float64 on the CPU, gradients too, before anything is timed."""
+    for kind in (AttentionalGRU, AttentionalLSTM):
+        torch.manual_seed(0)
+        module = kind(7, 67, 13, scores.Additive(13, 67, 29), 2).double()
+        tensors = torch.randn(5, 11, 7).double(), torch.randn(5, 17, 13).double(), torch.randn(2, 5, 67).double()
+        seen, lengths = torch.tensor([17, 4, 0, 9, 1]), torch.tensor([11, 3, 7, 1, 11])
+        found = {}
+        for device in ("cpu", "cuda"):
+            module.to(device)
+            inputs, encoded, state = (each.to(device).requires_grad_() for each in tensors)
+            states = state if kind is AttentionalGRU else (state, state.cos())
+            memory = module.prepare(encoded, seen.to(device))
+            results = module(inputs, memory, states, lengths=lengths, return_weights=True, impl="reference")
+            outputs, contexts, weights, last = results
+            last = last if isinstance(last, torch.Tensor) else last[0] + last[1]
+            total = sum((each.sin() * each).sum() for each in (outputs, contexts, weights, last))
+            grads = torch.autograd.grad(total, [inputs, encoded, state, *module.parameters()])
+            found[device] = [each.cpu() for each in (outputs, contexts, weights, last, *grads)]
+        for one, other in zip(*found.values(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    print("the recurrence gives what float64 on the CPU gives, gradients too", flush=True)
+
+
 def speed(settings: Settings, pairs: list[Pair], seconds: float) -> int:
     return round(train(short(settings, seconds), pairs, progress=False).tokens_per_second)
 
@@ -106,12 +134,13 @@ def whole(settings: Settings, pairs: dict[str, list[Pair]]) -> tuple[Translator,
     start = time.perf_counter()
     done = train(settings, pairs["train"], pairs["val"])
     minutes = (time.perf_counter() - start) / 60
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     done.translator.model.to("cuda" if torch.cuda.is_available() else "cpu")
     found: dict[str, Any] = {
         "minutes": round(minutes, 2),
         "target tokens per second": round(done.tokens_per_second),
-        "validations": [[each.step, round(each.loss, 4), each.bleu and round(each.bleu, 2)] for each in done.validations],
+        "validations": [
+            [each.step, round(each.loss, 4), each.bleu and round(each.bleu, 2)] for each in done.validations
+        ],
     }
     for part in ("val", "test_2016_flickr"):
         for name, search in {"greedy": Search(beam=1), "beam": Search(beam=BEAM)}.items():

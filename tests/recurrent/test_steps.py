@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from test_fused import DECODERS, SCORES, assert_near, gradients, leaves, made, ran
 from torch import Tensor
 
 from dikkat import scores
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, cells
 from operations import Operations
-from test_fused import DECODERS, SCORES, assert_near, gradients, leaves, made, ran
+
 
 def _gru(input_gates: Tensor, hidden_gates: Tensor, state: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     (a_r, a_z, a_n), (b_r, b_z, b_n) = input_gates.chunk(3, 1), hidden_gates.chunk(3, 1)
@@ -43,7 +44,12 @@ def _lstm_backward(
     i, f, g, o = kept.chunk(4, 1)
     grad = torch.zeros_like(cell) if grad is None else grad
     total = grad * o * (1 - after.tanh() ** 2) + (0 if by_cell is None else by_cell)
-    parts = total * g * i * (1 - i), total * cell * f * (1 - f), total * i * (1 - g**2), grad * after.tanh() * o * (1 - o)
+    parts = (
+        total * g * i * (1 - i),
+        total * cell * f * (1 - f),
+        total * i * (1 - g**2),
+        grad * after.tanh() * o * (1 - o),
+    )
     return torch.cat(parts, 1), total * f, grad.new_empty(0)
 
 
@@ -82,7 +88,12 @@ def counted(steps: int, cell: str, score: str, **options: Any) -> tuple[Counter[
 
 @pytest.mark.parametrize(
     ("cell", "score", "most"),
-    [("gru", "additive", (7, 14)), ("lstm", "additive", (7, 14)), ("gru", "bilinear", (5, 10)), ("lstm", "dot", (5, 10))],
+    [
+        ("gru", "additive", (7, 14)),
+        ("lstm", "additive", (7, 14)),
+        ("gru", "bilinear", (5, 10)),
+        ("lstm", "dot", (5, 10)),
+    ],
 )
 def test_a_step_is_few_operations(fused: None, cell: str, score: str, most: tuple[int, int]) -> None:
     few, many = counted(3, cell, score), counted(13, cell, score)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from test_search import make
 
 from dikkat.cpu.recurrence import launch
-from dikkat.recurrent import cells
+from dikkat.cpu.search.run import Sentence
 from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
@@ -15,9 +16,7 @@ from dikkat.translation.decoding.options import limits
 from dikkat.translation.network import loss
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.text.tokenizer import UNKNOWN
-from dikkat.cpu.search.run import Sentence
 from operations import Operations
-from test_search import make
 
 PAIRS = [(f"{a} {b} {c}", f"{c} {a} {b}") for a in "abcde" for b in "fghij" for c in "kl"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat.addresses import exact, sent
+from dikkat.addresses import can_read_values, check_room, exact, sent
 from dikkat.attention import Memory, attend_memory
 from dikkat.cpu.recurrence import launch as fused
 from dikkat.cpu.recurrence.calls import in_type, wide_type
@@ -170,6 +170,9 @@ def in_steps(cells: StackedCells, task: SequenceTask) -> SequenceResult:
     """One step after the other, in PyTorch's operations."""
     inputs, memory, before, device = task.inputs, task.memory, task.before, task.inputs.device
     (batch, count), kind, goes_on = inputs.shape[:2], wide_type(inputs), None
+    for name, tensor in {"memory.key": memory.key, "memory.value": memory.value}.items():
+        if can_read_values(tensor):
+            check_room(name, tensor)
     if task.lengths is not None:
         goes_on = (torch.arange(count, device=device) < sent(task.lengths, device)[:, None]).unsqueeze(-1)
         inputs = torch.where(goes_on, inputs, 0.0)
@@ -204,9 +207,7 @@ def prepared(
 ) -> tuple[Operands, list[fused.Layer], Tensor | None]:
     """What steps take of a memory and of weights, without `gates` and `state`; and which keys are seen, (B, 1, m).
 
-    Args:
-        one: Whether one step is taken, in which values go through their matrix behind the mean.
-        compared: Whether the score's queries are an affine map of the states, which is wanted.
+    Of `one` step values go through their matrix behind the mean. The score is wanted if it is `compared` by its maps.
     """
     key, value = (each.expand(batch, *each.shape[-2:]) for each in (memory.key, memory.value))
     weight = cells.context_weight()
@@ -220,8 +221,7 @@ def prepared(
         mask = torch.zeros_like(shown, dtype=kind).masked_fill_(~shown & (lens > 0), -torch.inf)
     maps = (memory.score.pair_weight(), *query_map(cells, memory.score)) if compared else (None, None, None)
     tensors = [in_type(each, kind) for each in (key, value, mask, *maps, weight if one else None)]
-    names = ("hidden_weight", "hidden_bias", "below_weight", "below_bias")
-    layers = [fused.Layer(*(in_type(getattr(e, n), kind) for n in names)) for e in cells.layer_weights()]
+    layers = [fused.Layer(*(in_type(each, kind) for each in layer)) for layer in cells.layer_weights()]
     nothing = key.new_empty(0)
     return Operands(nothing, nothing, None, None, None, *tensors), layers, shown
 

@@ -6,8 +6,8 @@ device.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import reduce
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -82,7 +82,7 @@ def run(operands: Operands, layers: list[Layer], pair: Pair, profile: Profile, l
     """Take all steps. With `look` that compares, and queries are the states."""
     device = operands.gates.device.type
     spec = _Spec(pair, profile, torch.get_autocast_dtype(device) if autocasts(device) else None)
-    tensors = [*operands, *(getattr(layer, field.name) for layer in layers for field in fields(Layer))]
+    tensors = [*operands, *chain.from_iterable(layers)]
     present = [tensor for tensor in tensors if tensor is not None]
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
     alone = look is None and operands.context_weight is None and len(operands.gates) == len(operands.key)
@@ -152,7 +152,7 @@ class Keys:
 
 
 def joined(operands: Operands, layer: Layer) -> tuple[Tensor, Tensor, int]:
-    """The matrix and bias that make the query and the recurrent gates of the top layer's state, and the query's size."""
+    """The matrix and bias that make query and recurrent gates of the top layer's state, and the query's size."""
     weight, bias = operands.query_weight, operands.query_bias
     if weight is None:
         return layer.hidden_weight, layer.hidden_bias, 0
@@ -223,7 +223,7 @@ class _Run(torch.autograd.Function):
 
 
 def _operands(tensors: Any) -> tuple[Operands, list[Layer]]:
-    count, size = len(Operands._fields), len(fields(Layer))
+    count, size = len(Operands._fields), len(Layer._fields)
     return Operands(*tensors[:count]), [Layer(*tensors[n : n + size]) for n in range(count, len(tensors), size)]
 
 
@@ -243,7 +243,9 @@ def _backward(
     dropped, of_states, of_cells = (_parts(each, steps, 2) for each in (x.dropped, by_states, by_cells))
     state: list[Any] = [None for _ in layers]
     cell: list[Any] = [None for _ in layers]
-    gates, recurrent, looked = ([[None] * steps for _ in each] for each in (layers, layers, [0]))
+    gates: Any = [[None] * steps for _ in layers]
+    recurrent: Any = [[None] * steps for _ in layers]
+    looked: Any = [[None] * steps]
     for step in reversed(range(steps)):
         upper: Any = None
         for n in reversed(each_layer):
@@ -256,6 +258,7 @@ def _backward(
             if n:
                 upper = gates[n][step] @ layers[n].below_weight
                 upper = upper if dropped[step] is None else upper * dropped[step][n - 1]
+        share: Any = None
         first, above = gates[0][step].unsqueeze(1), None if given[step] is None else given[step].unsqueeze(1)
         if kept[step] is not None:
             share = _sum(torch.bmm(first, x.value.mT) * kept[step].unsqueeze(1), above)
@@ -265,7 +268,9 @@ def _backward(
             share = torch.baddbmm(above, first, x.value.mT)
         weights = taken[step].weights
         looked[0][step] = keys.learn(query[step], torch._softmax_backward_data(share, weights, -1, weights.dtype))
-        state[-1] = _sum(state[-1], looked[0][step]) if to_state is None else state[-1].addmm_(looked[0][step], to_state)
+        state[-1] = (
+            _sum(state[-1], looked[0][step]) if to_state is None else state[-1].addmm_(looked[0][step], to_state)
+        )
     into, out, (asked,) = ([torch.stack(each, 1) for each in lists] for lists in (gates, recurrent, looked))
     whole = torch.cat([each.weights for each in taken], 1)
     by_key = keys.by_key

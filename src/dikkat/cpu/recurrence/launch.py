@@ -4,7 +4,7 @@ What does not depend on the recurrence is computed here: the gradients of weight
 """
 
 from collections.abc import Iterable
-from dataclasses import fields
+from itertools import chain
 from typing import Any
 
 import torch
@@ -53,8 +53,7 @@ def run(
     """
     pair, profile = (None, None) if attention is None else (attention.pair, attention.profile)
     attended = [getattr(attention, name, None) for name in OPERANDS]
-    weights = [getattr(layer, field.name) for layer in layers for field in fields(Layer)]
-    tensors = (gates, state, cell, dropped, *attended, *weights)
+    tensors = (gates, state, cell, dropped, *attended, *chain.from_iterable(layers))
     grads = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     spec = Spec(rows, reverse, len(layers), pair, profile, grads, low)
@@ -97,7 +96,7 @@ class _Run(torch.autograd.Function):
 
 
 def _layers(weights: list[Tensor | None]) -> list[Layer]:
-    count = len(fields(Layer))
+    count = len(Layer._fields)
     return [Layer(*weights[start : start + count]) for start in range(0, len(weights), count)]  # type: ignore[arg-type]
 
 

@@ -45,7 +45,6 @@ class Rows:
         kept = [torch.from_numpy(array) for array in (order, lens, offsets, order[row] * steps + step)]
         return cls(kept[0], kept[1], kept[2], kept[3], batch, steps)
 
-
     def counts(self) -> Tensor:
         """(T',) int64: the rows of each step, up to the last that has any."""
         return (self.lengths.unsqueeze(1) > torch.arange(int(self.lengths[0]), device="cpu")).sum(0)
@@ -125,8 +124,7 @@ class Attention:
     kept: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """The weights of a layer: (G·h, h) and (G·h,), with the gates r, z, n or i, f, g, o.
 
     The side of what it reads is None for the first layer, whose gates come with that in them.

@@ -1,7 +1,7 @@
 """A search on an accelerator: the places of all sentences as one grid, on which nothing waits for the host.
 
 The places of a sentence read one memory, so that hypotheses are reordered without a copy of it. Tables go to the host
-some steps at once, where `Beams` does its bookkeeping with them; meanwhile a sentence that is decided goes on for nothing.
+some steps at once, where `Beams` does its bookkeeping with them; meanwhile a sentence that is decided goes on.
 """
 
 from collections.abc import Sequence
@@ -91,13 +91,16 @@ class Grid:
         decoder, network, rows = model.decoder, model.network(), len(numbers) * beam
         kind = torch.promote_types(memory.value.dtype, torch.float32)
         operands, self._layers, shown = sequence.prepared(decoder, memory, len(numbers), kind)
-        of_state, of_context, of_word = (
-            network.readout.weight.to(kind).split([decoder.hidden_size, decoder.context_size, decoder.input_size], 1)
+        of_state, of_context, of_word = model.readout.weight.to(kind).split(
+            [decoder.hidden_size, decoder.context_size, decoder.input_size], 1
         )
         lexical = torch.zeros_like(of_word) if network.lexical is None else network.lexical.to(kind)
         to_lexical = F.pad(lexical, (decoder.context_size - lexical.shape[1], 0))
         words = network.target_table.to(kind) * network.scale
-        shares = in_type(decoder.first_gates(words.to(memory.value.dtype)), kind), F.linear(words, of_word, in_type(network.readout.bias, kind))
+        shares = (
+            in_type(decoder.first_gates(words.to(memory.value.dtype)), kind),
+            F.linear(words, of_word, in_type(model.readout.bias, kind)),
+        )
         self._words = torch.cat([*shares, torch.zeros_like(shares[1])], 1)
         further = F.linear(memory.value.to(kind), torch.cat([of_context, to_lexical]))
         if shown is not None:
@@ -105,9 +108,9 @@ class Grid:
         self._values = torch.cat([operands.value, further], 2)
         self._sizes = [shares[0].shape[1], *[len(of_word)] * 2]
         self._readout, self._output = of_state.t(), (network.output.bias.to(kind), network.output.weight.to(kind).t())
-        state, cell = state if isinstance(state, tuple) else (state, None)
-        self._state: Any = [each.repeat_interleave(beam, 0) for each in state.to(kind)]
-        self._cell: Any = None if cell is None else [each.repeat_interleave(beam, 0) for each in cell.to(kind)]
+        states = state if isinstance(state, tuple) else (state,)
+        parts: list[Any] = [list(each.to(kind).repeat_interleave(beam, 1)) for each in states]
+        self._state, self._cell = parts[0], parts[1] if len(parts) > 1 else None
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
         self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
         self._joined, self._bias, self._size = joined(operands, self._layers[-1])

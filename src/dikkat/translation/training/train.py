@@ -117,7 +117,11 @@ def train(
     leads = processes().rank == 0
     run_folder = None if folder is None else RunFolder(Path(folder), writes=leads)
     # The caller's random numbers and threads stay as they were.
-    with nullcontext() if run_folder is None else run_folder.locked(), torch.random.fork_rng(), _same_threads(settings.precision):
+    with (
+        nullcontext() if run_folder is None else run_folder.locked(),
+        torch.random.fork_rng(),
+        _same_threads(settings.precision),
+    ):
         newest = None
         if run_folder is not None and resume:
             newest = run_folder.resumable(settings)
@@ -145,7 +149,9 @@ def train(
 def _same_threads(precision: str) -> Iterator[None]:
     """Leave threads, and the precision of products, as they were."""
     threads, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    if precision == "bfloat16" and device_type() == "cuda":  # products of float32 that are left, as of a recurrence's steps, need no more digits
+    if (
+        precision == "bfloat16" and device_type() == "cuda"
+    ):  # products of float32 that are left, as of a recurrence's steps, need no more digits
         torch.set_float32_matmul_precision("high")
     try:
         yield

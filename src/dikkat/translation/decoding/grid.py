@@ -107,7 +107,7 @@ class Grid:
             further = torch.where(shown.mT, further, 0.0)
         self._values = torch.cat([operands.value, further], 2)
         self._sizes = [shares[0].shape[1], *[len(of_word)] * 2]
-        self._readout, self._output = of_state.t(), (network.output.bias.to(kind), network.output.weight.to(kind).t())
+        self._readout, self._output = of_state.t(), (model.output_bias.to(kind), network.output.weight.to(kind).t())
         states = state if isinstance(state, tuple) else (state,)
         parts: list[Any] = [list(each.to(kind).repeat_interleave(beam, 1)) for each in states]
         self._state, self._cell = parts[0], parts[1] if len(parts) > 1 else None

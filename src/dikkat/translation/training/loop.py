@@ -214,8 +214,10 @@ class Loop:
         self._call("on_epoch_start", state.epoch + 1)
         self._restore_random()
         clock = time.perf_counter()
-        for step in steps(self.batches, state, epochs=settings.epochs, accumulate=settings.accumulate, world=world):
-            result = self._take_step(step, interrupts)
+        left = steps(self.batches, state, epochs=settings.epochs, accumulate=settings.accumulate, world=world)
+        following = next(left, None)
+        while (step := following) is not None:
+            result, following = self._take_step(step, interrupts, left)
             state.add_step(result.loss, step.tokens, time.perf_counter() - clock, step.position)
             self._after_step(step, result)
             if state.finished or self.interrupted:
@@ -224,14 +226,17 @@ class Loop:
                 self._call("on_epoch_start", state.epoch + 1)
             clock = time.perf_counter()
 
-    def _take_step(self, step: OptimizerStep, interrupts: Interrupts) -> _Result:
-        """One step of the optimiser."""
+    def _take_step(
+        self, step: OptimizerStep, interrupts: Interrupts, left: Iterator[OptimizerStep]
+    ) -> tuple[_Result, OptimizerStep | None]:
+        """One step of the optimiser; and the next one, which is made ready while a device computes."""
         rate = self.settings.learning_rate * self._share_of_learning_rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad()
         total = self._backward(step)
         norm = nn.utils.get_total_norm(list(self._gradients().values()))
+        following = next(left, None)
         mine, size = torch.stack([total, norm.double()]).tolist()  # the one time that a step waits for its device
         loss, stop, late = self.group.mean(mine, interrupts.requested, self._is_late())
         self._late = late > 0
@@ -241,7 +246,7 @@ class Loop:
             raise self._diverged(f"the gradient's norm became {size} at step {self.state.step + 1}", self._gradients())
         nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
         self._optimizer.step()
-        return _Result(loss, rate, stop > 0)
+        return _Result(loss, rate, stop > 0), following
 
     def _after_step(self, step: OptimizerStep, result: _Result) -> None:
         """Validate, keep a checkpoint and stop where it is time to."""

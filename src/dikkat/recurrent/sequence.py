@@ -112,12 +112,7 @@ def score_obstacles(score: Score) -> list[str]:
 def attention_of(cells: StackedCells, memory: Memory, kept: Tensor | None = None) -> fused.Attention:
     """The attention of the compiled recurrence to a memory, with `kept` of the weights."""
     score = memory.score
-    query_weight, query_bias = query_map(cells, score)
-    size, keys = cells.hidden_size if query_weight is None else query_weight.shape[0], memory.key.shape[-1]
-    if keys != size:
-        raise ValueError(
-            f"memory: got keys of {keys} features; expected {size}, as many as the queries of {type(score).__name__}"
-        )
+    query_weight, query_bias = fitting_map(cells, memory)
     return fused.Attention(
         pair=score.pair,
         profile=score.profile,
@@ -142,6 +137,18 @@ def query_map(cells: StackedCells, score: Score) -> tuple[Tensor | None, Tensor 
     bias = score.project_query(weight.new_zeros(1, cells.hidden_size))
     unit = torch.eye(cells.hidden_size, dtype=weight.dtype, device=weight.device)
     return (score.project_query(unit) - bias).t(), bias[0]
+
+
+def fitting_map(cells: StackedCells, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
+    """`query_map` of a memory's score, checked beside its keys."""
+    weight, bias = query_map(cells, memory.score)
+    size, keys = cells.hidden_size if weight is None else weight.shape[0], memory.key.shape[-1]
+    if keys != size:
+        raise ValueError(
+            f"memory: got keys of {keys} features; expected {size}, as many as the queries of "
+            f"{type(memory.score).__name__}"
+        )
+    return weight, bias
 
 
 def as_operation(cells: StackedCells, task: SequenceTask) -> SequenceResult:
@@ -219,7 +226,11 @@ def prepared(
         value = torch.where(shown.mT, value, 0.0)
         # Where nothing is seen values are 0, and the softmax of −∞ alone would be no number.
         mask = torch.zeros_like(shown, dtype=kind).masked_fill_(~shown & (lens > 0), -torch.inf)
-    maps = (memory.score.pair_weight(), *query_map(cells, memory.score)) if compared else (None, None, None)
+    maps = (memory.score.pair_weight(), *fitting_map(cells, memory)) if compared else (None, None, None)
+    if maps[1] is not None and maps[1].shape[1] != cells.hidden_size:
+        raise ValueError(
+            f"score: got states of {cells.hidden_size} features; expected {maps[1].shape[1]}, as it was made"
+        )
     tensors = [in_type(each, kind) for each in (key, value, mask, *maps, weight if one else None)]
     layers = [fused.Layer(*(in_type(each, kind) for each in layer)) for layer in cells.layer_weights()]
     nothing = key.new_empty(0)

@@ -88,8 +88,8 @@ class _Attentional(StackedCells):
                 stands there has no effect. None: all have T.
             return_weights: Whether to return what each step looked at.
             impl: `"numba"` runs all steps as one operation, with a backward of its own, on a CPU, for every score but
-                `Cosine` and those of one's own; `"reference"` is a loop of PyTorch's operations, and
-                runs everywhere; `"auto"` takes the first where it runs.
+                `Cosine` and those of one's own; `"reference"` runs everywhere, in PyTorch's operations, which for those
+                scores are one operation too, of one derivative; `"auto"` takes the first where it runs.
 
         Returns:
             The top layer's states (B, T, h); the contexts (B, T, c); the attention weights (B, T, m) before dropout, or

@@ -1,6 +1,7 @@
 """Hugging Face's models, from tiny configurations with random weights, beside their own eager attention."""
 
 import copy
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,39 @@ def test_what_is_not_served_is_refused(name: str) -> None:
     x = torch.zeros(1, 2, 3, 5)
     with pytest.raises(ValueError, match=rf"{name}: got Tensor from Linear; expected None: .* 'eager' does"):
         _forward(nn.Linear(3, 3), x, x, x, None, **{name: torch.zeros(2)})
+
+
+HANDED_ON = [
+    ("bert", {"output_hidden_states": [1]}),
+    ("gpt2", {"labels": IDS, "shift_labels": IDS}),
+    ("llama", {"output_hidden_states": [0, 2]}),
+    ("llama", {"labels": IDS, "ignore_index": int(IDS[0, 5])}),
+    ("llama", {"labels": IDS, "shift_labels": IDS}),
+]
+
+
+@pytest.mark.parametrize(("kind", "more"), HANDED_ON)
+def test_what_the_loss_and_the_recorder_take_reaches_them(kind: str, more: dict[str, Any]) -> None:
+    right, found = (model(kind, attention)(IDS, **more) for attention in ("eager", "dikkat"))
+    for name in right.keys() - {"past_key_values"}:
+        torch.testing.assert_close(found[name], right[name], rtol=1e-4, atol=1e-4)
+    if "labels" in more:
+        assert found.loss != model(kind, "dikkat")(IDS, labels=IDS).loss
+
+
+def test_all_that_a_model_hands_on_to_its_loss_is_let_through() -> None:
+    losses = transformers.loss.loss_utils.LOSS_MAPPING
+    names = {
+        each.name
+        for loss in ("ForCausalLM", "ForMaskedLM", "ForSemanticSegmentation")
+        for each in inspect.signature(losses[loss]).parameters.values()
+        if each.default is not each.empty
+    }
+    general = set(transformers.utils.TransformersKwargs.__annotations__)
+    assert "num_items_in_batch" in names & general
+    x = torch.zeros(1, 2, 3, 5)
+    for name in (names | general) - {"is_causal"}:  # which is a flag, of the masks
+        _forward(nn.Linear(3, 3), x, x, x, None, **{name: torch.ones(2, dtype=torch.int64).sum()})
 
 
 def test_a_layer_that_joins_numbers_to_its_mask_is_refused() -> None:

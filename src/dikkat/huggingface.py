@@ -16,10 +16,11 @@ __all__ = ["register_transformers"]
 
 _NAME = "dikkat"
 
-# Further arguments that models hand on; none of them changes a weight that the masks have not changed already.
+# What models hand on for the loss, the recorder and the masks; none changes a weight that these have not changed already.
 _IGNORED = {
-    "cu_seq_lens_k", "cu_seq_lens_q", "logits_to_keep", "max_length_k", "max_length_q", "num_items_in_batch",
-    "position_ids", "seq_idx", "sliding_window", "token_type_ids",
+    "auxiliary_logits", "auxiliary_loss_weight", "cu_seq_lens_k", "cu_seq_lens_q", "ignore_index", "logits_to_keep",
+    "max_length_k", "max_length_q", "num_items_in_batch", "output_hidden_states", "output_router_logits",
+    "position_ids", "seq_idx", "shift_labels", "sliding_window", "token_type_ids",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ __all__ = ["register_transformers"]
 
 _NAME = "dikkat"
 
-# What models hand on for the loss, the recorder and the masks; none changes a weight that these have not changed already.
+# What models hand on to losses, recorders and masks; it changes no weight that the masks have not changed already.
 _IGNORED = {
     "auxiliary_logits", "auxiliary_loss_weight", "cu_seq_lens_k", "cu_seq_lens_q", "ignore_index", "logits_to_keep",
     "max_length_k", "max_length_q", "num_items_in_batch", "output_hidden_states", "output_router_logits",

@@ -301,14 +301,25 @@ class Trident(nn.Module):
         return torch.cat([each(a) for a, each in zip(hidden, self.branching_layers, strict=True)], -1)
 
 
+class Wrapped(nn.Module):
+    """The layer of torchmil that may learn how many features come."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Linear(FEATURES, HIDDENS)
+
+    def forward(self, x):
+        return self.module(x)
+
+
 class Torchmil(nn.Module):
     """The attention of torchmil, whose last layer has no bias."""
 
     def __init__(self, gated=True):
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(FEATURES, HIDDENS), nn.Linear(HIDDENS, 1, bias=False)
+        self.fc1, self.fc2 = Wrapped(), nn.Linear(HIDDENS, 1, bias=False)
         if gated:
-            self.fc_gated = nn.Linear(FEATURES, HIDDENS)
+            self.fc_gated = Wrapped()
 
     def forward(self, x):
         hidden = self.fc1(x).tanh()
@@ -333,6 +344,9 @@ def test_parameters_of_others_are_found_by_their_names(theirs, gated, place):
 
 
 def test_a_state_dict_without_attention_is_refused():
+    perceptron = {"fc1.weight": torch.zeros(7, 5), "fc2.weight": torch.zeros(5, 7)}  # of which every network has some
+    with pytest.raises(ValueError, match=r"^state_dict: got fc1.weight, fc2.weight \.\.\."):
+        AttentionPooling.from_state_dict(perceptron)
     with pytest.raises(ValueError, match=r"^state_dict: got conv.weight \.\.\.; expected one of V, U, w; attention_a"):
         AttentionPooling.from_state_dict({"conv.weight": torch.zeros(3)})
 

@@ -174,8 +174,8 @@ class AttentionPooling(nn.Module):
     def from_state_dict(cls, state_dict: Mapping[str, Tensor], dropout: float = 0.0) -> Self:
         """A layer with the attention parameters of CLAM, AttentionDeepMIL, TRIDENT or torchmil, or its own.
 
-        They are found by their names, wherever in the model they stand. Heads of TRIDENT, each with a network of its
-        own, become heads of one network that is as wide as all of them.
+        They are found by their names, wherever in the model they stand, which do not tell torchmil's "relu" and "gelu"
+        from its "tanh", the one taken. Heads of TRIDENT, each with its network, become heads of one as wide as all.
 
         Args:
             state_dict: Of a whole model, as `torch.load(path, weights_only=True)` reads it.
@@ -237,7 +237,7 @@ _NAMES = (
     ("attention_V.0", "attention_U.0", "attention_weights"),
     ("attention_V.0", "attention_U.0", "attention_w"),
     ("attention.0", "", "attention.2"),
-    ("fc1", "fc_gated", "fc2"),
+    ("fc1.module", "fc_gated.module", "fc2"),
     ("attention_heads.{}.0", "gating_layers.{}.0", "branching_layers.{}"),
 )
 

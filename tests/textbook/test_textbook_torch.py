@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dikkat.recurrent import AttentionalLSTM
 from dikkat.textbook import torch as d2l
 from dikkat.translation import bleu_k
 
@@ -511,6 +512,41 @@ def test_the_decoder_looks_before_every_step():
     first, middle = decoder(X[:, :2], state)
     second, _ = decoder(X[:, 2:].float(), middle)  # goes on where it stopped
     close(torch.cat([first, second], dim=1), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_exercises_of_the_chapter_change_the_decoder():
+    """Scaled dot products in the place of additive attention; an LSTM in the place of the GRU."""
+    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(13, 5, 7, 2), d2l.Seq2SeqAttentionDecoder(17, 5, 7, 2))
+    net.decoder.attention = d2l.DotProductAttention(0.25)
+    assert (type(net.decoder.attention), net.decoder.rnn.weight_dropout) == (d2l.DotProductAttention, 0.25)
+    assert not [name for name, _ in net.decoder.named_parameters() if "W_q" in name]
+    net.encoder.rnn = nn.LSTM(5, 7, 2)
+    net.decoder.rnn = AttentionalLSTM(5, 7, 7, net.decoder.attention, 2)
+    X, Y, lens = torch.randint(13, (3, 11)), torch.randint(17, (3, 4)), torch.tensor([11, 4, 1])
+    encoded, hidden, lens = net.decoder.init_state(net.eval().encoder(X, lens), lens)
+    lstm, expected = nn.LSTM(5 + 7, 7, 2), []
+    weights = net.decoder.rnn.state_dict()
+    lstm.load_state_dict({name: tensor for name, tensor in weights.items() if not name.startswith("score")})
+    state = hidden
+    for token in Y.T:
+        query, keys = state[0][-1][:, None].detach().double().numpy(), encoded.detach().double().numpy()
+        context = softmax_over(query @ keys.transpose(0, 2, 1) / 7**0.5, lens) @ keys
+        x = torch.cat([net.decoder.embedding(token), torch.from_numpy(context[:, 0]).float()], dim=-1)
+        output, state = lstm(x[None], state)
+        expected.append(net.decoder.dense(output[0]))
+    found, _ = net.decoder(Y, (encoded, hidden, lens))
+    close(found, torch.stack(expected, 1).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "fits"),
+    [("rnn", nn.LSTM(24, 16, 2), "AttentionalGRU or AttentionalLSTM"), ("attention", nn.Linear(3, 3), "an attention")],
+)
+def test_a_decoder_says_what_its_parts_may_be(name, module, fits):
+    decoder = d2l.Seq2SeqAttentionDecoder(13, 8, 16, 2)
+    with pytest.raises(TypeError, match=rf"^{name}: got {type(module).__name__}; expected .*{fits}.* own cell"):
+        setattr(decoder, name, module)
+    assert sorted(dict(decoder.named_children())) == ["dense", "embedding", "rnn"]
 
 
 def test_a_decoder_begins_with_what_the_encoder_found():

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import dikkat
 from dikkat.addresses import can_read_values
-from dikkat.recurrent import AttentionalGRU, GRUEncoder
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
 from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
 from dikkat.textbook.tools import check_heads, first_that_takes, positions
 
@@ -456,7 +456,8 @@ def _of_edition_1(module: nn.Module, state_dict: dict[str, Tensor], prefix: str,
 class Seq2SeqAttentionDecoder(AttentionDecoder):
     """A GRU that looks at the encoder's states before every step, by additive attention.
 
-    Weights of the decoder that the chapter's cell defines load, with its layers' names.
+    Another of the chapters' attentions may be set as `attention`, and an `AttentionalLSTM` of `dikkat.recurrent` as
+    `rnn`. Weights of the decoder that the chapter's cell defines load, with its layers' names.
 
     Args:
         vocab_size: Tokens.
@@ -473,15 +474,8 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
     def __init__(self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, embed_size)
-        self.rnn = AttentionalGRU(
-            embed_size,
-            num_hiddens,
-            num_hiddens,
-            Additive(num_hiddens, num_hiddens, num_hiddens),
-            num_layers,
-            _between_layers(num_layers, dropout),
-            weight_dropout=dropout,
-        )
+        h, between = num_hiddens, _between_layers(num_layers, dropout)
+        self.rnn = AttentionalGRU(embed_size, h, h, Additive(h, h, h), num_layers, between, weight_dropout=dropout)
         self.dense = nn.Linear(num_hiddens, vocab_size)
         self.apply(init_seq2seq)
         self.register_load_state_dict_pre_hook(_of_the_cell)
@@ -506,6 +500,24 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
         embedded = self.embedding(_integers("X", X))
         outputs, _, self._looked_at, hidden = self.rnn(embedded, memory, hidden, return_weights=True)
         return self.dense(outputs), [encoded, hidden, lens]
+
+    @property
+    def attention(self) -> Score:
+        """What `rnn` compares states with; one of the chapters' attentions may be set in its place."""
+        return cast(Score, self.rnn.score)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        fits = {"attention": (_Attention,), "rnn": (AttentionalGRU, AttentionalLSTM)}.get(name, (object,))
+        if not isinstance(value, fits):
+            expected = {"attention": "an attention of d2l's", "rnn": "an AttentionalGRU or AttentionalLSTM"}[name]
+            raise TypeError(
+                f"{name}: got {type(value).__name__}; expected {expected}. What else is a module goes into the "
+                "chapter's own cell, which defines this decoder"
+            )
+        if name == "attention":
+            self.rnn.score, self.rnn.weight_dropout = value, getattr(value.dropout, "p", 0.0)
+        else:
+            super().__setattr__(name, value)
 
     @property
     def attention_weights(self) -> list[Tensor]:

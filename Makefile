@@ -28,7 +28,8 @@ FENCED_TESTS := tests/test_fences.py tests/test_numba_calls.py tests/translation
 # What builds and tests the page of a translator; users need neither, since the built file lies in the package.
 WEB := web/node_modules/installed
 
-.PHONY: help demo test test-fast test-all test-fences test-triton test-keras test-keras2 test-mxnet mxnet test-pythons coverage \
+.PHONY: help demo test test-fast test-all test-fences test-triton test-keras test-keras2 test-mxnet mxnet test-pythons \
+  test-versions coverage \
   check lint types site page without-npm format install web peers bench clean
 .DEFAULT_GOAL := help
 
@@ -73,6 +74,16 @@ test-pythons:  ## The core's tests on each of $(PYTHONS) that is here, each in a
 	  .venv-$$version/bin/python $(INSTALL) $(PIP) && \
 	  .venv-$$version/bin/python $(INSTALL) -c constraints.txt $(TEST) && \
 	  $(WAITING) .venv-$$version/bin/python -m pytest -q --numprocesses=2 $(FAST_TESTS) || exit 1; done
+
+VERSIONS ?= lowest newest
+test-versions: .venv/check  ## README's three doors and the core's tests, with the lowest and with the newest versions that are allowed; PyTorch's is the tested one.
+	for which in $(VERSIONS); do \
+	  $(BIN)/python tools/wheel.py --versions $$which && \
+	  $(BIN)/python tools/versions.py $$which translation,regression > .venv/$$which.txt && \
+	  $(PYTHON) -m venv --clear .venv-$$which && \
+	  .venv-$$which/bin/python $(INSTALL) $(PIP) && \
+	  .venv-$$which/bin/python $(INSTALL) -c .venv/$$which.txt -e '.[translation,regression]' --group test && \
+	  $(WAITING) .venv-$$which/bin/python -m pytest -q --numprocesses=2 $(FAST_TESTS) || exit 1; done
 
 test-mxnet: $(if $(MXNET_PYTHON),.venv-mxnet/installed,.venv/test)  ## The textbook's chapters on MXNet; without Python 3.11 or older on Intel, skipped and counted.
 	$(if $(MXNET_PYTHON),$(WAITING) $(MXNET)/python -m pytest -q --numprocesses=2 --dist=worksteal $(MXNET_TESTS) src/dikkat/textbook/mxnet.py,$(PYTEST) $(MXNET_TESTS))

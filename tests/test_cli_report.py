@@ -3,6 +3,7 @@ import platform
 import pytest
 import torch
 
+import dikkat
 from command import command_line, made
 
 
@@ -35,7 +36,11 @@ def test_versions_threads_and_the_environment(report, monkeypatch, tmp_path):
 
 def test_what_is_not_installed_is_said(report, monkeypatch):
     monkeypatch.setattr("dikkat.cli.report._PACKAGES", ("torch", "no-such-package"))
-    assert report()["versions"] == [f"torch {torch.__version__}", "no-such-package: not installed"]
+    assert report()["versions"] == [
+        f"dikkat {dikkat.__version__}",
+        f"torch {torch.__version__}",
+        "no-such-package: not installed",
+    ]
 
 
 def test_implementations_that_run_and_why_others_do_not(report):

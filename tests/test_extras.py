@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import dikkat
 from dikkat import extras
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -57,8 +58,39 @@ def test_the_textbook_needs_no_package_of_the_translator_beyond_its_own_extra():
 )
 def test_a_message_says_where_this_package_came_from(monkeypatch, told, source):
     monkeypatch.setattr(extras, "__file__", "/nowhere/lib/dikkat/extras.py")
-    monkeypatch.setattr(extras, "distribution", lambda _: SimpleNamespace(read_text=lambda _: told))
+    monkeypatch.setattr(extras, "distributions", lambda name: [SimpleNamespace(read_text=lambda _: told)])
     assert extras.missing("onnx", "onnx") == f'onnx is not installed. Run: pip install "{source}[onnx]"'
+
+
+UNINSTALLED = """
+import sys
+from importlib.metadata import MetadataPathFinder
+
+find = MetadataPathFinder.find_distributions
+MetadataPathFinder.find_distributions = lambda context: () if context.name == "dikkat" else find(context)
+from dikkat import cli, extras
+
+extras.__file__ = "/nowhere/lib/dikkat/extras.py"  # with no pyproject.toml above it
+print(extras.missing("onnx", "onnx"))
+for arguments in ("--version", "report", sys.argv[1]):
+    sys.argv = ["dikkat", *arguments.split()]
+    try:
+        cli.main()
+    except SystemExit as stopped:
+        assert not stopped.code, stopped
+"""
+
+
+def test_an_installation_is_no_condition(tmp_path):
+    train = f'train --corpus {{name="phrasebook",first=9}} --validation none --output {tmp_path / "model"} --epochs 1'
+    command = [sys.executable, "-c", UNINSTALLED, f"{train} --hidden-size 8 --embedding-size 8"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    version = f"dikkat {dikkat.__version__}"
+    told, shown, *lines = done.stdout.splitlines()
+    assert (told, shown) == ('onnx is not installed. Run: pip install "dikkat[onnx]"', version)
+    assert f"  {version}" in lines
+    assert dikkat.__version__ in (tmp_path / "model" / "settings.json").read_text(encoding="utf-8")
 
 
 def test_a_torch_that_is_too_old_is_said():

@@ -12,6 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
+VERSIONS = ("tested", "lowest", "newest")
 _HELD = ("torch", "triton")
 
 
@@ -53,7 +54,7 @@ def _bound(requirement: Requirement) -> str:
 def main() -> None:
     """Print the constraints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("which", choices=("lowest", "newest"))
+    parser.add_argument("which", choices=VERSIONS)
     parser.add_argument("extras", help="their names, with commas between")
     arguments = parser.parse_args()
     print("\n".join(constraints(arguments.which, arguments.extras.split(","))))

@@ -18,7 +18,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from zipfile import ZipFile
 
-ROOT = Path(__file__).resolve().parent.parent
+from versions import ROOT, VERSIONS, constraints
+
 FEWEST_DOORS = 3
 LARGEST = 2_000_000  # bytes of the wheel
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -74,16 +75,18 @@ def faults(wheel: Path, tracked: Sequence[str]) -> Iterator[str]:
             yield f"{link}: leads to nothing in the repository"
 
 
-def try_door(blocks: Sequence[tuple[str, str]], wheel: Path, folder: Path) -> str:
+def try_door(blocks: Sequence[tuple[str, str]], wheel: Path, folder: Path, versions: str) -> str:
     """Run the blocks of a door in a new environment; return its figures in a line."""
     begun, home = time.monotonic(), folder / "home"
     home.mkdir(parents=True)
     _write_pairs(home / "pairs.tsv")
+    extras = blocks[0][1].partition(_CLONE)[2].partition("]")[0].split(",")
+    (folder / "constraints.txt").write_text("\n".join(constraints(versions, extras)), encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     environment |= {
         "PATH": f"{folder / 'venv/bin'}:{environment['PATH']}",
         "NUMBA_CACHE_DIR": str(folder / "kernels"),
-        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "PIP_CONSTRAINT": str(folder / "constraints.txt"),
     }
     _run([sys.executable, "-m", "venv", folder / "venv"], home, environment)
     installed = 0.0
@@ -117,6 +120,7 @@ def main() -> None:
     """Build, check and try the wheel; the first fault ends it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", metavar="FOLDER", help="where the archives are kept")
+    parser.add_argument("--versions", choices=VERSIONS, default="tested", help="what to install beside it")
     arguments = parser.parse_args()
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = doors((ROOT / "README.md").read_text(encoding="utf-8"))
@@ -132,7 +136,7 @@ def main() -> None:
             raise SystemExit("\n".join(wrong))
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB; the sources {sources.stat().st_size / 1e6:.2f} MB")
         for number, blocks in enumerate(found, start=1):
-            figures = try_door(blocks, wheel, folder / str(number))
+            figures = try_door(blocks, wheel, folder / str(number), arguments.versions)
             print(f"door {number}, {blocks[0][1].splitlines()[0]}: {figures}", flush=True)
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import distribution
+from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -51,7 +51,7 @@ def _source() -> str:
     folder = Path(__file__).parents[2]
     if (folder / "pyproject.toml").is_file():
         return f'-e "{folder}'
-    told = distribution("dikkat").read_text("direct_url.json")  # absent where it came from an index
+    told = next((each.read_text("direct_url.json") for each in distributions(name="dikkat")), None)  # none of an index
     url = urlsplit(json.loads(told)["url"] if told else "")
     return f'"{url2pathname(url.path)}' if url.scheme == "file" else '"dikkat'
 

@@ -7,12 +7,13 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+from dikkat import __version__
 
 # The purpose of each command, in the order in which one needs them; the module of its name makes it.
 _COMMANDS = {
@@ -197,7 +198,7 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        print(f"dikkat {version('dikkat')}")
+        print(f"dikkat {__version__}")
         raise typer.Exit
 
 

@@ -7,11 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from dikkat import __version__
 from dikkat.cli.app import Command, app
 from dikkat.cli.messages import suggest
 
 _PACKAGES = (
-    "dikkat", "torch", "numpy", "numba", "llvmlite", "triton", "tokenizers", "safetensors", "pyarrow",
+    "torch", "numpy", "numba", "llvmlite", "triton", "tokenizers", "safetensors", "pyarrow",
     "scikit-learn", "scipy", "sacrebleu", "matplotlib", "keras", "tensorflow", "jax", "mxnet",
 )  # fmt: skip
 _VARIABLES = (
@@ -46,6 +47,7 @@ def _system() -> Iterator[str]:
 
 
 def _versions() -> Iterator[str]:
+    yield f"dikkat {__version__}"
     for package in _PACKAGES:
         try:
             yield f"{package} {version(package)}"

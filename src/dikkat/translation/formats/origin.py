@@ -5,9 +5,9 @@ import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any, get_args, get_type_hints
 
+from dikkat import __version__
 from dikkat.translation.errors import ModelFolderError
 
 
@@ -64,7 +64,7 @@ class Origin:
             >>> Origin.now(corpus="phrasebook", pairs=3_800).corpus
             'phrasebook'
         """
-        return cls(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), version("dikkat"), **known)
+        return cls(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), __version__, **known)
 
     def scored(self, test: str, scores: Any) -> "Origin":
         """This origin, with the scores of a test.

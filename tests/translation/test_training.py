@@ -2,7 +2,6 @@ import dataclasses
 import itertools
 import math
 import re
-import time
 from typing import get_args
 
 import pytest
@@ -77,10 +76,8 @@ def test_it_stops_when_validation_no_longer_improves():
 
 
 def test_it_stops_when_the_time_is_up_and_keeps_what_it_has():
-    started = time.monotonic()
     result = train(shorter(epochs=100_000, patience=100_000, max_minutes=0.02), PAIRS, PAIRS, progress=False)
-    assert time.monotonic() - started < 60
-    assert result.epochs
+    assert 0 < len(result.epochs) < 100_000
     assert result.translator.translate(["Go."])[0].target
 
 

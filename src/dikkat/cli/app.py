@@ -90,7 +90,7 @@ class Command(TyperCommand):
         panels: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             kind = "Arguments" if each.param_type_name == "argument" else "Options"
-            panels.setdefault(each.rich_help_panel or kind, []).append(each.get_help_record(ctx))
+            panels.setdefault(getattr(each, "rich_help_panel", None) or kind, []).append(each.get_help_record(ctx))
         _write_panels(formatter, panels)
         if others:
             with formatter.section("More examples"):

@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Any
 
 import typer
@@ -19,18 +19,23 @@ def run() -> None:
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # which has letters that a narrow locale has not
     try:
-        raise SystemExit(app(prog_name=app.info.name, standalone_mode=False) or 0)
+        status = app(prog_name=app.info.name, standalone_mode=False) or 0
+        sys.stdout.flush()  # while what the system says of it can still be told
+        raise SystemExit(status)
     except _UsageError as error:
         _fail(_misuse(error))
     except InterruptedCommand:
         raise KeyboardInterrupt from None
     except BrokenPipeError:  # the reader of our output has seen enough; nothing is to be said to it any more
-        sys.stderr.close()
+        sys.stdout = StringIO()
         raise SystemExit(1) from None
     except OSError as error:
-        _fail(
-            f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error.strerror or str(error)
-        )
+        name = error.filename
+        try:
+            sys.stdout.flush()
+        except OSError:
+            name, sys.stdout = "standard output", StringIO()
+        _fail(f"{name}: {error.strerror}" if name and error.strerror else error.strerror or str(error))
     except InputError as error:
         _fail(str(error))
 

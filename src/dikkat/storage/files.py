@@ -46,8 +46,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     target = Path(path).resolve()
     mode = check_replaceable(path)
     aside = target.with_name(f".{secrets.token_hex(8)}.part")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
@@ -55,8 +55,10 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
         if mode is not None:
             aside.chmod(mode)
         publish(aside, target)
-    except BaseException:
+    except BaseException as error:
         aside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = os.fspath(path)  # and not the name of the part, which nobody gave
         raise
 
 

@@ -483,9 +483,9 @@ def whole(name: str, size: int) -> int:
     return int(size)
 
 
-def is_plain(layer: nn.Module) -> bool:
-    """True for a linear layer that nothing is hooked to: it does what its weight and bias say, and no more."""
-    if type(layer) is not nn.Linear or "forward" in vars(layer):
+def is_plain(layer: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """True for a layer of these kinds, or a linear one, that nothing is hooked to: it does what its own numbers say."""
+    if type(layer) not in (kinds or (nn.Linear,)) or "forward" in vars(layer):
         return False
     everywhere = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks

@@ -540,7 +540,10 @@ def test_the_exercises_of_the_chapter_change_the_decoder():
 
 @pytest.mark.parametrize(
     ("name", "module", "fits"),
-    [("rnn", nn.LSTM(24, 16, 2), "AttentionalGRU or AttentionalLSTM"), ("attention", nn.Linear(3, 3), "an attention")],
+    [
+        ("rnn", nn.LSTM(24, 16, 2), "AttentionalGRU or AttentionalLSTM"),
+        ("attention", nn.Linear(3, 3), "AdditiveAttention"),
+    ],
 )
 def test_a_decoder_says_what_its_parts_may_be(name, module, fits):
     decoder = d2l.Seq2SeqAttentionDecoder(13, 8, 16, 2)

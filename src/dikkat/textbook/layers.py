@@ -119,7 +119,7 @@ class _Attention(Score):
             ValueError: Shapes that do not fit, or lengths that are not whole numbers from 0.
         """
         lens, dropout = _lengths(valid_lens, keys.shape[-2]), self.dropout
-        if self._is_plain() and type(dropout) is nn.Dropout and not _has_hooks(dropout):
+        if isinstance(dropout, nn.Dropout) and all(is_plain(layer, nn.Linear, nn.Dropout) for layer in self.children()):
             p = dropout.p if dropout.training else 0.0
             output, self.attention_weights = dikkat.attend(
                 queries, keys, values, score=self, valid_lens=lens, dropout=p, return_weights=True
@@ -130,19 +130,9 @@ class _Attention(Score):
         self.attention_weights = masked_softmax(self._scores(queries, keys), lens)
         return cast(Tensor, dropout(self.attention_weights) @ values)
 
-    def _is_plain(self) -> bool:
-        """True of a score that its weights alone determine."""
-        return True
-
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         """(B, n, m), step by step."""
         raise NotImplementedError
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
 
 
 class AdditiveAttention(_Attention, Additive):
@@ -188,9 +178,6 @@ class AdditiveAttention(_Attention, Additive):
             if isinstance(layer, nn.LazyLinear):
                 layer(features[..., :1, :])  # from which it takes its size
         return super().forward(queries, keys, values, valid_lens)
-
-    def _is_plain(self) -> bool:
-        return is_plain(self.w_v)
 
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         features = torch.tanh(self.W_q(queries).unsqueeze(2) + self.W_k(keys).unsqueeze(1))
@@ -376,8 +363,7 @@ class GRU(nn.Module):
 
     def forward(self, inputs: Tensor, H: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(T, B, num_inputs) and a state (layers, B, h) -> states (T, B, h), the last state."""
-        outputs, state = self.rnn(inputs, H)
-        return outputs, state
+        return cast(tuple[Tensor, Tensor], self.rnn(inputs, H))
 
 
 def _between_layers(num_layers: int, dropout: float) -> float:
@@ -433,8 +419,7 @@ class Seq2SeqEncoder(Encoder):
         """
         embedded, rnn = self.embedding(_integers("X", X)), self.rnn
         if valid_len is None or not len(X) or not isinstance(rnn, nn.RNNBase | GRU):
-            outputs, state = rnn(embedded.transpose(0, 1))
-            return outputs, state
+            return cast(tuple[Tensor, Any], rnn(embedded.transpose(0, 1)))
         lens = _integers("valid_len", valid_len).clamp(max=X.shape[1])
         if lens.numel() and can_read_values(lens) and int(lens.min()) < 1:
             raise ValueError(f"valid_len: got {int(lens.min())}; expected 1 at least")
@@ -507,12 +492,11 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
         return cast(Score, self.rnn.score)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fits = {"attention": (_Attention,), "rnn": (AttentionalGRU, AttentionalLSTM)}.get(name, (object,))
-        if not isinstance(value, fits):
-            expected = {"attention": "an attention of d2l's", "rnn": "an AttentionalGRU or AttentionalLSTM"}[name]
+        fits = {"attention": (AdditiveAttention, DotProductAttention), "rnn": (AttentionalGRU, AttentionalLSTM)}
+        if not isinstance(value, fits.get(name, (object,))):
             raise TypeError(
-                f"{name}: got {type(value).__name__}; expected {expected}. What else is a module goes into the "
-                "chapter's own cell, which defines this decoder"
+                f"{name}: got {type(value).__name__}; expected {' or '.join(each.__name__ for each in fits[name])}. "
+                "What else is a module goes into the chapter's own cell, which defines this decoder"
             )
         if name == "attention":
             self.rnn.score, self.rnn.weight_dropout = value, getattr(value.dropout, "p", 0.0)

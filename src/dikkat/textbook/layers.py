@@ -4,7 +4,6 @@ In the shapes, B is the batch, T and m are steps, n queries, h features of a sta
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -343,8 +342,7 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any) -> Any:
         """The decoder's outputs and its state; `args`, such as lengths, go to the encoder and to `init_state`."""
-        init_state = cast(Callable[..., Any], self.decoder.init_state)
-        return self.decoder(dec_X, init_state(self.encoder(enc_X, *args), *args))
+        return self.decoder(dec_X, cast(Decoder, self.decoder).init_state(self.encoder(enc_X, *args), *args))
 
 
 class GRU(nn.Module):
@@ -489,10 +487,10 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
     @property
     def attention(self) -> Score:
         """What `rnn` compares states with; one of the chapters' attentions may be set in its place."""
-        return cast(Score, self.rnn.score)
+        return self.rnn.score
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fits = {"attention": (AdditiveAttention, DotProductAttention), "rnn": (AttentionalGRU, AttentionalLSTM)}
+        fits: Any = {"attention": (AdditiveAttention, DotProductAttention), "rnn": (AttentionalGRU, AttentionalLSTM)}
         if not isinstance(value, fits.get(name, (object,))):
             raise TypeError(
                 f"{name}: got {type(value).__name__}; expected {' or '.join(each.__name__ for each in fits[name])}. "

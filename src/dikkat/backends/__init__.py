@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dikkat.addresses import can_read_values
-from dikkat.backends import chunked, reference, sdpa
+from dikkat.backends import chunked, products, reference, sdpa
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
@@ -60,6 +60,7 @@ BACKENDS = {
     ),
     "reference": replace(_plain(reference.obstacles, reference.run), ready=reference.ready),
     "chunked": _plain(chunked.obstacles, chunked.run),
+    "products": _plain(products.obstacles, products.run),
     "numba-few": Backend(
         _dense(lambda problem: Examined(few.obstacles(problem)), _NO_OFFSETS), lambda problem, _: few.run(problem),
         skips_hidden=True, ready=few.ready,
@@ -190,6 +191,8 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
         return next(filter(runs, ("numba", "chunked") if compiled else ("chunked",)), "reference")
     if CROSSOVERS.by_reference(problem):
         return "reference"
+    if not problem.query.is_cpu and runs("products"):
+        return "products"
     return next(filter(runs, ("triton" if problem.query.is_cuda else "numba", "chunked")), "reference")
 
 

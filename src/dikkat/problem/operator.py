@@ -61,7 +61,8 @@ class Gradients(NamedTuple):
 
 
 Forward = Callable[[Problem], Output]
-Backward = Callable[[Problem, Output, Output], Gradients]  # the call, its output, the gradients of that
+Backward = Callable[..., Gradients]  # of the call, its output, the gradients of that
+Keep = Callable[[Problem], tuple[Output, tuple[Tensor, ...]]]
 
 # A field of one of these types is an operand; the others follow from the operands.
 _KINDS: dict[Any, str] = {
@@ -115,10 +116,14 @@ class Kernel:
         backward: Of the problem, its output and the output's gradient.
         name: The implementation's name.
         batched: The backward of many gradients at once, under `torch.vmap`.
+        keep: Of a kernel that takes problems in the dtypes they have: its forward, with what its backward takes besides
+            where it has been kept. That backward takes None for a gradient that is 0.
     """
 
-    def __init__(self, forward: Forward, backward: Backward, name: str, batched: Backward) -> None:
-        self.forward, self.backward, self.name, self.batched = forward, backward, name, batched
+    def __init__(
+        self, forward: Forward, backward: Backward, name: str, batched: Backward, keep: Keep | None = None
+    ) -> None:
+        self.forward, self.backward, self.name, self.batched, self.keep = forward, backward, name, batched, keep
 
     def run(self, problem: Problem) -> Output:
         """The output of an eager call, with its gradient, past PyTorch's dispatcher, as slow as a small call."""
@@ -133,10 +138,10 @@ class Kernel:
 class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, problem: Problem, *differentiable: Tensor | None) -> Output:
-        out = kernel.forward(problem)
+        out, made = kernel.keep(problem) if kernel.keep else (kernel.forward(problem), ())
         tensors = problem.tensors()
         ctx.kernel, ctx.problem, ctx.names = kernel, problem.without_tensors(), tuple(tensors)
-        ctx.save_for_backward(*tensors.values(), *out)
+        ctx.save_for_backward(*made, *tensors.values(), *out)
         ctx.set_materialize_grads(False)
         if not problem.wants_weights:
             ctx.mark_non_differentiable(out.weights)
@@ -145,16 +150,19 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         *saved, mean, peak, total, weights = ctx.saved_tensors
-        out = Output(mean, peak, total, weights)
+        made, saved = saved[: len(saved) - len(ctx.names)], saved[len(saved) - len(ctx.names) :]
+        out, plain = Output(mean, peak, total, weights), ctx.kernel.keep is None
         problem = ctx.problem.with_tensors(dict(zip(ctx.names, saved, strict=True)))
-        grads = Output(*(torch.zeros_like(o) if g is None else g for o, g in zip(out, given, strict=True)))
+        many = many_at_once(*given)
+        filled = (torch.zeros_like(o) if g is None and (plain or many) else g for o, g in zip(out, given, strict=True))
+        grads = Output(*filled)  # type: ignore[arg-type]  # without `plain`
         of_kernel: Any = (ctx.kernel, problem, out, grads)
-        if many_at_once(*given):
+        if many:
             found = ctx.kernel.batched(problem, out, grads)
         elif torch.is_grad_enabled():  # it refuses to be differentiated once more
             found = _EagerBackward.apply(*of_kernel, *saved, *grads)  # type: ignore[no-untyped-call]
         else:
-            found = ctx.kernel.backward(problem, out, grads)
+            found = ctx.kernel.backward(problem, out, grads, *made)
         return (
             None,
             None,
@@ -188,8 +196,8 @@ class Operator(Kernel):
     It works under autograd, `torch.compile`, `torch.export` and `torch.func.vmap`.
     """
 
-    def __init__(self, name: str, forward: Forward, backward: Backward) -> None:
-        super().__init__(forward, backward, name, self._batched)
+    def __init__(self, name: str, forward: Forward, backward: Backward, keep: Keep | None = None) -> None:
+        super().__init__(forward, backward, name, self._batched, keep)
         own, above = Output._fields, [f"{each}_grad" for each in Output._fields]
         forward_op = torch.library.custom_op(
             f"dikkat::{name}", self._run_forward, mutates_args=(), schema=_schema(len(own))
@@ -210,7 +218,7 @@ class Operator(Kernel):
 
     def __call__(self, problem: Problem) -> Result:
         """The result of a problem, however PyTorch looks at it."""
-        problem = problem.wide()
+        problem = problem if self.keep else problem.wide()
         # A program that keeps something for calls of one kind has looked at this one already.
         plain = is_eager() and not problem.query.is_meta
         if problem.kept is not None or (plain and all(type(t) in PLAIN for t in problem.tensors().values())):
@@ -285,17 +293,22 @@ def _as_function(op: Callable[..., Any], save: Callable[..., None], differentiat
 def _fake_output(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem = _problem(operands)
     lead, restrictions = problem.lead, problem.restrictions
-    mean = problem.query.new_empty((*lead, restrictions.queries, problem.value.shape[-1]))
+    kind, wide = problem.narrow_dtype, problem.dtype
+    size = (*lead, restrictions.queries, problem.value.shape[-1])
+    mean = problem.query.new_empty(size, dtype=wide if problem.wants_state else kind)
     weights: tuple[Any, ...] = (*lead, restrictions.queries, restrictions.keys) if problem.wants_weights else (0,)
     if problem.wants_weights and problem.query_offsets is not None:  # as many as the offsets' numbers say
         weights = (*lead, torch.library.get_ctx().new_dynamic_size())
-    peak, total = (mean.new_empty((*lead, restrictions.queries)) for _ in range(2))
-    return mean, peak, total, mean.new_empty(weights)
+    peak, total = (mean.new_empty((*lead, restrictions.queries), dtype=wide) for _ in range(2))
+    return mean, peak, total, mean.new_empty(weights, dtype=kind)
 
 
 def _fake_gradients(*operands: Any) -> tuple[Tensor, ...]:
-    new = operands[_INDEX["query"]].new_empty
-    return tuple(new(operands[i].shape if _is_wanted(operands, i) else (0,)) for i in _DIFFERENTIABLE)
+    query = operands[_INDEX["query"]]
+    return tuple(
+        operands[i].new_empty(operands[i].shape) if _is_wanted(operands, i) else query.new_empty(0)
+        for i in _DIFFERENTIABLE
+    )
 
 
 def _is_wanted(operands: Sequence[Any], index: int) -> bool:

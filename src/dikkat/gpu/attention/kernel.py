@@ -44,10 +44,16 @@ def restrict(score, restrictions, element, sizes, rows, cols, limit, n, m):
 
 @triton.jit
 def _kept(restrictions, element, sizes, rows, cols, n, threshold, scale):
-    """The factors of dropout: the bits of `arithmetic.random_bits`, in 32-bit arithmetic."""
+    """The factors of dropout of a tile."""
     seeds = tl.load(at(restrictions.seeds, element, sizes) + tl.minimum(rows, n - 1) * restrictions.seeds.row)
-    low, high = seeds.to(tl.uint32)[:, None], (seeds >> 32).to(tl.uint32)[:, None]
-    bits = (cols.to(tl.uint32) * 0x9E3779B1)[None, :] + low
+    return dropped(seeds[:, None], cols[None, :], threshold, scale)
+
+
+@triton.jit
+def dropped(seeds, cols, threshold, scale):
+    """The factors of dropout of pairs: the bits of `arithmetic.random_bits`, in 32-bit arithmetic."""
+    low, high = seeds.to(tl.uint32), (seeds >> 32).to(tl.uint32)
+    bits = cols.to(tl.uint32) * 0x9E3779B1 + low
     bits = (bits ^ (bits >> 16)) * 0x7FEB352D
     bits = (bits ^ (bits >> 15)) * 0x846CA68B + high
     bits = bits ^ (bits >> 16)

@@ -1,0 +1,605 @@
+"""Additive scores as a dot product, by which they and their gradients are products of matrices of halves.
+
+With tanh x ≈ Σ_r b_r sin(ω_r x) for |x| ≤ A, sin(a + b) = sin a cos b + cos a sin b parts every term into what belongs to
+the query and what belongs to the key: Σ_h v_h tanh(q_h + k_h) = ⟨Φ(q), Ψ(k)⟩, of 2 R H factors, in float16; sums are in
+float32. The coefficients are those of the first series of `sines.SERIES` that reaches as far as the data do.
+
+How far they reach, only the device knows, and asking it would hold up the host at every call. So R is fixed, the device
+looks up the coefficients by itself, and kernels behind a guard there write over what no series reaches, pair by pair: they
+read one number and are gone where there is no such pair. Elsewhere, without Triton, the host looks and leaves
+the call to `chunked`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dikkat.addresses import have_tangents
+from dikkat.backends import chunked
+from dikkat.backends.sines import SERIES
+from dikkat.gpu.attention import launch as gpu_launch
+from dikkat.gpu.products import launch
+from dikkat.gpu.products.launch import Plan, Seen
+from dikkat.masking import largest, pairs_of, softmax
+from dikkat.problem import Problem
+from dikkat.problem.arithmetic import derive_seeds, must_exclude, random_bits
+from dikkat.problem.operator import Gradients, Operator, Output
+from dikkat.problem.sequences import backward_by_sequence, forward_by_sequence
+from dikkat.state import Pooled, join
+
+_INF = float("inf")
+_HALVES = (torch.float16, torch.bfloat16)
+_TERMS = len(SERIES[0][2])
+# Up to which reach a series is as good as plain PyTorch's own rounding.
+_REACHES = {torch.bfloat16: 12.0, torch.float16: 10.0, torch.float32: 10.0}
+# Pairs of a tile (256 MiB of scores), and numbers in the factors of one of its sides (256 MiB).
+_PAIRS, _FACTORS = 2**26, 2**27
+# Bytes up to which factors and weights are kept for the backward.
+_KEPT = 2**28
+# Tiles begin at multiples of this.
+_STEP = 128
+_WIDE_PRODUCTS = "dtype" in torch.ops.aten.bmm.overloads()  # from PyTorch 2.8 on
+
+
+def obstacles(problem: Problem) -> list[str]:
+    """Why it cannot run."""
+    if problem.pair != "additive":
+        return ["it computes additive scores as products; inner ones are products, and distances have none"]
+    found, compared = [], {problem.query.dtype, problem.key.dtype}
+    if torch.float64 in {*compared, problem.value.dtype}:
+        found.append("its factors are float16; 'chunked' and 'reference' take float64")
+    elif not compared <= set(_HALVES) and torch.get_float32_matmul_precision() == "highest":
+        found.append(
+            "its factors are float16, and torch.get_float32_matmul_precision() is 'highest'; with 'high', or in "
+            "bfloat16, float16 or autocast, it runs"
+        )
+    if have_tangents(problem.query, problem.key, problem.value):
+        found.append("it has no forward-mode derivative; 'reference' has")
+    return found
+
+
+def _product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
+    """a @ b, summed in float32, in `kind`."""
+    if a.dtype == kind and (a.is_cuda or kind == torch.float32):
+        return torch.bmm(a, b)
+    if a.is_cuda and kind == torch.float32 and _WIDE_PRODUCTS:
+        return torch.bmm(a, b, out_dtype=kind)
+    return torch.bmm(a.float(), b.float()).to(kind)
+
+
+class Plain:
+    """The steps around the products in PyTorch's operations; on a GPU `launch` has them as kernels."""
+
+    @staticmethod
+    def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan | None:
+        reach = largest(query) + largest(key)
+        line = next((i for i, known in enumerate(table[:, 0].tolist()) if reach <= known), None)
+        if line is None:
+            return None
+        head = torch.tensor([_INF, 0.0, _power(reach, 0.0), _power(largest(weight))], device=table.device)
+        head[1] = table[line, 1]
+        return Plan(torch.cat([head, table[line, 2:]]), _TERMS, head, head)
+
+    @staticmethod
+    def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        _, _, small, unit, *_ = plan.numbers
+        sin, cos = _waves(query, plan)
+        phi = torch.stack([sin / small, cos], -2)
+        sin, cos = _waves(key, plan)
+        gain = plan.numbers[4:, None] * (weight.float() / unit)[:, None, None]  # (elements or 1, 1, R, h)
+        psi = torch.stack([cos * gain, sin * gain / small], -2)
+        return phi.flatten(-3).half(), psi.flatten(-3).half()
+
+    @staticmethod
+    def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> None:
+        """None are far."""
+
+    @staticmethod
+    def weigh(
+        scores: Tensor, plan: Plan | None, seen: Seen, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if plan is not None:
+            scores = scores * (plan.numbers[2] * plan.numbers[3])
+        if known is None:
+            weights, peak, total = softmax(scores, seen.visible)
+        else:
+            peak, total = known
+            shares = (scores - peak.masked_fill(peak == -_INF, 0.0)[..., None]).exp()
+            weights = shares / total.masked_fill(total == 0, 1.0)[..., None]
+            weights = weights if seen.visible is None else weights.masked_fill(~seen.visible, 0.0)
+        factor = _dropped(seen, scores)
+        return weights.to(kind), (weights if factor is None else weights * factor).to(kind), peak, total
+
+    @staticmethod
+    def by_score(
+        weights: Tensor, wanted: Tensor, grad: Tensor, value: Tensor, seen: Seen, by_weight: Tensor | None,
+        drift: Tensor | None, sums: bool, more: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        factor, weights = _dropped(seen, wanted), weights.float()
+        wanted = wanted if factor is None else (wanted * factor).masked_fill(factor == 0, 0.0)
+        wanted = wanted if by_weight is None else wanted + by_weight
+        wanted = wanted.masked_fill(weights == 0, 0.0)
+        if sums:
+            wanted = wanted - (weights * wanted).sum(-1, keepdim=True)
+        if drift is not None:
+            wanted = wanted - drift[..., None]
+        found = (weights * wanted).masked_fill(weights == 0, 0.0)
+        most = found.abs().nan_to_num(0.0, 0.0, 0.0).amax()
+        size = torch.exp2(13 - most.masked_fill(most == 0, 1.0).log2().floor().clamp(-100, 100))
+        return (found * size).half(), size[None]
+
+    @staticmethod
+    def sides(
+        query: Tensor, key: Tensor, weight: Tensor, by_phi: Tensor, by_psi: Tensor, grads: Tensor, size: Tensor,
+        plan: Plan, kinds: tuple[torch.dtype, torch.dtype],
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        _, _, small, unit, *_ = plan.numbers
+        frequencies, b = _frequencies(plan), plan.numbers[4:, None]
+        sin, cos = _waves(query, plan)
+        first, second = by_phi.unflatten(-1, (_TERMS, 2, -1)).unbind(-2)
+        by_query = ((first * cos - small * second * sin) * frequencies).sum(-2) * (unit / size)
+        sin, cos = _waves(key, plan)
+        first, second = by_psi.unflatten(-1, (_TERMS, 2, -1)).unbind(-2)
+        by_key = ((second * cos - small * first * sin) * (frequencies * b)).sum(-2) * (weight.float()[:, None] / size)
+        by_weight = ((small * first * cos + second * sin) * b).sum((1, 2)) / size
+        return by_query.to(kinds[0]), by_key.to(kinds[1]), by_weight.sum_to_size(weight.shape)
+
+
+def _frequencies(plan: Plan) -> Tensor:
+    return plan.numbers[1] * torch.arange(1, 2 * plan.terms, 2, device=plan.numbers.device)[:, None]
+
+
+def _waves(side: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """sin ω_r x and cos ω_r x, (elements, length, R, h)."""
+    angles = side.float()[..., None, :] * _frequencies(plan)
+    return angles.sin(), angles.cos()
+
+
+def _power(size: float, most: float = 60.0) -> float:
+    """A power of two of the size of a number; 1 for 0 and what is not finite."""
+    if not 0 < size < _INF:
+        return 1.0
+    return float(torch.tensor(size, dtype=torch.float64).log2().floor().clamp(-60.0, most).exp2())
+
+
+def _dropped(seen: Seen, like: Tensor) -> Tensor | None:
+    """The factors of dropout of a tile, as `arithmetic.dropout_scale` has them."""
+    if seen.seeds is None:
+        return None
+    threshold, scale = seen.numbers()
+    key = torch.arange(seen.start, seen.start + like.shape[-1], device=like.device)
+    return (random_bits(seen.seeds[..., None], key) >= threshold) * scale
+
+
+@cache
+def _table(device: torch.device, reach: float) -> Tensor:
+    """The series up to a reach, (series, 2 + R): A, the first frequency, b."""
+    lines = [(most, torch.pi / (2 * period), *b) for most, period, b in SERIES if most <= reach]
+    with torch.inference_mode(False):
+        return torch.tensor(lines, dtype=torch.float32, device=device)
+
+
+class _Call(NamedTuple):
+    """A problem as its steps take it: one leading dimension, and operands that repeat nothing but v.
+
+    Attributes:
+        problem: The problem.
+        steps: `Plain`, or the module with kernels in their place.
+        query: (elements, n, h).
+        key: (elements, m, h).
+        weight: (elements or 1, h).
+        value: (elements, m, d_v) in the problem's narrow dtype.
+        seeds: (elements, n), one a row, or None.
+    """
+
+    problem: Problem
+    steps: Any
+    query: Tensor
+    key: Tensor
+    weight: Tensor
+    value: Tensor
+    seeds: Tensor | None
+
+    @classmethod
+    def of(cls, problem: Problem) -> "_Call":
+        if problem.weight is None:  # pragma: no cover - all additive scores have one
+            raise ValueError("weight: got None; expected v, of an additive score")
+        on_gpu = problem.query.is_cuda and gpu_launch._INSTALLED
+        shared = problem.weight.numel() == problem.weight.shape[-1]
+        seeds = None
+        if problem.seeds is not None:
+            row = torch.arange(problem.restrictions.queries, device=problem.query.device)
+            seeds = _flat(derive_seeds(problem.seeds[..., None], row), problem.lead, 1)
+        return cls(
+            problem,
+            launch if on_gpu or (problem.query.is_cpu and gpu_launch._INTERPRETED) else Plain,
+            _flat(problem.query, problem.lead),
+            _flat(problem.key, problem.lead),
+            problem.weight.reshape(1, -1) if shared else _flat(problem.weight, problem.lead, 1),
+            _flat(problem.value.to(problem.narrow_dtype), problem.lead),
+            seeds,
+        )
+
+    def plan(self) -> Plan | None:
+        """How the call is computed, or None: exactly."""
+        if not (self.query.numel() and self.key.numel()):
+            return None
+        reach = min(_REACHES[self.query.dtype], _REACHES[self.key.dtype])
+        found: Plan | None = self.steps.plan(self.query, self.key, self.weight, _table(self.query.device, reach))
+        return found
+
+    def tiles(self) -> list[tuple[slice, slice, list[slice]]]:
+        """Batch elements, rows and columns of tiles: all of it, some batch elements, or a part of one."""
+        (elements, n, _), m, factors = self.query.shape, self.key.shape[1], 2 * _TERMS * self.query.shape[2]
+        count = min(_PAIRS // (n * m), _FACTORS // (max(n, m) * factors))
+        if count:
+            return [(part, slice(0, n), [slice(0, m)]) for part in _slices(elements, count)]
+        most = max(_STEP, _FACTORS // factors // _STEP * _STEP)
+        cols = min(m, most)
+        rows = min(n, most, max(_STEP, _PAIRS // cols // _STEP * _STEP))
+        single = _slices(elements, 1)
+        return [(part, each, _slices(m, cols)) for part in single for each in _slices(n, rows)]
+
+    def tile(self, elements: slice, rows: slice, cols: slice) -> "_Tile":
+        """A part of it."""
+        problem = self.problem
+        restrictions = problem.restrictions
+        others = any(t is not None for t in (restrictions.starts, restrictions.mask, restrictions.key_bias))
+        others |= restrictions.bias is not None or restrictions.exclude is not None
+        exact = restrictions.vary_by_row() and must_exclude(problem)
+        visible = None
+        if others or exact or (self.steps is Plain and restrictions.hide()):
+            visible = restrictions.visible(rows, cols)
+        if visible is not None:
+            visible = visible.expand(*problem.lead, rows.stop - rows.start, cols.stop - cols.start)
+            visible = _flat(visible, problem.lead)[elements]
+        lens = None
+        if restrictions.lens is not None:
+            lens = restrictions.lens.expand(*problem.lead, -1).reshape(len(self.query), -1)[elements]
+            lens = lens if lens.shape[1] == 1 else lens[:, rows]
+        seen = Seen(
+            lens, restrictions.causal, restrictions.keys - restrictions.queries,
+            visible if others or self.steps is Plain else None,
+            None if self.seeds is None else self.seeds[elements, rows].contiguous(),
+            problem.dropout, rows.start, cols.start,
+        )  # fmt: skip
+        weight = self.weight if len(self.weight) == 1 else self.weight[elements]
+        return _Tile(
+            self, elements, rows, cols, self.query[elements, rows], self.key[elements, cols], weight,
+            self.value[elements, cols], seen, visible if exact else None,
+        )  # fmt: skip
+
+
+class _Tile(NamedTuple):
+    """Some rows and columns of a call; `visible` where hidden pairs must be left out of sums one by one."""
+
+    call: _Call
+    elements: slice
+    rows: slice
+    cols: slice
+    query: Tensor
+    key: Tensor
+    weight: Tensor
+    value: Tensor
+    seen: Seen
+    visible: Tensor | None
+
+    def plan(self, whole: Plan) -> Plan:
+        """Its share of the call's plan."""
+        alone = self.query.shape == self.call.query.shape and self.key.shape == self.call.key.shape
+        return whole if alone or self.call.steps is Plain else whole.part(self.elements, self.rows, self.cols)
+
+    def scores(self, phi: Tensor, psi: Tensor, plan: Plan) -> tuple[Tensor, Plan | None]:
+        """The scores, and the plan, in whose units they are; None where they have been brought to 1 with a bias."""
+        restrictions, lead = self.call.problem.restrictions, self.call.problem.lead
+        scores = _product(phi, psi.mT)
+        self.call.steps.far_scores(scores, self.query, self.key, self.weight, plan)
+        if restrictions.bias is None and restrictions.key_bias is None:
+            return scores, plan
+        scores *= plan.numbers[2] * plan.numbers[3]
+        if len(scores) == lead.numel():
+            biased = restrictions.biased(scores.view(*lead, *scores.shape[1:]), self.rows, self.cols)
+            return _flat(biased.to(scores.dtype), lead), None
+        for name, own in (("bias", 2), ("key_bias", 1)):
+            given = getattr(restrictions, name)
+            if given is not None:
+                given = pairs_of(given, self.rows, self.cols) if own == 2 else given[..., None, self.cols]
+                scores += _flat(given.expand(*lead, *given.shape[-2:]), lead)[self.elements]
+        return scores, None
+
+    def pool(self, kept: Tensor, kind: torch.dtype) -> Tensor:
+        """The weighted means of values."""
+        return _pool(kept, self.value, self.visible, kind)
+
+
+def _pool(weights: Tensor, value: Tensor, visible: Tensor | None, kind: torch.dtype) -> Tensor:
+    """`arithmetic.pool`, summed in float32."""
+    if visible is None:
+        return _product(weights, value, kind)
+    broken = ~value.isfinite()
+    met = _product(visible.to(value.dtype), broken.to(value.dtype), kind)
+    return _product(weights, value.masked_fill(broken, 0.0), kind).masked_fill_(met > 0, float("nan"))
+
+
+def _flat(tensor: Tensor, lead: torch.Size, own: int = 2) -> Tensor:
+    """One leading dimension in place of all of them."""
+    if tensor.shape[: tensor.ndim - own] != lead:
+        tensor = tensor.expand(*lead, *tensor.shape[tensor.ndim - own :])
+    if len(lead) != 1:
+        tensor = tensor.reshape(lead.numel(), *tensor.shape[tensor.ndim - own :])
+    return tensor.contiguous()
+
+
+def _slices(length: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+@contextmanager
+def _named(problem: Problem, what: str) -> Iterator[None]:
+    """Say of an error for lack of memory which call it was; nothing of the caller's has been written by then."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        error.add_note(
+            f"This was the {what} of additive attention by impl 'products': query {tuple(problem.query.shape)}, "
+            f"key {tuple(problem.key.shape)}, value {tuple(problem.value.shape)}"
+        )
+        raise
+
+
+class _Made(NamedTuple):
+    """What a forward of one tile leaves to its backward."""
+
+    numbers: Tensor
+    query_peaks: Tensor
+    key_peaks: Tensor
+    phi: Tensor
+    psi: Tensor
+    weights: Tensor
+    kept: Tensor
+
+
+def _keep(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
+    """The forward, and what the backward need not make again."""
+    if problem.query_offsets is not None:
+        return _forward_by_sequence(problem), ()
+    with _named(problem, "forward"):
+        return _run(problem)
+
+
+def _forward(problem: Problem) -> Output:
+    with _named(problem, "forward"):
+        return _run(problem)[0]
+
+
+def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
+    call, kind = _Call.of(problem), problem.narrow_dtype
+    plan = call.plan()
+    if plan is None:
+        return _exact_forward(problem), ()
+    n, m, tiles = problem.restrictions.queries, problem.restrictions.keys, call.tiles()
+    made: tuple[Tensor, ...] = ()
+    states, shown = [], []
+    for elements, rows, columns in tiles:
+        state: Pooled | None = None
+        wide = torch.float32 if problem.wants_state or len(columns) > 1 else kind
+        for cols in columns:
+            tile = call.tile(elements, rows, cols)
+            own = tile.plan(plan)
+            phi, psi = call.steps.factors(tile.query, tile.key, tile.weight, own)
+            scores, units = tile.scores(phi, psi, own)
+            weights, kept, peak, total = call.steps.weigh(scores, units, tile.seen, kind)
+            pooled = Pooled(tile.pool(kept, wide), peak, total)
+            state = pooled if state is None else join(state, pooled)
+            if len(tiles) == len(columns) == 1 and phi.nbytes + psi.nbytes + weights.nbytes <= _KEPT:
+                made = _Made(plan.numbers, plan.query_peaks, plan.key_peaks, phi, psi, weights, kept)
+            del phi, psi, scores, kept
+        assert state is not None  # there are columns
+        states.append(state)
+        if problem.wants_weights:
+            if len(columns) > 1:
+                weights = torch.cat([_weights(call.tile(elements, rows, cols), plan, state) for cols in columns], -1)
+            shown.append(weights)
+    parts = [_gathered([state[i] for state in states], call, n) for i in range(3)]
+    lead, size = problem.lead, problem.value.shape[-1]
+    mean = parts[0].to(torch.float32 if problem.wants_state else kind)
+    seen = _gathered(shown, call, n).reshape(*lead, n, m) if shown else mean.new_empty(0)
+    return Output(mean.view(*lead, n, size), parts[1].view(*lead, n), parts[2].view(*lead, n), seen), made
+
+
+def _weights(tile: _Tile, plan: Plan, state: Pooled) -> Tensor:
+    """The weights of a tile among those of more columns."""
+    steps, own = tile.call.steps, tile.plan(plan)
+    scores, units = tile.scores(*steps.factors(tile.query, tile.key, tile.weight, own), own)
+    found: Tensor = steps.weigh(scores, units, tile.seen, tile.value.dtype, (state.peak, state.total))[0]
+    return found
+
+
+def _gathered(parts: list[Tensor], call: _Call, n: int) -> Tensor:
+    """(elements, n, ...) from tiles in order."""
+    if len(parts) == 1:
+        return parts[0]
+    if parts[0].shape[1] == n:
+        return torch.cat(parts)
+    each = -(-n // parts[0].shape[1])
+    return torch.cat([torch.cat(parts[i : i + each], 1) for i in range(0, len(parts), each)])
+
+
+def _backward(problem: Problem, out: Output, grads: Output, *made: Tensor) -> Gradients:
+    with _named(problem, "backward"):
+        return _differentiate(problem, out, grads, made)
+
+
+def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Tensor, ...]) -> Gradients:
+    call, kind, lead = _Call.of(problem), problem.narrow_dtype, problem.lead
+    kept = _Made(*made) if made else None
+    plan = Plan(kept.numbers, _TERMS, kept.query_peaks, kept.key_peaks) if kept else call.plan()
+    if plan is None:
+        return _exact_backward(problem, out, grads)
+    restrictions, tiles = problem.restrictions, call.tiles()
+    whole = len(tiles) == len(tiles[0][2]) == 1
+    grad = _flat(torch.zeros_like(out.mean) if grads.mean is None else grads.mean, lead).to(kind)
+    by_weight = _flat(grads.weights, lead) if problem.wants_weights and grads.weights is not None else None
+    drift, more = _given(problem, out, grads, len(tiles[0][2]) > 1)
+    peak, total = (_flat(t, lead, 1) for t in (out.peak, out.total))
+    sums = _Sums.of(call, whole)
+    for elements, rows, columns in tiles:
+        above, off = grad[elements, rows], None if drift is None else drift[elements, rows].contiguous()
+        for cols in columns:
+            tile = call.tile(elements, rows, cols)
+            own = tile.plan(plan)
+            if kept is not None:
+                phi, psi, weights, taken = kept[3:]
+            else:
+                phi, psi = call.steps.factors(tile.query, tile.key, tile.weight, own)
+                scores, units = tile.scores(phi, psi, own)
+                known = peak[elements, rows].contiguous(), total[elements, rows].contiguous()
+                weights, taken, _, _ = call.steps.weigh(scores, units, tile.seen, kind, known)
+                del scores
+            wanted = _product(above, tile.value.mT)
+            from_weights = None if by_weight is None else by_weight[elements, rows, cols].contiguous()
+            found, size = call.steps.by_score(
+                weights, wanted, above, tile.value, tile.seen, from_weights, off, len(columns) == 1, more
+            )
+            del wanted
+            visible = None if tile.visible is None else tile.visible.mT
+            sums.value(tile, _pool(taken.mT, above, visible, sums.kinds.value))
+            by_phi, by_psi = _product(found, psi), _product(found.mT, phi)
+            del phi, psi, weights, taken
+            kinds = sums.kinds.query, sums.kinds.key
+            sums.sides(
+                tile, call.steps.sides(tile.query, tile.key, tile.weight, by_phi, by_psi, found, size, own, kinds)
+            )
+            if problem.wants_bias_grad or restrictions.key_bias is not None:
+                sums.biases(tile, found.float() / size)
+    return sums.gradients()
+
+
+def _given(problem: Problem, out: Output, grads: Output, parted: bool) -> tuple[Tensor | None, Tensor | None]:
+    """What is taken off the gradients of a row's scores besides what a whole row tells; and a bound of all that is given.
+
+    Where a row is `parted` over tiles, the sum of its weights times their gradients is in it.
+    """
+    drift = more = None
+    if problem.wants_state and grads.total is not None:
+        drift = (-grads.total * out.total).masked_fill(out.total == 0, 0.0)
+    by_weight = grads.weights if problem.wants_weights else None
+    if drift is not None or by_weight is not None:
+        most = [t.abs().float().nan_to_num(0.0, 0.0, 0.0).amax() for t in (drift, by_weight) if t is not None]
+        more = 2 * torch.stack(most).sum()[None]
+    if parted:
+        drift = torch.zeros_like(out.total) if drift is None else drift
+        if grads.mean is not None:
+            drift = drift + (grads.mean.float() * out.mean.float()).sum(-1)
+        if by_weight is not None:
+            drift = drift + (by_weight.float() * out.weights.float()).sum(-1)
+    return None if drift is None else _flat(drift, problem.lead, 1), more
+
+
+class _Kinds(NamedTuple):
+    query: torch.dtype
+    key: torch.dtype
+    value: torch.dtype
+
+
+class _Sums:
+    """The gradients as tiles add to them; those of a single tile are taken as they come."""
+
+    def __init__(self, call: _Call, kinds: _Kinds, found: dict[str, Tensor]) -> None:
+        self.call, self.kinds, self.found = call, kinds, found
+
+    @classmethod
+    def of(cls, call: _Call, whole: bool) -> "_Sums":
+        problem = call.problem
+        operands, wide = (problem.query, problem.key, problem.value), torch.float32
+        kinds = [t.dtype if whole and t.shape[:-2] == problem.lead else wide for t in operands]
+        if problem.value.dtype != problem.narrow_dtype:
+            kinds[2] = wide
+        return cls(call, _Kinds(*kinds), {})
+
+    def _add(self, name: str, share: Tensor, place: tuple[slice, ...], like: Tensor) -> None:
+        if share.shape == like.shape and name not in self.found:
+            self.found[name] = share
+        else:
+            if name not in self.found:
+                self.found[name] = share.new_zeros(like.shape)
+            self.found[name][place] += share
+
+    def value(self, tile: _Tile, share: Tensor) -> None:
+        """Add to the gradients of values."""
+        self._add("value", share, (tile.elements, tile.cols), self.call.value)
+
+    def sides(self, tile: _Tile, shares: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Add to those of queries, keys and v."""
+        self._add("query", shares[0], (tile.elements, tile.rows), self.call.query)
+        self._add("key", shares[1], (tile.elements, tile.cols), self.call.key)
+        shared = len(self.call.weight) == 1
+        self._add("weight", shares[2], (slice(None) if shared else tile.elements,), self.call.weight)
+
+    def biases(self, tile: _Tile, by_score: Tensor) -> None:
+        """Add to those of the biases."""
+        problem, lead = self.call.problem, self.call.problem.lead
+        every = by_score
+        if len(by_score) != lead.numel():  # a broadcast bias is summed over all batch elements
+            every = by_score.new_zeros(lead.numel(), *by_score.shape[1:])
+            every[tile.elements] = by_score
+        every = every.view(*lead, *every.shape[1:])
+        for name, share in (("bias", every), ("key_bias", every.sum(-2))):
+            given = getattr(problem.restrictions, name)
+            if given is None or (name == "bias" and not problem.wants_bias_grad):
+                continue
+            if name not in self.found:
+                self.found[name] = share.new_zeros(given.shape)
+            into = self.found[name]
+            into = pairs_of(into, tile.rows, tile.cols) if name == "bias" else into[..., tile.cols]
+            into += share.sum_to_size(into.shape)
+
+    def gradients(self) -> Gradients:
+        """The gradients, each in its operand's shape and type."""
+        problem = self.call.problem
+        tensors, lead = problem.tensors(), problem.lead
+        made = []
+        for name in Gradients._fields:
+            grad, like = self.found.get(name), tensors.get(name)
+            if grad is None or like is None:
+                made.append(problem.query.new_empty(0))
+                continue
+            if name in ("query", "key", "value"):
+                grad = grad.view(*lead, *grad.shape[1:])
+            elif name == "weight" and len(grad) > 1:
+                grad = grad.view(*lead, -1)
+            made.append(grad.sum_to_size(like.shape).to(like.dtype) if grad.dim() >= like.dim() else grad.view(like.shape).to(like.dtype))
+        return Gradients(*made)
+
+
+def _exact_forward(problem: Problem) -> Output:
+    """The forward of `chunked`, in this one's types."""
+    mean, peak, total, weights = chunked.run.forward(problem.wide())
+    kind = problem.narrow_dtype
+    return Output(mean if problem.wants_state else mean.to(kind), peak, total, weights.to(kind))
+
+
+def _exact_backward(problem: Problem, out: Output, grads: Output) -> Gradients:
+    wide = (torch.zeros_like(o) if g is None else g for o, g in zip(out, grads, strict=True))
+    found = chunked.run.backward(
+        problem.wide(), Output(*(t.to(problem.dtype) for t in out)), Output(*(t.to(problem.dtype) for t in wide))
+    )
+    tensors = problem.tensors()
+    return Gradients(*(g.to(tensors[n].dtype) if n in tensors else g for n, g in zip(Gradients._fields, found)))
+
+
+_forward_by_sequence, _by_sequence = forward_by_sequence(_forward), backward_by_sequence(_backward)
+
+
+def _backward_by_sequence(problem: Problem, out: Output, grads: Output, *made: Tensor) -> Gradients:
+    if problem.query_offsets is None:
+        return _backward(problem, out, grads, *made)
+    grads = Output(*(torch.zeros_like(o) if g is None else g for o, g in zip(out, grads, strict=True)))
+    return _by_sequence(problem, out, grads)
+
+
+run = Operator("products", _forward_by_sequence, _backward_by_sequence, keep=_keep)

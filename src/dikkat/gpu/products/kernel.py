@@ -1,0 +1,406 @@
+"""The kernels around the matrix products: factors, weights and gradients by rows, and the pairs that no sines reach.
+
+A side is queries (element, row, feature) or keys, contiguous, in blocks of `ROWS` rows. `plan` holds what all of them go
+by: from which peak on a block is far, the first frequency, the unit of small sines, that of v, and the coefficients b.
+Loaded when first used.
+"""
+
+import triton
+import triton.language as tl
+
+from dikkat.gpu.attention.kernel import dropped
+from dikkat.gpu.attention.pairs import tanh_and_slope
+
+# --- the reach
+
+
+@triton.jit
+def _peak(x, block, length, features, NORM: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """The largest |x| of a block of rows, ∞ where one is NaN; or the largest squared norm of those that are finite."""
+    blocks = tl.cdiv(length, ROWS)
+    rows = (block % blocks) * ROWS + tl.arange(0, ROWS)
+    origin = x + ((block // blocks).to(tl.int64) * length + rows)[:, None] * features
+    most = tl.zeros([ROWS], tl.float32)
+    for first in range(0, features, COLS):
+        cols = first + tl.arange(0, COLS)
+        t = tl.load(origin + cols[None, :], (rows < length)[:, None] & (cols < features)[None, :], 0.0).to(tl.float32)
+        if NORM:
+            most += tl.sum(t * t, 1)
+        else:
+            most = tl.maximum(most, tl.max(tl.where(t == t, tl.abs(t), float("inf")), 1))
+    if NORM:
+        most = tl.where(most < float("inf"), most, 0.0)
+    return tl.max(most, 0)
+
+
+@triton.jit
+def peaks(
+    x, y, v, into, x_count, x_length, y_count, y_length, features, v_length,
+    NORM: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """The peaks of the blocks of two sides, and that of v, where there is one."""
+    block = tl.program_id(0)
+    if block < x_count:
+        found = _peak(x, block, x_length, features, NORM, ROWS, COLS)
+    elif block < x_count + y_count:
+        found = _peak(y, block - x_count, y_length, features, NORM, ROWS, COLS)
+    else:
+        found = tl.zeros((), tl.float32)
+        if v is not None:
+            for row in range(0, tl.cdiv(v_length, ROWS)):
+                found = tl.maximum(found, _peak(v, row, v_length, features, NORM, ROWS, COLS))
+    tl.store(into + block, found)
+
+
+@triton.jit
+def _most(numbers, count):
+    """The largest of some numbers that are not negative."""
+    most = tl.zeros([1024], tl.float32)
+    for first in range(0, count, 1024):
+        index = first + tl.arange(0, 1024)
+        most = tl.maximum(most, tl.load(numbers + index, index < count, 0.0))
+    return tl.max(most, 0)
+
+
+@triton.jit
+def _power(x, least, most):
+    """A power of two of the size of x; 1 where that is 0 or not finite."""
+    usual = (x > 0) & (x < float("inf"))
+    power = tl.floor(tl.log2(tl.where(usual, x, 1.0)))
+    return tl.exp2(tl.minimum(tl.maximum(power, least), most))
+
+
+@triton.jit
+def resolve(found, table, plan, x_count, y_count, reaches, R: tl.constexpr, RP: tl.constexpr, TP: tl.constexpr):
+    """The plan of a call, from its peaks: the first series that reaches far enough."""
+    reach = _most(found, x_count) + _most(found + x_count, y_count)
+    lines = tl.arange(0, TP)
+    known = tl.load(table + lines * (R + 2), lines < reaches, 0.0)
+    last = tl.max(known, 0)
+    far = (reach <= last) == 0
+    short = (lines < reaches) & (known < tl.where(far, last, reach))
+    line = table + tl.sum(short.to(tl.int32), 0) * (R + 2)
+    tl.store(plan, tl.where(far, last / 2, float("inf")))
+    tl.store(plan + 1, tl.load(line + 1))
+    tl.store(plan + 2, _power(reach, -60.0, 0.0))
+    tl.store(plan + 3, _power(tl.load(found + x_count + y_count), -60.0, 60.0))
+    terms = tl.arange(0, RP)
+    tl.store(plan + 4 + terms, tl.load(line + 2 + terms, terms < R, 0.0), terms < R)
+
+
+# --- factors
+
+
+@triton.jit
+def _factors(
+    x, v, into, plan, peak, block, length, features,
+    KEY: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """[sin ω_r x / small, cos ω_r x] of a block of queries; [cos, sin / small] · b_r v of keys; 0 of a far block."""
+    blocks = tl.cdiv(length, ROWS)
+    element = (block // blocks).to(tl.int64)
+    rows, cols = (block % blocks) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    inside = (rows < length)[:, None] & (cols < features)[None, :]
+    row = (element * length + rows)[:, None]
+    near = tl.load(peak) <= tl.load(plan)
+    t = tl.load(x + row * features + cols[None, :], inside & near, 0.0).to(tl.float32)
+    unit = 1 / tl.load(plan + 2)
+    angle = t * tl.load(plan + 1)
+    s, c = tl.sin(angle), tl.cos(angle)
+    s2, c2 = 2 * s * c, c * c - s * s  # each further frequency is a turn by twice the first
+    to = into + row * (2 * R * features) + cols[None, :]
+    if KEY:
+        gain = (tl.load(v + cols, cols < features, 0.0).to(tl.float32) / tl.load(plan + 3))[None, :]
+    for r in range(0, R):
+        if KEY:
+            gained = gain * tl.load(plan + 4 + r)
+            first, second = c * gained, s * gained * unit
+        else:
+            first, second = s * unit, c
+        tl.store(to, tl.where(near, first, 0.0), inside)
+        tl.store(to + features, tl.where(near, second, 0.0), inside)
+        to += 2 * features
+        s, c = s * c2 + c * s2, c * c2 - s * s2
+
+
+@triton.jit
+def factors(
+    x, y, v, phi, psi, plan, x_peaks, y_peaks, x_count, x_length, y_length, features, v_step,
+    R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """The factors of queries and keys."""
+    block = tl.program_id(0)
+    if block < x_count:
+        _factors(x, v, phi, plan, x_peaks + block, block, x_length, features, False, R, ROWS, COLS)
+    else:
+        block -= x_count
+        own = v + (block // tl.cdiv(y_length, ROWS)).to(tl.int64) * v_step
+        _factors(y, own, psi, plan, y_peaks + block, block, y_length, features, True, R, ROWS, COLS)
+
+
+@triton.jit
+def far_scores(
+    x, y, v, scores, plan, x_peaks, y_peaks, tiles, n, m, features, v_step, step,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """Σ v tanh(q + k), where a block is far, in the units of the product of the factors; each program takes its turn."""
+    limit = tl.load(plan)
+    if limit < float("inf"):
+        unit = 1 / (tl.load(plan + 2) * tl.load(plan + 3))
+        across, down = tl.cdiv(m, ROWS), tl.cdiv(n, ROWS)
+        for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+            element = (tile // (across * down)).to(tl.int64)
+            i, j = (tile // across) % down, tile % across
+            farthest = tl.maximum(tl.load(x_peaks + element * down + i), tl.load(y_peaks + element * across + j))
+            if farthest > limit:
+                rows, cols = i * ROWS + tl.arange(0, ROWS), j * ROWS + tl.arange(0, ROWS)
+                q = x + (element * n + tl.minimum(rows, n - 1)) * features
+                k = y + (element * m + tl.minimum(cols, m - 1)) * features
+                w = v + element * v_step
+                total = tl.zeros([ROWS, ROWS], tl.float32)
+                for h in range(0, features):
+                    pair = tl.load(q + h).to(tl.float32)[:, None] + tl.load(k + h).to(tl.float32)[None, :]
+                    tanh, _slope = tanh_and_slope(pair)
+                    total += tl.load(w + h).to(tl.float32) * tanh
+                into = scores + (element * n + rows)[:, None] * step + cols[None, :]
+                tl.store(into, total * unit, (rows < n)[:, None] & (cols < m)[None, :])
+
+
+# --- weights
+
+
+@triton.jit
+def _seen(scores, gain, limit, visible, cols, m):
+    """Scores of a row, −∞ where hidden."""
+    score = tl.load(scores + cols, cols < m, 0.0) * gain
+    inside = cols < limit
+    if visible is not None:
+        inside = inside & (tl.load(visible + cols, cols < m, 0) != 0)
+    return tl.where(inside, score, float("-inf")), inside & (score != float("-inf"))
+
+
+@triton.jit
+def weigh(
+    scores, plan, lens, visible, seeds, weights, kept, peaks, totals,
+    n, m, step, weights_step, lens_element, lens_row, first, shift, start, threshold, scale,
+    KNOWN: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The weights of a row, after dropout too, its peak and its total; where these are known, the weights alone."""
+    at = tl.program_id(0).to(tl.int64)
+    element, row = at // n, (at % n).to(tl.int32)
+    gain = 1.0
+    if plan is not None:
+        gain = tl.load(plan + 2) * tl.load(plan + 3)
+    limit = m
+    if CAUSAL:
+        limit = tl.minimum(limit, row + first + shift + 1 - start)
+    if lens is not None:
+        length = tl.load(lens + element * lens_element + row * lens_row).to(tl.int64)
+        limit = tl.minimum(limit, tl.maximum(length - start, 0).to(tl.int32))
+    scores += at * step
+    seen = visible
+    if visible is not None:
+        seen = visible + at * m
+    lane = tl.arange(0, BLOCK)
+    score, inside = _seen(scores, gain, limit, seen, lane, m)
+    if KNOWN:
+        peak, total = tl.load(peaks + at), tl.load(totals + at)
+    elif WHOLE:
+        peak = tl.max(score, 0)
+        base = tl.where(peak == float("-inf"), 0.0, peak)
+        total = tl.sum(tl.where(inside, tl.exp(score - base), 0.0), 0)
+    else:
+        peak, total = tl.full((), float("-inf"), tl.float32), tl.zeros((), tl.float32)
+        for begin in range(0, m, BLOCK):
+            score, inside = _seen(scores, gain, limit, seen, begin + lane, m)
+            higher = tl.maximum(peak, tl.max(score, 0))
+            base = tl.where(higher == float("-inf"), 0.0, higher)
+            total = total * tl.exp(peak - base) + tl.sum(tl.where(inside, tl.exp(score - base), 0.0), 0)
+            peak = higher
+    if not KNOWN:
+        tl.store(peaks + at, peak)
+        tl.store(totals + at, total)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    whole = tl.where(total == 0, 1.0, total)
+    for begin in range(0, m, BLOCK):
+        cols = begin + lane
+        if not WHOLE:
+            score, inside = _seen(scores, gain, limit, seen, cols, m)
+        weight = tl.where(inside, tl.exp(score - base) / whole, 0.0)
+        tl.store(weights + at * weights_step + cols, weight, cols < m)
+        if seeds is not None:
+            weight *= dropped(tl.load(seeds + at), start + cols, threshold, scale)
+            tl.store(kept + at * weights_step + cols, weight, cols < m)
+
+
+@triton.jit
+def _wanted(weights, wanted, by_weight, seed, cols, start, m, threshold, scale, DROPS: tl.constexpr):
+    """The weights of a row and their gradients; 0 where nothing is seen, whatever comes from above."""
+    weight = tl.load(weights + cols, cols < m, 0.0).to(tl.float32)
+    grad = tl.load(wanted + cols, cols < m, 0.0)
+    if DROPS:
+        factor = dropped(seed, start + cols, threshold, scale)
+        grad = tl.where(factor == 0, 0.0, grad * factor)
+    if by_weight is not None:
+        grad += tl.load(by_weight + cols, cols < m, 0.0).to(tl.float32)
+    return weight, tl.where(weight == 0, 0.0, grad)
+
+
+@triton.jit
+def by_score(
+    weights, wanted, by_weight, seeds, drift, norms, more, into, sizes,
+    m, x_count, y_count, weights_step, step, into_step, start, threshold, scale,
+    SUMS: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradients of a row of scores, times a power of two that keeps them in the range of float16, in `sizes`.
+
+    The drift of a row is Σ of weight times gradient, here (`SUMS`) or given, and what is given besides is taken off.
+    """
+    at = tl.program_id(0).to(tl.int64)
+    bound = tl.sqrt(_most(norms, x_count)) * tl.sqrt(_most(norms + x_count, y_count)) * tl.maximum(scale, 1.0)
+    if more is not None:
+        bound += tl.load(more)
+    size = tl.exp2(13.0) / _power(bound, -100.0, 100.0)
+    if tl.program_id(0) == 0:
+        tl.store(sizes, size)
+    weights += at * weights_step
+    wanted += at * step
+    own = by_weight
+    if by_weight is not None:
+        own = by_weight + at * m
+    seed = tl.zeros((), tl.int64)
+    if seeds is not None:
+        seed = tl.load(seeds + at)
+    DROPS: tl.constexpr = seeds is not None
+    lane = tl.arange(0, BLOCK)
+    weight, grad = _wanted(weights, wanted, own, seed, lane, start, m, threshold, scale, DROPS)
+    off = tl.zeros((), tl.float32)
+    if drift is not None:
+        off = tl.load(drift + at)
+    if SUMS:
+        if WHOLE:
+            off += tl.sum(weight * grad, 0)
+        else:
+            for begin in range(0, m, BLOCK):
+                weight, grad = _wanted(weights, wanted, own, seed, begin + lane, start, m, threshold, scale, DROPS)
+                off += tl.sum(weight * grad, 0)
+    for begin in range(0, m, BLOCK):
+        cols = begin + lane
+        if not WHOLE:
+            weight, grad = _wanted(weights, wanted, own, seed, cols, start, m, threshold, scale, DROPS)
+        found = tl.where(weight == 0, 0.0, weight * ((grad - off) * size))
+        tl.store(into + at * into_step + cols, found, cols < m)
+
+
+# --- gradients of queries, keys and v
+
+
+@triton.jit
+def _side(
+    x, v, by_factor, plan, peak, sizes, into, by_v, block, length, features,
+    KEY: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of a block of rows from those of its factors; 0 of a far block."""
+    blocks = tl.cdiv(length, ROWS)
+    element = (block // blocks).to(tl.int64)
+    rows, cols = (block % blocks) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    inside = (rows < length)[:, None] & (cols < features)[None, :]
+    row = (element * length + rows)[:, None]
+    near = tl.load(peak) <= tl.load(plan)
+    t = tl.load(x + row * features + cols[None, :], inside & near, 0.0).to(tl.float32)
+    first, small = tl.load(plan + 1), tl.load(plan + 2)
+    angle = t * first
+    s, c = tl.sin(angle), tl.cos(angle)
+    s2, c2 = 2 * s * c, c * c - s * s
+    source = by_factor + row * (2 * R * features) + cols[None, :]
+    slopes = tl.zeros([ROWS, COLS], tl.float32)
+    tanhs = tl.zeros([ROWS, COLS], tl.float32)
+    for r in range(0, R):
+        frequency = first * (2 * r + 1)
+        a, b = tl.load(source, inside & near, 0.0), tl.load(source + features, inside & near, 0.0)
+        if KEY:
+            gain = tl.load(plan + 4 + r)
+            slopes += (b * c - small * a * s) * (frequency * gain)
+            tanhs += (small * a * c + b * s) * gain
+        else:
+            slopes += (a * c - small * b * s) * frequency
+        source += 2 * features
+        s, c = s * c2 + c * s2, c * c2 - s * s2
+    unit = 1 / tl.load(sizes)
+    if KEY:
+        slopes *= (tl.load(v + cols, cols < features, 0.0).to(tl.float32) / tl.load(plan + 3))[None, :]
+        tl.store(by_v + block.to(tl.int64) * features + cols, tl.sum(tanhs, 0) * unit, cols < features)
+    tl.store(into + row * features + cols[None, :], slopes * (unit * tl.load(plan + 3)), inside)
+
+
+@triton.jit
+def sides(
+    x, y, v, by_phi, by_psi, plan, x_peaks, y_peaks, sizes, by_x, by_y, by_v, x_count, x_length, y_length, features,
+    v_step, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of queries and keys, and each block of keys' share of v's."""
+    block = tl.program_id(0)
+    if block < x_count:
+        _side(x, v, by_phi, plan, x_peaks + block, sizes, by_x, by_v, block, x_length, features, False, R, ROWS, COLS)
+    else:
+        block -= x_count
+        own = v + (block // tl.cdiv(y_length, ROWS)).to(tl.int64) * v_step
+        _side(y, own, by_psi, plan, y_peaks + block, sizes, by_y, by_v, block, y_length, features, True, R, ROWS, COLS)
+
+
+@triton.jit
+def _far_side(
+    x, y, v, grads, row_step, col_step, limit, x_peaks, y_peaks, unit, into, by_v, element, i, length, others, features,
+    KEY: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Adds Σ_j g_ij v (1 − tanh²) over the pairs of which a block is far, to a block of rows; and Σ g tanh to v's."""
+    rows, cols = i * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    inside = (rows < length)[:, None] & (cols < features)[None, :]
+    place = (element * length + rows)[:, None] * features + cols[None, :]
+    some = cols < features
+    t = tl.load(x + place, inside, 0.0).to(tl.float32)
+    own = tl.load(x_peaks)
+    slopes = tl.zeros([ROWS, COLS], tl.float32)
+    tanhs = tl.zeros([ROWS, COLS], tl.float32)
+    for j in range(0, tl.cdiv(others, ROWS)):
+        if tl.maximum(own, tl.load(y_peaks + j)) > limit:
+            for other in range(j * ROWS, tl.minimum(j * ROWS + ROWS, others)):
+                k = tl.load(y + (element * others + other) * features + cols, some, 0.0).to(tl.float32)
+                at = rows.to(tl.int64) * row_step + other.to(tl.int64) * col_step
+                g = tl.load(grads + at, rows < length, 0.0).to(tl.float32)[:, None]
+                tanh, slope = tanh_and_slope(t + k[None, :])
+                slopes += tl.where(g == 0, 0.0, g * slope)
+                tanhs += tl.where(g == 0, 0.0, g * tanh)
+    w = tl.load(v + cols, some, 0.0).to(tl.float32)
+    tl.store(into + place, tl.load(into + place, inside, 0.0).to(tl.float32) + slopes * (w * unit)[None, :], inside)
+    if KEY:
+        by_v += cols
+        share = tl.sum(tl.where(inside, tanhs, 0.0), 0) * unit
+        tl.store(by_v, tl.load(by_v, some, 0.0) + share, some)
+
+
+@triton.jit
+def far_sides(
+    x, y, v, grads, plan, x_peaks, y_peaks, sizes, by_x, by_y, by_v,
+    x_count, n, m, features, v_step, step, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Adds to the gradients what comes of pairs of which a block is far."""
+    limit = tl.load(plan)
+    if limit < float("inf"):
+        unit = 1 / tl.load(sizes)
+        block = tl.program_id(0)
+        down, across = tl.cdiv(n, ROWS), tl.cdiv(m, ROWS)
+        if block < x_count:
+            element = (block // down).to(tl.int64)
+            _far_side(
+                x, y, v + element * v_step, grads + element * n * step, step, 1, limit, x_peaks + block,
+                y_peaks + element * across, unit, by_x, by_v, element, block % down, n, m, features, False, ROWS, COLS,
+            )  # fmt: skip
+        else:
+            block -= x_count
+            element = (block // across).to(tl.int64)
+            _far_side(
+                y, x, v + element * v_step, grads + element * n * step, 1, step, limit, y_peaks + block,
+                x_peaks + element * down, unit, by_y, by_v + block.to(tl.int64) * features, element, block % across,
+                m, n, features, True, ROWS, COLS,
+            )  # fmt: skip

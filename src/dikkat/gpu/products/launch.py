@@ -1,0 +1,223 @@
+"""Additive scores as products on a GPU: what the kernels around the products are launched with.
+
+The functions are those of `backends.products.Plain`, so that one forward and one backward serve both.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# Rows of a block, and the features of it that a program has at a time.
+_ROWS, _COLS = 32, 64
+# Rows of a block whose largest norm is taken, and the longest row that a program keeps in registers.
+_NORMED, _LONGEST = 128, 8192
+_PROGRAMS = 1024
+_DEVICES: dict[Any, Tensor] = {}
+
+
+class Plan(NamedTuple):
+    """What a call's kernels go by, on the device; nobody waits for it.
+
+    Attributes:
+        numbers: See `kernel`.
+        terms: R.
+        query_peaks: (elements, blocks).
+        key_peaks: (elements, blocks).
+    """
+
+    numbers: Tensor
+    terms: int
+    query_peaks: Tensor
+    key_peaks: Tensor
+
+    def part(self, elements: slice, rows: slice, cols: slice) -> "Plan":
+        """The plan of some rows and columns, from the beginning of a block on."""
+        query = self.query_peaks[elements, rows.start // _ROWS : _blocks(rows.stop)]
+        key = self.key_peaks[elements, cols.start // _ROWS : _blocks(cols.stop)]
+        return Plan(self.numbers, self.terms, query.contiguous(), key.contiguous())
+
+
+def _blocks(length: int, rows: int | None = None) -> int:
+    return -(-length // (rows or _ROWS))
+
+
+def _cols(features: int) -> int:
+    return min(_COLS, max(4, 1 << (features - 1).bit_length()))
+
+
+def _launch(name: str, grid: tuple[int, ...], *operands: Any, **options: Any) -> None:
+    from dikkat.gpu.products import kernel  # Triton is imported when it is first used
+
+    getattr(kernel, name)[grid](*operands, **options)
+
+
+def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
+    """The plan of a call: query (elements, n, h), key (elements, m, h), weight (elements or 1, h); two launches."""
+    elements, n, features = query.shape
+    down, across = _blocks(n), _blocks(key.shape[1])
+    queries, keys = elements * down, elements * across
+    found = query.new_empty(queries + keys + 1, dtype=torch.float32)
+    terms = table.shape[1] - 2
+    numbers = found.new_empty(4 + terms)
+    _launch(
+        "peaks", (queries + keys + 1,), query, key, weight, found, queries, n, keys, key.shape[1], features,
+        weight.shape[0], NORM=False, ROWS=_ROWS, COLS=_cols(features),
+    )  # fmt: skip
+    _launch(
+        "resolve", (1,), found, table, numbers, queries, keys, table.shape[0],
+        R=terms, RP=_power_of_two(terms), TP=_power_of_two(table.shape[0]),
+    )  # fmt: skip
+    peaks = found[:queries].view(elements, down), found[queries : queries + keys].view(elements, across)
+    return Plan(numbers, terms, *peaks)
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << max(0, size - 1).bit_length()
+
+
+def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """Φ and Ψ, (elements, n or m, 2 R h) in float16."""
+    elements, n, features = query.shape
+    m, blocks = key.shape[1], elements * _blocks(n)
+    phi = query.new_empty((elements, n, 2 * plan.terms * features), dtype=torch.float16)
+    psi = phi.new_empty((elements, m, phi.shape[2]))
+    _launch(
+        "factors", (blocks + elements * _blocks(m), _blocks(features, _cols(features))), query, key, weight, phi, psi,
+        plan.numbers, plan.query_peaks, plan.key_peaks, blocks, n, m, features, _step(weight),
+        R=plan.terms, ROWS=_ROWS, COLS=_cols(features),
+    )  # fmt: skip
+    return phi, psi
+
+
+def _step(weight: Tensor) -> int:
+    """How far the v of one batch element is from the next one's."""
+    return weight.shape[1] if weight.shape[0] > 1 else 0
+
+
+def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> None:
+    """Write the scores that no sines reach over those of the product."""
+    elements, n, features = query.shape
+    m = key.shape[1]
+    tiles = elements * _blocks(n) * _blocks(m)
+    _launch(
+        "far_scores", (min(tiles, _PROGRAMS),), query, key, weight, scores, plan.numbers, plan.query_peaks,
+        plan.key_peaks, tiles, n, m, features, _step(weight), scores.stride(1), ROWS=_ROWS,
+    )  # fmt: skip
+
+
+class Seen(NamedTuple):
+    """Who sees whom in a tile, and what dropout takes.
+
+    Attributes:
+        lens: (elements or 1, rows or 1), or None.
+        causal: Whether query i sees keys j ≤ i + shift.
+        shift: m − n of the whole call.
+        visible: (elements, rows, columns), where other restrictions say it; or None.
+        seeds: (elements, rows), one a row; or None.
+        dropout: The probability.
+        first: The tile's first row.
+        start: Its first column.
+    """
+
+    lens: Tensor | None
+    causal: bool
+    shift: int
+    visible: Tensor | None
+    seeds: Tensor | None
+    dropout: float
+    first: int
+    start: int
+
+    def numbers(self) -> tuple[int, float]:
+        """The threshold and the scale of dropout."""
+        return int(self.dropout * 2**32), 1.0 / (1.0 - self.dropout) if self.dropout < 1 else 0.0
+
+
+def _by_row(cols: int) -> dict[str, Any]:
+    """How a program goes over a row."""
+    block = min(_LONGEST, max(16, _power_of_two(cols)))
+    return {"WHOLE": cols <= block, "BLOCK": block, "num_warps": min(8, max(1, block // 256))}
+
+
+def weigh(
+    scores: Tensor, plan: Plan | None, seen: Seen, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The weights of a tile before and after dropout, in `kind`, its rows' peaks and totals.
+
+    Without a plan the scores are as they are; with one, the product of factors.
+    """
+    elements, n, m = scores.shape
+    weights = _padded(scores, kind)
+    kept = weights if seen.seeds is None else _padded(scores, kind)
+    peak, total = known or (scores.new_empty((elements, n)), scores.new_empty((elements, n)))
+    lens = seen.lens
+    steps = (0, 0) if lens is None else tuple(0 if size == 1 else by for size, by in zip(lens.shape, lens.stride()))
+    _launch(
+        "weigh", (elements * n,), scores, None if plan is None else plan.numbers, lens, seen.visible, seen.seeds,
+        weights, kept, peak, total, n, m, scores.stride(1), weights.stride(1), *steps, seen.first, seen.shift,
+        seen.start, *seen.numbers(), KNOWN=known is not None, CAUSAL=seen.causal, **_by_row(m),
+    )  # fmt: skip
+    return weights, kept, peak, total
+
+
+def _padded(like: Tensor, kind: torch.dtype) -> Tensor:
+    """A tile in `kind` whose rows begin where products of matrices read quickly."""
+    elements, n, m = like.shape
+    return like.new_empty((elements, n, -(-m // 8) * 8), dtype=kind)[..., :m]
+
+
+def by_score(
+    weights: Tensor, wanted: Tensor, grad: Tensor, value: Tensor, seen: Seen, by_weight: Tensor | None,
+    drift: Tensor | None, sums: bool, more: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients of a tile's scores in float16, times a power of two; and that.
+
+    Args:
+        weights: (elements, n, m), before dropout.
+        wanted: (elements, n, m) in float32, the inner products of gradients and values.
+        grad: (elements, n, d_v), from above.
+        value: (elements, m, d_v).
+        seen: Its seeds.
+        by_weight: (elements, n, m), the gradients of the weights, or None.
+        drift: (elements, n), taken off each gradient; or None.
+        sums: Whether the sums of weights times gradients are taken off too.
+        more: A bound of what `by_weight` and `drift` add to a gradient; or None.
+    """
+    elements, n, m = weights.shape
+    queries, keys = elements * _blocks(n, _NORMED), elements * _blocks(m, _NORMED)
+    norms = wanted.new_empty(queries + keys)
+    _launch(
+        "peaks", (queries + keys,), grad, value, None, norms, queries, n, keys, m, grad.shape[2], 0,
+        NORM=True, ROWS=_NORMED, COLS=min(32, _cols(grad.shape[2])),
+    )  # fmt: skip
+    found, size = _padded(weights, torch.float16), wanted.new_empty(1)
+    _launch(
+        "by_score", (elements * n,), weights, wanted, by_weight, seen.seeds, drift, norms, more, found, size,
+        m, queries, keys, weights.stride(1), wanted.stride(1), found.stride(1), seen.start, *seen.numbers(),
+        SUMS=sums, **_by_row(m),
+    )  # fmt: skip
+    return found, size
+
+
+def sides(
+    query: Tensor, key: Tensor, weight: Tensor, by_phi: Tensor, by_psi: Tensor, grads: Tensor, size: Tensor,
+    plan: Plan, kinds: tuple[torch.dtype, torch.dtype],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of queries, keys and v, the latter in float32."""
+    elements, n, features = query.shape
+    m, blocks, across = key.shape[1], elements * _blocks(n), _blocks(key.shape[1])
+    by_query, by_key = torch.empty_like(query, dtype=kinds[0]), torch.empty_like(key, dtype=kinds[1])
+    by_weight = size.new_empty((elements, across, features))
+    grid, options = (blocks + elements * across, _blocks(features, _cols(features))), {"ROWS": _ROWS}
+    _launch(
+        "sides", grid, query, key, weight, by_phi, by_psi, plan.numbers, plan.query_peaks, plan.key_peaks, size,
+        by_query, by_key, by_weight, blocks, n, m, features, _step(weight), R=plan.terms, COLS=_cols(features),
+        **options,
+    )  # fmt: skip
+    _launch(
+        "far_sides", grid, query, key, weight, grads, plan.numbers, plan.query_peaks, plan.key_peaks, size,
+        by_query, by_key, by_weight, blocks, n, m, features, _step(weight), grads.stride(1), COLS=_cols(features),
+        **options,
+    )  # fmt: skip
+    return by_query, by_key, by_weight.sum(1) if weight.shape[0] > 1 else by_weight.sum((0, 1))[None]

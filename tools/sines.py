@@ -1,0 +1,55 @@
+"""Sums of sines that follow tanh: makes src/dikkat/backends/sines.py.
+
+    python tools/sines.py
+
+For each reach A it looks for b_1 … b_R and a period T such that Σ_r b_r sin(ω_r x), ω_r = (2r − 1) π / 2T, and its
+derivative come as near to tanh and its derivative as they can on |x| ≤ A: least squares whose weights grow where the
+error is large (Lawson), over the value and `SLOPE` times the derivative, in double precision.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+TERMS = 16
+REACHES = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
+PERIODS = np.arange(1.0, 1.5, 0.02)  # times the reach
+SLOPE, POINTS, ROUNDS = 0.3, 2000, 40
+PLACE = Path(__file__).parents[1] / "src/dikkat/backends/sines.py"
+HEAD = '''"""Sums of sines that follow tanh, as tools/sines.py made them: edit that, and run it again."""
+
+# (A, T, b): tanh x ≈ Σ_r b_r sin(ω_r x) on |x| ≤ A, with ω_r = (2r − 1) π / 2T.
+SERIES: tuple[tuple[float, float, tuple[float, ...]], ...] = (
+'''
+
+
+def fitted(reach: float, period: float) -> tuple[float, np.ndarray]:
+    """The largest error, and the coefficients."""
+    x = np.linspace(0, reach, POINTS)
+    w = (2 * np.arange(TERMS) + 1) * np.pi / (2 * period)
+    angles = np.outer(x, w)
+    matrix = np.concatenate([np.sin(angles), SLOPE * np.cos(angles) * w])
+    wanted = np.concatenate([np.tanh(x), SLOPE / np.cosh(x) ** 2])
+    weights = np.ones(len(wanted))
+    best = np.inf, np.zeros(TERMS)
+    for _ in range(ROUNDS):
+        b = np.linalg.lstsq(matrix * weights[:, None], wanted * weights, rcond=1e-12)[0]
+        errors = np.abs(matrix @ b - wanted)
+        best = min(best, (errors.max(), b), key=lambda found: found[0])
+        weights *= np.sqrt(errors / errors.mean() + 1e-3)
+        weights /= weights.mean()
+    return best
+
+
+def main() -> None:
+    lines = []
+    for reach in REACHES:
+        period, (error, b) = min(((t * reach, fitted(reach, t * reach)) for t in PERIODS), key=lambda found: found[1][0])
+        print(f"{reach}: T = {period:.2f}, error {error:.1e}")
+        rows = [", ".join(f"{each:.8g}" for each in part) for part in np.split(b, 2)]
+        lines.append(f"    ({reach}.0, {period:.4g}, (\n        {rows[0]},\n        {rows[1]},\n    )),\n")
+    PLACE.write_text(HEAD + "".join(lines) + ")  # fmt: skip\n")
+
+
+if __name__ == "__main__":
+    main()

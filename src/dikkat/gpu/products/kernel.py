@@ -92,6 +92,15 @@ def resolve(found, table, plan, x_count, y_count, reaches, R: tl.constexpr, RP: 
 
 
 @triton.jit
+def _waves(angle):
+    """sin and cos of |angle| ≤ π/2, to which the first frequency brings everything."""
+    s = angle * angle
+    sin = 1 + s * (-1 / 6 + s * (1 / 120 + s * (-1 / 5040 + s * (1 / 362880 - s * (1 / 39916800)))))
+    cos = 1 / 24 + s * (-1 / 720 + s * (1 / 40320 + s * (-1 / 3628800 + s * (1 / 479001600))))
+    return angle * sin, 1 + s * (s * cos - 0.5)
+
+
+@triton.jit
 def _factors(
     x, v, into, plan, peak, block, length, features,
     KEY: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
@@ -102,11 +111,11 @@ def _factors(
     rows, cols = (block % blocks) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
     inside = (rows < length)[:, None] & (cols < features)[None, :]
     row = (element * length + rows)[:, None]
-    near = tl.load(peak) <= tl.load(plan)
-    t = tl.load(x + row * features + cols[None, :], inside & near, 0.0).to(tl.float32)
+    near = (rows < tl.where(tl.load(peak) <= tl.load(plan), length, 0))[:, None] & inside
+    t = tl.load(x + row * features + cols[None, :], near, 0.0).to(tl.float32)
     unit = 1 / tl.load(plan + 2)
     angle = t * tl.load(plan + 1)
-    s, c = tl.sin(angle), tl.cos(angle)
+    s, c = _waves(angle)
     s2, c2 = 2 * s * c, c * c - s * s  # each further frequency is a turn by twice the first
     to = into + row * (2 * R * features) + cols[None, :]
     if KEY:
@@ -306,18 +315,18 @@ def _side(
     rows, cols = (block % blocks) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
     inside = (rows < length)[:, None] & (cols < features)[None, :]
     row = (element * length + rows)[:, None]
-    near = tl.load(peak) <= tl.load(plan)
-    t = tl.load(x + row * features + cols[None, :], inside & near, 0.0).to(tl.float32)
+    near = (rows < tl.where(tl.load(peak) <= tl.load(plan), length, 0))[:, None] & inside
+    t = tl.load(x + row * features + cols[None, :], near, 0.0).to(tl.float32)
     first, small = tl.load(plan + 1), tl.load(plan + 2)
     angle = t * first
-    s, c = tl.sin(angle), tl.cos(angle)
+    s, c = _waves(angle)
     s2, c2 = 2 * s * c, c * c - s * s
     source = by_factor + row * (2 * R * features) + cols[None, :]
     slopes = tl.zeros([ROWS, COLS], tl.float32)
     tanhs = tl.zeros([ROWS, COLS], tl.float32)
     for r in range(0, R):
         frequency = first * (2 * r + 1)
-        a, b = tl.load(source, inside & near, 0.0), tl.load(source + features, inside & near, 0.0)
+        a, b = tl.load(source, near, 0.0), tl.load(source + features, near, 0.0)
         if KEY:
             gain = tl.load(plan + 4 + r)
             slopes += (b * c - small * a * s) * (frequency * gain)
@@ -364,10 +373,14 @@ def _far_side(
     tanhs = tl.zeros([ROWS, COLS], tl.float32)
     for j in range(0, tl.cdiv(others, ROWS)):
         if tl.maximum(own, tl.load(y_peaks + j)) > limit:
-            for other in range(j * ROWS, tl.minimum(j * ROWS + ROWS, others)):
-                k = tl.load(y + (element * others + other) * features + cols, some, 0.0).to(tl.float32)
-                at = rows.to(tl.int64) * row_step + other.to(tl.int64) * col_step
-                g = tl.load(grads + at, rows < length, 0.0).to(tl.float32)[:, None]
+            start = tl.full((), j * ROWS, tl.int64)
+            k_at = y + (element * others + start) * features + cols
+            g_at = grads + rows.to(tl.int64) * row_step + start * col_step
+            for _ in range(0, tl.minimum(ROWS, others - j * ROWS)):
+                k = tl.load(k_at, some, 0.0).to(tl.float32)
+                g = tl.load(g_at, rows < length, 0.0).to(tl.float32)[:, None]
+                k_at += features
+                g_at += col_step
                 tanh, slope = tanh_and_slope(t + k[None, :])
                 slopes += tl.where(g == 0, 0.0, g * slope)
                 tanhs += tl.where(g == 0, 0.0, g * tanh)

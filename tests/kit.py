@@ -22,7 +22,7 @@ from torch import Tensor
 
 import dikkat
 from dikkat import backends, program, scores
-from dikkat.backends import BACKENDS, chunked
+from dikkat.backends import BACKENDS, chunked, products
 
 # Distinct primes, so that exchanged axes cannot pass.
 BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES, HIDDENS = 2, 3, 5, 7, 4, 11, 13
@@ -493,18 +493,21 @@ def assert_within_budget(name: str, came: Tensor, budget: Expected) -> None:
 
 @contextmanager
 def way(name: str) -> Iterator[str]:
-    """Run with an implementation: by name, or "chunked, small tiles", where every loop of it turns several times."""
-    if name != "chunked, small tiles":
-        yield name
-        return
+    """Run with an implementation: by name, or with "small tiles", where every loop of it turns several times."""
+    name, _, small = name.partition(", ")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "_TILE", 4 * BATCH * HEADS * HIDDENS)
-        patch.setattr(chunked, "_ALONE", 1)
-        yield "chunked"
+        if small and name == "chunked":
+            patch.setattr(chunked, "_TILE", 4 * BATCH * HEADS * HIDDENS)
+            patch.setattr(chunked, "_ALONE", 1)
+        elif small:
+            patch.setattr(products, "_PAIRS", 1)
+            patch.setattr(products, "_FACTORS", 1)
+            patch.setattr(products, "_STEP", 2)
+        yield name
 
 
 # Without "triton", which computes in float32 on a GPU, or in Triton's interpreter: tests/interpreted has it.
-WAYS = [*(name for name in BACKENDS if name != "triton"), "chunked, small tiles"]
+WAYS = [*(name for name in BACKENDS if name != "triton"), "chunked, small tiles", "products, small tiles"]
 
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -575,8 +578,10 @@ SDPA_RESTRICTIONS = ["none", "lengths", "lengths above 0", "mask", "mask a head"
 FEW_RESTRICTIONS = ["none", "lengths", "lengths above 0", "lengths a query", "causal"]
 
 
-def runs(way: str, case: str, restriction: str = "none") -> bool:
+def runs(way: str, case: str, restriction: str = "none", dtype: torch.dtype = torch.float64) -> bool:
     """Whether an implementation must run a call: the promise that `test_what_must_run_runs` holds it to."""
+    if way.startswith("products"):  # by factors in float16, which are exact enough for these
+        return case == "additive" and dtype.itemsize == 2
     if case == "dot, capped" and way in ("sdpa", "numba-few"):
         return False
     if way == "sdpa":
@@ -633,7 +638,7 @@ def over(
 
     def may_be(engine: tuple[str, str], case: str, **more: Any) -> bool:
         way, kind = engine
-        fits = _KIND_OF[case] == kind and runs(way, case, more.get("restriction", under))
+        fits = _KIND_OF[case] == kind and runs(way, case, more.get("restriction", under), more.get("dtype", DTYPES[0]))
         return fits and valid(way=way, case=case, **more)
 
     engines = [(way, kind) for way in ways for kind in KINDS]

@@ -31,8 +31,8 @@ from kit import (
 HALVES = ["none", "lengths", "all"]  # what the half types are tried with
 
 
-def _is_tried(restriction: str, dtype: torch.dtype, **_: str) -> bool:
-    return dtype.itemsize > 2 or restriction in HALVES
+def _is_tried(restriction: str, dtype: torch.dtype, way: str = "", **_: str) -> bool:
+    return dtype.itemsize > 2 or restriction in HALVES or way.startswith("products")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -109,7 +109,7 @@ def test_calls_like_earlier_ones(case: str, restriction: str, shared: str, dtype
     ways=WITH_STATES,
     restriction=list(RESTRICTIONS),
     dtype=[torch.float64, torch.bfloat16],
-    valid=lambda restriction, dtype, **_: dtype == torch.float64 or restriction == "all",
+    valid=lambda way, restriction, dtype, **_: dtype == torch.float64 or restriction == "all" or "products" in way,
 )
 def test_states_and_weights(way: str, case: str, restriction: str, dtype: torch.dtype) -> None:
     made = kit.call(case, restriction, round_to=dtype).to(dtype)

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.kit.cases import Arrays, Case
 
 EAGER, SDPA = "eager PyTorch", "SDPA, padded features"
-OURS = ("reference", "chunked", "numba", "triton", "auto")
+OURS = ("reference", "chunked", "numba", "products", "triton", "auto")
 PEERS = (
     EAGER,
     "torch.compile",

@@ -191,7 +191,7 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
         return next(filter(runs, ("numba", "chunked") if compiled else ("chunked",)), "reference")
     if CROSSOVERS.by_reference(problem):
         return "reference"
-    if not problem.query.is_cpu and runs("products"):
+    if not problem.query.is_cpu and problem.restrictions.queries > CROSSOVERS.rows and runs("products"):
         return "products"
     return next(filter(runs, ("triton" if problem.query.is_cuda else "numba", "chunked")), "reference")
 

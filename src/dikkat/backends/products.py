@@ -11,7 +11,7 @@ the call to `chunked`.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -340,9 +340,12 @@ def _slices(length: int, step: int) -> list[slice]:
 
 @contextmanager
 def _named(problem: Problem, what: str) -> Iterator[None]:
-    """Say of an error for lack of memory which call it was; nothing of the caller's has been written by then."""
+    """Run on the problem's device; and say of an error for lack of memory which call it was."""
+    device = problem.query.device
+    elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
     try:
-        yield
+        with torch.cuda.device(device) if elsewhere else nullcontext():
+            yield
     except torch.OutOfMemoryError as error:
         error.add_note(
             f"This was the {what} of additive attention by impl 'products': query {tuple(problem.query.shape)}, "
@@ -407,7 +410,7 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
     parts = [_gathered([state[i] for state in states], call, n) for i in range(3)]
     lead, size = problem.lead, problem.value.shape[-1]
     mean = parts[0].to(torch.float32 if problem.wants_state else kind)
-    seen = _gathered(shown, call, n).reshape(*lead, n, m) if shown else mean.new_empty(0)
+    seen = _gathered(shown, call, n).contiguous().view(*lead, n, m) if shown else mean.new_empty(0)
     return Output(mean.view(*lead, n, size), parts[1].view(*lead, n), parts[2].view(*lead, n), seen), made
 
 
@@ -572,7 +575,7 @@ class _Sums:
                 grad = grad.view(*lead, *grad.shape[1:])
             elif name == "weight" and len(grad) > 1:
                 grad = grad.view(*lead, -1)
-            made.append(grad.sum_to_size(like.shape).to(like.dtype) if grad.dim() >= like.dim() else grad.view(like.shape).to(like.dtype))
+            made.append((grad.view(like.shape) if grad.numel() == like.numel() else grad.sum_to_size(like.shape)).to(like.dtype))
         return Gradients(*made)
 
 

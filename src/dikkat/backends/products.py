@@ -35,7 +35,7 @@ _INF = float("inf")
 _HALVES = (torch.float16, torch.bfloat16)
 _TERMS = len(SERIES[0][2])
 # Up to which reach a series is as good as plain PyTorch's own rounding.
-_REACHES = {torch.bfloat16: 12.0, torch.float16: 10.0, torch.float32: 10.0}
+_REACHES = {torch.bfloat16: 18.0, torch.float16: 11.0, torch.float32: 11.0}
 # Pairs of a tile (256 MiB of scores), and numbers in the factors of one of its sides (256 MiB).
 _PAIRS, _FACTORS = 2**26, 2**27
 # Bytes up to which factors and weights are kept for the backward.

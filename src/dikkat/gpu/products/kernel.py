@@ -93,11 +93,13 @@ def resolve(found, table, plan, x_count, y_count, reaches, R: tl.constexpr, RP: 
 
 @triton.jit
 def _waves(angle):
-    """sin and cos of |angle| ≤ π/2, to which the first frequency brings everything."""
-    s = angle * angle
+    """sin and cos of |angle| ≤ π, in which the first frequency keeps whatever is near: from those of the half."""
+    half = 0.5 * angle
+    s = half * half
     sin = 1 + s * (-1 / 6 + s * (1 / 120 + s * (-1 / 5040 + s * (1 / 362880 - s * (1 / 39916800)))))
-    cos = 1 / 24 + s * (-1 / 720 + s * (1 / 40320 + s * (-1 / 3628800 + s * (1 / 479001600))))
-    return angle * sin, 1 + s * (s * cos - 0.5)
+    cos = -0.5 + s * (1 / 24 + s * (-1 / 720 + s * (1 / 40320 + s * (-1 / 3628800 + s * (1 / 479001600)))))
+    sin *= half
+    return 2 * sin * (1 + s * cos), 1 - 2 * sin * sin
 
 
 @triton.jit

@@ -45,12 +45,14 @@ def fitted(reach: float, period: float) -> tuple[float, np.ndarray]:
 
 
 def main() -> None:
+    """Fit all series, and write them."""
     lines = []
     for reach in REACHES:
-        period, (error, b) = min(((t * reach, fitted(reach, t * reach)) for t in PERIODS), key=lambda found: found[1][0])
+        tried = ((t * reach, fitted(reach, t * reach)) for t in PERIODS)
+        period, (error, b) = min(tried, key=lambda found: found[1][0])
         print(f"{reach}: T = {period:.2f}, error {error:.1e}")
-        rows = [", ".join(f"{each:.8g}" for each in part) + ",\n" for part in np.split(b, 2)]
-        lines.append(f"    ({reach}.0, {period:.6g}, (\n        {rows[0]}        {rows[1]}    )),\n")
+        rows = [", ".join(f"{each:.8g}" for each in part) + ",\n" for part in np.split(b, 4)]
+        lines.append(f"    ({reach}.0, {period:.6g}, (\n        {'        '.join(rows)}    )),\n")
     PLACE.write_text(HEAD + "".join(lines) + ")  # fmt: skip\n")
 
 

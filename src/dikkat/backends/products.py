@@ -1,13 +1,13 @@
 """Additive scores as a dot product, by which they and their gradients are products of matrices of halves.
 
-With tanh x ≈ Σ_r b_r sin(ω_r x) for |x| ≤ A, sin(a + b) = sin a cos b + cos a sin b parts every term into what belongs to
-the query and what belongs to the key: Σ_h v_h tanh(q_h + k_h) = ⟨Φ(q), Ψ(k)⟩, of 2 R H factors, in float16; sums are in
-float32. The coefficients are those of the first series of `sines.SERIES` that reaches as far as the data do.
+With tanh x ≈ Σ_r b_r sin(ω_r x) for |x| ≤ A, sin(a + b) = sin a cos b + cos a sin b parts every term into what belongs
+to the query and what belongs to the key: Σ_h v_h tanh(q_h + k_h) = ⟨Φ(q), Ψ(k)⟩, of 2 R H factors, in float16; sums are
+in float32. The coefficients are those of the first series of `sines.SERIES` that reaches as far as the data do.
 
 How far they reach, only the device knows, and asking it would hold up the host at every call. So R is fixed, the device
-looks up the coefficients by itself, and kernels behind a guard there write over what no series reaches, pair by pair: they
-read one number and are gone where there is no such pair. Elsewhere, without Triton, the host looks and leaves
-the call to `chunked`.
+looks up the coefficients by itself, and kernels behind a guard there write over what no series reaches, pair by pair:
+they read one number and are gone where there is no such pair. Without Triton the host looks, and leaves a call that
+reaches too far to `chunked`.
 """
 
 from collections.abc import Iterator
@@ -72,10 +72,11 @@ def _product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
 
 
 class Plain:
-    """The steps around the products in PyTorch's operations; on a GPU `launch` has them as kernels."""
+    """The steps around the products in PyTorch's operations; `launch`, which says what each is, has them as kernels."""
 
     @staticmethod
     def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan | None:
+        """The plan of a call, or None where it reaches too far."""
         reach = largest(query) + largest(key)
         line = next((i for i, known in enumerate(table[:, 0].tolist()) if reach <= known), None)
         if line is None:
@@ -86,6 +87,7 @@ class Plain:
 
     @staticmethod
     def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Φ and Ψ."""
         _, _, small, unit, *_ = plan.numbers
         sin, cos = _waves(query, plan)
         phi = torch.stack([sin / small, cos], -2)
@@ -102,6 +104,7 @@ class Plain:
     def weigh(
         scores: Tensor, plan: Plan | None, seen: Seen, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weights before and after dropout, peaks, totals."""
         if plan is not None:
             scores = scores * (plan.numbers[2] * plan.numbers[3])
         if known is None:
@@ -119,6 +122,7 @@ class Plain:
         weights: Tensor, wanted: Tensor, grad: Tensor, value: Tensor, seen: Seen, by_weight: Tensor | None,
         drift: Tensor | None, sums: bool, more: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The gradients of scores, and the power of two in them."""
         factor, weights = _dropped(seen, wanted), weights.float()
         wanted = wanted if factor is None else (wanted * factor).masked_fill(factor == 0, 0.0)
         wanted = wanted if by_weight is None else wanted + by_weight
@@ -137,6 +141,7 @@ class Plain:
         query: Tensor, key: Tensor, weight: Tensor, by_phi: Tensor, by_psi: Tensor, grads: Tensor, size: Tensor,
         plan: Plan, kinds: tuple[torch.dtype, torch.dtype],
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """The gradients of queries, keys and v."""
         _, _, small, unit, *_ = plan.numbers
         frequencies, b = _frequencies(plan), plan.numbers[4:, None]
         sin, cos = _waves(query, plan)
@@ -289,6 +294,7 @@ class _Tile(NamedTuple):
     visible: Tensor | None
 
     def plan(self, whole: Plan) -> Plan:
+        """The plan of a call, or None where it reaches too far."""
         """Its share of the call's plan."""
         alone = self.query.shape == self.call.query.shape and self.key.shape == self.call.key.shape
         return whole if alone or self.call.steps is Plain else whole.part(self.elements, self.rows, self.cols)
@@ -483,7 +489,7 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
 
 
 def _given(problem: Problem, out: Output, grads: Output, parted: bool) -> tuple[Tensor | None, Tensor | None]:
-    """What is taken off the gradients of a row's scores besides what a whole row tells; and a bound of all that is given.
+    """What is taken off the gradients of a row's scores besides what a whole row tells; a bound of what is given.
 
     Where a row is `parted` over tiles, the sum of its weights times their gradients is in it.
     """
@@ -575,7 +581,8 @@ class _Sums:
                 grad = grad.view(*lead, *grad.shape[1:])
             elif name == "weight" and len(grad) > 1:
                 grad = grad.view(*lead, -1)
-            made.append((grad.view(like.shape) if grad.numel() == like.numel() else grad.sum_to_size(like.shape)).to(like.dtype))
+            grad = grad.view(like.shape) if grad.numel() == like.numel() else grad.sum_to_size(like.shape)
+            made.append(grad.to(like.dtype))
         return Gradients(*made)
 
 
@@ -592,7 +599,9 @@ def _exact_backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         problem.wide(), Output(*(t.to(problem.dtype) for t in out)), Output(*(t.to(problem.dtype) for t in wide))
     )
     tensors = problem.tensors()
-    return Gradients(*(g.to(tensors[n].dtype) if n in tensors else g for n, g in zip(Gradients._fields, found)))
+    return Gradients(
+        *(g.to(tensors[n].dtype) if n in tensors else g for n, g in zip(Gradients._fields, found, strict=True))
+    )
 
 
 _forward_by_sequence, _by_sequence = forward_by_sequence(_forward), backward_by_sequence(_backward)

@@ -1,7 +1,7 @@
 """The kernels around the matrix products: factors, weights and gradients by rows, and the pairs that no sines reach.
 
-A side is queries (element, row, feature) or keys, contiguous, in blocks of `ROWS` rows. `plan` holds what all of them go
-by: from which peak on a block is far, the first frequency, the unit of small sines, that of v, and the coefficients b.
+A side is queries or keys (element, row, feature), contiguous, in blocks of `ROWS` rows. `plan` holds what all go by:
+from which peak on a block is far, the first frequency, the unit of small sines, that of v, and the coefficients b.
 Loaded when first used.
 """
 
@@ -154,7 +154,7 @@ def far_scores(
     x, y, v, scores, plan, x_peaks, y_peaks, tiles, n, m, features, v_step, step,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Σ v tanh(q + k), where a block is far, in the units of the product of the factors; each program takes its turn."""
+    """Σ v tanh(q + k), where a block is far, in the units of the factors' product; programs take turns."""
     limit = tl.load(plan)
     if limit < float("inf"):
         unit = 1 / (tl.load(plan + 2) * tl.load(plan + 3))

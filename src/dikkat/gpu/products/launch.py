@@ -152,7 +152,7 @@ def weigh(
     kept = weights if seen.seeds is None else _padded(scores, kind)
     peak, total = known or (scores.new_empty((elements, n)), scores.new_empty((elements, n)))
     lens, visible = seen.lens, None if seen.visible is None else seen.visible.view(torch.uint8)
-    steps = (0, 0) if lens is None else tuple(0 if size == 1 else by for size, by in zip(lens.shape, lens.stride()))
+    steps = (0, 0) if lens is None else tuple(0 if lens.shape[i] == 1 else lens.stride(i) for i in (0, 1))
     _launch(
         "weigh", (elements * n,), scores, None if plan is None else plan.numbers, lens, visible, seen.seeds,
         weights, kept, peak, total, n, m, scores.stride(1), weights.stride(1), *steps, seen.first, seen.shift,

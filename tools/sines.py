@@ -34,7 +34,7 @@ def fitted(reach: float, period: float) -> tuple[float, np.ndarray]:
     matrix = np.concatenate([np.sin(angles), SLOPE * np.cos(angles) * w])
     wanted = np.concatenate([np.tanh(x), SLOPE / np.cosh(x) ** 2])
     weights = np.ones(len(wanted))
-    best = np.inf, np.zeros(TERMS)
+    best: tuple[float, np.ndarray] = np.inf, np.zeros(TERMS)
     for _ in range(ROUNDS):
         b = np.linalg.lstsq(matrix * weights[:, None], wanted * weights, rcond=1e-12)[0]
         errors = np.abs(matrix @ b - wanted)

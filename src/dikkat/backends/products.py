@@ -423,7 +423,8 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
 def _weights(tile: _Tile, plan: Plan, state: Pooled) -> Tensor:
     """The weights of a tile among those of more columns."""
     steps, own = tile.call.steps, tile.plan(plan)
-    scores, units = tile.scores(*steps.factors(tile.query, tile.key, tile.weight, own), own)
+    phi, psi = steps.factors(tile.query, tile.key, tile.weight, own)
+    scores, units = tile.scores(phi, psi, own)
     found: Tensor = steps.weigh(scores, units, tile.seen, tile.value.dtype, (state.peak, state.total))[0]
     return found
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.addresses import have_tangents
 from dikkat.backends import chunked
 from dikkat.backends.sines import SERIES
 from dikkat.gpu.attention import launch as gpu_launch
@@ -57,7 +56,7 @@ def obstacles(problem: Problem) -> list[str]:
             "its factors are float16, and torch.get_float32_matmul_precision() is 'highest'; with 'high', or in "
             "bfloat16, float16 or autocast, it runs"
         )
-    if have_tangents(problem.query, problem.key, problem.value):
+    if problem.has_tangents:
         found.append("it has no forward-mode derivative; 'reference' has")
     return found
 

@@ -505,10 +505,11 @@ def attend_memory(
     score = memory.scoring()
     memory.check_recorded(score, query)
     requested = call.Requested(dropout, wants_weights=return_weights, sink=sink)
-    problem = call.problem_of_projected(
-        query, memory.key, memory.value, score, requested, memory.valid_lens, memory.packed, **restrictions
-    )
-    return output_of(program.dispatch(problem, impl), memory.value, return_weights)
+    result = program.run(
+        query, memory.key, memory.value, score, requested, impl, memory.valid_lens,
+        prepared=call.Prepared(memory.packed), **restrictions,
+    )  # fmt: skip
+    return output_of(result, memory.value, return_weights)
 
 
 def implementations(

@@ -147,22 +147,28 @@ def _seen_by_row(
     return begin, start, end
 
 
-def problem_of_projected(
+class Prepared(NamedTuple):
+    """A memory's keys: projected, perhaps packed, and 0 past their lengths."""
+
+    packed: Tensor | None
+
+
+def problem_of_prepared(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     score: Score,
     requested: Requested,
-    lens: Tensor | None,
-    packed: Tensor | None,
+    prepared: Prepared,
+    valid_lens: Tensor | None,
     **hiding: Unpack[Hiding],
 ) -> Problem:
-    """Validate a call of `attend_memory`, whose keys are projected, perhaps packed, and zeroed past their lengths."""
+    """Validate a call of `attend_memory`."""
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
     further = restrictions.hide()
-    if lens is not None:  # which belong to the memory's own first dimension
-        own = rank(align(lens, key.shape[:-2]), len(lead), 1)
+    if valid_lens is not None:  # which belong to the memory's own first dimension
+        own = rank(align(valid_lens, key.shape[:-2]), len(lead), 1)
         lens = own if restrictions.lens is None else torch.minimum(own, restrictions.lens)
         restrictions = replace(restrictions, lens=lens)
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))
@@ -171,7 +177,7 @@ def problem_of_projected(
     if further:
         seen = restrictions.seen()
         key, value = hide(key, seen), hide(value, seen)
-    packed = None if packed is None else rank(packed, len(lead), 3)
+    packed = None if prepared.packed is None else rank(prepared.packed, len(lead), 3)
     return compared(query, value, (score.project_query(query), key), score, restrictions, lead, requested, packed)
 
 

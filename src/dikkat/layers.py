@@ -422,8 +422,8 @@ def attend_heads(
     else:
         heads = call.Heads(num_heads, tuple(map(by_head, projections)))
         if ranks is None:
-            problem = call.problem(query, key, value, score, requested, heads, **restrictions)
-            output = output_of(program.dispatch(problem, impl), problem.value, return_weights)
+            result = program.run(query, key, value, score, requested, impl, heads=heads, **restrictions)
+            output = output_of(result, result.mean, return_weights)
         elif return_weights:
             raise ValueError(
                 "return_weights: got True with a group; expected False: no rank has a whole row of weights"

@@ -570,17 +570,74 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
     return weights, peak.squeeze(-1), total.squeeze(-1)
 
 
-_POSITIONS = torch.empty(0, dtype=torch.int64, device="cpu")
+_POSITIONS: dict[torch.device, Tensor] = {}
+_CPU = torch.device("cpu")
 
 
-def positions(count: int) -> Tensor:
-    """0 ... count − 1 on the CPU, of which one tensor serves all calls; nobody writes to it."""
-    global _POSITIONS
-    table = _POSITIONS  # other threads may exchange it meanwhile
-    if len(table) < count:
+def positions(count: int, device: torch.device = _CPU) -> Tensor:
+    """0 ... count − 1 on a device, of which one tensor serves all calls; nobody writes to it."""
+    table = _POSITIONS.get(device)  # other threads may exchange it meanwhile
+    if table is None or len(table) < count:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return torch.arange(count, device=device)  # a graph's own memory is not to be kept
         with torch.inference_mode(False):
-            table = _POSITIONS = torch.arange(2 * count, device="cpu")
+            table = torch.arange(2 * count, device=device)
+        if device.type == "cuda":  # once, so that other streams find it written
+            torch.cuda.current_stream(device).synchronize()
+        _POSITIONS[device] = table
     return table.narrow(0, 0, count)
+
+
+class Hidden:
+    """What lengths, causality and a mask hide, in few operations and without a look at numbers.
+
+    Args:
+        queries: n, above 0.
+        keys: m, above 0.
+        device: Where the call runs.
+        lens: (..., n or 1) integers, or None.
+        mask: (..., n or 1, m or 1) booleans, True takes part, or None.
+        causal: Whether query i sees keys j <= i + m − n alone.
+
+    Attributes:
+        keys: (..., m or 1) booleans, the keys that no query of their batch element sees; None where each is seen.
+        queries: (..., n or 1) booleans, the queries that see no key; None where each sees one.
+        by_row: Whether two queries of one batch element may see different keys.
+    """
+
+    def __init__(
+        self, queries: int, keys: int, device: torch.device, lens: Tensor | None, mask: Tensor | None, causal: bool
+    ) -> None:
+        self._at, self._mask, self._limit = positions(keys, device), mask, lens
+        self.keys: Tensor | None = None
+        self.queries: Tensor | None = None
+        by_lens, by_mask = lens is not None and lens.shape[-1] > 1, mask is not None and mask.shape[-2] > 1
+        self.by_row = queries > 1 and (causal or by_lens or by_mask)
+        if causal:
+            first = 1 + keys - queries
+            at = positions(keys + 1, device) if first >= 0 else torch.arange(first, keys + 1, device=device)
+            reach = at[-queries:]
+            self._limit = reach if lens is None else torch.minimum(lens, reach)
+        self._pairs: Tensor | None = None
+        if mask is not None:
+            pairs = self.pairs()
+            self.keys = pairs.all(-2) if by_mask or self.by_row else pairs[..., 0, :]
+            self.queries = pairs.all(-1)
+        elif self._limit is not None and lens is not None:
+            self.keys = self._at >= (self._limit.amax(-1, keepdim=True) if by_lens else lens)
+            if not self.by_row:
+                self._pairs = self.keys.unsqueeze(-2)
+            self.queries = self.keys[..., :1] if not self.by_row else self._limit <= 0  # with the first key all are
+        elif causal and queries > keys:
+            self.queries = self._limit <= 0
+
+    def pairs(self) -> Tensor:
+        """(..., n or 1, m or 1) booleans: the pairs that take no part."""
+        if self._pairs is None:
+            parts = [] if self._limit is None else [self._at >= self._limit.unsqueeze(-1)]
+            parts += [] if self._mask is None else [~self._mask]
+            self._pairs = reduce(torch.logical_or, parts)
+        return self._pairs
 
 
 def shares(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:

@@ -1,6 +1,7 @@
 """Programs: how calls of one signature run, chosen by the first of them and kept for those that follow."""
 
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from dikkat import call, observers
 from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager
 from dikkat.backends import BACKENDS, choose
-from dikkat.masking import are_moderate
+from dikkat.masking import Hidden, align, are_moderate
 from dikkat.problem import Problem, Result
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 from dikkat.state import State, sunk
@@ -100,7 +101,8 @@ class Program(NamedTuple):
         problem, make = self.problem, BACKENDS[self.name].ready
         shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
         ready = None if make is None else make(problem)
-        return Program(self.name, problem.without_tensors().again(kept={}), None, problem.records, shape, ready)
+        kept: dict[Any, Any] | None = {} if problem.query.is_cpu else None
+        return Program(self.name, problem.without_tensors().again(kept=kept), None, problem.records, shape, ready)
 
     def again(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
@@ -160,6 +162,36 @@ class Program(NamedTuple):
         return None if reads and not _is_finite(result.mean) else result
 
 
+    def on_device(
+        self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
+        mask: Tensor | None, hidden: Hidden | None,
+    ) -> Result:  # fmt: skip
+        """`again` where looking at numbers would wait for a device: what no query sees is 0 in queries and keys.
+
+        Args:
+            query: (..., n, h), projected.
+            key: (..., m, h), projected.
+            weight: (h,), or None.
+            value: (..., m, d_v), as the caller gave it.
+            lens: Aligned with the leading dimensions, or None.
+            mask: With as many dimensions as the pairs have, or None.
+            hidden: What these and causality hide; None where nothing is hidden.
+        """
+        template = self.problem
+        device = template.restrictions.device.type
+        with torch.autocast(device, enabled=False) if autocasts(device) else nullcontext():
+            if self.ready is not None:
+                mean, *weights = self.ready(query, key, weight, value, hidden)
+                return Result(mean.to(value.dtype), None, weights[0] if template.wants_weights else None)
+            if hidden is not None and hidden.keys is not None:
+                value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
+            weight = None if weight is None else weight[(None,) * len(template.lead)]
+            restrictions = template.restrictions.again(lens=lens, mask=mask)
+            problem = template.again(query=query, key=key, weight=weight, value=value, restrictions=restrictions)
+            result = BACKENDS[self.name].run(problem, None)
+            return result if template.wants_state else result._replace(mean=result.mean.to(value.dtype))
+
+
 def _is_finite(tensor: Tensor) -> bool:
     """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
     total = tensor.detach().sum().item()
@@ -175,16 +207,20 @@ def run(
     valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
     window: tuple[int | None, int | None] | None = None, segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
     bias: Tensor | None = None, key_bias: Tensor | None = None, exclude: Tensor | None = None,
+    heads: call.Heads | None = None, prepared: call.Prepared | None = None,
 ) -> Result:  # fmt: skip
-    """The result of a call, by the program of its signature, which the first call of a signature makes."""
+    """The result of a call, by the program of its signature, which the first call of a signature makes.
+
+    `heads` project what is given. What is `prepared` is a memory's: keys that are projected, and 0 past their lengths.
+    """
     signature = None
     if (
         impl == "auto"
         and window is None
         and segment_ids is None
-        and requested.sink is mask is bias is key_bias is exclude is None
+        and requested.sink is bias is key_bias is exclude is None
     ):
-        signature = _signature(query, key, value, score, requested, valid_lens, causal)
+        signature = _signature(query, key, value, score, requested, valid_lens, mask, causal, heads, prepared)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
         check_room("query", query)
@@ -192,21 +228,30 @@ def run(
         check_room("value", value)
         if isinstance(valid_lens, Tensor):
             check_room("valid_lens", valid_lens)
-        (to_compare, keys), weight = score.project(query, key), score.pair_weight()
-        program = programs.get(_projected_signature(to_compare, keys, weight, value))
-        if program is not None:
-            lens: Any = valid_lens  # a tensor, or None: so says the signature
-            result = program.again(to_compare, keys, weight, value, lens, keys is not key)
-            if result is not None:
-                return result
-    problem = call.problem(
-        query, key, value, score, requested,
+        lens: Any = valid_lens  # a tensor, or None: so says the signature
+        if not query.is_cpu:
+            result = _on_device(programs, query, key, value, score, lens, mask, causal, heads, prepared)
+        else:
+            (to_compare, keys), weight = score.project(query, key), score.pair_weight()
+            program = programs.get(_projected_signature(to_compare, keys, weight, value))
+            result = None if program is None else program.again(to_compare, keys, weight, value, lens, keys is not key)
+        if result is not None:
+            return result
+    make: Any = call.problem if prepared is None else call.problem_of_prepared
+    problem = make(
+        query, key, value, score, requested, heads if prepared is None else prepared,
         valid_lens=valid_lens, mask=mask, causal=causal, window=window,
         segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
     program = Program.of(problem, impl)
     result = program.run()
-    if signature is not None and program.name in _KEPT and _is_kept(problem := program.problem, query, key, value):
+    if heads is not None:  # in the type that they project to, which autocast may have halved
+        result = result._replace(mean=result.mean.to(problem.value.dtype))
+    on_cpu = query.is_cpu
+    if signature is None or (on_cpu and program.name not in _KEPT):
+        return result
+    problem = program.problem
+    if _is_kept(problem, query, key, value) if on_cpu else _is_kept_on_device(problem, heads, query, key, value):
         weight = None if problem.weight is None else problem.weight.reshape(-1)
         second = _projected_signature(problem.query, problem.key, weight, problem.value)
         if second not in _PROGRAMS.get(signature, {}):
@@ -214,9 +259,44 @@ def run(
                 _PROGRAMS.clear()
             kept = program.kept()
             # A distance that overflows is clipped by the reference's first call alone: its scores must tell of that.
-            if kept.ready or problem.pair != "distance" or program.name != "reference":
+            if kept.ready or problem.pair != "distance" or program.name != "reference" or not on_cpu:
                 _PROGRAMS.setdefault(signature, {})[second] = kept
     return result
+
+
+def _on_device(
+    programs: dict[Hashable, Program], query: Tensor, key: Tensor, value: Tensor, score: Score, lens: Tensor | None,
+    mask: Tensor | None, causal: bool, heads: call.Heads | None, prepared: call.Prepared | None,
+) -> Result | None:  # fmt: skip
+    """The result of a call of a known signature on a device, if its program is kept.
+
+    What is hidden is set to 0 before it is projected, as in a first call: to look at it would wait for the device.
+    """
+    hidden, lead = None, query.shape[:-2] if heads is None else (*query.shape[:-2], heads.number)
+    if lens is not None:
+        check_room("valid_lens", lens)
+        lens = align(lens.to(torch.int64), lead)
+    if mask is not None:
+        check_room("mask", mask)
+        mask = mask[(None,) * (len(lead) + 2 - mask.ndim)]
+    if causal or lens is not None or mask is not None:
+        hidden = Hidden(query.shape[-2], key.shape[-2], query.device, lens, mask, causal)
+        same = value is key
+        if (dead := hidden.queries) is not None:
+            query = query.masked_fill((dead if heads is None else dead.squeeze(-2)).unsqueeze(-1), 0.0)
+        if prepared is not None:
+            hidden.keys = None
+        elif (unseen := hidden.keys) is not None:
+            unseen = (unseen if heads is None else unseen.squeeze(-2)).unsqueeze(-1)
+            key = key.masked_fill(unseen, 0.0)
+            if same or heads is not None:
+                value, hidden.keys = key if same else value.masked_fill(unseen, 0.0), None
+    if heads is not None:
+        query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
+    compared = score.project(query, key) if prepared is None else (score.project_query(query), key)
+    weight = score.pair_weight()
+    program = programs.get(_projected_signature(*compared, weight, value))
+    return None if program is None else program.on_device(*compared, weight, value, lens, mask, hidden)
 
 
 def dispatch(problem: Problem, impl: str = "auto") -> Result:
@@ -225,11 +305,11 @@ def dispatch(problem: Problem, impl: str = "auto") -> Result:
 
 
 def _signature(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested,
-    lens: Tensor | int | None, causal: bool,
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, lens: Tensor | int | None,
+    mask: Tensor | None, causal: bool, heads: call.Heads | None, prepared: call.Prepared | None,
 ) -> Hashable:  # fmt: skip
     """Everything that the checks of a call depend on; None for a call whose program is not kept."""
-    if type(score) not in _SCORES or requested.dropout or type(requested.dropout) not in (float, int) or not is_eager():
+    if requested.dropout or type(requested.dropout) not in (float, int) or not is_eager():
         return None
     if "pair" in (own := vars(score)) or "profile" in own or own.get("softcap") is not None:
         return None
@@ -238,21 +318,32 @@ def _signature(
         return None
     if not (_is_plain(query) and _is_plain(key) and _is_plain(value)) or type(causal) is not bool:
         return None
+    place: Hashable = None
+    if not (query.is_cpu and key.is_cpu and value.is_cpu):
+        place = device = query.device
+        if any(t is not None and (not isinstance(t, Tensor) or t.device != device) for t in (key, value, lens, mask)):
+            return None
+        restricting = None if mask is None else mask.shape if _is_plain(mask) and mask.dtype is torch.bool else False
+        if restricting is False:
+            return None
+        place = (device, autocasts(device.type), restricting, heads and heads.number, prepared is not None)
+    elif type(score) not in _SCORES or not (mask is heads is prepared is None):
+        return None
     by_lens = None
     if lens is not None:
         if not isinstance(lens, Tensor) or not _is_plain(lens):
             return None
-        if lens.dtype not in _INTEGERS or not lens.is_contiguous():
+        if lens.dtype not in _INTEGERS or not lens.is_contiguous() or lens.is_cpu is not (place is None):
             return None
         by_lens = lens.shape
     return (
         type(score), query.shape, query.dtype, key.shape, key.dtype, value.shape,
-        value.dtype, by_lens, causal, requested,
+        value.dtype, by_lens, causal, requested, place,
     )  # fmt: skip
 
 
 def _is_plain(tensor: Any) -> bool:
-    return type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is _STRIDED and not tensor.is_nested
+    return type(tensor) in PLAIN and tensor.layout is _STRIDED and not tensor.is_nested
 
 
 def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor) -> Hashable:
@@ -260,21 +351,29 @@ def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, valu
     own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
     learns = query.requires_grad or key.requires_grad or value.requires_grad
     records = torch.is_grad_enabled() and (learns or (weight is not None and weight.requires_grad))
-    return records, type(query), query.shape, query.dtype, type(key), key.shape, key.dtype, own
+    return records, type(query), query.shape, query.dtype, type(key), key.shape, key.dtype, value.shape, value.dtype, own
 
 
 def _is_kept(problem: Problem, *given: Tensor) -> bool:
     """Whether a program serves other calls of its signature, given other numbers in the shapes of these."""
-    lead, value = problem.lead, problem.value
-    if (
-        problem.finite is False
-        or max(t.numel() for t in given) > _LARGEST
-        or not value.shape[-1]
-        or value.dtype not in _FLOATS
-    ):
+    value = problem.value
+    if problem.finite is False or max(t.numel() for t in given) > _LARGEST or value.dtype not in _FLOATS:
         return False
-    if any(t.shape[:-2] != lead for t in given):  # a row that batch elements share is read as often as they are
+    if not value.shape[-1] or not _are_apart(problem.lead, *given):
         return False
     if any(type(t) not in PLAIN or t.dtype is not value.dtype for t in (problem.query, problem.key)):
         return False
     return problem.weight is None or (_is_plain(problem.weight) and problem.weight.dtype is value.dtype)
+
+
+def _is_kept_on_device(problem: Problem, heads: call.Heads | None, *given: Tensor) -> bool:
+    """`_is_kept` where a program hides rows itself."""
+    lead, mask = problem.lead, problem.restrictions.mask
+    by_head = heads is not None and mask is not None and mask.shape[-3] != 1
+    some = problem.restrictions.queries and problem.restrictions.keys and problem.value.shape[-1] and lead.numel()
+    return bool(some) and not by_head and _are_apart(lead if heads is None else lead[:-1], *given)
+
+
+def _are_apart(lead: torch.Size, *given: Tensor) -> bool:
+    """False where batch elements share a row, which is then read as often as they are."""
+    return all(t.shape[:-2] == lead for t in given)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dikkat.addresses import can_read_values
-from dikkat.backends import chunked, products, reference, sdpa
+from dikkat.backends import chunked, pairwise, products, reference, sdpa
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
@@ -58,7 +58,10 @@ BACKENDS = {
         _dense(sdpa.examine, "PyTorch has no fused kernel of jagged tensors on CPUs"), sdpa.run,
         wants_seeds=False,
     ),
-    "reference": replace(_plain(reference.obstacles, reference.run), ready=reference.ready),
+    "reference": replace(
+        _plain(reference.obstacles, reference.run),
+        ready=lambda problem: (reference if problem.query.is_cpu else pairwise).ready(problem),
+    ),
     "chunked": _plain(chunked.obstacles, chunked.run),
     "products": _plain(products.obstacles, products.run),
     "numba-few": Backend(
@@ -102,6 +105,8 @@ class Crossovers(NamedTuple):
         few_whole: The same for a single query that sees all keys, forward too.
         kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
             Without it they are quicker at any size.
+        device: Pairs times features, on a device: up to so many, the few kernels of plain products take no longer than
+            the host needs to launch others. They build each of these numbers: half a gigabyte.
     """
 
     inner: int = 2**12
@@ -111,6 +116,7 @@ class Crossovers(NamedTuple):
     few_back: int = 2**20
     few_whole: int = 2**20
     kernel_back: int = 2**16
+    device: int = 2**27
 
     def by_products(self, problem: Problem) -> bool:
         """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
@@ -132,7 +138,8 @@ class Crossovers(NamedTuple):
 
     def by_reference(self, problem: Problem) -> bool:
         """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""
-        return problem.records and pairs_of(problem) * problem.query.shape[-1] <= self.kernel_back
+        size = pairs_of(problem) * problem.query.shape[-1]
+        return size <= self.device if not problem.query.is_cpu else problem.records and size <= self.kernel_back
 
 
 def pairs_of(problem: Problem) -> int:
@@ -207,9 +214,13 @@ def _few_is_quicker(problem: Problem) -> bool:
 
 def _by_plain_products(problem: Problem) -> bool:
     """Whether plain products of small matrices are quicker than a fused kernel, which they are more often than not."""
-    if not problem.query.is_cpu or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or pairs_of(problem) > _SMALL:
         return False
-    return pairs_of(problem) <= _SMALL and CROSSOVERS.by_products(problem)
+    if problem.query.is_cpu:
+        return CROSSOVERS.by_products(problem)
+    # On a device the fused kernel has a mask made for it, in more operations than products of few queries are.
+    hides, few = problem.restrictions.hide(), problem.restrictions.queries <= CROSSOVERS.rows
+    return hides and few and problem.narrow_dtype is torch.float32
 
 
 def pack(pair: Pair, key: Tensor) -> Tensor | None:

@@ -18,8 +18,9 @@ from dikkat.problem.sequences import backward_by_sequence, forward_by_sequence
 from dikkat.state import Pooled, join
 
 _INF = float("inf")
-# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of such tensors stays in the caches.
-_TILE = 2**20
+# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of such tensors stays in a CPU's caches; on a
+# device so many that it is busy while the host launches the next.
+_TILE, _DEVICE_TILE = 2**20, 2**25
 # The least number of pairs of a tile, where there are as many: 64 × 64.
 _SQUARE = 2**12
 # From this many numbers a batch element is worth a loop of its own, which skips the keys past its length.
@@ -212,7 +213,7 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
     dim = 0 if apart else max(range(len(lead)), key=lambda i: lead[i])
     each = lead.numel() // lead[dim] * _features(problem)
     pairs = max(1, problem.restrictions.queries * problem.restrictions.keys)
-    step = max(1, _TILE // (each * min(pairs, _SQUARE)))
+    step = max(1, _tile(problem) // (each * min(pairs, _SQUARE)))
     if apart and each * pairs >= _ALONE:
         step = 1
     if step >= lead[dim]:
@@ -222,6 +223,10 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
         rows = slice(start, min(start + step, lead[dim]))
         # Weights that are not requested are (0,), and have no leading dimension to cut.
         yield problem.part(dim, rows), tuple(narrow(t, dim, rows) if t.ndim > len(lead) else t for t in tensors)
+
+
+def _tile(problem: Problem) -> int:
+    return _TILE if problem.query.is_cpu else _DEVICE_TILE
 
 
 def _features(problem: Problem) -> int:
@@ -254,7 +259,7 @@ def _tiles(problem: Problem, rows: slice, exact: bool) -> Iterator[_Tile]:
 
 def _steps(problem: Problem) -> tuple[int, int]:
     """Rows and columns of a tile: as square as the budget allows."""
-    pairs = max(1, _TILE // max(1, problem.lead.numel() * _features(problem)))
+    pairs = max(1, _tile(problem) // max(1, problem.lead.numel() * _features(problem)))
     rows = min(max(1, problem.restrictions.queries), max(1, int(pairs**0.5)))
     return rows, max(1, min(max(1, problem.restrictions.keys), pairs // rows))
 

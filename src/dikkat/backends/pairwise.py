@@ -1,0 +1,147 @@
+"""The reference's arithmetic with a backward of its own: what calls on a device are left to where pairs are few.
+
+As many operations as the textbook's lines take, since there it is operations that take the time: each is a kernel that
+the host launches.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dikkat.backends import reference
+from dikkat.masking import Hidden
+from dikkat.problem import Problem
+from dikkat.problem.arithmetic import farthest
+
+_FLOAT = torch.float32
+_through_tanh, _through_clamp = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.hardtanh_backward
+
+
+def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
+    """`reference.run` for calls in the shapes of a problem, given what is hidden; its keys and queries are 0."""
+    restrictions = template.restrictions
+    plain = template.pair != "distance" or template.profile == "gaussian"
+    others = (restrictions.starts, restrictions.bias, restrictions.key_bias, restrictions.exclude)
+    if template.wants_state or template.softcap or not plain or any(each is not None for each in others):
+        return None
+    records, template = template.records, template.without_tensors()
+
+    def run(
+        query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, hidden: Hidden | None
+    ) -> list[Tensor]:
+        if records:
+            return list(_Pairwise.apply(template, hidden, query, key, weight, value))  # type: ignore[no-untyped-call]
+        return _forward(template, hidden, query, key, weight, value)[:2]
+
+    return run
+
+
+def _forward(
+    template: Problem, hidden: Hidden | None, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor
+) -> list[Tensor]:
+    """Mean and weights; and what a backward reads beside them: tanh(q + k) or q − k, and the values that it met."""
+    product = torch.bmm if len(template.lead) == 1 else torch.matmul
+    dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), torch.promote_types(value.dtype, _FLOAT))
+    key, value = key.to(dtype), value.to(dtype)
+    made = key
+    if template.pair == "inner":
+        scores = product(query.to(dtype), key.mT)
+    elif weight is not None:
+        made = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()
+        scores = torch.matmul(made, weight.to(dtype))
+    else:
+        limit = farthest(query.shape[-1], dtype)
+        made = query.clamp(-limit, limit).unsqueeze(-2) - key.clamp(-limit, limit).unsqueeze(-3)
+        scores = made.square().sum(-1).mul_(-0.5)
+    if hidden is None:
+        weights = torch.softmax(scores, -1)
+        return [product(weights, value), weights, made, value]
+    pairs = hidden.pairs()
+    # In a row that sees nothing, or a NaN, all are NaN for now; what is hidden weighs nothing.
+    weights = torch.softmax(scores.masked_fill_(pairs, -math.inf), -1).masked_fill_(pairs, 0.0)
+    if not hidden.by_row:
+        value = value if hidden.keys is None else value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
+        return [product(weights, value), weights, made, value]
+    # 0 · NaN is NaN: what is not finite is left out of the sums, and makes the features of those that see it NaN.
+    size = value.shape[-1]
+    both = value.new_empty((*value.shape[:-1], 2 * size))
+    finite = both[..., :size]
+    torch.nan_to_num(value, 0.0, 0.0, 0.0, out=finite)
+    torch.ne(value, finite, out=both[..., size:])
+    sums = product(weights, both)
+    mean = sums[..., :size].masked_fill(sums[..., size:] > 0, math.nan)
+    return [mean, weights, made, value]
+
+
+class _Pairwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, template: Problem, hidden: Hidden | None, *operands: Any) -> tuple[Tensor, ...]:
+        mean, weights, made, value = _forward(template, hidden, *operands)
+        ctx.template, ctx.hidden = template, hidden
+        ctx.save_for_backward(*operands, weights, made, value)
+        ctx.set_materialize_grads(False)
+        return (mean, weights) if template.wants_weights else (mean,)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, by_weight: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        query, key, weight, value, weights, made, met = ctx.saved_tensors
+        template, hidden = ctx.template, ctx.hidden
+        if torch.is_grad_enabled():  # to be differentiated once more
+            return None, None, *_recorded(template, hidden, (query, key, weight, value), (grad, by_weight))
+        product, by_row = torch.bmm if len(template.lead) == 1 else torch.matmul, hidden is not None and hidden.by_row
+        by_value = None
+        if grad is not None:
+            grad = grad.to(met.dtype)
+            by_value = product(weights.mT, grad).to(value.dtype)
+            through = product(grad, met.mT)
+            by_weight = through if by_weight is None else through + by_weight
+        if by_weight is None:
+            return (None,) * 6
+        if by_row:
+            by_weight = by_weight.masked_fill(hidden.pairs(), 0.0)
+        by_score = torch._softmax_backward_data(by_weight, weights, -1, weights.dtype)
+        if template.pair == "inner":
+            queries, keys = query.to(met.dtype), key.to(met.dtype)
+            if by_row:  # what is hidden from some adds 0 times what it is
+                queries, keys = queries.nan_to_num(0.0, 0.0, 0.0), keys.nan_to_num(0.0, 0.0, 0.0)
+            by_query, by_key = product(by_score, keys), product(by_score.mT, queries)
+            return None, None, by_query.to(query.dtype), by_key.to(key.dtype), None, by_value
+        if by_row:
+            made = made.nan_to_num(0.0, 0.0, 0.0)
+        features, of_weight = made.shape[-1], None
+        if weight is not None:
+            of_weight = torch.mv(made.view(-1, features).t(), by_score.view(-1)).to(weight.dtype)
+            by_pair = by_score.unsqueeze(-1) * weight
+            _through_tanh(by_pair, made, grad_input=by_pair)
+            by_query, by_key = by_pair.sum(-2), by_pair.sum(-3)
+        else:
+            by_pair = by_score.unsqueeze(-1) * made
+            limit = farthest(features, made.dtype)
+            by_query = _through_clamp(by_pair.sum(-2).neg_(), query, -limit, limit)
+            by_key = _through_clamp(by_pair.sum(-3), key, -limit, limit)
+        return None, None, by_query.to(query.dtype), by_key.to(key.dtype), of_weight, by_value
+
+
+def _recorded(template: Problem, hidden: Hidden | None, operands: Any, grads: Any) -> list[Tensor | None]:
+    """The gradients of the operands, themselves differentiable: by the reference, and autograd."""
+    query, key, weight, value = operands
+    mask = None if hidden is None else ~hidden.pairs()
+    restrictions = template.restrictions.again(lens=None, causal=False, mask=mask)
+    lead = len(template.lead)
+    problem = template.again(
+        query=query, key=key, weight=None if weight is None else weight[(None,) * lead], value=value,
+        restrictions=restrictions, wants_weights=True,
+    )  # fmt: skip
+    result = reference.run(problem)
+    outputs = [(each, grad) for each, grad in ((result.mean, grads[0]), (result.weights, grads[1])) if grad is not None]
+    learning = [each for each in operands if each is not None and each.requires_grad]
+    found = iter(
+        torch.autograd.grad(
+            [each for each, _ in outputs], learning, [grad for _, grad in outputs], create_graph=True, allow_unused=True
+        )
+        if outputs and learning else ()
+    )  # fmt: skip
+    return [next(found, None) if each is not None and each.requires_grad else None for each in operands]

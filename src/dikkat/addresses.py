@@ -68,6 +68,11 @@ def can_read_values(*tensors: Tensor) -> bool:
     return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
 
 
+def on_cpu(tensor: Tensor) -> bool:
+    """True where a tensor is the CPU's: its numbers are at hand, and compiled code can read them."""
+    return tensor.is_cpu
+
+
 # No public function counts the modes that see each operation, or says what torch.func transforms.
 _functorch = torch._C._functorch
 _modes, _transforms = torch._C._len_torch_dispatch_stack, _functorch.peek_interpreter_stack

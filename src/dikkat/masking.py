@@ -6,7 +6,7 @@ keys that at least one query sees, `live()` for the queries that see at least on
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
@@ -570,22 +570,45 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
     return weights, peak.squeeze(-1), total.squeeze(-1)
 
 
-_POSITIONS: dict[torch.device, Tensor] = {}
+# By device and what each is of; nobody writes to them.
+_TABLES: dict[tuple[torch.device, Any], Tensor] = {}
 _CPU = torch.device("cpu")
 
 
+def _table(device: torch.device, name: Any, least: int, make: Callable[[], Tensor]) -> Tensor:
+    """A tensor of at least so many numbers that serves all calls on a device."""
+    table = _TABLES.get((device, name))  # other threads may exchange it meanwhile
+    if table is not None and len(table) >= least:
+        return table
+    on_cuda = device.type == "cuda"
+    if on_cuda and torch.cuda.is_current_stream_capturing():
+        return make()  # a graph's own memory is not to be kept
+    with torch.inference_mode(False):
+        table = make()
+    if on_cuda:  # once, so that other streams find it written
+        torch.cuda.current_stream(device).synchronize()
+    if len(_TABLES) >= 64:
+        _TABLES.clear()
+    _TABLES[device, name] = table
+    return table
+
+
 def positions(count: int, device: torch.device = _CPU) -> Tensor:
-    """0 ... count − 1 on a device, of which one tensor serves all calls; nobody writes to it."""
-    table = _POSITIONS.get(device)  # other threads may exchange it meanwhile
-    if table is None or len(table) < count:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return torch.arange(count, device=device)  # a graph's own memory is not to be kept
-        with torch.inference_mode(False):
-            table = torch.arange(2 * count, device=device)
-        if device.type == "cuda":  # once, so that other streams find it written
-            torch.cuda.current_stream(device).synchronize()
-        _POSITIONS[device] = table
+    """0 ... count − 1 on a device."""
+    table = _table(device, None, count, lambda: torch.arange(2 * count, device=device))
     return table.narrow(0, 0, count)
+
+
+def _later(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(n, m) booleans: the pairs that causality hides."""
+
+    def make() -> Tensor:
+        return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(1 + keys - queries)
+
+    return make() if queries * keys > _FEW else _table(device, (queries, keys), 0, make)
+
+
+_FEW = 2**20
 
 
 class Hidden:
@@ -608,34 +631,29 @@ class Hidden:
     def __init__(
         self, queries: int, keys: int, device: torch.device, lens: Tensor | None, mask: Tensor | None, causal: bool
     ) -> None:
-        self._at, self._mask, self._limit = positions(keys, device), mask, lens
+        self._size, self._lens, self._mask, self._causal = (queries, keys, device), lens, mask, causal
+        self._pairs: Tensor | None = None
         self.keys: Tensor | None = None
         self.queries: Tensor | None = None
         by_lens, by_mask = lens is not None and lens.shape[-1] > 1, mask is not None and mask.shape[-2] > 1
         self.by_row = queries > 1 and (causal or by_lens or by_mask)
-        if causal:
-            first = 1 + keys - queries
-            at = positions(keys + 1, device) if first >= 0 else torch.arange(first, keys + 1, device=device)
-            reach = at[-queries:]
-            self._limit = reach if lens is None else torch.minimum(lens, reach)
-        self._pairs: Tensor | None = None
-        if mask is not None:
+        if mask is not None or (causal and queries > keys) or by_lens:
             pairs = self.pairs()
-            self.keys = pairs.all(-2) if by_mask or self.by_row else pairs[..., 0, :]
-            self.queries = pairs.all(-1)
-        elif self._limit is not None and lens is not None:
-            self.keys = self._at >= (self._limit.amax(-1, keepdim=True) if by_lens else lens)
-            if not self.by_row:
-                self._pairs = self.keys.unsqueeze(-2)
-            self.queries = self.keys[..., :1] if not self.by_row else self._limit <= 0  # with the first key all are
-        elif causal and queries > keys:
-            self.queries = self._limit <= 0
+            self.keys = pairs.all(-2) if pairs.shape[-2] > 1 else pairs[..., 0, :]
+            self.queries = pairs.all(-1) if mask is not None else pairs[..., 0]
+        elif lens is not None:  # the last query sees all keys below the length, with causality too
+            self.keys = positions(keys, device) >= lens
+            self.queries = self.keys[..., :1]  # with the first key all are hidden
+            self._pairs = None if causal else self.keys.unsqueeze(-2)
 
     def pairs(self) -> Tensor:
         """(..., n or 1, m or 1) booleans: the pairs that take no part."""
         if self._pairs is None:
-            parts = [] if self._limit is None else [self._at >= self._limit.unsqueeze(-1)]
-            parts += [] if self._mask is None else [~self._mask]
+            parts = [_later(*self._size)] if self._causal else []
+            if self._lens is not None:
+                parts.append(positions(self._size[1], self._size[2]) >= self._lens.unsqueeze(-1))
+            if self._mask is not None:
+                parts.append(~self._mask)
             self._pairs = reduce(torch.logical_or, parts)
         return self._pairs
 

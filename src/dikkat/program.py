@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dikkat import call, observers
-from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager
+from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager, on_cpu
 from dikkat.backends import BACKENDS, choose
 from dikkat.masking import Hidden, align, are_moderate
 from dikkat.problem import Problem, Result
@@ -101,7 +101,7 @@ class Program(NamedTuple):
         problem, make = self.problem, BACKENDS[self.name].ready
         shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
         ready = None if make is None else make(problem)
-        kept: dict[Any, Any] | None = {} if problem.query.is_cpu else None
+        kept: dict[Any, Any] | None = {} if on_cpu(problem.query) else None
         return Program(self.name, problem.without_tensors().again(kept=kept), None, problem.records, shape, ready)
 
     def again(
@@ -229,7 +229,7 @@ def run(
         if isinstance(valid_lens, Tensor):
             check_room("valid_lens", valid_lens)
         lens: Any = valid_lens  # a tensor, or None: so says the signature
-        if not query.is_cpu:
+        if not on_cpu(query):
             result = _on_device(programs, query, key, value, score, lens, mask, causal, heads, prepared)
         else:
             (to_compare, keys), weight = score.project(query, key), score.pair_weight()
@@ -247,11 +247,11 @@ def run(
     result = program.run()
     if heads is not None:  # in the type that they project to, which autocast may have halved
         result = result._replace(mean=result.mean.to(problem.value.dtype))
-    on_cpu = query.is_cpu
-    if signature is None or (on_cpu and program.name not in _KEPT):
+    at_hand = on_cpu(query)
+    if signature is None or (at_hand and program.name not in _KEPT):
         return result
     problem = program.problem
-    if _is_kept(problem, query, key, value) if on_cpu else _is_kept_on_device(problem, heads, query, key, value):
+    if _is_kept(problem, query, key, value) if at_hand else _is_kept_on_device(problem, heads, query, key, value):
         weight = None if problem.weight is None else problem.weight.reshape(-1)
         second = _projected_signature(problem.query, problem.key, weight, problem.value)
         if second not in _PROGRAMS.get(signature, {}):
@@ -259,7 +259,7 @@ def run(
                 _PROGRAMS.clear()
             kept = program.kept()
             # A distance that overflows is clipped by the reference's first call alone: its scores must tell of that.
-            if kept.ready or problem.pair != "distance" or program.name != "reference" or not on_cpu:
+            if kept.ready or problem.pair != "distance" or program.name != "reference" or not at_hand:
                 _PROGRAMS.setdefault(signature, {})[second] = kept
     return result
 
@@ -319,7 +319,7 @@ def _signature(
     if not (_is_plain(query) and _is_plain(key) and _is_plain(value)) or type(causal) is not bool:
         return None
     place: Hashable = None
-    if not (query.is_cpu and key.is_cpu and value.is_cpu):
+    if not (on_cpu(query) and on_cpu(key) and on_cpu(value)):
         place = device = query.device
         if any(t is not None and (not isinstance(t, Tensor) or t.device != device) for t in (key, value, lens, mask)):
             return None
@@ -333,7 +333,7 @@ def _signature(
     if lens is not None:
         if not isinstance(lens, Tensor) or not _is_plain(lens):
             return None
-        if lens.dtype not in _INTEGERS or not lens.is_contiguous() or lens.is_cpu is not (place is None):
+        if lens.dtype not in _INTEGERS or not lens.is_contiguous() or on_cpu(lens) is not (place is None):
             return None
         by_lens = lens.shape
     return (

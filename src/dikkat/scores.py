@@ -269,7 +269,7 @@ class Additive(Score):
         """
         w_v = self.w_v
         if is_plain(w_v):
-            return w_v.weight.select(0, 0)
+            return w_v.weight.squeeze(0)  # whose gradient needs no copy
         like = next(self.parameters())
         basis = torch.eye(1 + self.num_hiddens, self.num_hiddens, dtype=like.dtype, device=like.device)
         scores: Tensor = w_v(basis)[:, 0]
@@ -345,14 +345,18 @@ class _Distance(Score):
 
     def project_query(self, query: Tensor) -> Tensor:
         """q / σ, in float32 or wider: a difference of two rounded halves has few digits left."""
-        return self._scale(query, "query")
+        return self._scale(query, "query", self.bandwidth)
 
     def project_key(self, key: Tensor) -> Tensor:
         """k / σ, in float32 or wider."""
-        return self._scale(key, "key")
+        return self._scale(key, "key", self.bandwidth)
 
-    def _scale(self, features: Tensor, name: str) -> Tensor:
+    def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Both by one σ."""
         sigma = self.bandwidth
+        return self._scale(query, "query", sigma), self._scale(key, "key", sigma)
+
+    def _scale(self, features: Tensor, name: str, sigma: Tensor) -> Tensor:
         if sigma.ndim and sigma.shape[0] != features.shape[-1]:
             raise ValueError(
                 f"{name}: got {features.shape[-1]} features; expected {sigma.shape[0]}, one for each bandwidth"

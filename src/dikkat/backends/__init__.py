@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values
+from dikkat.addresses import can_read_values, on_cpu
 from dikkat.backends import chunked, pairwise, products, reference, sdpa
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
@@ -56,11 +56,11 @@ _NO_OFFSETS = "it takes batch elements of one length, and no offsets"
 BACKENDS = {
     "sdpa": Backend(
         _dense(sdpa.examine, "PyTorch has no fused kernel of jagged tensors on CPUs"), sdpa.run,
-        wants_seeds=False,
+        wants_seeds=False, ready=sdpa.ready,
     ),
     "reference": replace(
         _plain(reference.obstacles, reference.run),
-        ready=lambda problem: (reference if problem.query.is_cpu else pairwise).ready(problem),
+        ready=lambda problem: (reference if on_cpu(problem.query) else pairwise).ready(problem),
     ),
     "chunked": _plain(chunked.obstacles, chunked.run),
     "products": _plain(products.obstacles, products.run),
@@ -139,7 +139,7 @@ class Crossovers(NamedTuple):
     def by_reference(self, problem: Problem) -> bool:
         """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""
         size = pairs_of(problem) * problem.query.shape[-1]
-        return size <= self.device if not problem.query.is_cpu else problem.records and size <= self.kernel_back
+        return size <= self.device if not on_cpu(problem.query) else problem.records and size <= self.kernel_back
 
 
 def pairs_of(problem: Problem) -> int:
@@ -198,14 +198,13 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
         return next(filter(runs, ("numba", "chunked") if compiled else ("chunked",)), "reference")
     if CROSSOVERS.by_reference(problem):
         return "reference"
-    if not problem.query.is_cpu and problem.restrictions.queries > CROSSOVERS.rows and runs("products"):
-        return "products"
-    return next(filter(runs, ("triton" if problem.query.is_cuda else "numba", "chunked")), "reference")
+    compiled = ("numba",) if on_cpu(problem.query) else ("products", "triton")
+    return next(filter(runs, (*compiled, "chunked")), "reference")
 
 
 def _few_is_quicker(problem: Problem) -> bool:
     """Whether a call is left to the kernel for few queries, if that runs."""
-    if not problem.query.is_cpu or torch.compiler.is_compiling():
+    if not on_cpu(problem.query) or torch.compiler.is_compiling():
         return False
     if problem.pair == "inner":
         return CROSSOVERS.by_few(problem)
@@ -216,7 +215,7 @@ def _by_plain_products(problem: Problem) -> bool:
     """Whether plain products of small matrices are quicker than a fused kernel, which they are more often than not."""
     if torch.compiler.is_compiling() or pairs_of(problem) > _SMALL:
         return False
-    if problem.query.is_cpu:
+    if on_cpu(problem.query):
         return CROSSOVERS.by_products(problem)
     # On a device the fused kernel has a mask made for it, in more operations than products of few queries are.
     hides, few = problem.restrictions.hide(), problem.restrictions.queries <= CROSSOVERS.rows

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values
+from dikkat.addresses import can_read_values, on_cpu
 from dikkat.masking import pairs_of, softmax
 from dikkat.problem import Problem, narrow
 from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
@@ -226,7 +226,7 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
 
 
 def _tile(problem: Problem) -> int:
-    return _TILE if problem.query.is_cpu else _DEVICE_TILE
+    return _TILE if on_cpu(problem.query) else _DEVICE_TILE
 
 
 def _features(problem: Problem) -> int:

@@ -16,7 +16,6 @@ from dikkat.masking import Hidden
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import farthest
 
-_FLOAT = torch.float32
 _through_tanh, _through_clamp = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.hardtanh_backward
 
 
@@ -27,24 +26,24 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
     others = (restrictions.starts, restrictions.bias, restrictions.key_bias, restrictions.exclude)
     if template.wants_state or template.softcap or not plain or any(each is not None for each in others):
         return None
-    records, template = template.records, template.without_tensors()
+    records, dtype, template = template.records, template.dtype, template.without_tensors()
 
     def run(
         query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, hidden: Hidden | None
     ) -> list[Tensor]:
         if records:
-            return list(_Pairwise.apply(template, hidden, query, key, weight, value))  # type: ignore[no-untyped-call]
-        return _forward(template, hidden, query, key, weight, value)[:2]
+            return list(_Pairwise.apply(template, dtype, hidden, query, key, weight, value))  # type: ignore[no-untyped-call]
+        return _forward(template, dtype, hidden, query, key, weight, value)[:2]
 
     return run
 
 
 def _forward(
-    template: Problem, hidden: Hidden | None, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor
-) -> list[Tensor]:
+    template: Problem, dtype: torch.dtype, hidden: Hidden | None,
+    query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor,
+) -> list[Tensor]:  # fmt: skip
     """Mean and weights; and what a backward reads beside them: tanh(q + k) or q − k, and the values that it met."""
     product = torch.bmm if len(template.lead) == 1 else torch.matmul
-    dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), torch.promote_types(value.dtype, _FLOAT))
     key, value = key.to(dtype), value.to(dtype)
     made = key
     if template.pair == "inner":
@@ -78,8 +77,8 @@ def _forward(
 
 class _Pairwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, template: Problem, hidden: Hidden | None, *operands: Any) -> tuple[Tensor, ...]:
-        mean, weights, made, value = _forward(template, hidden, *operands)
+    def forward(ctx: Any, template: Problem, dtype: torch.dtype, hidden: Hidden | None, *operands: Any) -> Any:
+        mean, weights, made, value = _forward(template, dtype, hidden, *operands)
         ctx.template, ctx.hidden = template, hidden
         ctx.save_for_backward(*operands, weights, made, value)
         ctx.set_materialize_grads(False)
@@ -90,7 +89,7 @@ class _Pairwise(torch.autograd.Function):
         query, key, weight, value, weights, made, met = ctx.saved_tensors
         template, hidden = ctx.template, ctx.hidden
         if torch.is_grad_enabled():  # to be differentiated once more
-            return None, None, *_recorded(template, hidden, (query, key, weight, value), (grad, by_weight))
+            return None, None, None, *_recorded(template, hidden, (query, key, weight, value), (grad, by_weight))
         product, by_row = torch.bmm if len(template.lead) == 1 else torch.matmul, hidden is not None and hidden.by_row
         by_value = None
         if grad is not None:
@@ -99,7 +98,7 @@ class _Pairwise(torch.autograd.Function):
             through = product(grad, met.mT)
             by_weight = through if by_weight is None else through + by_weight
         if by_weight is None:
-            return (None,) * 6
+            return (None,) * 6 + (by_value,)
         if by_row:
             by_weight = by_weight.masked_fill(hidden.pairs(), 0.0)
         by_score = torch._softmax_backward_data(by_weight, weights, -1, weights.dtype)
@@ -108,7 +107,7 @@ class _Pairwise(torch.autograd.Function):
             if by_row:  # what is hidden from some adds 0 times what it is
                 queries, keys = queries.nan_to_num(0.0, 0.0, 0.0), keys.nan_to_num(0.0, 0.0, 0.0)
             by_query, by_key = product(by_score, keys), product(by_score.mT, queries)
-            return None, None, by_query.to(query.dtype), by_key.to(key.dtype), None, by_value
+            return None, None, None, by_query.to(query.dtype), by_key.to(key.dtype), None, by_value
         if by_row:
             made = made.nan_to_num(0.0, 0.0, 0.0)
         features, of_weight = made.shape[-1], None
@@ -122,7 +121,7 @@ class _Pairwise(torch.autograd.Function):
             limit = farthest(features, made.dtype)
             by_query = _through_clamp(by_pair.sum(-2).neg_(), query, -limit, limit)
             by_key = _through_clamp(by_pair.sum(-3), key, -limit, limit)
-        return None, None, by_query.to(query.dtype), by_key.to(key.dtype), of_weight, by_value
+        return None, None, None, by_query.to(query.dtype), by_key.to(key.dtype), of_weight, by_value
 
 
 def _recorded(template: Problem, hidden: Hidden | None, operands: Any, grads: Any) -> list[Tensor | None]:

@@ -1,7 +1,7 @@
 """PyTorch's fused dot-product attention, for `inner` scores: forward and backward, without states or weights."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Lock
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from dikkat.addresses import can_read_values, extremes, transformed
-from dikkat.masking import Restrictions, are_finite, largest
+from dikkat.addresses import can_read_values, extremes, on_cpu, transformed
+from dikkat.masking import Hidden, Restrictions, are_finite, largest
 from dikkat.problem import Examined, Problem, Result
 
 _INF = float("inf")
@@ -22,6 +22,7 @@ _FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 _SWITCHES = Lock()
 # Numbers of the largest vector of a processor.
 _VECTOR = 16
+_TRIED = ("cpu", "cuda")
 
 
 class _Masked(NamedTuple):
@@ -76,7 +77,7 @@ def _obstacles(problem: Problem) -> list[str]:
     found += _obstacles_to_bias(problem)
     if not (restrictions.queries and restrictions.keys and problem.value.shape[-1] and math.prod(problem.lead)):
         found.append("PyTorch's fast paths take no empty tensors")
-    if device not in ("cpu", "cuda"):
+    if device not in _TRIED:
         found.append(f"it has not been tried on {device}, only on cpu and cuda")
     if device == "cpu" and problem.dropout:
         found.append("PyTorch's fast path on a CPU has no dropout")
@@ -149,6 +150,28 @@ def run(problem: Problem, masked: _Masked | None = None) -> Result:
     with _pinned() if query.is_cuda else nullcontext():
         out = fused(query, key, value, mask, problem.lead, problem.restrictions.causal, problem.dropout)
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
+
+
+def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
+    """`run` on a device for calls in the shapes of a problem, given what is hidden; its keys and queries are 0."""
+    if on_cpu(template.query):
+        return None
+    lead, causal, kind = template.lead, template.restrictions.causal, template.narrow_dtype
+    alone = causal and template.restrictions.lens is template.restrictions.mask is None
+    template = template.without_tensors()
+
+    def run(query: Tensor, key: Tensor, _: Tensor | None, value: Tensor, hidden: Hidden | None) -> list[Tensor]:
+        mask = empty = None
+        if hidden is not None and not alone and hidden.queries is not None:
+            empty = hidden.queries.unsqueeze(-1)
+            mask = _as_mask(hidden.pairs() <= empty, template)  # all, in a row that sees none
+        if hidden is not None and hidden.keys is not None:
+            value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
+        with _pinned() if query.is_cuda else nullcontext():
+            out = fused(query.to(kind), key.to(kind), value.to(kind), mask, lead, causal, 0.0)
+        return [out if empty is None else out.masked_fill(empty, 0.0)]
+
+    return run
 
 
 def fused(

@@ -1,0 +1,210 @@
+"""Calls on a GPU beside plain PyTorch and torch.compile, and what it costs to record a layer.
+
+    python -m benchmarks.attention.gpu [--only calls] [--quick] [--minutes 3] [--out FOLDER]
+
+Each answer, values and gradients, is held against float64 before it is timed. Milliseconds of a call, in turn: by the
+clock (calls one behind the other, until the last is done) and by CUDA's events; the time and the number of its kernels
+by PyTorch's profiler. One process; nothing but PyTorch and Triton is needed.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import dikkat
+from benchmarks.kit.cases import Case
+from benchmarks.kit.peers import EAGER, TorchPeer, running, torch_ways
+from benchmarks.kit.report import RESULTS, spread, write
+from benchmarks.kit.truth import truth
+from benchmarks.kit.turns import TooLongError, at_most
+
+Record = dict[str, Any]
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+PASSES = {False: "forward", True: "forward and backward"}
+COMPILED = "torch.compile"
+# What matters most comes first: a run that is out of time begins no further.
+SHAPES = [(64, 1, 50, 512, 512), (8, 256, 256, 128, 64), (64, 50, 50, 512, 512)]
+CASES = [
+    *(Case(*shape, dtype=dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")),
+    Case(8, 1024, 1024, 128, 64, dtype="bfloat16"),
+    Case(1, 8192, 8192, 64, 64, dtype="bfloat16"),
+    Case(8, 1024, 1024, 128, 64),
+]
+QUICK = [Case(3, 1, 7, 16, 8), Case(2, 37, 41, 16, dtype="bfloat16")]
+# Seconds that the compiler may take for one function, and that a round of one entry takes.
+PATIENCE, ROUND, ROUNDS = 25, 0.02, 9
+
+
+def synchronize() -> None:
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def timed(run: Callable[[], object], times: int) -> tuple[float, float]:
+    """Milliseconds of a call by the clock, and by the device's events."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if CUDA else (None, None)
+    synchronize()
+    start = time.perf_counter()
+    if first is not None:
+        first.record()
+    for _ in range(times):
+        run()
+    if last is not None:
+        last.record()
+    synchronize()
+    wall = 1e3 * (time.perf_counter() - start) / times
+    return wall, wall if first is None else first.elapsed_time(last) / times
+
+
+def launched(run: Callable[[], object]) -> Record:
+    """The kernels of a call, and the milliseconds that they take together."""
+    activities = [torch.profiler.ProfilerActivity.CUDA if CUDA else torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profile:
+        run()
+        synchronize()
+    kernels = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return {"launches": len(kernels), "kernels_ms": sum(e.device_time_total for e in kernels) / 1e3}
+
+
+def in_turn(runs: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, Record]:
+    """By the clock and by events, of each."""
+    times = {key: max(1, min(200, int(1e3 * ROUND / timed(run, 3)[0]))) for key, run in runs.items()}
+    samples: dict[Any, list[tuple[float, float]]] = {key: [] for key in runs}
+    for _ in range(rounds):
+        for key, run in runs.items():
+            samples[key].append(timed(run, times[key]))
+    found = {}
+    for key, pairs in samples.items():
+        wall, events = ([*each] for each in zip(*pairs, strict=True))
+        found[key] = {"ms": spread(wall), "events_ms": spread(events)}
+    return found
+
+
+def entered(case: Case) -> tuple[dict[tuple[str, bool], Callable[[], object]], list[Record]]:
+    """Whoever computes a case rightly, by name and pass; and a record of each answer."""
+    inputs = case.inputs()
+    right = truth(case, inputs, DEVICE)
+    named = [name for name in running(case, inputs, DEVICE) if name in ("products", "triton")]
+    ways = {who: way for who, way in torch_ways(case, inputs, DEVICE).items() if who in (EAGER, COMPILED, "auto", *named)}
+    runs: dict[tuple[str, bool], Callable[[], object]] = {}
+    records = []
+    for who, way in ways.items():
+        record = {"section": "calls", **case.to_dict(), "who": who}
+        try:
+            with at_most(PATIENCE) if who == COMPILED else nullcontext():
+                peer = way()
+                upstream = peer.array(right.upstream)
+                _, *second = [peer.both(upstream) for _ in range(2)]  # the second is by the program that the first made
+                answer = dict(zip(["output", *case.leaves], map(peer.numpy, second[0]), strict=True))
+                off = [name for name, (error, allowed) in right.errors(answer).items() if not error <= allowed]
+                forward = peer.forward()
+                if "output" in right.errors({"output": peer.numpy(forward)}):
+                    error, allowed = right.errors({"output": peer.numpy(forward)})["output"]
+                    off += ["forward"] if not error <= allowed else []
+        except (RuntimeError, TooLongError) as error:
+            records.append(record | {"not_run": str(error).partition("\n")[0] or type(error).__name__})
+            continue
+        if off:
+            records.append(record | {"not_run": "disagrees with float64: " + ", ".join(off)})
+            continue
+        runs[who, False], runs[who, True] = peer.forward, lambda peer=peer, up=upstream: peer.both(up)  # type: ignore[misc]
+    return runs, records
+
+
+def calls(cases: list[Case], rounds: int, deadline: float) -> Iterator[Record]:
+    for case in cases:
+        if time.monotonic() > deadline:
+            yield {"section": "calls", **case.to_dict(), "not_run": "no time was left"}
+            continue
+        runs, refused = entered(case)
+        yield from refused
+        found = in_turn(runs, rounds)
+        for (who, backward), run in runs.items():
+            made = {"section": "calls", **case.to_dict(), "who": who, "pass": PASSES[backward]}
+            made |= found[who, backward] | launched(run)
+            peer = found.get((EAGER, backward))
+            beside = "" if peer is None else f"{made['ms']['median'] / peer['ms']['median']:6.2f} × eager"
+            print(
+                f"{case.shape} {case.dtype:8} {made['pass']:21} {who:14} {made['ms']['median']:8.3f} ms, events "
+                f"{made['events_ms']['median']:8.3f}, kernels {made['kernels_ms']:7.3f} in {made['launches']:3} {beside}",
+                flush=True,
+            )
+            yield made
+        del runs
+        if CUDA:
+            torch.cuda.empty_cache()
+
+
+class Block(nn.Module):
+    """A layer of GPT-2's shape."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self.norm, self.attn = nn.LayerNorm(size), dikkat.MultiHeadAttention(size, heads)
+        self.mlp = nn.Sequential(nn.LayerNorm(size), nn.Linear(size, 4 * size), nn.GELU(), nn.Linear(4 * size, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.norm(x)
+        x = x + self.attn(seen, seen, seen, causal=True)
+        return x + self.mlp(x)
+
+
+@torch.no_grad()
+def recording(quick: bool, rounds: int) -> Record:
+    """Sums and the eight largest weights of one layer of twelve, over the model alone."""
+    tokens, size, heads, layers = (128, 48, 3, 3) if quick else (4096, 768, 12, 12)
+    torch.manual_seed(1)
+    model = nn.Sequential(*(Block(size, heads) for _ in range(layers))).to(DEVICE, torch.bfloat16).eval()
+    x = torch.randn(1, tokens, size, device=DEVICE, dtype=torch.bfloat16)
+
+    def recorded(x: Tensor = x) -> dikkat.Trace:
+        with dikkat.record(model, layers=1, sums=True, top_k=8) as trace:
+            model(x)
+        return trace
+
+    short, block = x[:, :128], model[1]
+    found = recorded(short)["1.attn"]
+    seen = block.norm(model[0](short)).double()
+    query, key, _ = nn.functional.linear(seen, block.attn.in_proj_weight.double(), block.attn.in_proj_bias.double()).chunk(3, -1)
+    query, key = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (query, key))
+    scores = query @ key.mT / (size // heads) ** 0.5
+    hidden = torch.ones(short.shape[1], short.shape[1], dtype=torch.bool, device=DEVICE).triu(1)
+    right = scores.masked_fill(hidden, -float("inf")).softmax(-1)
+    torch.testing.assert_close(found.sums.double(), right.sum(-2), rtol=3e-2, atol=3e-2)
+    runs: dict[str, Callable[[], object]] = {"alone": lambda: model(x), "recorded": recorded}
+    times = in_turn(runs, rounds)
+    ratio = times["recorded"]["ms"]["median"] / times["alone"]["ms"]["median"]
+    more = {name: launched(run) for name, run in runs.items()}
+    print(f"recording {tokens} tokens: {ratio:.3f} × unrecorded; {more}", flush=True)
+    return {"section": "recording", "tokens": tokens, "ratio": ratio} | {n: times[n] | more[n] for n in runs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    both = ["calls", "recording"]
+    parser.add_argument("--only", nargs="+", choices=both, default=both, metavar="PART", help="calls, recording")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes and few rounds: does it run?")
+    parser.add_argument("--minutes", type=float, default=3.0, help="after which no further shape is begun")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    deadline, rounds = time.monotonic() + 60 * arguments.minutes, 3 if arguments.quick else ROUNDS
+    results: list[Record] = []
+    name = f"{'-'.join(arguments.only)}-{torch.cuda.get_device_name().lower().replace(' ', '-') if CUDA else 'cpu'}"
+    if "recording" in arguments.only:
+        results.append(recording(arguments.quick, rounds))
+    if "calls" in arguments.only:
+        for record in calls(QUICK if arguments.quick else CASES, rounds, deadline):
+            results.append(record)
+            write(name, results, "triton", folder=arguments.out)  # what is cut short has not been in vain
+    print(write(name, results, "triton", folder=arguments.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -72,7 +72,7 @@ def _forward(
     torch.ne(value, finite, out=both[..., size:])
     sums = product(weights, both)
     mean = sums[..., :size].masked_fill(sums[..., size:] > 0, math.nan)
-    return [mean, weights, made, value]
+    return [mean, weights, made, finite]
 
 
 class _Pairwise(torch.autograd.Function):
@@ -94,14 +94,16 @@ class _Pairwise(torch.autograd.Function):
         by_value = None
         if grad is not None:
             grad = grad.to(met.dtype)
+            if hidden is not None and hidden.queries is not None:
+                grad = grad.masked_fill(hidden.queries.unsqueeze(-1), 0.0)
             by_value = product(weights.mT, grad).to(value.dtype)
             through = product(grad, met.mT)
             by_weight = through if by_weight is None else through + by_weight
         if by_weight is None:
             return (None,) * 6 + (by_value,)
-        if by_row:
-            by_weight = by_weight.masked_fill(hidden.pairs(), 0.0)
         by_score = torch._softmax_backward_data(by_weight, weights, -1, weights.dtype)
+        if by_row:  # in a row that sees a NaN all would be NaN
+            by_score.masked_fill_(hidden.pairs(), 0.0)
         if template.pair == "inner":
             queries, keys = query.to(met.dtype), key.to(met.dtype)
             if by_row:  # what is hidden from some adds 0 times what it is

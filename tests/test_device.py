@@ -13,6 +13,7 @@ import dikkat
 import kit
 import test_hidden
 from dikkat import program, scores
+from dikkat.backends import sdpa
 
 KEPT = ["none", "lengths", "lengths above 0", "lengths a query", "mask", "mask a head", "mask of keys", "causal"]
 CASES = [*kit.KINDS, "vector sum", "gaussian, learned", "gated", "dot, capped"]
@@ -105,3 +106,149 @@ def test_second_derivatives(case: str, restriction: str) -> None:
         came = second(made.run())
     for one, other in zip(came, second(kit.twin(made)[0]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+
+
+# --- how many kernels a call launches: on tensors without numbers, so that sizes are free and none can be read
+
+B, N, M, FEATURES, VALUES, HEADS = 8, 256, 256, 128, 64, 4
+MADE: dict[str, Callable[[], Any]] = {
+    "additive": lambda: scores.Additive(FEATURES, FEATURES, FEATURES),
+    "scaled dot": scores.ScaledDot,
+    "gaussian": lambda: scores.Gaussian([1.3] * FEATURES, learnable=True),
+}
+# Beyond plain PyTorch's. A mask costs more: who sees nothing is not known, and what is hidden from some is left out.
+MORE = {"none": 4, "lengths": 4, "causal": 5, "mask of keys": 5, "mask": 13}
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.empty(*shape, device="meta", requires_grad=True)
+
+
+def restricted(restriction: str) -> dict[str, Any]:
+    made: dict[str, dict[str, Any]] = {
+        "none": {},
+        "lengths": {"valid_lens": torch.empty(B, dtype=torch.int64, device="meta")},
+        "causal": {"causal": True},
+        "mask of keys": {"mask": torch.empty(B, 1, M, dtype=torch.bool, device="meta")},
+        "mask": {"mask": torch.empty(B, N, M, dtype=torch.bool, device="meta")},
+    }
+    return made[restriction]
+
+
+def hidden(restrictions: dict[str, Any]) -> Tensor | None:
+    """As textbooks make a mask."""
+    if (lens := restrictions.get("valid_lens")) is not None:
+        return (torch.arange(M, device="meta") >= lens[:, None])[:, None]
+    if "causal" in restrictions:
+        return torch.ones(N, M, dtype=torch.bool, device="meta").triu(1)
+    return ~restrictions["mask"] if "mask" in restrictions else None
+
+
+def textbook(score: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Three lines of plain PyTorch."""
+    if isinstance(score, scores.Additive):
+        logits = score.w_v(torch.tanh(score.W_q(query)[:, :, None] + score.W_k(key)[:, None])).squeeze(-1)
+    elif isinstance(score, scores.Gaussian):
+        sigma = score.bandwidth
+        logits = -((query / sigma)[:, :, None] - (key / sigma)[:, None]).square().sum(-1) / 2
+    else:
+        logits = query @ key.mT / math.sqrt(query.shape[-1])
+    return torch.softmax(logits if mask is None else logits.masked_fill(mask, -math.inf), -1) @ value
+
+
+def launches(run: Callable[[], Tensor], leaves: list[Tensor]) -> int:
+    """Of a forward and its backward, the third time."""
+    upstream = torch.empty_like(run())
+
+    def both() -> None:
+        torch.autograd.grad(run(), leaves, upstream)
+
+    both()
+    return len(device.operations(both).names)
+
+
+@pytest.mark.parametrize("case", MADE)
+@pytest.mark.parametrize("restriction", MORE)
+def test_a_call_launches_few_kernels(case: str, restriction: str) -> None:
+    score, restrictions = MADE[case]().to("meta"), restricted(restriction)
+    query, key, value = leaf(B, N, FEATURES), leaf(B, M, FEATURES), leaf(B, M, VALUES)
+    leaves = [query, key, value, *score.parameters()]
+    plain = launches(lambda: textbook(score, query, key, value, hidden(restrictions)), leaves)
+    with device.device():
+        ours = launches(lambda: dikkat.attend(query, key, value, score=score, **restrictions), leaves)
+    assert ours <= plain + MORE[restriction], (ours, plain)
+
+
+@pytest.mark.parametrize(("restriction", "more"), [("none", 2), ("causal", 2), ("lengths", 5)])
+def test_a_layer_launches_few_kernels(restriction: str, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdpa, "_TRIED", ("meta",))
+    layer, restrictions = dikkat.MultiHeadAttention(FEATURES, HEADS).to("meta"), restricted(restriction)
+    query, key = leaf(B, N, FEATURES), leaf(B, M, FEATURES)
+
+    def plain() -> Tensor:
+        by_side = zip((query, key, key), layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True)
+        sides = (nn.functional.linear(*each).unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in by_side)
+        mask = None if restriction != "lengths" else ~hidden(restrictions)[:, None]
+        out = nn.functional.scaled_dot_product_attention(*sides, attn_mask=mask, is_causal=restriction == "causal")
+        return layer.out_proj(out.transpose(1, 2).flatten(-2))
+
+    leaves = [query, key, *layer.parameters()]
+    fused = launches(plain, leaves)
+    with device.device():
+        ours = launches(lambda: layer(query, key, key, **restrictions), leaves)
+    assert ours <= fused + more, (ours, fused)
+
+
+def test_a_decoders_step_launches_few_kernels() -> None:
+    score = MADE["additive"]().to("meta")
+    query, key, value = leaf(B, 1, FEATURES), leaf(B, M, FEATURES), leaf(B, M, VALUES)
+    restrictions = restricted("lengths")
+    memory = dikkat.Memory(score, key, value, **restrictions)
+    leaves = [query, key, value, score.W_q.weight, score.w_v.weight]
+
+    def plain() -> Tensor:
+        logits = score.w_v(torch.tanh(score.W_q(query)[:, :, None] + key[:, None])).squeeze(-1)
+        return torch.softmax(logits.masked_fill(hidden(restrictions), -math.inf), -1) @ value
+
+    with device.device():
+        ours = launches(lambda: dikkat.attend_memory(query, memory), leaves)
+    assert ours <= launches(plain, leaves) + 4
+
+
+# --- no number is read
+
+
+@pytest.mark.parametrize("case", kit.KINDS)
+@pytest.mark.parametrize("restriction", kit.RESTRICTIONS)
+def test_no_call_reads_a_number(case: str, restriction: str) -> None:
+    made = kit.call(case, restriction)
+    with device.device():
+
+        def both() -> None:
+            out = made.run()
+            kit.gradients(made, out, kit.upstream_of(out))
+            made.state()
+
+        assert not [device.operations(both).read for _ in range(2)][-1]
+
+
+@pytest.mark.parametrize("which", ["layer", "memory", "selected", "recorded"])
+def test_nothing_else_reads_a_number(which: str) -> None:
+    torch.manual_seed(0)
+    x, lens = torch.randn(3, 5, 8), torch.tensor([5, 0, 2])
+    layer, score = dikkat.MultiHeadAttention(8, 2), scores.Additive(8, 8, 7)
+
+    def recorded() -> None:
+        with dikkat.record(layer, sums=True, top_k=2, argmax=True, rows=[1]):
+            layer(x, x, x, lens)
+
+    with device.device():
+        memory = dikkat.prepare(x, x, score=score, valid_lens=lens)
+        runs: dict[str, Callable[[], object]] = {
+            "layer": lambda: layer(x, x, x, lens).sum().backward(),
+            "memory": lambda: dikkat.attend_memory(x[:, :1], memory),
+            "selected": lambda: dikkat.attend_memory(x[:2, :1], memory.select(torch.tensor([2, 0]))),
+            "recorded": recorded,
+        }
+        for _ in range(2):
+            assert not device.operations(runs[which]).read

@@ -283,20 +283,38 @@ def _on_device(
         hidden = Hidden(query.shape[-2], key.shape[-2], query.device, lens, mask, causal)
         same = value is key
         if (dead := hidden.queries) is not None:
-            query = query.masked_fill((dead if heads is None else dead.squeeze(-2)).unsqueeze(-1), 0.0)
+            query = _zeroed(query, (dead if heads is None else dead.squeeze(-2)).unsqueeze(-1))
         if prepared is not None:
             hidden.keys = None
         elif (unseen := hidden.keys) is not None:
             unseen = (unseen if heads is None else unseen.squeeze(-2)).unsqueeze(-1)
-            key = key.masked_fill(unseen, 0.0)
+            key = _zeroed(key, unseen)
             if same or heads is not None:
-                value, hidden.keys = key if same else value.masked_fill(unseen, 0.0), None
+                value, hidden.keys = key if same else _zeroed(value, unseen), None
     if heads is not None:
         query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
     compared = score.project(query, key) if prepared is None else (score.project_query(query), key)
     weight = score.pair_weight()
     program = programs.get(_projected_signature(*compared, weight, value))
     return None if program is None else program.on_device(*compared, weight, value, lens, mask, hidden)
+
+
+def _zeroed(tensor: Tensor, rows: Tensor) -> Tensor:
+    """A tensor with 0 in some rows, whose gradients are 0 as they come."""
+    if not tensor.requires_grad or not torch.is_grad_enabled():
+        return tensor.masked_fill(rows, 0.0)
+    found: Tensor = _Zeroed.apply(tensor, rows)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Zeroed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, rows: Tensor) -> Tensor:
+        return tensor.masked_fill(rows, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
 
 
 def dispatch(problem: Problem, impl: str = "auto") -> Result:

@@ -14,6 +14,7 @@ import kit
 import test_hidden
 from dikkat import program, scores
 from dikkat.backends import sdpa
+from dikkat.inspection import blocks
 
 KEPT = ["none", "lengths", "lengths above 0", "lengths a query", "mask", "mask a head", "mask of keys", "causal"]
 CASES = [*kit.KINDS, "vector sum", "gaussian, learned", "gated", "dot, capped"]
@@ -252,3 +253,42 @@ def test_nothing_else_reads_a_number(which: str) -> None:
         }
         for _ in range(2):
             assert not device.operations(runs[which]).read
+
+
+# --- recording
+
+
+@pytest.mark.parametrize("case", kit.KINDS)
+@pytest.mark.parametrize("restriction", ["none", "lengths", "mask", "causal", "pair bias that hides"])
+def test_what_is_seen_is_right(case: str, restriction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_BLOCK", 2 * kit.BATCH * kit.HEADS * kit.KEYS)  # several blocks
+    monkeypatch.setattr(blocks, "_GROUP", 2)  # and groups of keys
+    made = kit.call(case, restriction)
+    _, lse, weights = (each.detach() for each in kit.twin(made))
+    with device.device():
+        seen = dikkat.inspect(
+            made.query, made.key, score=made.score, sums=True, top_k=1, entropy=True, overview=(2, 3), **made.restricted
+        )
+    torch.testing.assert_close(seen.lse, lse)
+    torch.testing.assert_close(seen.sums, weights.sum(-2))
+    torch.testing.assert_close(seen.entropy, torch.special.entr(weights).sum(-1))
+    torch.testing.assert_close(seen.top_weights, weights.amax(-1, keepdim=True))
+    some = weights.amax(-1) > 0
+    assert torch.equal(seen.top_keys[..., 0], weights.argmax(-1).where(some, -1))
+
+
+def test_the_first_of_equal_weights_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    weights = torch.randint(0, 4, (3, 5, 97)) / 4  # many of each
+    expected = [[sorted(range(97), key=lambda j: -row[j])[:3] for row in rows] for rows in weights.tolist()]
+    monkeypatch.setattr(blocks, "_GROUP", 7)
+    assert blocks._largest(weights, 3)[1].tolist() == expected
+
+
+def test_recording_a_layer_launches_few_kernels_and_builds_no_whole_map() -> None:
+    x = torch.empty(1, 12, 4096, 64, dtype=torch.bfloat16, device="meta")
+    tiles = len(list(blocks.blocks(4096, 12 * 4096, x.device)))
+    with device.device():
+        run = lambda: dikkat.inspect(x, x, score=scores.ScaledDot(), causal=True, sums=True, top_k=8)  # noqa: E731
+        assert len(device.operations(run).names) <= 30 * (tiles + 1)
+    assert 1 < tiles < 9

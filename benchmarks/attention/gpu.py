@@ -92,7 +92,9 @@ def entered(case: Case) -> tuple[dict[tuple[str, bool], Callable[[], object]], l
     inputs = case.inputs()
     right = truth(case, inputs, DEVICE)
     named = [name for name in running(case, inputs, DEVICE) if name in ("products", "triton")]
-    ways = {who: way for who, way in torch_ways(case, inputs, DEVICE).items() if who in (EAGER, COMPILED, "auto", *named)}
+    ways = {
+        who: way for who, way in torch_ways(case, inputs, DEVICE).items() if who in (EAGER, COMPILED, "auto", *named)
+    }
     runs: dict[tuple[str, bool], Callable[[], object]] = {}
     records = []
     for who, way in ways.items():
@@ -172,7 +174,9 @@ def recording(quick: bool, rounds: int) -> Record:
     short, block = x[:, :128], model[1]
     found = recorded(short)["1.attn"]
     seen = block.norm(model[0](short)).double()
-    query, key, _ = nn.functional.linear(seen, block.attn.in_proj_weight.double(), block.attn.in_proj_bias.double()).chunk(3, -1)
+    query, key, _ = nn.functional.linear(
+        seen, block.attn.in_proj_weight.double(), block.attn.in_proj_bias.double()
+    ).chunk(3, -1)
     query, key = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (query, key))
     scores = query @ key.mT / (size // heads) ** 0.5
     hidden = torch.ones(short.shape[1], short.shape[1], dtype=torch.bool, device=DEVICE).triu(1)

@@ -161,7 +161,6 @@ class Program(NamedTuple):
             result = backend.run(problem, None)
         return None if reads and not _is_finite(result.mean) else result
 
-
     def on_device(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, hidden: Hidden | None,
@@ -369,7 +368,18 @@ def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, valu
     own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
     learns = query.requires_grad or key.requires_grad or value.requires_grad
     records = torch.is_grad_enabled() and (learns or (weight is not None and weight.requires_grad))
-    return records, type(query), query.shape, query.dtype, type(key), key.shape, key.dtype, value.shape, value.dtype, own
+    return (
+        records,
+        type(query),
+        query.shape,
+        query.dtype,
+        type(key),
+        key.shape,
+        key.dtype,
+        value.shape,
+        value.dtype,
+        own,
+    )
 
 
 def _is_kept(problem: Problem, *given: Tensor) -> bool:

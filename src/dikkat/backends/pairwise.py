@@ -28,9 +28,7 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
         return None
     records, dtype, template = template.records, template.dtype, template.without_tensors()
 
-    def run(
-        query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, hidden: Hidden | None
-    ) -> list[Tensor]:
+    def run(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, hidden: Hidden | None) -> list[Tensor]:
         if records:
             return list(_Pairwise.apply(template, dtype, hidden, query, key, weight, value))  # type: ignore[no-untyped-call]
         return _forward(template, dtype, hidden, query, key, weight, value)[:2]

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -14,26 +15,29 @@ from dikkat.problem.summary import Asked, Summary, cell_edges, cell_sizes
 # The log-sum-exp (..., r) and the weights (..., r, m) of some rows, in the dtype that is computed in.
 RowsOf = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-# Numbers of a block, of the weights, or of a feature of each pair where scores are made of such.
-_BLOCK = 2**22
+# Numbers of a block, of the weights, or of a feature of each pair where scores are made of such; more on a device, which
+# would wait for the host to launch what goes over small ones.
+_BLOCK, _DEVICE_BLOCK = 2**22, 2**26
+# Keys of a group, of which the largest weight is known before one looks for the largest of all.
+_GROUP = 64
 
 
-def blocks(queries: int, each: int) -> Iterator[slice]:
+def blocks(queries: int, each: int, device: torch.device) -> Iterator[slice]:
     """All rows, as many at a time as keep a block of `each` numbers a row small; at least one block."""
-    step = max(1, _BLOCK // max(1, each))
+    step = max(1, (_BLOCK if device.type == "cpu" else _DEVICE_BLOCK) // max(1, each))
     for start in range(0, max(1, queries), step):
         yield slice(start, min(start + step, queries))
 
 
 def in_blocks(weights: Callable[[Tensor], Tensor], rows: Tensor, each: int) -> Tensor:
     """The weights of some rows, few at a time."""
-    return torch.cat([weights(rows[block]) for block in blocks(len(rows), each)], -2)
+    return torch.cat([weights(rows[block]) for block in blocks(len(rows), each, rows.device)], -2)
 
 
 def all_rows(rows_of: RowsOf, queries: int, each: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The log-sum-exp and the weights of all rows, computed few at a time."""
     index = torch.arange(queries, device=device)
-    parts = [rows_of(index[block]) for block in blocks(queries, each)]
+    parts = [rows_of(index[block]) for block in blocks(queries, each, device)]
     return torch.cat([lse for lse, _ in parts], -1), torch.cat([weights for _, weights in parts], -2)
 
 
@@ -51,7 +55,7 @@ def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked,
     index = torch.arange(queries, device=device)
     kept: dict[str, list[Tensor]] = defaultdict(list)
     cells = sums = None
-    for block in blocks(queries, each):
+    for block in blocks(queries, each, device):
         of_rows, weights = rows_of(index[block])
         kept["lse"].append(of_rows)
         if asked.top:
@@ -60,8 +64,9 @@ def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked,
         if asked.entropy:
             kept["entropy"].append(torch.special.entr(weights).sum(-1))
         if asked.sums:
-            of_block = weights.sum(-2, dtype=torch.float64)
-            sums = of_block if sums is None else sums + of_block
+            wide = torch.float64 if device.type == "cpu" else None  # a device would make a copy of all in that type
+            of_block = weights.sum(-2, dtype=wide).to(torch.float64)
+            sums = of_block if sums is None else sums.add_(of_block)
         if asked.cells:
             kept["cells"].append(_pooled(weights, asked.cells[1], asked.by_largest))
     dtype = weights.dtype
@@ -82,16 +87,32 @@ def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked,
 
 def _largest(weights: Tensor, top: int) -> tuple[Tensor, Tensor]:
     """The largest weights of each row with their keys, the first of equal ones first."""
-    order = weights.argsort(dim=-1, descending=True, stable=True)[..., :top]
+    keys = weights.shape[-1]
+    if top * _GROUP * 2 < keys:  # they are in the groups that have the largest ones, of equal ones in the first
+        rest = -keys % _GROUP
+        groups = (torch.nn.functional.pad(weights, (0, rest)) if rest else weights).unflatten(-1, (-1, _GROUP))
+        chosen = _first(groups.amax(-1), top).sort(-1).values.unsqueeze(-1)
+        some = groups.gather(-2, chosen.expand(*chosen.shape[:-1], _GROUP)).flatten(-2)
+        place = _first(some, top)
+        order = chosen.squeeze(-1).gather(-1, place // _GROUP) * _GROUP + place % _GROUP
+    else:
+        order = _first(weights, top)
     largest = weights.gather(-1, order)
     missing = top - order.shape[-1]  # where there are no keys at all
-    order, largest = (torch.nn.functional.pad(t, (0, missing)) for t in (order, largest))
+    if missing:
+        order, largest = (torch.nn.functional.pad(t, (0, missing)) for t in (order, largest))
     return largest, order
+
+
+def _first(numbers: Tensor, count: int) -> Tensor:
+    """Where the largest are, the first of equal ones first."""
+    return numbers.argsort(dim=-1, descending=True, stable=True)[..., :count]
 
 
 def _pooled(weights: Tensor, cells: int, by_largest: bool) -> Tensor:
     """Pool the last dimension to so many cells, by sums in float64 or by the largest."""
-    sizes = torch.tensor(cell_edges(weights.shape[-1], cells), device="cpu").diff().tolist() if cells else []
+    edges = cell_edges(weights.shape[-1], cells) if cells else []
+    sizes = [past - first for first, past in pairwise(edges)]
     parts = weights.split(sizes, -1) if sizes else ()
     if not parts:
         return weights.new_zeros((*weights.shape[:-1], 0))

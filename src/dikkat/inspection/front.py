@@ -1,6 +1,8 @@
 """The front door: weights and summaries of one call, on request."""
 
+import math
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -8,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import call, observers, program
+from dikkat.addresses import on_cpu
 from dikkat.attention import weights_of
 from dikkat.backends import choose
+from dikkat.backends.reference import pair_scores
 from dikkat.cpu.attention import launch
 from dikkat.inspection.blocks import all_rows, in_blocks, numbers_of_a_row, of_rows, summarise
 from dikkat.inspection.request import Inspection, Request, Requesting
@@ -176,12 +180,17 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
     """The summaries, in compiled code where that runs and is worth it or was named; and the mean of the whole call."""
     name = choose(problem).name if impl == "auto" else impl
     restrictions, compiled = problem.restrictions, name == "numba" or (impl == "auto" and name != "reference")
-    some = restrictions.queries and restrictions.keys and problem.lead.numel()
-    if some and compiled and problem.sink is None and not launch.obstacles(problem):
+    any_pair = restrictions.queries and restrictions.keys and problem.lead.numel()
+    if any_pair and compiled and problem.sink is None and not launch.obstacles(problem):
         return launch.summarise(whole or problem, asked, pools=whole is not None)
     each, device = numbers_of_a_row(problem), problem.query.device
+    # On a device whole rows are there at once, and it is launches that take the time.
+    by_name = problem.sink is not None or on_cpu(problem.query) or not any_pair
+    some = restrictions.leaves_some() and (problem.pair != "distance" or problem.profile == "gaussian")
+    rows_of = partial(_lse_and_weights, impl=name) if by_name else partial(_at_once, some=some)
+    problem = problem if by_name else problem.wide()
     summary = summarise(
-        lambda rows: _lse_and_weights(of_rows(problem, rows), name),
+        lambda rows: rows_of(of_rows(problem, rows)),
         restrictions.queries,
         restrictions.keys,
         each,
@@ -195,6 +204,18 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
 
 def _mean(whole: Problem, name: str) -> Tensor:
     return program.dispatch(replace(whole, wants_weights=False), name).mean
+
+
+def _at_once(problem: Problem, some: bool) -> tuple[Tensor, Tensor]:
+    """`_lse_and_weights` in few operations that go over all; with `some`, every query sees a key."""
+    visible = problem.restrictions.visible()
+    scores = problem.restrictions.biased(pair_scores(problem, None)).expand(*problem.lead, -1, -1)
+    scores = scores if visible is None else scores.masked_fill(~visible, -math.inf)
+    peak, weights = scores.amax(-1), torch.softmax(scores, -1)
+    if some:
+        return peak - weights.amax(-1).log(), weights
+    weights = weights.masked_fill_(scores == -math.inf, 0.0)
+    return (peak - weights.amax(-1).log()).masked_fill(peak == -math.inf, -math.inf), weights
 
 
 def _lse_and_weights(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:

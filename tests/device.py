@@ -19,7 +19,7 @@ WITHOUT_KERNELS = {
 }  # fmt: skip
 # What waits for the device, to read numbers there.
 READING = {
-    "_local_scalar_dense", "aminmax_item", "equal", "is_nonzero", "item", "masked_select", "nonzero", "_to_cpu", "unique",
+    "_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "_to_cpu", "_unique2",
 }  # fmt: skip
 
 

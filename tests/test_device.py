@@ -1,7 +1,8 @@
 """Calls as they run on a GPU: held against the kit's twin, and their operations counted. No GPU is needed."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -51,18 +52,14 @@ def test_a_kept_call_is_right(case: str, restriction: str, dtype: torch.dtype, w
 @pytest.fixture
 def way(monkeypatch: pytest.MonkeyPatch) -> str:
     """A way of the kit whose calls are the second of their signature, on a device."""
-    monkeypatch.setattr(kit, "way", lambda _: _kept())
+
+    @contextmanager
+    def kept(_: str) -> Iterator[str]:
+        with device.kept():
+            yield "auto"
+
+    monkeypatch.setattr(kit, "way", kept)
     return "on a device"
-
-
-class _kept:
-    def __enter__(self) -> str:
-        self._within = device.kept()
-        self._within.__enter__()
-        return "auto"
-
-    def __exit__(self, *raised: Any) -> None:
-        self._within.__exit__(*raised)
 
 
 @pytest.mark.parametrize("case", kit.KINDS)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import dikkat
 from benchmarks.kit.cases import Case
-from benchmarks.kit.peers import EAGER, TorchPeer, running, torch_ways
+from benchmarks.kit.peers import EAGER, running, torch_ways
 from benchmarks.kit.report import RESULTS, spread, write
 from benchmarks.kit.truth import truth
 from benchmarks.kit.turns import TooLongError, at_most

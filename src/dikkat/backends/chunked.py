@@ -18,8 +18,8 @@ from dikkat.problem.sequences import backward_by_sequence, forward_by_sequence
 from dikkat.state import Pooled, join
 
 _INF = float("inf")
-# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of such tensors stays in a CPU's caches; on a
-# device so many that it is busy while the host launches the next.
+# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of such tensors stays in a CPU's caches; on
+# a device so many that it is busy while the host launches the next.
 _TILE, _DEVICE_TILE = 2**20, 2**25
 # The least number of pairs of a tile, where there are as many: 64 × 64.
 _SQUARE = 2**12

@@ -15,8 +15,8 @@ from dikkat.problem.summary import Asked, Summary, cell_edges, cell_sizes
 # The log-sum-exp (..., r) and the weights (..., r, m) of some rows, in the dtype that is computed in.
 RowsOf = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-# Numbers of a block, of the weights, or of a feature of each pair where scores are made of such; more on a device, which
-# would wait for the host to launch what goes over small ones.
+# Numbers of a block, of the weights, or of a feature of each pair where scores are made of such; more on a device,
+# which would wait for the host between small ones.
 _BLOCK, _DEVICE_BLOCK = 2**22, 2**26
 # Keys of a group, of which the largest weight is known before one looks for the largest of all.
 _GROUP = 64

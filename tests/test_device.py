@@ -106,6 +106,57 @@ def test_second_derivatives(case: str, restriction: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("case", kit.KINDS)
+@pytest.mark.parametrize("restriction", ["none", "lengths", "mask", "causal"])
+def test_a_memory_is_attended_to_as_its_keys_are(case: str, restriction: str) -> None:
+    made = kit.call(case, restriction)
+    further = {name: each for name, each in made.restricted.items() if name != "valid_lens"}
+    with device.kept():
+        memory = dikkat.prepare(made.key, made.value, score=made.score, valid_lens=made.restricted.get("valid_lens"))
+        out = dikkat.attend_memory(made.query, memory, **further)
+    budget = kit.expected(case, restriction, torch.float64)
+    for name, came in ({"output": out} | kit.gradients(made, out, kit.upstream_of(out))).items():
+        kit.assert_within_budget(name, came.detach(), budget)
+
+
+@pytest.mark.parametrize("restriction", ["none", "lengths", "lengths a query", "mask", "causal"])
+def test_a_layer_is_what_its_projections_say(restriction: str) -> None:
+    torch.manual_seed(0)
+    layer = dikkat.MultiHeadAttention(6, 3, key_size=5, value_size=7).double()
+    query, key, value = (torch.randn(2, *size, dtype=torch.float64) for size in ((4, 6), (11, 5), (11, 7)))
+    given: dict[str, dict[str, Any]] = {
+        "none": {},
+        "lengths": {"valid_lens": torch.tensor([3, 0])},
+        "lengths a query": {"valid_lens": torch.tensor([[3, 0, 11, 7], [1, 1, 2, 0]])},
+        "mask": {"mask": torch.rand(2, 4, 11) < 0.4},
+        "causal": {"causal": True},
+    }
+    lens = given[restriction].get("valid_lens", torch.tensor([11, 11]))
+    seen = torch.arange(11) < lens.view(2, -1, 1)
+    seen = seen & given[restriction].get("mask", torch.tensor(True))
+    seen = seen & (torch.ones(4, 11).tril(7).bool() if restriction == "causal" else True)
+    key[~seen.expand(2, 4, 11).any(-2)] = value[~seen.expand(2, 4, 11).any(-2)] = math.nan
+    by_side = zip(
+        (query, key.nan_to_num(), value.nan_to_num()),
+        (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight),
+        layer.in_proj_bias.chunk(3),
+        strict=True,
+    )
+    sides = (nn.functional.linear(*each).unflatten(-1, (3, -1)).transpose(1, 2) for each in by_side)
+    q, k, v = sides
+    scored = (q @ k.mT / math.sqrt(2)).masked_fill(~seen[:, None], -math.inf).softmax(-1).nan_to_num()
+    expected = layer.out_proj((scored @ v).transpose(1, 2).flatten(-2))
+    with device.kept():
+        came, weights = layer(query, key, value, return_weights=True, **given[restriction])
+        alone = layer(query, key, value, **given[restriction])
+    torch.testing.assert_close(weights, scored)
+    for out in (came, alone):
+        torch.testing.assert_close(out, expected)
+    by_plain = torch.autograd.grad(expected.square().sum(), list(layer.parameters()))
+    for one, other in zip(torch.autograd.grad(alone.square().sum(), list(layer.parameters())), by_plain, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 # --- how many kernels a call launches: on tensors without numbers, so that sizes are free and none can be read
 
 B, N, M, FEATURES, VALUES, HEADS = 8, 256, 256, 128, 64, 4

@@ -135,7 +135,8 @@ def calls(cases: list[Case], rounds: int, deadline: float) -> Iterator[Record]:
             beside = "" if peer is None else f"{made['ms']['median'] / peer['ms']['median']:6.2f} × eager"
             print(
                 f"{case.shape} {case.dtype:8} {made['pass']:21} {who:14} {made['ms']['median']:8.3f} ms, events "
-                f"{made['events_ms']['median']:8.3f}, kernels {made['kernels_ms']:7.3f} in {made['launches']:3} {beside}",
+                f"{made['events_ms']['median']:8.3f}, kernels {made['kernels_ms']:7.3f} "
+                f"in {made['launches']:3} {beside}",
                 flush=True,
             )
             yield made

@@ -337,20 +337,21 @@ def _signature(
         return None
     place: Hashable = None
     if not (on_cpu(query) and on_cpu(key) and on_cpu(value)):
-        place = device = query.device
-        if any(t is not None and (not isinstance(t, Tensor) or t.device != device) for t in (key, value, lens, mask)):
+        device, by_mask = query.device, None
+        if key.device != device or value.device != device or (isinstance(lens, Tensor) and lens.device != device):
             return None
-        restricting = None if mask is None else mask.shape if _is_plain(mask) and mask.dtype is torch.bool else False
-        if restricting is False:
-            return None
-        place = (device, autocasts(device.type), restricting, heads and heads.number, prepared is not None)
+        if mask is not None:
+            if not isinstance(mask, Tensor) or not _is_plain(mask) or mask.dtype != torch.bool or mask.device != device:
+                return None
+            by_mask = mask.shape
+        place = (device, autocasts(device.type), by_mask, heads and heads.number, prepared is not None)
     elif type(score) not in _SCORES or not (mask is heads is prepared is None):
         return None
     by_lens = None
     if lens is not None:
         if not isinstance(lens, Tensor) or not _is_plain(lens):
             return None
-        if lens.dtype not in _INTEGERS or not lens.is_contiguous() or on_cpu(lens) is not (place is None):
+        if lens.dtype not in _INTEGERS or not lens.is_contiguous() or on_cpu(lens) is not on_cpu(query):
             return None
         by_lens = lens.shape
     return (

@@ -180,7 +180,8 @@ class Program(NamedTuple):
         device = template.restrictions.device.type
         with torch.autocast(device, enabled=False) if autocasts(device) else nullcontext():
             if self.ready is not None:
-                mean, *weights = self.ready(query, key, weight, value, hidden)
+                outputs: Any = self.ready(query, key, weight, value, hidden)
+                mean, *weights = outputs
                 return Result(mean.to(value.dtype), None, weights[0] if template.wants_weights else None)
             if hidden is not None and hidden.keys is not None:
                 value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
@@ -271,7 +272,7 @@ def _on_device(
 
     What is hidden is set to 0 before it is projected, as in a first call: to look at it would wait for the device.
     """
-    hidden, lead = None, query.shape[:-2] if heads is None else (*query.shape[:-2], heads.number)
+    hidden, lead = None, query.shape[:-2] if heads is None else torch.Size((*query.shape[:-2], heads.number))
     if lens is not None:
         check_room("valid_lens", lens)
         lens = align(lens.to(torch.int64), lead)
@@ -345,7 +346,7 @@ def _signature(
                 return None
             by_mask = mask.shape
         place = (device, autocasts(device.type), by_mask, heads and heads.number, prepared is not None)
-    elif type(score) not in _SCORES or not (mask is heads is prepared is None):
+    elif type(score) not in _SCORES or not (mask is None and heads is None and prepared is None):
         return None
     by_lens = None
     if lens is not None:

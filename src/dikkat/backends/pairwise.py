@@ -135,7 +135,8 @@ def _recorded(template: Problem, hidden: Hidden | None, operands: Any, grads: An
         restrictions=restrictions, wants_weights=True,
     )  # fmt: skip
     result = reference.run(problem)
-    outputs = [(each, grad) for each, grad in ((result.mean, grads[0]), (result.weights, grads[1])) if grad is not None]
+    made: Any = ((result.mean, grads[0]), (result.weights, grads[1]))
+    outputs = [(each, grad) for each, grad in made if grad is not None]
     learning = [each for each in operands if each is not None and each.requires_grad]
     found = iter(
         torch.autograd.grad(

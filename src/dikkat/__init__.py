@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dikkat._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from dikkat import distributed, scores, show
     from dikkat.adapters import as_torch_attention
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from dikkat.masking import Restricting, masked_softmax
     from dikkat.ragged import attend_ragged, ragged_state
     from dikkat.state import State, merge
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, get_args, get_type_hints
 
-from dikkat import __version__
+from dikkat._version import __version__
 from dikkat.translation.errors import ModelFolderError
 
 

@@ -26,7 +26,9 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
     others = (restrictions.starts, restrictions.bias, restrictions.key_bias, restrictions.exclude)
     if template.wants_state or template.softcap or not plain or any(each is not None for each in others):
         return None
-    records, dtype, template = template.records, template.dtype, template.without_tensors()
+    # What is built for each pair is as wide as the operands, as in plain PyTorch: to move it takes the time.
+    dtype = template.narrow_dtype if template.pair == "additive" else template.dtype
+    records, template = template.records, template.without_tensors()
 
     def run(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, hidden: Hidden | None) -> list[Tensor]:
         if records:

@@ -61,8 +61,8 @@ def _forward(
     pairs = hidden.pairs()
     # In a row that sees nothing, or a NaN, all are NaN for now; what is hidden weighs nothing.
     weights = torch.softmax(scores.masked_fill_(pairs, -math.inf), -1).masked_fill_(pairs, 0.0)
+    value = value if hidden.keys is None else value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
     if not hidden.by_row:
-        value = value if hidden.keys is None else value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
         return [product(weights, value), weights, made, value]
     # 0 · NaN is NaN: what is not finite is left out of the sums, and makes the features of those that see it NaN.
     size = value.shape[-1]

@@ -3,7 +3,6 @@ import math
 import dense
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
@@ -15,7 +14,6 @@ from dikkat.regression.criterion import Criterion
 from dikkat.regression.diagnostics import leave_out
 from dikkat.regression.joined import join
 
-CPU = torch.device("cpu")
 RULES = {"silverman": lambda d: (4 / (d + 2)) ** (1 / (d + 4)), "scott": lambda d: 1.0}
 
 
@@ -108,7 +106,7 @@ def _with_repeats(size, outputs=1):
 @pytest.mark.parametrize("kernel", dense.COMPACT)
 def test_whom_nobody_reaches_the_mean_of_the_others_answers(kernel):
     x, y, weight = _with_repeats(2)
-    criterion = Criterion(join(x, y, weight), kernel, 0, CPU)
+    criterion = Criterion(join(x, y, weight), kernel, 0)
     expected = dense.leave_one_out_error(kernel, "constant", x, y, np.array([1e-3, 1e-3]), weight)
     assert criterion(np.log([1e-3, 1e-3])).error == pytest.approx(expected, rel=1e-9)
 
@@ -117,7 +115,7 @@ def test_whom_nobody_reaches_the_mean_of_the_others_answers(kernel):
 def test_the_gradient_where_a_row_is_far_from_all_others(ridge):
     x, y = _waves(23, 3)
     x[5] += 25  # log S_0 is about −300
-    criterion = Criterion(_joined(x, y), "gaussian", 1, CPU, ridge)
+    criterion = Criterion(_joined(x, y), "gaussian", 1, ridge)
     t = np.append(np.log([1.1, 2.3, 3.1]), [math.log(0.9)] * (ridge is None))
     slope, _ = criterion.gradient(criterion(t))
     for c, step in enumerate(1e-5 * np.eye(len(t))):
@@ -130,7 +128,7 @@ def test_the_penalty_and_its_gradient(ridge):
     """Over the degrees of freedom of a smoother matrix, of rows of which some are the same."""
     x, y = _waves(23, 3)
     x[5], x[7] = x[6], x[8]
-    criterion = Criterion(_joined(x, y), "gaussian", int(ridge != 0.0), CPU, ridge, "auto", most=0.8)
+    criterion = Criterion(_joined(x, y), "gaussian", int(ridge != 0.0), ridge, "auto", most=0.8)
     t = np.append(np.log([1.1, 2.3, 1.9]), [math.log(0.9)] * (ridge is None))
     slope, _ = criterion.gradient(criterion(t))
     for c, step in enumerate(1e-5 * np.eye(len(t))):
@@ -145,7 +143,7 @@ def test_the_penalty_and_its_gradient(ridge):
 
 def test_a_criterion_without_end_ends_no_search():
     x, y = _waves(23, 3)
-    criterion = Criterion(_joined(x, y), "gaussian", 0, CPU, kind="aic")
+    criterion = Criterion(_joined(x, y), "gaussian", 0, kind="aic")
     low, high = -9.0, 0.0
     for _ in range(60):  # to where it becomes infinite, as nearly every row has a place of its own
         middle = (low + high) / 2
@@ -158,7 +156,7 @@ def test_a_criterion_without_end_ends_no_search():
 
 def test_in_parts_it_is_the_same(monkeypatch):
     x, y, weight = _with_repeats(2, 3)
-    criterion, t = Criterion(join(x, y, weight), "gaussian", 1, CPU), np.log([1.1, 2.3])
+    criterion, t = Criterion(join(x, y, weight), "gaussian", 1), np.log([1.1, 2.3])
     expected, gradient = criterion(t), criterion.gradient(criterion(t))
     monkeypatch.setattr(local, "_ELEMENTS", 100)
     assert 1 < len(local.parts(len(criterion.points.key), criterion.points.columns(1))) < len(criterion.points.key)
@@ -172,7 +170,7 @@ def test_a_row_far_from_dense_ones_is_answered_by_their_mean():
     random = np.random.default_rng(0)
     x = np.append(random.uniform(-0.01, 0, 30), 100.0)[:, None]
     y = np.append(random.normal(size=30), 0.0)
-    criterion = Criterion(_joined(x, y), "gaussian", 1, CPU)
+    criterion = Criterion(_joined(x, y), "gaussian", 1)
     left = criterion(np.zeros(1)).left[criterion.joined.x.argmax()]
     share = np.exp(100 * x[:30, 0] - x[:30, 0] ** 2 / 2)
     assert left.item() == pytest.approx(np.average(y[:30], weights=share), rel=1e-7)
@@ -358,7 +356,7 @@ def test_aic_by_its_formula(order):
     x, y = _waves(43, 2)
     weight = np.random.default_rng(3).integers(1, 4, 43).astype(float)
     sigma = np.array([0.9, 1.3])
-    found = Criterion(join(x, y[:, None], weight), "gaussian", int(order == "linear"), CPU, 0.0, "aic")(np.log(sigma))
+    found = Criterion(join(x, y[:, None], weight), "gaussian", int(order == "linear"), 0.0, "aic")(np.log(sigma))
     rows, values = np.repeat(x, weight.astype(int), 0), np.repeat(y, weight.astype(int))
     ones = np.ones(len(rows))
     hat = np.array([dense.smoother_row("gaussian", order, row, rows, sigma, ones) for row in rows])
@@ -370,7 +368,7 @@ def test_aic_by_its_formula(order):
 def test_no_bandwidth_of_a_grid_has_a_lower_criterion():
     x, y = _waves(61, 1)
     model = NadarayaWatson(bandwidth="aic").fit(x, y)
-    criterion = Criterion(_joined(x, y), "gaussian", 0, CPU, kind="aic")
+    criterion = Criterion(_joined(x, y), "gaussian", 0, kind="aic")
     least = min(criterion(np.log([sigma])).error for sigma in np.geomspace(0.03, 9, 80))
     assert model.history_[-1]["error"] == pytest.approx(criterion(np.log(model.bandwidth_)).error, rel=1e-9)
     assert model.history_[-1]["error"] <= least * (1 + 1e-9)

@@ -70,7 +70,7 @@ def test_the_error_and_its_gradient(order):
     x = _places(frame)
     expected = leave_one_out(x, y, KINDS, LEVELS, BANDWIDTH, order)
     np.testing.assert_allclose(leave_out(model).error, expected, rtol=1e-7)
-    criterion = Criterion(model._rows.joined(), "gaussian", int(order == "linear"), "cpu")
+    criterion = Criterion(model._rows.joined(), "gaussian", int(order == "linear"))
     coding = model._rows.coding
     t = np.log(coding.widths(BANDWIDTH))
     slope, _ = criterion.gradient(criterion(t))

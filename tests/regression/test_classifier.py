@@ -4,7 +4,6 @@ import dense
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -15,7 +14,6 @@ from dikkat.regression.logistic import plane
 
 ROWS, QUERIES, SIZE, CLASSES = 37, 11, 3, 5
 SIGMA = np.array([1.7, 0.9, 1.3])
-CPU = torch.device("cpu")
 
 
 def _data(seed=0):
@@ -103,7 +101,7 @@ def test_the_criterion_is_the_log_loss_without_each_row():
     x, y, _, _ = _data()
     x[4], y[4], x[7], y[7] = x[3], y[3], x[6], (y[6] + 1) % CLASSES
     joined = join(x, np.eye(CLASSES)[y], np.ones(ROWS))
-    trial = LogLoss(joined, CPU, 0.7)(np.log(SIGMA))
+    trial = LogLoss(joined, 0.7)(np.log(SIGMA))
     expected = _log_loss(x, y, SIGMA, 0.7, CLASSES, "copies")
     own = np.exp(-(((x[:, None] - x) / SIGMA) ** 2).sum(-1) / 2)
     shares = [1 / (own[i].sum() + 0.7) for i in range(ROWS)]
@@ -114,7 +112,7 @@ def test_the_criterion_is_the_log_loss_without_each_row():
 def test_the_gradient_by_differences(prior):
     x, y, _, weight = _data(1)
     x = x.round()
-    criterion = LogLoss(join(x, np.eye(CLASSES)[y], weight), CPU, prior)
+    criterion = LogLoss(join(x, np.eye(CLASSES)[y], weight), prior)
     t = np.log([*SIGMA, 0.3][: SIZE + (prior is None)])
     slope, _ = criterion.gradient(criterion(t))
     for c, step in enumerate(1e-5 * np.eye(len(t))):
@@ -168,7 +166,6 @@ def test_categories_alone_are_told_by_single_rows():
         ([0, 1, 1], {"prior": 0}, "prior: got 0; expected a positive number of rows"),
         ([0, 1, 1], {"prior": "much"}, "prior: got 'much'"),
         ([0, 1, 1], {"kernel": "box"}, "kernel: got 'box'"),
-        ([0, 1, 1], {"device": "tpu"}, "device: got 'tpu'"),
     ],
 )
 def test_bad_input(y, settings, expected):

@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy.integrate import quad
 from sklearn.neighbors import KernelDensity as Plain
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -9,8 +8,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dikkat.regression import KernelDensity
 from dikkat.regression.joined import join
 from dikkat.regression.likelihood import Density
-
-CPU = torch.device("cpu")
 
 
 @parametrize_with_checks([KernelDensity(), KernelDensity("epanechnikov", bandwidth="silverman")])
@@ -38,7 +35,7 @@ def _likelihood(x, sigma):
 def test_the_criterion_is_the_likelihood_without_each_place():
     x, sigma = np.random.default_rng(1).normal(size=(31, 3)) * [1, 3, 7], np.array([0.9, 2.3, 5.1])
     x[4] = x[3]
-    criterion = Density(join(x, np.zeros((31, 1)), np.ones(31)), CPU)
+    criterion = Density(join(x, np.zeros((31, 1)), np.ones(31)))
     error = criterion(np.log(sigma)).error
     scale = np.log(x.std(0)).sum() + 1.5 * np.log(2 * np.pi)
     assert error == pytest.approx(np.exp(-(_likelihood(x, sigma) + scale) / 3), rel=1e-12)
@@ -53,7 +50,7 @@ def test_the_gradient_by_differences(categories):
         corners = np.vstack([np.zeros(3), np.linalg.cholesky((np.eye(3) + 1) / 2)])
         x = np.hstack([x[:, :1], corners[random.integers(0, 4, 29)], random.integers(0, 2, (29, 1))])
         joined = join(x, np.zeros((29, 1)), np.ones(29), np.array([0, 1, 1, 1, 2]), 1)
-    criterion, t = Density(joined, CPU), np.log([0.7, 0.9, 1.1])
+    criterion, t = Density(joined), np.log([0.7, 0.9, 1.1])
     slope, _ = criterion.gradient(criterion(t))
     for c, step in enumerate(1e-5 * np.eye(3)):
         expected = (criterion(t + step).error - criterion(t - step).error) / 2e-5

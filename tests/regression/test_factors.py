@@ -6,7 +6,6 @@ import dense
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from dikkat.regression import NadarayaWatson, bandwidth
 from dikkat.regression.criterion import Criterion
@@ -15,7 +14,6 @@ from dikkat.regression.factors import Factors
 from dikkat.regression.joined import join
 from dikkat.regression.smoother import Smoother
 
-CPU = torch.device("cpu")
 KERNELS = list(dense.KERNELS)
 SIGMA = np.array([0.9, 1.3])
 
@@ -90,7 +88,7 @@ def test_the_left_out_error(order):
     x, y, _, weight = _data()
     degree, ridge = int(order == "linear"), 0.3 if order == "linear" else 0.0
     joined = join(x, y[:, None], weight)
-    criterion = Criterion(joined, "gaussian", degree, CPU, ridge, factors=Factors(joined, 5))
+    criterion = Criterion(joined, "gaussian", degree, ridge, factors=Factors(joined, 5))
     t = np.log(SIGMA)
     trial = criterion(t)
     sigma = SIGMA * _left_out(x, weight, 5)[:, None]
@@ -257,7 +255,7 @@ def test_a_query_at_the_only_place():
     model = NadarayaWatson(bandwidth=1.0, neighbors=2).fit([[1.0], [1.0], [3.0], [4.0]], [1.0, 3.0, 5.0, 7.0])
     assert np.isfinite(model.predict([[1.0], [1e200], [-1e200]])).all()
     one = join(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.ones(2))
-    smoother = Smoother(one, "gaussian", 0, np.ones(1), 0.0, CPU)
+    smoother = Smoother(one, "gaussian", 0, np.ones(1), 0.0)
     wider = replace(smoother, factors=Factors(one, 2))
     assert wider.estimate(np.array([[7.0]]))[0] == smoother.estimate(np.array([[7.0]]))[0] == 2
 
@@ -302,5 +300,5 @@ def test_rows_with_the_same_numbers_are_one_neighbour():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bandwidth, "Factors", counted)
-        bandwidth.search(joined, "gaussian", 0, CPU, neighbors="auto")
+        bandwidth.search(joined, "gaussian", 0, neighbors="auto")
     assert tried == [2]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
 
@@ -73,7 +72,7 @@ def test_the_gradient_is_the_slope_of_the_criterion(degree: int, ridge: float | 
     rows = Rows(fitted.X_train_, y, weight, fitted.columns_)
     joined = rows.joined()
     folds = folds_of(rows, joined, membership(KFold(5).split(x), len(x)))
-    held = Held(joined, folds, "gaussian", degree, torch.device("cpu"), ridge, neighbors)
+    held = Held(joined, folds, "gaussian", degree, ridge, neighbors)
     t = np.log(np.array([0.3, 0.5, 0.8] + [0.2] * (ridge is None)))
     slope, _ = held.gradient(held(t))
     steps = 1e-5 * np.eye(len(t))
@@ -106,7 +105,7 @@ def test_errors_are_those_of_tested_rows_alone(splitter: Any) -> None:
     model = NadarayaWatson(bandwidth=1e6, cv=splitter).fit(x, y)
     middle = [[0.5]]  # where the rows' mean is, from which nothing is extrapolated
     drawn = model.sample(middle, 1000, random_state=0) - model.predict(middle)
-    errors = model._current().tested
+    errors = model._smoother.tested
     assert errors is not None
     assert np.isclose(errors.weight.sum(), (tested > 0).sum())
     assert set(np.round(drawn.ravel(), 6)) <= set(np.round(errors.errors[:, 0], 6))

@@ -67,13 +67,6 @@ def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_the_device_is_the_machines_and_not_the_files(tmp_path):
-    model = NadarayaWatson(bandwidth=1.0).fit(*data())
-    model.device = "cuda"  # as fitted elsewhere
-    model.save(tmp_path / "model")
-    assert NadarayaWatson.load(tmp_path / "model").device == "cpu"
-
-
 def put(**values):
     return lambda content: content.update(values)
 
@@ -172,8 +165,8 @@ def test_damaged_and_missing_files(tmp_path):
 class Smooth(NadarayaWatson):
     """With a setting of its own."""
 
-    def __init__(self, kernel="gaussian", *, bandwidth=0.5, unit="m", order="constant", device="cpu"):
-        super().__init__(kernel, bandwidth=bandwidth, order=order, device=device)
+    def __init__(self, kernel="gaussian", *, bandwidth=0.5, unit="m", order="constant"):
+        super().__init__(kernel, bandwidth=bandwidth, order=order)
         self.unit = unit
 
 

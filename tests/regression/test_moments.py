@@ -86,7 +86,7 @@ def check(found: Moments, right: dict[str, np.ndarray], within: float) -> None:
 
 @pytest.fixture(params=["compiled", "plain"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """On a CPU the compiled kernels run; the plain ways are those of other devices."""
+    """The compiled kernels run; the plain ways are those without Numba."""
     if request.param == "plain":
         monkeypatch.setattr(moments_launch, "runs", lambda tensor: False)
         monkeypatch.setattr(local, "_ELEMENTS", 2**10)  # several parts

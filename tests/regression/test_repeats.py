@@ -5,14 +5,12 @@ import math
 import dense
 import numpy as np
 import pytest
-import torch
 
 from dikkat.regression import NadarayaWatson
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.diagnostics import hold_out, leave_out
 from dikkat.regression.joined import join
 
-CPU = torch.device("cpu")
 SIGMA = np.array([0.9, 1.7])
 
 
@@ -53,7 +51,7 @@ def test_each_row_is_predicted_from_all_others(kernel, order, ridge, outputs):
     out = copies @ weight
     expected = _predicted(kernel, order, x[there], y[there], SIGMA, weight[there], ridge, out[there])
     errors = (y[there] - expected) ** 2
-    criterion = Criterion(join(x, y, weight), kernel, int(order == "linear"), CPU, ridge)
+    criterion = Criterion(join(x, y, weight), kernel, int(order == "linear"), ridge)
     trial = criterion(np.log(SIGMA))
     assert trial.error == pytest.approx(np.average(errors.mean(1), weights=weight[there]), rel=1e-6)
     model = NadarayaWatson(kernel, bandwidth=SIGMA, order=order, ridge=ridge).fit(x, y, weight)
@@ -76,7 +74,7 @@ def test_equal_rows_of_a_discrete_y_are_no_copies():
     pure = ~(same & (values != values.T)).any(1)
     assert 0 < pure.sum() < len(rows)
     expected = _predicted("gaussian", "constant", rows, values, SIGMA, ones, 0.0, np.where(pure, same.sum(1), 1))
-    trial = Criterion(join(x, y, weight), "gaussian", 0, CPU)(np.log(SIGMA))
+    trial = Criterion(join(x, y, weight), "gaussian", 0)(np.log(SIGMA))
     assert trial.error == pytest.approx(np.mean((values - expected) ** 2), rel=1e-9)
 
 
@@ -96,7 +94,7 @@ def test_copies_tell_nothing_new():
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_the_gradient_is_that_of_differences(degree, ridge, outputs):
     x, y, random = _cells(outputs=outputs)
-    criterion = Criterion(join(x, y, random.uniform(0.5, 2, 41)), "gaussian", degree, CPU, ridge)
+    criterion = Criterion(join(x, y, random.uniform(0.5, 2, 41)), "gaussian", degree, ridge)
     t = np.append(np.log(SIGMA), [math.log(0.9)] * (ridge is None))
     slope, _ = criterion.gradient(criterion(t))
     for c, step in enumerate(1e-5 * np.eye(len(t))):

@@ -35,7 +35,7 @@ _CHOSEN = ", by which the bandwidth was chosen"
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_SET = ("kernel", "bandwidth", "ridge", "neighbors", "cv", "device")  # the estimator's settings for --set
+_SET = ("kernel", "bandwidth", "ridge", "neighbors", "cv")  # the estimator's settings for --set
 _TEXT = ("delimiter", "decimal", "thousands", "encoding", "na")  # the names for --text
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
@@ -135,9 +135,8 @@ SetOption = Annotated[
     option(
         "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, or "
         "how it is found, auto, loo, aic, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-        "neighbors=N, auto or none; cv=N, for a series in its order: N blocks of rows, each predicted from the others; "
-        "device=NAME. May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto, "
-        "neighbors=none]",
+        "neighbors=N, auto or none; cv=N, for a series in its order: N blocks of rows, each predicted from the others. "
+        "May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto, neighbors=none]",
         "NAME=VALUE",
         "--set",
         panel=_MODEL,

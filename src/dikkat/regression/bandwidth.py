@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from dikkat.cpu.moments.launch import Profile
@@ -67,7 +66,6 @@ def choose(
     ridge: str | float,
     profile: Profile,
     degree: int,
-    device: torch.device,
     neighbors: int | str | None = None,
     folds: list[Fold] | None = None,
 ) -> Chosen:
@@ -80,7 +78,7 @@ def choose(
     if isinstance(bandwidth, str) and bandwidth in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
         known = None if free else amount
-        return search(joined, profile, degree, device, known, cast(Searched, bandwidth), neighbors, folds)
+        return search(joined, profile, degree, known, cast(Searched, bandwidth), neighbors, folds)
     count = cast(int | None, neighbors)  # "auto" is for searches
     return Chosen(settled(joined, bandwidth, profile), amount, [], count)
 
@@ -109,7 +107,6 @@ def search(
     joined: Joined,
     profile: Profile,
     degree: int,
-    device: torch.device,
     ridge: float | None = 0.0,
     by: Searched = "auto",
     neighbors: int | str | None = None,
@@ -143,7 +140,7 @@ def search(
         different = joined.different
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
         counts += sorted(count for count in powers if count < different)
-    tried = [_searched(joined, degree, device, ridge, by, count, folds) for count in counts]
+    tried = [_searched(joined, degree, ridge, by, count, folds) for count in counts]
     best = min(tried, key=attrgetter("last.error"))
     if not math.isfinite(best.last.error):  # all have too many degrees of freedom for so few rows
         amount = RIDGE if ridge is None else ridge
@@ -161,7 +158,6 @@ def search(
 def _searched(
     joined: Joined,
     degree: int,
-    device: torch.device,
     ridge: float | None,
     by: Searched,
     neighbors: int | None,
@@ -169,12 +165,10 @@ def _searched(
 ) -> _Candidate:
     """The best bandwidths of the Gaussian kernel with one number of neighbours."""
     if folds is not None:
-        levels: list[Criterion] = [Held(joined, folds, "gaussian", degree, device, ridge, neighbors)]
+        levels: list[Criterion] = [Held(joined, folds, "gaussian", degree, ridge, neighbors)]
     else:
         factors = None if neighbors is None else Factors(joined, neighbors)
-        levels = [
-            Criterion(each, "gaussian", degree, device, ridge, by, factors, MOST) for each in samples(joined, degree)
-        ]
+        levels = [Criterion(each, "gaussian", degree, ridge, by, factors, MOST) for each in samples(joined, degree)]
     steps, last, _ = least(levels)
     return _Candidate(levels[-1], steps, last, neighbors)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
@@ -24,7 +22,7 @@ from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import found
 from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.smoother import Smoother
-from dikkat.regression.validation import DTYPES, check_count, check_device, check_size, checked_bandwidth, checked_rows
+from dikkat.regression.validation import DTYPES, check_count, check_size, checked_bandwidth, checked_rows
 
 
 class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -36,7 +34,6 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     kernel: Profile
     bandwidth: Any
     order: str = "constant"
-    device: str
     metric: Metric = "diagonal"
     n_components: int | None = None
     periodic_features: Mapping[Any, float] | None = None
@@ -119,7 +116,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """
         check_count("top_k", top_k)
         query = self._query(X)
-        return self._current().attention(query, self.sample_weight_, top_k)
+        return self._smoother.attention(query, self.sample_weight_, top_k)
 
     def effective_neighbors(self, X: ArrayLike) -> Array:
         r"""The number of training rows that have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
@@ -141,7 +138,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             >>> model.effective_neighbors([[0.5]])
             array([2.])
         """
-        query, smoother = self._query(X), self._current()
+        query, smoother = self._query(X), self._smoother
         count = smoother.neighbors(query)
         lost = count == 0
         if lost.any():
@@ -174,7 +171,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             >>> NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
             array([-1.04536777])
         """
-        query, smoother = self._query(X), self._current()
+        query, smoother = self._query(X), self._smoother
         if any(column.kind in ("ordered", "periodic") for column in self.columns_):
             raise ValueError("X: got ordered or periodic features, whose kernels do not sum to 1; expected none")
         own = [-np.log1p(-self.bandwidth_[j]) for j, column in enumerate(self.columns_) if column.coded]
@@ -205,16 +202,9 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """The object that answers, and is kept in no file."""
         factors = None if self.neighbors_ is None else Factors(joined, self.neighbors_)
         sigma = self._rows.coding.widths(self.bandwidth_)[joined.feature]
-        degree, device = int(self.order_ == "linear"), torch.device(self.device)
+        degree = int(self.order_ == "linear")
         folds = None if self.folds_ is None else folds_of(self._rows, joined, self.folds_)
-        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, device, factors, folds)
-
-    def _current(self) -> Smoother:
-        """The smoother, on the device of now, which may change after `fit`."""
-        if str(self.device) != str(self._smoother.device):
-            check_device(self.device)
-            self._smoother = replace(self._smoother, device=torch.device(self.device))
-        return self._smoother
+        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, factors, folds)
 
     def _query(self, X: ArrayLike) -> Array:
         """Queries in coordinates, checked, in the dtype of the training rows."""

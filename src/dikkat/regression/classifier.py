@@ -7,7 +7,6 @@ from numbers import Real
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
@@ -19,7 +18,7 @@ from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
 from dikkat.regression.metric import Metric
-from dikkat.regression.validation import LIKELIHOOD, Order, check_device, check_kernel, check_metric, check_name
+from dikkat.regression.validation import LIKELIHOOD, Order, check_kernel, check_metric, check_name
 
 
 class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
@@ -42,7 +41,6 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
             bandwidth that is searched for the one that the search finds, and 1 otherwise.
         metric: "diagonal" or "linear", as of `KernelRegressor`.
         n_components: How many directions of a linear metric there are; None for as many as columns of numbers.
-        device: Where to compute: "cpu", "cuda" or "cuda:1".
         categorical_features: Columns of categories, as of `KernelRegressor`.
         ordered_features: Columns of ordered categories, as of `KernelRegressor`.
         periodic_features: Columns of numbers that come round, as of `KernelRegressor`.
@@ -79,7 +77,6 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         prior: float | Literal["auto"] = "auto",
         metric: Metric = "diagonal",
         n_components: int | None = None,
-        device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None,
@@ -90,7 +87,6 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         self.prior = prior
         self.metric = metric
         self.n_components = n_components
-        self.device = device
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
         self.periodic_features = periodic_features
@@ -117,7 +113,6 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         number = isinstance(self.prior, Real) and not isinstance(self.prior, bool) and 0 < float(self.prior) < np.inf
         if not (number or (isinstance(self.prior, str) and self.prior == "auto")):
             raise ValueError(f"prior: got {self.prior!r}; expected a positive number of rows, or 'auto'")
-        check_device(self.device)
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
         if y is None:
             return self._exchanged(X, None, sample_weight)
@@ -129,12 +124,12 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
 
     def _fitted(self, rows: Rows) -> Self:
         rows = self._by_metric(rows, self._fitted)
-        given, joined, device = None if self.prior == "auto" else float(self.prior), rows.joined(), self.device
+        given, joined = None if self.prior == "auto" else float(self.prior), rows.joined()
         several, own = len(self.classes_) > 1, None
 
         def make(part: Joined) -> LogLoss:
             known = None if own is None else own[1] if part is joined else _plane(part)[1]
-            return LogLoss(part, torch.device(device), given, known)
+            return LogLoss(part, given, known)
 
         if self.order == "linear" and several:
             own = _plane(joined)
@@ -164,7 +159,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         """
         query = self._query(X)
         prior = self.class_prior_[None] if self._plane is None else self._plane.shares(query)
-        shares = self._current().shares(query, self.prior_, prior).clip(0)
+        shares = self._smoother.shares(query, self.prior_, prior).clip(0)
         result: Array = (shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype)
         return result
 

@@ -117,29 +117,28 @@ class Criterion:
         joined: Joined,
         profile: Profile,
         degree: int,
-        device: torch.device,
         ridge: float | None = 0.0,
         kind: Kind = "loo",
         factors: Factors | None = None,
         most: float = math.inf,
     ) -> None:
-        self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
+        self.joined, self.profile, self.degree = joined, profile, degree
         self.ridge, self.kind, self.factors = ridge, kind, factors
         self.variance, self.total = joined.variance(), float(joined.weight.sum())
         self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
-        self.spread = torch.tensor(joined.spread(), device=device)[: joined.numbers]
-        self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined)).to(device)
-        self.points = points_of(joined, torch.float64, device)
+        self.spread = torch.tensor(joined.spread())[: joined.numbers]
+        self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined))
+        self.points = points_of(joined, torch.float64)
         value, weight = self.points.value, self.points.weight[:, None]
         self.most = most * max(len(joined.x), self.total)
         self.share = weight / (self.total * value.shape[1])
         rest = self.total - weight
-        every = torch.tensor(joined.weight @ joined.y, device=device)
+        every = torch.tensor(joined.weight @ joined.y)
         self.others = torch.where(rest > 0, (every - weight * value) / rest, 0.0)
-        self.itself = torch.arange(len(value), device=device)
-        self.unique = torch.from_numpy(joined.repeats.unique).to(device)
+        self.itself = torch.arange(len(value))
+        self.unique = torch.from_numpy(joined.repeats.unique)
         self.alone = self.share.index_fill(0, self.unique, 0.0)
-        y, own, out = (torch.tensor(each, dtype=torch.float64, device=device) for each in joined.repeats[1:])
+        y, own, out = (torch.tensor(each, dtype=torch.float64) for each in joined.repeats[1:])
         self.about = y - value[self.unique]
         self.repeats_share, self.rest = own[:, None] / (self.total * value.shape[1]), weight[self.unique] - out[:, None]
 
@@ -201,7 +200,7 @@ class Criterion:
         residual = trial.kept[:, None] * trial.left
         squares = [(self.alone * trial.left.square()).sum(), (self.share * residual.square()).sum()]
         squares[0] = squares[0] + (self.repeats_share * trial.repeated.square()).sum()
-        result: Array = torch.stack([*squares, (1 - trial.kept).sum()]).cpu().numpy()
+        result: Array = torch.stack([*squares, (1 - trial.kept).sum()]).numpy()
         return result
 
     def loss(self, trial: Trial) -> torch.Tensor:
@@ -243,11 +242,11 @@ class Criterion:
             fewer = (trial.kept[:, None] * share * (change[..., values:] / trial.row[:, :1, None])[..., 0]).sum(0)
             free = 1 - float(share.sum()) / self.most
             slope, curve = (slope - trial.error * fewer / self.most) / free, curve / free
-        return slope.cpu().numpy(), curve.cpu().numpy()
+        return slope.numpy(), curve.numpy()
 
     def window(self, t: Array, factor: float | torch.Tensor | None = None) -> Window:
         """The kernel at t, about each row; or with its bandwidths multiplied by another factor."""
-        bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
+        bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64)
         factor = self.wider if factor is None else factor
         return Window(self.profile, bandwidth * factor, tolerance=float(np.finfo(np.float64).eps))
 
@@ -260,7 +259,7 @@ class Criterion:
     def _of_features(self, change: torch.Tensor) -> torch.Tensor:
         """Changes by features, from those by coordinates, of which those of a category have one bandwidth."""
         summed = change.new_zeros(len(change), self.joined.features, change.shape[2])
-        return summed.index_add_(1, torch.from_numpy(self.joined.feature).to(self.device), change)
+        return summed.index_add_(1, torch.from_numpy(self.joined.feature), change)
 
     def _with_ridge(
         self, change: torch.Tensor, t: Array, window: Window, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
@@ -16,7 +14,7 @@ from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.joined import Array, Rows
 from dikkat.regression.likelihood import Density
-from dikkat.regression.validation import LIKELIHOOD, check_count, check_device, check_kernel
+from dikkat.regression.validation import LIKELIHOOD, check_count, check_kernel
 
 
 class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
@@ -32,7 +30,6 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
         kernel: "gaussian" or "epanechnikov", as of `KernelRegressor`.
         bandwidth: σ in the units of X: "auto", for each feature the one with the largest leave-one-out likelihood;
             "silverman" or "scott", rules of thumb; or a positive number, or (d,) numbers.
-        device: Where to compute: "cpu", "cuda" or "cuda:1".
         categorical_features: Columns of categories, as of `KernelRegressor`; those whose type has an order are among
             them.
 
@@ -61,12 +58,10 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
         kernel: Profile = "gaussian",
         *,
         bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto"] = "auto",
-        device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
-        self.device = device
         self.categorical_features = categorical_features
 
     def fit(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -86,13 +81,11 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
             ValueError: A setting that is not allowed, or data that are not finite.
         """
         check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
-        check_device(self.device)
         check_at_hand(X=X, sample_weight=sample_weight)
         return self._exchanged(X, np.zeros(_num_samples(X)), sample_weight)
 
     def _fitted(self, rows: Rows) -> Self:
-        make = partial(Density, device=torch.device(self.device))
-        return self._by_likelihood(rows, rows.joined(), make, share=0.25)[0]  # its criterion has few minima
+        return self._by_likelihood(rows, rows.joined(), Density, share=0.25)[0]  # its criterion has few minima
 
     def score_samples(self, X: ArrayLike) -> Array:
         """The logarithm of the density at each query.

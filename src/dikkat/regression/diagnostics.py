@@ -81,12 +81,12 @@ def leave_out(model: KernelRegressor) -> LeftOut:
         model: Fitted.
     """
     check_is_fitted(model)
-    rows, fit = model._rows, model._current()
+    rows, fit = model._rows, model._smoother
     joined = fit.joined
     if joined.counts().sum() == 1:
         return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
     _, trial = fit.left_out
-    unique, repeats = trial.left.cpu().numpy() + joined.y, trial.repeated.cpu().numpy() + joined.repeats.y
+    unique, repeats = trial.left.numpy() + joined.y, trial.repeated.numpy() + joined.repeats.y
     predicted = np.full((len(rows.y), joined.y.shape[1]), np.nan)
     known, shared = joined.inverse >= 0, joined.repeat >= 0
     predicted[known] = unique[joined.inverse[known]] + joined.origin
@@ -117,7 +117,7 @@ def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = 
     is_splitter = hasattr(folds, "split")
     if not is_splitter and (isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2):
         raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2, or a splitter of scikit-learn's")
-    rows, joined = model._rows, model._current().joined
+    rows, joined = model._rows, model._smoother.joined
     if joined.counts().sum() == 1:
         return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
     predicted = np.full(rows.y.shape, np.nan)
@@ -198,6 +198,6 @@ def among(model: KernelRegressor, by: Array) -> Among:
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
     for start in range(0, len(query), at_once):
-        result = np.asarray(model._current().attention(query[start : start + at_once], model.sample_weight_))
+        result = np.asarray(model._smoother.attention(query[start : start + at_once], model.sample_weight_))
         weights.append(np.add.reduceat(result[:, order], starts, axis=1))
     return Among(np.concatenate(weights), len(order))

@@ -71,13 +71,13 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
     """The local systems at queries in coordinates, in float64, some queries at a time."""
     joined, slopes = smoother.joined, smoother.joined.numbers
     key, value, weight, sigma, spread = (
-        torch.tensor(each, dtype=torch.float64, device=smoother.device)
+        torch.tensor(each, dtype=torch.float64)
         for each in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
     )
     amount = torch.tensor(smoother.ridge, dtype=torch.float64)
     across = key.mT.contiguous()  # sums along rows are quick
     for rows in parts(len(query), _AGAIN * key.numel()):
-        at = torch.tensor(query[rows], dtype=torch.float64, device=smoother.device)
+        at = torch.tensor(query[rows], dtype=torch.float64)
         wide = sigma if smoother.factors is None else local_bandwidth(sigma, smoother.factors, at)
         wide = wide.expand(len(at), -1)
         delta = (across - at[..., None]) / wide[..., None]
@@ -94,14 +94,14 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
 
     NaN where no row is in reach.
     """
-    spread, result = torch.tensor(smoother.joined.spread(), device=smoother.device)[: smoother.joined.numbers], []
+    spread, result = torch.tensor(smoother.joined.spread())[: smoother.joined.numbers], []
     for rows, local in locals_at(smoother, query):
         wider = torch.zeros_like(local.wide)
         if smoother.factors is not None:
             wider = torch.from_numpy(smoother.factors.slope(query[rows])).to(wider)
         fading = 2 / (1 + (local.wide / spread).square())
         row = _rows(local, wider, fading, smoother.degree)
-        result.append(((row.mT @ local.value).cpu(), (row.square() / local.weight[:, None]).sum(1).cpu()))
+        result.append((row.mT @ local.value, (row.square() / local.weight[:, None]).sum(1)))
     slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
     return slope, norm
 

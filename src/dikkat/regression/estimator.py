@@ -10,7 +10,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
@@ -29,7 +28,6 @@ from dikkat.regression.validation import (
     Neighbors,
     Order,
     check_count,
-    check_device,
     check_folds,
     check_metric,
     check_neighbors,
@@ -83,7 +81,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             with a bandwidth that is searched for; it takes up to seven times as long. Categories stay as they are.
         n_components: Of a linear metric, k: how many directions there are, at least 1; None for as many as columns of
             numbers.
-        device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
         categorical_features: Which columns hold categories without an order: names, positions or a mask of columns;
             "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and
             Aitken's, a factor of the weights; only beside the Gaussian. A category that was not there in `fit` is as
@@ -145,7 +142,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         neighbors: Neighbors = None,
         metric: Metric = "diagonal",
         n_components: int | None = None,
-        device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None,
@@ -158,7 +154,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self.neighbors = neighbors
         self.metric = metric
         self.n_components = n_components
-        self.device = device
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
         self.periodic_features = periodic_features
@@ -252,7 +247,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
     def _answer(self, query: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The estimates, and with `return_std` the deviations, at queries in coordinates."""
-        smoother = self._current()
+        smoother = self._smoother
         mean, reached = smoother.estimate(query)
         lost = query[~reached]
         if len(lost):
@@ -291,7 +286,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             array([[3.],
                    [3.]])
         """
-        query, smoother = self._query(X), self._current()
+        query, smoother = self._query(X), self._smoother
         slope, norm = effects.gradient(smoother, query)
         if self.metric_ is not None:
             if return_std:
@@ -347,7 +342,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
     def _interval(self, query: Array, level: float = 0.95) -> tuple[Array, Array]:
         """The ends of the confidence intervals at queries in coordinates."""
-        confidence, reached = self._current().confidence(query)
+        confidence, reached = self._smoother.confidence(query)
         center, half = confidence.center, confidence.half(level)
         center[~reached], half[~reached] = 0.0, math.inf
         return self._output(center - half), self._output(center + half)
@@ -491,7 +486,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             3.0
         """
         check_is_fitted(self)
-        return self._current().trace()
+        return self._smoother.trace()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in one `.safetensors` file, whole or not at all.
@@ -531,8 +526,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
         Returns:
             An estimator of the class that `load` was called on. It answers as the one that was saved, and goes on with
-            `partial_fit`. It computes on the CPU, since the device on which it was fitted may not be here;
-            `set_params(device=...)` moves it. Its folds are those of `fit`; before `partial_fit` it needs `cv` again.
+            `partial_fit`. Its folds are those of `fit`; before `partial_fit` it needs `cv` again.
 
         Raises:
             InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
@@ -574,7 +568,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
         check_metric(self.metric, self.n_components, self.bandwidth)
         check_folds(self.cv, groups, self.bandwidth)
-        check_device(self.device)
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
@@ -615,10 +608,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             check_neighbors(self.neighbors, joined)
         given = checked_bandwidth(self.bandwidth, rows.columns)
         numbers = bool(rows.columns) and not isinstance(given, str)
-        degree, device = int(self.order == "linear"), torch.device(self.device)
+        degree = int(self.order == "linear")
         bandwidth = coding.widths(given) if numbers else given
         split = None if folds is None else folds_of(rows, joined, folds)
-        chosen = choose(joined, bandwidth, self.ridge, self.kernel, degree, device, self.neighbors, split)
+        chosen = choose(joined, bandwidth, self.ridge, self.kernel, degree, self.neighbors, split)
         return self._with(
             rows, joined, folds_=folds, ridge_=chosen.ridge,
             neighbors_=None if chosen.neighbors is None else int(chosen.neighbors),
@@ -631,9 +624,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return shaped.astype(self.X_train_.dtype)
 
     def _saved_settings(self) -> dict[str, Any]:
-        """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
+        """The settings as JSON has them, of a fitted one those that its answers have."""
         settings = self.get_params()
-        for name in ("device", "cv", "periodic_features"):  # of the machine, an object, and a kind of columns
+        for name in ("cv", "periodic_features"):  # an object, and a kind of columns
             settings.pop(name, None)
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
         return {
@@ -659,7 +652,6 @@ class NadarayaWatson(KernelRegressor):
         neighbors: Neighbors = None,
         metric: Metric = "diagonal",
         n_components: int | None = None,
-        device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None,
@@ -667,6 +659,6 @@ class NadarayaWatson(KernelRegressor):
     ) -> None:
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, metric=metric,
-            n_components=n_components, device=device, categorical_features=categorical_features,
+            n_components=n_components, categorical_features=categorical_features,
             ordered_features=ordered_features, periodic_features=periodic_features, cv=cv,
         )  # fmt: skip

@@ -116,4 +116,4 @@ def _near_on_line(query: Array, rows: Array, count: int) -> tuple[Array, NDArray
 def local_bandwidth(bandwidth: Tensor, factors: Factors, query: Tensor) -> Tensor:
     """The bandwidths at each query (n, d), positive and finite in their dtype."""
     limits = torch.finfo(bandwidth.dtype)
-    return (bandwidth * torch.from_numpy(factors.at(query.cpu().numpy())).to(bandwidth)).clamp(limits.tiny, limits.max)
+    return (bandwidth * torch.from_numpy(factors.at(query.numpy())).to(bandwidth)).clamp(limits.tiny, limits.max)

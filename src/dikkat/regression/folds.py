@@ -112,15 +112,14 @@ class Held(Criterion):
         folds: list[Fold],
         profile: Profile,
         degree: int,
-        device: torch.device,
         ridge: float | None = 0.0,
         neighbors: int | None = None,
     ) -> None:
-        super().__init__(joined, profile, degree, device, ridge)
+        super().__init__(joined, profile, degree, ridge)
         self.folds = folds
 
         def tensor(array: Array) -> torch.Tensor:
-            return torch.tensor(array, dtype=torch.float64, device=device)
+            return torch.tensor(array, dtype=torch.float64)
 
         self._points = [Points(*map(tensor, (each.learned.x, each.learned.y, each.learned.weight))) for each in folds]
         self._query = [tensor(each.x) for each in folds]
@@ -149,16 +148,16 @@ class Held(Criterion):
         change = torch.where(torch.isfinite(change), change, 0.0)
         weighted = change * self._share[:, None]
         slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
-        return slope.cpu().numpy(), 2 * torch.einsum("gcv,gev->ce", weighted, change).cpu().numpy()
+        return slope.numpy(), 2 * torch.einsum("gcv,gev->ce", weighted, change).numpy()
 
     def estimates(self, t: Array, query: Array) -> Array:
         """Estimates of the first output, (n, folds), at queries, less the origin."""
-        at = torch.tensor(query, dtype=torch.float64, device=self.device)
-        return torch.stack([self._fit(t, k, at)[2][:, 0, 0] for k in range(len(self.folds))], 1).cpu().numpy()
+        at = torch.tensor(query, dtype=torch.float64)
+        return torch.stack([self._fit(t, k, at)[2][:, 0, 0] for k in range(len(self.folds))], 1).numpy()
 
     def _wider(self, k: int, query: torch.Tensor) -> torch.Tensor | float:
         factors = self._about[k]
-        return 1.0 if factors is None else torch.from_numpy(factors.at(query.cpu().numpy())).to(query)
+        return 1.0 if factors is None else torch.from_numpy(factors.at(query.numpy())).to(query)
 
     def _fit(self, t: Array, k: int, query: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The lse, row and θ of local fits to what fold k learns from; out of reach the mean of it."""
@@ -193,7 +192,7 @@ class Tested:
         unique = np.concatenate([each.unique for each in folds])
         self.rows = Repeats(unique, np.concatenate([each.y for each in folds]), weight, weight)
         self.fold = np.repeat(np.arange(len(folds)), [len(each.row) for each in folds])
-        self.errors: Array = -trial.left.cpu().numpy()
+        self.errors: Array = -trial.left.numpy()
 
     @property
     def weight(self) -> Array:

@@ -83,7 +83,7 @@ def sample(model: Any, query: Array, count: int, random: np.random.RandomState) 
 def _distribution(model: Any, query: Array) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
     """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = _errors(model)
-    smoother = model._current()
+    smoother = model._smoother
     mean, deviation = (np.asarray(each, np.float64) for each in model._answer(query, return_std=True))
     if rows.times.sum() == 1:
         errors = np.full(1, np.inf)
@@ -99,16 +99,16 @@ def _errors(model: Any) -> tuple[Repeats, Array]:
     """The rows that are left out one by one, and their errors (m,)."""
     if model.n_outputs_ > 1:
         raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one, since each has its own distribution")
-    if (tested := model._current().tested) is not None:
+    if (tested := model._smoother.tested) is not None:
         return tested.rows, tested.errors[:, 0]
-    rows, (_, trial) = model._current().joined.rows(), model._current().left_out
+    rows, (_, trial) = model._smoother.joined.rows(), model._smoother.left_out
     alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
-    return rows, -torch.cat([trial.left[alone], trial.repeated])[:, 0].cpu().numpy()
+    return rows, -torch.cat([trial.left[alone], trial.repeated])[:, 0].numpy()
 
 
 def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, Array]]:
     """Some queries at a time: the estimates without each of the rows, (n, m)."""
-    smoother, joined = model._current(), model._current().joined
+    smoother, joined = model._smoother, model._smoother.joined
     if smoother.tested is not None:
         for part in parts(len(query), len(rows.unique)):
             yield part, smoother.tested.without(query[part]) + joined.origin[0]
@@ -118,7 +118,7 @@ def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, 
     others = (joined.weight @ joined.y[:, 0] - rows.out * y) / np.where(rest > 0, rest, 1)
     answer = np.asarray(model._answer(query), np.float64)
     for part, local in locals_at(smoother, query):
-        design, inverse, theta, share = (each.cpu().numpy() for each in _solved(local))
+        design, inverse, theta, share = (each.numpy() for each in _solved(local))
         design, share = design[:, rows.unique], share[:, rows.unique] * part_of
         across = design.transpose(0, 2, 1)
         row = inverse @ across
@@ -127,7 +127,7 @@ def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, 
         with np.errstate(divide="ignore", invalid="ignore"):
             without = theta[:, :1] - share * row[:, 0] * left / kept
         result = np.where(kept > 1e-9, without, others) + joined.origin[0]
-        yield part, np.where(local.reached.cpu().numpy()[:, None], result, answer[part, None])
+        yield part, np.where(local.reached.numpy()[:, None], result, answer[part, None])
 
 
 def _solved(local: Local) -> tuple[torch.Tensor, ...]:
@@ -157,7 +157,7 @@ def _split(model: Any, query: Array, coverage: float) -> tuple[Array, Array]:
         )
     _errors(model)
     rows = model._rows
-    fold = model._current().joined.folds(rows, 2)
+    fold = model._smoother.joined.folds(rows, 2)
     if fold.max() < 1:
         return np.full(len(query), -np.inf), np.full(len(query), np.inf)
     learned, held = (np.flatnonzero(fold == each) for each in (0, 1))

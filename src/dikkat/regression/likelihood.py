@@ -40,8 +40,8 @@ from dikkat.regression.local import sensitivity
 class _Likelihood(Criterion):
     """A criterion of the constant order, in whose unit 1 is large."""
 
-    def __init__(self, joined: Joined, device: torch.device, ridge: float | None, most: float = math.inf) -> None:
-        super().__init__(joined, "gaussian", 0, device, ridge, most=most)
+    def __init__(self, joined: Joined, ridge: float | None, most: float = math.inf) -> None:
+        super().__init__(joined, "gaussian", 0, ridge, most=most)
         self.variance = 1.0
 
     def _changes(self, trial: Trial) -> torch.Tensor:
@@ -64,21 +64,21 @@ class LogLoss(_Likelihood):
 
     ridges = 0.1, 0.25, 1e6
 
-    def __init__(self, joined: Joined, device: torch.device, prior: float | None, known: Array | None = None) -> None:
-        super().__init__(joined, device, prior, MOST)
+    def __init__(self, joined: Joined, prior: float | None, known: Array | None = None) -> None:
+        super().__init__(joined, prior, MOST)
         rows = joined.rows()
         labels = classes_of(joined, rows)
-        self.row, self.label = (torch.from_numpy(each).to(device) for each in (rows.unique, labels))
-        weight, out = (torch.tensor(each, device=device) for each in (rows.weight, rows.out))
+        self.row, self.label = (torch.from_numpy(each) for each in (rows.unique, labels))
+        weight, out = (torch.tensor(each) for each in (rows.weight, rows.out))
         out = self._left_out(weight, out)
-        every = torch.zeros(rows.y.shape[1], dtype=torch.float64, device=device).index_add_(0, self.label, weight)
+        every = torch.zeros(rows.y.shape[1], dtype=torch.float64).index_add_(0, self.label, weight)
         self.part, self.of_class = weight / self.total, weight - out
         self.here = self.points.weight[self.row] - out
         if known is None:
             self.prior = (every[self.label] - out + 1) / (self.total - out + len(every))
         else:
-            self.prior = torch.tensor(known, device=device)
-        self.origin = torch.tensor(joined.origin, device=device)[self.label]
+            self.prior = torch.tensor(known)
+        self.origin = torch.tensor(joined.origin)[self.label]
 
     def __call__(self, t: Array) -> Trial:
         """The penalised log-loss at one t."""
@@ -107,7 +107,7 @@ class LogLoss(_Likelihood):
         fewer = (self.points.weight[:, None] * fewer / whole**2).sum(0)
         weighted, free = self.part[:, None] * by_row, self._free(trial)
         slope = (-weighted.sum(0) + trial.error * fewer / self.most) / free
-        return slope.cpu().numpy(), (weighted.T @ by_row / free).cpu().numpy()
+        return slope.numpy(), (weighted.T @ by_row / free).numpy()
 
     def _parts(self, trial: Trial) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """S_c + απ_c and S + α of each row's own class c without the row; and S without its place."""
@@ -134,8 +134,8 @@ class Density(_Likelihood):
 
     narrowest = 0.5
 
-    def __init__(self, joined: Joined, device: torch.device) -> None:
-        super().__init__(joined, device, 0.0)
+    def __init__(self, joined: Joined) -> None:
+        super().__init__(joined, 0.0)
         weight = self.points.weight
         out = self._left_out(weight, weight)
         self.here, self.rest, self.part = weight - out, self.total - out, weight / self.total
@@ -160,7 +160,7 @@ class Density(_Likelihood):
         by_row[:, numbers:] -= torch.from_numpy(self._categories(trial.t)[1]).to(by_row)
         scale = trial.error / self.joined.features
         weighted = scale * self.part[:, None] * by_row
-        return weighted.sum(0).cpu().numpy(), (weighted.T @ by_row).cpu().numpy()
+        return weighted.sum(0).numpy(), (weighted.T @ by_row).numpy()
 
     def _categories(self, t: Array) -> tuple[float, Array]:
         """The logarithms of Aitchison and Aitken's 1 − λ, summed up, and their slopes."""

@@ -6,8 +6,8 @@ $$ w_j = \frac{W_j K(\delta_j)}{\sum_l W_l K(\delta_l)}, \qquad \delta_j = (x_j 
 
 and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are a state: a mean and a log-sum-exp, which
 merges with the state over other keys. δ is taken from the points as they were given, so that no digits are lost where
-their range is many bandwidths. On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`; on other
-devices from plain PyTorch, some queries at a time.
+their range is many bandwidths. They come from the compiled kernels of `dikkat.cpu.moments.launch`; where Numba
+cannot be imported from plain PyTorch, some queries at a time.
 
 **Fits.** With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, a fit
 minimises $\sum_j w_j (y_j - z_j^\top\theta)^2 + \beta^\top \Lambda \beta$, with β the slopes in θ. The first of θ is
@@ -89,9 +89,9 @@ class Points:
         return values + size + size * size + size * values
 
 
-def points_of(joined: Joined, dtype: torch.dtype, device: torch.device) -> Points:
+def points_of(joined: Joined, dtype: torch.dtype) -> Points:
     """The unique rows as points."""
-    return Points(*(torch.tensor(each, dtype=dtype, device=device) for each in (joined.x, joined.y, joined.weight)))
+    return Points(*(torch.tensor(each, dtype=dtype) for each in (joined.x, joined.y, joined.weight)))
 
 
 class Moments(NamedTuple):
@@ -150,7 +150,7 @@ def fits(
     exclude: Tensor | None = None,
     ordered: bool = False,
 ) -> tuple[Tensor, "LocalFit"]:
-    """The lse (n,) and the fits of `local_fit`; on a CPU, lines from pairs come from the kernel of their moments."""
+    """The lse (n,) and the fits of `local_fit`; lines from pairs come from the kernel of their moments."""
     if ridge is not None and points.tiles is not None and points.line is None:
         own = {"exclude": exclude, "ridge": ridge.expand(len(query), -1)}
         lse, *fit = _in_order(_lines, query, own, ordered, points=points, window=window)
@@ -280,7 +280,7 @@ def _by_sorted_sums(
     return launch.powers(query, line, window, mass_powers, value_powers, exclude)
 
 
-# --- on other devices
+# --- without Numba
 
 
 def _plain_averages(
@@ -312,7 +312,7 @@ def _scores(
     delta = (points.key - query[rows, None]) * (by if by.ndim == 1 else by[:, None])
     score = log_profile(window.profile, delta.square().sum(-1)) * (2 if window.squared else 1) + points.weight.log()
     if exclude is not None:
-        keys = torch.arange(len(points.key), device=query.device)
+        keys = torch.arange(len(points.key))
         score = score.masked_fill(keys == exclude[rows, None], -math.inf)
     return delta, score
 
@@ -400,7 +400,7 @@ def has_unseen(joined: Joined, query: Tensor) -> Tensor:
 def _unseen(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Each category's coordinates, their values where it was not there, and the queries that have those, (n,)."""
     for feature in np.unique(joined.feature[np.isfinite(joined.center)]):
-        own = torch.tensor(joined.feature == feature, device=query.device)
+        own = torch.tensor(joined.feature == feature)
         center = torch.tensor(joined.center).to(query)[own]
         yield own, center, (query[:, own] == center).all(1)
 

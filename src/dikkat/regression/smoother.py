@@ -99,7 +99,6 @@ class Smoother:
         degree: 0 for the constant order, 1 for the linear one.
         bandwidth: (d,), one for each coordinate.
         ridge: ρ of the linear order.
-        device: Where to compute.
         factors: Multipliers of the bandwidths from query to query; None where they are everywhere the same.
         folds: In place of leaving out one row.
     """
@@ -109,7 +108,6 @@ class Smoother:
     degree: int
     bandwidth: Array
     ridge: float
-    device: torch.device
     factors: Factors | None = None
     folds: list[Fold] | None = None
 
@@ -174,10 +172,10 @@ class Smoother:
             at[lost] = self.nearest(query[lost]) @ self.joined.x
         erring = self._wide
         if self.tested is not None:
-            weight = torch.tensor(self.tested.weight, device=self.device).clamp(min=_UNTESTED)
+            weight = torch.tensor(self.tested.weight).clamp(min=_UNTESTED)
             erring = Points(erring.key, erring.value, weight)
         for rows in parts(len(at), self.joined.x.size):
-            part = torch.tensor(at[rows], device=self.device)
+            part = torch.tensor(at[rows])
             window = self._window(part, _WIDER)
             window = replace(window, bandwidth=window.bandwidth.expand(len(part), -1).contiguous())
             for _ in range(_WIDENINGS):
@@ -187,12 +185,12 @@ class Smoother:
                     break
                 window = replace(window, bandwidth=window.bandwidth * torch.where(few, 1.5, 1.0))
             share = weights(part, erring, window) * mass / (1 + mass)
-            yield rows, self._errors(part)[0].cpu().numpy(), share.cpu().numpy()
+            yield rows, self._errors(part)[0].numpy(), share.numpy()
 
     @cached_property
     def left_out(self) -> tuple[Criterion, Trial]:
         """The leave-one-out criterion of these bandwidths."""
-        criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge, factors=self.factors)
+        criterion = Criterion(self.joined, self.profile, self.degree, self.ridge, factors=self.factors)
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
         return criterion, criterion(np.log(self.bandwidth)[first])
 
@@ -203,7 +201,7 @@ class Smoother:
             return None
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
         count = None if self.factors is None else self.factors.count
-        held = Held(self.joined, self.folds, self.profile, self.degree, self.device, self.ridge, count)
+        held = Held(self.joined, self.folds, self.profile, self.degree, self.ridge, count)
         return Tested(held, held(np.log(self.bandwidth)[first]))
 
     def confidence(self, query: Array) -> tuple[Confidence, NDArray[np.bool_]]:
@@ -296,11 +294,11 @@ class Smoother:
 
     def _weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
         """The attention of some queries at a time to rows (m, d) with weights (m,)."""
-        keys, counts = (torch.tensor(array, device=self.device) for array in (key, weight))
+        keys, counts = (torch.tensor(array) for array in (key, weight))
         points = Points(keys, keys[:, :0], counts.to(keys))
         for rows in parts(len(query), key.size):
-            queries = torch.tensor(query[rows], device=self.device)
-            yield rows, weights(queries, points, self._window(queries)).cpu().numpy()
+            queries = torch.tensor(query[rows])
+            yield rows, weights(queries, points, self._window(queries)).numpy()
 
     def nearest(self, query: Array) -> csr_array:
         """The shares (n, m) of the nearest rows in the answer to each query: one, or all that are as near."""
@@ -342,37 +340,34 @@ class Smoother:
         freedom = (2 * around.lse - squared.lse).exp()[:, None] * share
         noise = noise / share.clamp(min=_ALONE)
         if self.tested is not None:
-            noise = noise * torch.tensor(self.tested.alike, device=self.device)
+            noise = noise * torch.tensor(self.tested.alike)
             freedom = freedom.clamp(max=float(len(self.tested.folds)))
         return error, torch.where(few, math.inf, noise), freedom
 
     @cached_property
     def _points(self) -> Points:
-        return points_of(self.joined, torch.from_numpy(self.joined.x).dtype, self.device)
+        return points_of(self.joined, torch.from_numpy(self.joined.x).dtype)
 
     @cached_property
     def _wide(self) -> Points:
         """The points in float64, whatever the rows' dtype."""
         wide = self._points.key.dtype == torch.float64
-        return self._points if wide else points_of(self.joined, torch.float64, self.device)
+        return self._points if wide else points_of(self.joined, torch.float64)
 
     @cached_property
     def _residuals(self) -> Points:
         """The points with e², (g e)² and the share of noise in the residuals as values."""
-        within, weight = (
-            torch.tensor(each, dtype=torch.float64, device=self.device)
-            for each in (self.joined.within, self.joined.weight)
-        )
+        within, weight = (torch.tensor(each, dtype=torch.float64) for each in (self.joined.within, self.joined.weight))
         criterion, trial = self.left_out
         share = trial.kept[:, None]
         kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
-        loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss, device=self.device)
+        loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss)
         values = torch.cat([loss, (share * trial.left).square() + within, kept], 1)
         return Points(self._wide.key, values, self._wide.weight)
 
     @cached_property
     def _spread(self) -> Tensor:
-        return torch.tensor(self.joined.spread()[: self.joined.numbers], device=self.device)
+        return torch.tensor(self.joined.spread()[: self.joined.numbers])
 
     def _ridge(self, window: Window) -> Tensor | None:
         """Λ S_0 of the estimate; None for the constant order."""
@@ -393,7 +388,7 @@ class Smoother:
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
         """The results of `work` for all queries, in float64, made a part at a time to save memory."""
         result = [
-            [piece.double().cpu() for piece in work(torch.tensor(query[rows]).to(points.key))]
+            [piece.double() for piece in work(torch.tensor(query[rows]).to(points.key))]
             for rows in parts(len(query), points.columns(1))
         ]
         return [torch.cat(pieces).numpy() for pieces in zip(*result, strict=True)]

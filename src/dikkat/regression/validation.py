@@ -3,10 +3,9 @@
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.model_selection import check_cv
 from sklearn.utils.validation import _get_feature_names, check_array, check_X_y, validate_data
@@ -28,7 +27,7 @@ LIKELIHOOD = (*get_args(Rule), "auto")
 
 
 def check_settings(kernel: object, bandwidth: object, order: object, ridge: object, neighbors: object = None) -> None:
-    """The settings that a file holds too: all but the device, which is the machine's own."""
+    """The settings that a file holds too."""
     check_kernel(kernel, bandwidth)
     check_name("order", order, get_args(Order))
     amount = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
@@ -79,18 +78,6 @@ def check_neighbors(neighbors: object, joined: Joined) -> None:
         raise ValueError(
             f"neighbors: got {neighbors!r} of n_samples = {different} with different numbers; expected fewer"
         )
-
-
-def check_device(device: object) -> None:
-    """Refuse a device that is not here."""
-    try:
-        kind = torch.device(cast(str, device)).type
-    except (RuntimeError, TypeError):
-        kind = None
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device: got {device!r}; expected 'cpu', 'cuda' or a numbered one, such as 'cuda:1'")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device: got {device!r}, and PyTorch sees no such device here; expected 'cpu'")
 
 
 def check_folds(cv: object, groups: object, bandwidth: object) -> None:

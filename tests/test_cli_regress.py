@@ -117,7 +117,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "categorical_features": "from_dtype",
         "ordered_features": "from_dtype",
         "periodic_features": None,
-        "cv": None,
+        "cv": 4,
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
 
 from dikkat.regression import KernelRegressor, NadarayaWatson
@@ -69,9 +70,10 @@ def test_the_gradient_is_the_slope_of_the_criterion(degree: int, ridge: float | 
         {"a": x[:, 0], "b": x[:, 1], "c": pandas.Categorical(np.array(list("uvw"))[(3 * x[:, 2]).astype(int)])}
     )
     fitted = KernelRegressor(bandwidth=[0.3, 0.4, 0.2], cv=5).fit(frame, y, weight)
-    rows = Rows(fitted.X_train_, y, weight, fitted.columns_)
+    rows = Rows(fitted.X_train_, y, weight, fitted.columns_, None, membership(KFold(5).split(x), len(x)))
     joined = rows.joined()
-    folds = folds_of(rows, joined, membership(KFold(5).split(x), len(x)))
+    folds = folds_of(rows, joined)
+    assert folds is not None
     held = Held(joined, folds, "gaussian", degree, ridge, neighbors)
     t = np.log(np.array([0.3, 0.5, 0.8] + [0.2] * (ridge is None)))
     slope, _ = held.gradient(held(t))
@@ -156,8 +158,16 @@ def test_models_with_folds_are_saved_pickled_and_learn_more(tmp_path: Path) -> N
             assert np.array_equal(*ends)
     more = KernelRegressor(cv=6).fit(x[:40], y[:40], weight[:40]).partial_fit(x[40:], y[40:], weight[40:])
     assert np.allclose(more.bandwidth_, model.bandwidth_)
+    loaded = KernelRegressor.load(tmp_path / "a.safetensors")
+    assert clone(loaded).fit(x, y, weight).bandwidth_.tolist() == model.bandwidth_.tolist()
     with pytest.raises(ValueError, match="cv: got None for a model that was fitted with folds"):
-        KernelRegressor.load(tmp_path / "a.safetensors").partial_fit(x, y)
+        loaded.set_params(cv=None).partial_fit(x, y)
+    model.set_params(cv=KFold(6)).fit(x, y, weight).save(tmp_path / "a.safetensors")
+    loaded = KernelRegressor.load(tmp_path / "a.safetensors")
+    assert np.array_equal(loaded.folds_, model.folds_)
+    for other in (clone(loaded).fit, loaded.partial_fit):
+        with pytest.raises(ValueError, match="cv: got 'KFold'; expected a splitter"):
+            other(x, y)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.base import clone
 
 from dikkat.errors import InputError
-from dikkat.regression import NadarayaWatson, estimator
+from dikkat.regression import KernelRegressor, NadarayaWatson, estimator
 
 
 def data(rows=23, size=3, outputs=None, dtype=np.float64, seed=0):
@@ -67,6 +68,18 @@ def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+@pytest.mark.parametrize("names", [None, ["hour", "day"]])
+def test_a_period_is_there_again(tmp_path, names):
+    x = np.random.default_rng(1).uniform(0, 24, (41, 2))
+    x = x if names is None else pd.DataFrame(x, columns=names)
+    y = np.sin(np.asarray(x)[:, 0] * np.pi / 12)
+    model = KernelRegressor(bandwidth=2.0, periodic_features={"hour" if names else 0: 24}).fit(x, y)
+    model.save(tmp_path / "model")
+    other = clone(KernelRegressor.load(tmp_path / "model")).fit(x, y)
+    assert other.columns_ == model.columns_
+    np.testing.assert_array_equal(other.predict(x), model.predict(x))
+
+
 def put(**values):
     return lambda content: content.update(values)
 
@@ -85,7 +98,7 @@ def set_to(name, value):
         ),
         (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
         (put(target=3), "target: got 3; expected a name, or none"),
-        (put(version=6), "version: got 6; expected 7. Use the dikkat that wrote it"),
+        (put(version=7), "version: got 7; expected 8. Use the dikkat that wrote it"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (

@@ -18,11 +18,14 @@ from dikkat.regression.columns import Column, encoded, warn_of_unseen
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.factors import Factors
 from dikkat.regression.folds import Membership, folds_of
-from dikkat.regression.joined import Array, Joined, Rows
+from dikkat.regression.joined import Array, Joined, Rows, largest
 from dikkat.regression.likelihood import found
 from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import DTYPES, check_count, check_size, checked_bandwidth, checked_rows
+
+# The attributes that are Rows.
+_OF_ROWS = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_")
 
 
 class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -57,16 +60,16 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         self.__dict__ = other._fitted(checked_rows(other, X, y, sample_weight)).__dict__
         return self
 
-    def _by_metric(self, rows: Rows, fit: Callable[[Rows], KernelModel], sampled: bool = True) -> Rows:
+    def _by_metric(self, rows: Rows) -> Rows:
         """The rows with the directions that are learned from them, where the setting says so."""
         if self.metric == "diagonal" or rows.metric is not None or not rows.coding.numbers:
             return rows
 
         def tried(part: Rows) -> tuple[Smoother, float]:
-            model = fit(part)
+            model = self._fitted(part)
             return model._smoother, model.history_[-1]["error"] if model.history_ else np.inf
 
-        return rows._replace(metric=directions(some(rows) if sampled else rows, self.n_components, tried))
+        return rows._replace(metric=directions(some(rows), self.n_components, tried))
 
     def _fitted(self, rows: Rows) -> Self:
         """Another estimator with these settings, with what is found for these rows."""
@@ -153,7 +156,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         the log-sum-exp of the attention, with $k_d$ such that K integrates to 1 over d dimensions: $(2\pi)^{-d/2}$ for
         the Gaussian, and $(d + 2)/(2 V_d)$ for Epanechnikov's with $V_d$ the volume of the unit ball. Beside categories
         it is the density of the numbers times the probability of the categories: Aitchison and Aitken's kernel is 1 − λ
-        for the same one. With `neighbors` σ is that at x, and the integral not quite 1.
+        for the same one. With `neighbors` σ is that at x, and the integral not quite 1. With a metric
+        M the density of x is that of x M, times |det M|.
 
         Args:
             X: (n, d).
@@ -162,7 +166,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             (n,); −∞ where no row reaches and of a category that was not there in `fit`, which has no probability.
 
         Raises:
-            ValueError: As for `predict`; ordered features.
+            ValueError: As for `predict`; ordered or periodic features; fewer directions than columns of numbers.
 
         Source: Silverman 1986, section 4.2.
 
@@ -174,8 +178,19 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         query, smoother = self._query(X), self._smoother
         if any(column.kind in ("ordered", "periodic") for column in self.columns_):
             raise ValueError("X: got ordered or periodic features, whose kernels do not sum to 1; expected none")
-        own = [-np.log1p(-self.bandwidth_[j]) for j, column in enumerate(self.columns_) if column.coded]
-        density: Array = smoother.log_density(query) - sum(own)
+        density: Array = smoother.log_density(query)
+        coding, kinds = self._rows.coding, [column for column in self.columns_ if column.coded]
+        for rate, column in zip(self.bandwidth_[coding.order[coding.numbers :]], kinds, strict=True):
+            density += np.log1p(-min(rate, largest(column)))
+        if self.metric_ is not None:
+            square = len(self.metric_) == coding.numbers
+            sign, volume = np.linalg.slogdet(self.metric_) if square else (0.0, 0.0)
+            if sign == 0:
+                raise ValueError(
+                    f"metric: got {coding.numbers} directions of {len(self.metric_)} columns of numbers, in some of "
+                    "which nothing has a density; expected as many directions as columns, none of them constant"
+                )
+            density += volume
         return density.astype(self.X_train_.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -189,25 +204,32 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def _with(self, rows: Rows, joined: Joined, **attributes: Any) -> Self:
         """Another estimator with these settings, with rows and the attributes that were found for them."""
         other, outputs = object.__new__(type(self)), 1 if rows.y.ndim == 1 else rows.y.shape[1]
-        attributes |= dict(zip(("X_train_", "y_train_", "sample_weight_", "columns_", "metric_"), rows, strict=True))
+        attributes |= dict(zip(_OF_ROWS, rows, strict=True))
         other.__dict__ = vars(self) | attributes | {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
         other._smoother = other._smoothed(joined)
         return other
 
     @property
     def _rows(self) -> Rows:
-        return Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.metric_)
+        return Rows(*(getattr(self, name) for name in _OF_ROWS))
 
     def _smoothed(self, joined: Joined) -> Smoother:
         """The object that answers, and is kept in no file."""
         factors = None if self.neighbors_ is None else Factors(joined, self.neighbors_)
         sigma = self._rows.coding.widths(self.bandwidth_)[joined.feature]
         degree = int(self.order_ == "linear")
-        folds = None if self.folds_ is None else folds_of(self._rows, joined, self.folds_)
-        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, factors, folds)
+        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, factors, folds_of(self._rows, joined))
+
+    def _coordinates(self, x: Array) -> Array:
+        """Cells in coordinates."""
+        return self._rows.coding.coordinates(x)
 
     def _query(self, X: ArrayLike) -> Array:
-        """Queries in coordinates, checked, in the dtype of the training rows."""
+        """Queries in coordinates, checked."""
+        return self._coordinates(self._cells(X))
+
+    def _cells(self, X: ArrayLike) -> Array:
+        """Queries as `X_train_` has its rows, checked."""
         check_is_fitted(self)
         check_at_hand(X=X)
         columns, dtype = self.columns_, self.X_train_.dtype
@@ -221,8 +243,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 query = validate_data(self, X, dtype=DTYPES, reset=False)
         if query.dtype != dtype:
             check_size("X", query, float(np.finfo(dtype).max), dtype)
-        query = np.ascontiguousarray(query, dtype)
-        return self._rows.coding.coordinates(query)
+        return np.ascontiguousarray(query, dtype)
 
 
 def check_at_hand(**given: object) -> None:

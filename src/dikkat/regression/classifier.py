@@ -123,7 +123,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         return self._exchanged(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
 
     def _fitted(self, rows: Rows) -> Self:
-        rows = self._by_metric(rows, self._fitted)
+        rows = self._by_metric(rows)
         given, joined = None if self.prior == "auto" else float(self.prior), rows.joined()
         several, own = len(self.classes_) > 1, None
 

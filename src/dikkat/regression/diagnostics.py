@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import intervals
@@ -126,15 +125,13 @@ def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = 
     else:
         fold = joined.folds(rows, folds)
         parts = [((fold != each) & (fold >= 0), fold == each) for each in range(fold.max() + 1)]
-    # A search does not start from what was found for all rows, which has followed the noise of those held out.
-    other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
     for rest, held in parts:
         if not len(held) or not rows.weight[rest].any():
             name = type(folds).__name__
             raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
-        inner = None if model.folds_ is None else model.folds_[:, rest]
-        fitted = other._fitted(Rows(rows.x[rest], rows.y[rest], rows.weight[rest], rows.columns), folds=inner)
-        predicted[held] = fitted._answer(fitted._rows.coding.coordinates(rows.x[held]))
+        # A search does not start from what was found for all rows, which has followed the noise of those held out.
+        fitted = model._anew(rows.take(rest))
+        predicted[held] = fitted._answer(fitted._coordinates(rows.x[held]))
     return _judged(predicted, rows, joined)
 
 
@@ -151,7 +148,12 @@ def reach(model: KernelRegressor) -> Array:
     """The kernel's width along each feature, (d,), over the feature's range; infinite along a constant one.
 
     Of a category that is the width in its coordinates, in which two categories are 1 apart.
+
+    Raises:
+        ValueError: A learned metric, whose directions are no features.
     """
+    if model.metric_ is not None:
+        raise ValueError("model: got one with a learned metric; expected metric='diagonal', whose widths are features'")
     coding, rows = model._rows.coding, model.X_train_[model.sample_weight_ > 0]
     result = np.empty(rows.shape[1])
     result[coding.order] = coding.widths(model.bandwidth_)
@@ -179,12 +181,12 @@ def along(model: KernelRegressor, feature: int, name: str, coverage: float | Non
     at = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _STEPS)
     points = np.tile(middle, (len(at), 1)).astype(rows.dtype)
     points[:, feature] = at
-    query = model._rows.coding.coordinates(points)
+    query = model._coordinates(points)
     lower, upper = model._interval(query)
     estimate = np.asarray(model._answer(query))
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the interval is infinite
     lower[unknown] = upper[unknown] = math.nan
-    values = None if coverage is None else (*intervals.interval(model, query, coverage, "jackknife+"), coverage)
+    values = None if coverage is None else (*intervals.interval(model, points, coverage, "jackknife+"), coverage)
     return Curve(name, points[:, feature], estimate, lower, upper, data, column, values)
 
 
@@ -194,7 +196,7 @@ def among(model: KernelRegressor, by: Array) -> Among:
     order = rows[np.argsort(by[rows], kind="stable")]
     groups = np.array_split(order, min(len(order), _GROUPS))
     starts = np.cumsum([0, *map(len, groups[:-1])])
-    query = model._rows.coding.coordinates(model.X_train_[[group[len(group) // 2] for group in groups]])
+    query = model._coordinates(model.X_train_[[group[len(group) // 2] for group in groups]])
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
     for start in range(0, len(query), at_once):

@@ -6,12 +6,12 @@ import math
 import os
 import warnings
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import RegressorMixin
+from sklearn.base import RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,7 +21,7 @@ from dikkat.regression import collections, effects, files, intervals
 from dikkat.regression.bandwidth import Searched, choose
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.dependence import errors_are_alike
-from dikkat.regression.folds import Membership, folds_of, membership
+from dikkat.regression.folds import folds_of, membership
 from dikkat.regression.joined import Array, Coding, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.validation import (
@@ -389,7 +389,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected 'jackknife+', 'local' or 'split'")
-        lower, upper = intervals.interval(self, self._query(X), checked_coverage(coverage), method)
+        lower, upper = intervals.interval(self, self._cells(X), checked_coverage(coverage), method)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
@@ -466,7 +466,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         at = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
         lower, upper = intervals.interval(self, at, checked_coverage(coverage), "local")
         ax.plot(x, self.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
-        (line,) = ax.plot(at[:, 0], np.asarray(self._answer(at)).ravel())
+        (line,) = ax.plot(at[:, 0], np.asarray(self._answer(self._coordinates(at))).ravel())
         ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
         ax.set_xlabel(str(getattr(self, "feature_names_in_", ["x"])[0]))
         ax.set_ylabel(self.target_name_ or "y")
@@ -513,7 +513,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         names = getattr(self, "feature_names_in_", None)
         saved = files.Saved(
             self._saved_settings(), self._rows, self.bandwidth_, None if names is None else list(names), self.history_,
-            self.ridge_, self.target_name_, self.neighbors_, self.folds_,
+            self.ridge_, self.target_name_, self.neighbors_,
         )  # fmt: skip
         files.write(path, saved)
 
@@ -526,7 +526,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
         Returns:
             An estimator of the class that `load` was called on. It answers as the one that was saved, and goes on with
-            `partial_fit`. Its folds are those of `fit`; before `partial_fit` it needs `cv` again.
+            `partial_fit`. Its folds are those of `fit`; `cv` is there again as a number of folds, and a splitter as its
+            name alone, which `fit` and `partial_fit` refuse.
 
         Raises:
             InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
@@ -542,10 +543,17 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             raise InputError(f"{path}: {error}") from error
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
+        names = range(saved.rows.x.shape[1]) if saved.feature_names is None else saved.feature_names
+        periods = {
+            name: column.levels[0]
+            for name, column in zip(names, saved.rows.columns, strict=False)
+            if column.kind == "periodic"
+        }
+        model.periodic_features = periods or None
         model.n_features_in_, model.target_name_ = saved.rows.x.shape[1], saved.target
         return model._with(
             saved.rows, joined, bandwidth_=saved.bandwidth, ridge_=saved.ridge, neighbors_=saved.neighbors,
-            history_=saved.history, folds_=saved.folds,
+            history_=saved.history,
         )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:
@@ -576,8 +584,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         rows = checked_rows(other, X, y, sample_weight, before)
         if before is not None and self.cv is None and self.folds_ is not None:
             raise ValueError("cv: got None for a model that was fitted with folds; expected the splitter again")
-        other.folds_ = None if self.cv is None else membership(split(self.cv, rows, groups), len(rows.x))
-        fitted = other._fitted(rows, checks=True, folds=other.folds_)
+        if self.cv is not None:
+            rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
+        fitted = other._fitted(rows, checks=True)
         if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
             fitted._warn_of_dependence()
         self.__dict__ = fitted.__dict__
@@ -598,11 +607,14 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
                 stacklevel=4,
             )
 
-    def _fitted(self, rows: Rows, checks: bool = False, folds: Membership | None = None) -> Self:
-        """Another estimator with these settings, with bandwidth and ridge found for these rows."""
-        rows = self._by_metric(
-            rows, lambda some: self._fitted(some, folds=folds if len(some.x) == len(rows.x) else None)
-        )
+    def _anew(self, rows: Rows) -> Self:
+        """An estimator of the settings that were fitted, for which everything is chosen anew from other rows."""
+        other = clone(self).set_params(kernel=self.kernel_, order=self.order_)
+        anew: Self = other._fitted(rows._replace(metric=None))
+        return anew
+
+    def _fitted(self, rows: Rows, checks: bool = False) -> Self:
+        rows = self._by_metric(rows)
         joined, coding = rows.joined(), rows.coding
         if checks and self.neighbors is not None:
             check_neighbors(self.neighbors, joined)
@@ -610,10 +622,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         numbers = bool(rows.columns) and not isinstance(given, str)
         degree = int(self.order == "linear")
         bandwidth = coding.widths(given) if numbers else given
-        split = None if folds is None else folds_of(rows, joined, folds)
-        chosen = choose(joined, bandwidth, self.ridge, self.kernel, degree, self.neighbors, split)
+        folds = folds_of(rows, joined)
+        chosen = choose(joined, bandwidth, self.ridge, self.kernel, degree, self.neighbors, folds)
         return self._with(
-            rows, joined, folds_=folds, ridge_=chosen.ridge,
+            rows, joined, ridge_=chosen.ridge,
             neighbors_=None if chosen.neighbors is None else int(chosen.neighbors),
             bandwidth_=given if numbers else coding.bandwidths(chosen.bandwidth),
             history_=[{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in chosen.steps],
@@ -626,9 +638,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have."""
         settings = self.get_params()
-        for name in ("cv", "periodic_features"):  # an object, and a kind of columns
-            settings.pop(name, None)
+        settings.pop("periodic_features", None)  # which the columns have
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
+        if not isinstance(settings.get("cv"), Integral | None):
+            settings["cv"] = type(settings["cv"]).__name__  # which `fit` refuses
         return {
             name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()
         }

@@ -22,7 +22,7 @@ from dikkat.storage.tensors import described, misfits
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 7
+VERSION = 8
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -41,7 +41,6 @@ class Saved(NamedTuple):
     ridge: float
     target: str | None
     neighbors: int | None
-    folds: Array | None = None
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
@@ -50,9 +49,9 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
 
     arrays = saved.rows[:3]
     content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [each._asdict() for each in saved.rows.columns]}
-    del content["rows"], content["bandwidth"], content["folds"]
+    del content["rows"], content["bandwidth"]
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, (*arrays, saved.bandwidth)), strict=True))
-    for name, array in ((_FOLDS, saved.folds), (_METRIC, saved.rows.metric)):
+    for name, array in ((_FOLDS, saved.rows.folds), (_METRIC, saved.rows.metric)):
         if array is not None:
             tensors[name] = np.ascontiguousarray(array)
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
@@ -73,13 +72,13 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     if not all(_is_step(step, len(tensors["bandwidth_"])) for step in content["history"]):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-    rows = Rows(x, y, weight, _columns(path, content.get("columns"), x), metric)
+    rows = Rows(x, y, weight, _columns(path, content.get("columns"), x), metric, folds)
     if folds is not None and not (
         folds.dtype == np.int8 and folds.shape[1:] == (len(x),) and np.isin(folds, (0, 1, 2)).all()
     ):
         raise InputError(f"{path}: {_FOLDS}: got {described(folds)}; expected int8 (folds, {len(x)}) of 0, 1 and 2")
     others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target", "neighbors")}
-    return Saved(rows=rows, bandwidth=bandwidth, folds=folds, **others)
+    return Saved(rows=rows, bandwidth=bandwidth, **others)
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:

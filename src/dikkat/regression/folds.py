@@ -77,19 +77,21 @@ def membership(splits: Iterable[tuple[Any, Any]], count: int) -> Membership:
     return np.array(result).reshape(-1, count)
 
 
-def folds_of(rows: Rows, joined: Joined, members: Membership) -> list[Fold]:
-    """The folds; those without a row of weight on either side say nothing and are none.
+def folds_of(rows: Rows, joined: Joined) -> list[Fold] | None:
+    """The folds, if rows have some; those without a row of weight on either side say nothing and are none.
 
     Raises:
         ValueError: There is none.
     """
+    if rows.folds is None:
+        return None
     there, result = joined.inverse >= 0, []
     coordinates, y = rows.coding.coordinates(rows.x), rows.y.reshape(len(rows.y), -1)
-    for own in members:
+    for own in rows.folds:
         learned, tested = (np.flatnonzero((own == each) & there) for each in (LEARNED, TESTED))
         if not (len(learned) and len(tested)):
             continue
-        part = Rows(rows.x[learned], rows.y[learned], rows.weight[learned], rows.columns).joined()
+        part = rows.take(learned).joined()
         part = part._replace(y=part.y + (part.origin - joined.origin), origin=joined.origin)
         weight = rows.weight[tested].astype(np.float64)
         result.append(
@@ -97,7 +99,7 @@ def folds_of(rows: Rows, joined: Joined, members: Membership) -> list[Fold]:
         )
     if not result:
         raise ValueError(
-            f"cv: got {len(members)} splits, none with rows of positive weight both to learn from and to test; "
+            f"cv: got {len(rows.folds)} splits, none with rows of positive weight both to learn from and to test; "
             "expected at least one"
         )
     return result

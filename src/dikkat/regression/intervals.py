@@ -26,22 +26,22 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.base import clone
 
 from dikkat.regression.effects import Local, locals_at
-from dikkat.regression.joined import Array, Repeats, Rows
+from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
 Method = Literal["jackknife+", "local", "split"]
 
 
-def interval(model: Any, query: Array, coverage: float, method: Method) -> tuple[Array, Array]:
-    """The ends, (n,) each, at queries in coordinates."""
+def interval(model: Any, x: Array, coverage: float, method: Method) -> tuple[Array, Array]:
+    """The ends, (n,) each, at rows x like `X_train_`."""
+    if method == "split":
+        return _split(model, x, coverage)
+    query = model._coordinates(x)
     if method == "local":
         outside = (1 - coverage) / 2
         return tuple(quantiles(model, query, np.array([outside, 1 - outside])).T)
-    if method == "split":
-        return _split(model, query, coverage)
     rows, errors = _errors(model)
     lower, upper = np.full((2, len(query)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
@@ -150,7 +150,7 @@ def _quantile(values: Array, weight: Array, level: float) -> Array:
     return np.asarray(ends[np.arange(len(values)), index])
 
 
-def _split(model: Any, query: Array, coverage: float) -> tuple[Array, Array]:
+def _split(model: Any, x: Array, coverage: float) -> tuple[Array, Array]:
     if model.folds_ is not None:
         raise ValueError(
             "method: got 'split', whose halves are drawn at random, with cv; expected 'jackknife+' or 'local'"
@@ -159,12 +159,10 @@ def _split(model: Any, query: Array, coverage: float) -> tuple[Array, Array]:
     rows = model._rows
     fold = model._smoother.joined.folds(rows, 2)
     if fold.max() < 1:
-        return np.full(len(query), -np.inf), np.full(len(query), np.inf)
-    learned, held = (np.flatnonzero(fold == each) for each in (0, 1))
-    other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
-    half = other._fitted(Rows(rows.x[learned], rows.y[learned], rows.weight[learned], rows.columns))
-    y = rows.y[held].reshape(len(held))
-    errors = np.abs(y - np.asarray(half._answer(rows.coding.coordinates(rows.x[held]))).reshape(len(held)))
-    center = np.asarray(half._answer(query), np.float64).reshape(len(query))
-    reach = _quantile(errors[None], rows.weight[held].astype(np.float64), coverage)
+        return np.full(len(x), -np.inf), np.full(len(x), np.inf)
+    learned, held = (rows.take(np.flatnonzero(fold == each)) for each in (0, 1))
+    half = model._anew(learned)
+    errors = np.abs(held.y.ravel() - np.asarray(half._answer(half._coordinates(held.x))).ravel())
+    center = np.asarray(half._answer(half._coordinates(x)), np.float64).ravel()
+    reach = _quantile(errors[None], held.weight.astype(np.float64), coverage)
     return center - reach, center + reach

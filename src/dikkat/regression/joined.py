@@ -141,6 +141,7 @@ class Rows(NamedTuple):
         weight: (n,).
         columns: What each column is; nothing where all are numbers.
         metric: (numbers, k), the directions along which numbers are compared; None for the columns themselves.
+        folds: (folds, n), whether a row is learned from or tested (`dikkat.regression.folds`); None without folds.
     """
 
     x: Array
@@ -148,6 +149,12 @@ class Rows(NamedTuple):
     weight: Array
     columns: tuple[Column, ...]
     metric: Array | None = None
+    folds: NDArray[np.int8] | None = None
+
+    def take(self, chosen: NDArray[np.intp]) -> "Rows":
+        """Some of the rows, with all that is known of them."""
+        folds = None if self.folds is None else self.folds[:, chosen]
+        return self._replace(x=self.x[chosen], y=self.y[chosen], weight=self.weight[chosen], folds=folds)
 
     @property
     def coding(self) -> "Coding":
@@ -192,8 +199,8 @@ class Joined(NamedTuple):
         y: (m, v), float64: the weighted mean of their values, less `origin`.
         within: (m, v), float64: their weighted variance about that mean.
         weight: (m,), float64: the sum of the rows' weights, positive.
-        origin: (v,), float64: the mean nearest to 0 where all means have one sign, and 0 otherwise. From there no
-            is larger than it was given, so a large one elsewhere costs the small ones no digits; and what is
+        origin: (v,), float64: the mean nearest to 0 where all means have one sign, and 0 otherwise. Less it no
+            value is larger than it was given, so a large one elsewhere costs the small ones no digits; and what is
             common to all of them is gone.
         inverse: (n,) integers: the unique row of each row; −1 for a row of weight 0.
         repeats: The rows of unique rows with several values.

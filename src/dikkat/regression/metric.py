@@ -32,10 +32,10 @@ _BETTER = 0.999  # of the criterion, for another round
 
 def some(rows: Rows) -> Rows:
     """Rows enough to learn directions from, at random; or all."""
-    if len(rows.x) <= _MOST:
+    count = len(rows.x)
+    if count <= _MOST:
         return rows
-    chosen = np.sort(np.random.default_rng(0).choice(len(rows.x), _MOST, replace=False))
-    return Rows(rows.x[chosen], rows.y[chosen], rows.weight[chosen], rows.columns)
+    return rows.take(np.sort(np.random.default_rng(0).choice(count, _MOST, replace=False)))
 
 
 def directions(rows: Rows, count: int | None, fit: Callable[[Rows], tuple[Smoother, float]]) -> Array:

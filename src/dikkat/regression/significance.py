@@ -3,13 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression.diagnostics import leave_out
 from dikkat.regression.estimator import KernelRegressor
-from dikkat.regression.joined import Array, Rows
+from dikkat.regression.joined import Array
 from dikkat.regression.validation import check_count
 
 
@@ -71,15 +70,11 @@ def significance(model: KernelRegressor, n_permutations: int = 99, random_state:
     x, error = model.X_train_, leave_out(model).error
     permuted = np.empty((x.shape[1], n_permutations))
     known = np.flatnonzero(model.sample_weight_ > 0)
-    other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
     for j in range(x.shape[1]):
         for b in range(n_permutations):
             mixed = x.copy()
             mixed[known, j] = x[random.permutation(known), j]
-            fitted = other._fitted(
-                Rows(mixed, model.y_train_, model.sample_weight_, model.columns_), folds=model.folds_
-            )
-            permuted[j, b] = leave_out(fitted).error
+            permuted[j, b] = leave_out(model._anew(model._rows._replace(x=mixed))).error
     no_worse = ~(permuted > error * (1 + 1e-9))  # NaN, where there is nothing to predict, is no better
     p_value = (1 + no_worse.sum(1)) / (1 + n_permutations)
     return Significance(p_value, error, permuted)

@@ -1,0 +1,268 @@
+"""Kernel regression by its documented formulas, query by query in double precision, given a fit's bandwidths."""
+
+import math
+from functools import cache, cached_property
+
+import numpy as np
+from scipy.special import stdtrit
+
+
+class Slow:
+    """A fitted model, of its public attributes alone; rows of weight 0 are not there, and no two rows are equal."""
+
+    def __init__(self, model):
+        self.kernel, self.linear, self.ridge = model.kernel_, model.order_ == "linear", model.ridge_
+        self.model, self.there, self.count = model, model.sample_weight_ > 0, model.neighbors_
+        self.weight = model.sample_weight_[self.there].astype(float)
+        y = np.asarray(model.y_train_, float)
+        self.y = y.reshape(len(y), -1)[self.there]
+        kinds = [column.kind for column in model.columns_] or ["number"] * model.X_train_.shape[1]
+        self.plain = [j for j, kind in enumerate(kinds) if kind in ("number", "date")]
+        self.coded = [(j, model.columns_[j]) for j in range(len(kinds)) if j not in self.plain]
+        self.metric = np.eye(len(self.plain)) if model.metric_ is None else model.metric_
+        self.size = self.metric.shape[1]
+        found = (
+            model.bandwidth_ if model.metric_ is not None else model.bandwidth_[self.plain + [j for j, _ in self.coded]]
+        )
+        self.rates = found[self.size :]
+        self.features = len(found)
+        self.rows = self.at(model.X_train_[self.there].astype(float))
+        self.sigma = np.concatenate([found[: self.size], *map(self._widths, self.coded, self.rates)])
+        mean = self.weight @ self.rows / self.weight.sum()
+        self.spread = np.sqrt(self.weight @ (self.rows - mean) ** 2 / self.weight.sum())[: self.size]
+        self.folds = None if model.folds_ is None else model.folds_[:, self.there]
+        self.everyone = np.ones(len(self.rows), bool)
+
+    def at(self, x):
+        """Numbers along the directions; a category at a corner, each 1 from the others; an order as steps; a circle."""
+        parts = [x[:, self.plain] @ self.metric]
+        for j, column in self.coded:
+            count = len(column.levels)
+            if column.kind == "periodic":
+                angle = 2 * np.pi * x[:, j] / column.levels[0]
+                parts.append(np.column_stack([np.cos(angle), np.sin(angle)]) / 2)
+            elif column.kind == "ordered":
+                parts.append((x[:, j, None] > np.arange(count - 1)).astype(float))
+            else:
+                parts.append(np.eye(count)[x[:, j].astype(int)] / math.sqrt(2))
+        return np.hstack(parts)
+
+    def _widths(self, coded, rate):
+        _, column = coded
+        count = len(column.levels)
+        if column.kind == "periodic":
+            return np.full(2, rate * np.pi / column.levels[0])
+        other = rate if column.kind == "ordered" else rate / ((count - 1) * (1 - rate))  # over that of the same level
+        sigma = min(1 / math.sqrt(-2 * math.log(other)), 1e6) if other < 1 else 1e6
+        return np.full(count - (column.kind == "ordered"), sigma)
+
+    def width(self, place, kept=None, own=False):
+        """σ at a place, by the distance of its k-th nearest place, perhaps without itself."""
+        if self.count is None:
+            return self.sigma
+        kept = self.everyone if kept is None else kept
+        apart, widest, typical = self._distances(kept.tobytes())
+        factor = min(apart(place[: self.size], own), widest) / typical
+        return np.concatenate([self.sigma[: self.size] * factor, self.sigma[self.size :]])
+
+    @cache  # noqa: B019  # for as long as the test's models
+    def _distances(self, kept):
+        """That of the k-th nearest place of some rows, the largest of one of them, and their geometric mean."""
+        kept = np.frombuffer(kept, bool)
+        x, weight = self.rows[kept, : self.size], self.weight[kept]
+        mean = weight @ x / weight.sum()
+        unit = np.sqrt(weight @ (x - mean) ** 2 / weight.sum())
+
+        def apart(query, alone):
+            away = np.sort(np.sqrt((((x - query) / unit) ** 2).sum(1)))
+            return away[away > 0][self.count - 1] if alone else away[self.count - 1]
+
+        of_rows = np.array([apart(row, True) for row in x])
+        return apart, of_rows.max(), math.exp(weight @ np.log(of_rows) / weight.sum())
+
+    def near(self, place, width):
+        """K of each row."""
+        square = (((self.rows - place) / width) ** 2).sum(1)
+        return np.exp(-square / 2) if self.kernel == "gaussian" else np.maximum(0, 1 - square)
+
+    def line(self, place, width, kept=None, ridge=None, linear=None):
+        """The estimate, what each row's y has in it, and the inverse of what is solved."""
+        kept = self.everyone if kept is None else kept
+        linear, ridge = (self.linear, self.ridge) if ridge is None else (linear, ridge)
+        k = np.where(kept, self.weight * self.near(place, width), 0.0)
+        if not k.any():  # out of reach: the nearest row
+            away = (((self.rows - place) / width) ** 2).sum(1)
+            row = self.weight * (away == away.min())
+            return row @ self.y / row.sum(), row / row.sum(), None
+        z = np.hstack([np.ones((len(k), 1)), (self.rows - place)[:, : self.size] * linear])
+        narrow = width[: self.size]
+        held = ridge * self.spread**2 * narrow**2 / (self.spread**2 + narrow**2) if linear else np.ones(self.size)
+        inverse = np.linalg.inv(z.T @ (k[:, None] * z) + np.diag([0, *held]))
+        row = inverse[0] @ z.T * k
+        return row @ self.y, row, inverse
+
+    def predict(self, x):
+        return np.array([self.line(place, self.width(place))[0] for place in self.at(x)])
+
+    @cached_property
+    def left_out(self):
+        """Each row less its estimate from the others, and what is left of its noise in its residual."""
+        errors, shares = [], []
+        for i, place in enumerate(self.rows):
+            estimate, _, inverse = self.line(place, self.width(place, own=True), np.arange(len(self.rows)) != i)
+            errors.append(self.y[i] - estimate)
+            shares.append(1 / (1 + self.weight[i] * inverse[0, 0]))
+        return np.array(errors), np.array(shares)
+
+    @cached_property
+    def tested(self):
+        """Rows and folds they are tested in, and their errors there."""
+        pairs = [(k, i) for k, own in enumerate(self.folds) for i in np.flatnonzero(own == 2)]
+        errors = [self.y[i] - self._by_fold(k, self.rows[i]) for k, i in pairs]
+        return pairs, np.array(errors)
+
+    def _by_fold(self, k, place):
+        learned = self.folds[k] == 1
+        return self.line(place, self.width(place, learned), learned)[0]
+
+    def _looked_at(self, place, width):
+        """The mean place that a query looks at."""
+        k = self.weight * self.near(place, width)
+        return k @ self.rows / k.sum()
+
+    def noise(self, place):
+        """τ², s² and ν about a place."""
+        errors, shares = self.left_out
+        k = self.near(place, 2 * self.width(place))
+        share = self.weight * k / (self.weight @ k)
+        rest = share @ (1 - (1 - shares) / np.maximum(self.weight, 1))
+        square = share @ (shares[:, None] * errors) ** 2 / rest
+        freedom = (self.weight @ k) ** 2 / (self.weight @ k**2) * rest
+        if self.folds is None:
+            return share @ errors**2, square, freedom
+        pairs, held = self.tested
+        rows, folds = np.array([i for _, i in pairs]), np.array([k for k, _ in pairs])
+        weighted = self.weight[rows, None] * held
+        sums = np.array([weighted[folds == k].sum(0) for k in range(len(self.folds))])
+        alike = np.maximum(1, (sums**2).sum(0) / (weighted**2).sum(0))
+        loss = np.empty_like(errors)
+        loss[rows] = held**2
+        return share @ loss, square * alike, min(freedom, len(self.folds))
+
+    def _open(self, place, width):
+        """b: what a ridge of 1/4 leaves open."""
+        k = self.weight * self.near(place, width)
+        mean = k @ self.rows / k.sum()
+        about, narrow = (self.rows - mean)[:, : self.size], width[: self.size]
+        held = 0.25 * self.spread**2 * narrow**2 / (self.spread**2 + narrow**2)
+        gain = np.linalg.solve(about.T @ (k[:, None] * about) + np.diag(held), (place - mean)[: self.size])
+        return gain**2 @ held
+
+    def std(self, x):
+        found = []
+        for place in self.at(x):
+            total, square, _ = self.noise(self._looked_at(place, self.width(place)))
+            found.append(np.sqrt(total + square * self._open(place, self.width(place))))
+        return np.array(found)
+
+    def confidence_interval(self, x, level):
+        ends = []
+        for place in self.at(x):
+            narrow = self.width(place) * 0.5 ** (1 / self.features)
+            center, row, _ = self.line(place, narrow, ridge=0.25, linear=True)
+            _, square, freedom = self.noise(self._looked_at(place, narrow))
+            error = np.sqrt(square * (row**2 / self.weight).sum() + square * self._open(place, narrow))
+            half = stdtrit(freedom, (1 + level) / 2) * error if freedom >= 0.5 else np.full_like(center, np.inf)
+            ends.append((center - half, center + half))
+        return np.array(ends).transpose(1, 0, 2)
+
+    def jackknife(self, x, coverage):
+        """Jackknife+, or CV+ by folds."""
+        pairs = [(None, i) for i in range(len(self.rows))] if self.folds is None else self.tested[0]
+        errors = np.abs((self.left_out[0] if self.folds is None else self.tested[1])[:, 0])
+        weight, ends = self.weight[[i for _, i in pairs]], []
+        for place in self.at(x):
+            width = self.width(place)
+            centers = [
+                self.line(place, width, np.arange(len(self.rows)) != i)[0] if k is None else self._by_fold(k, place)
+                for k, i in pairs
+            ]
+            centers = np.array(centers)[:, 0]
+            ends.append((-quantile(errors - centers, weight, coverage), quantile(centers + errors, weight, coverage)))
+        return np.array(ends).T
+
+    def distribution(self, place):
+        """The values that a new one may have at a place, and their probabilities, which are less than 1 in all."""
+        errors = self.left_out[0] if self.folds is None else self.tested[1]
+        rows = np.arange(len(self.rows)) if self.folds is None else [i for _, i in self.tested[0]]
+        middle = self._looked_at(place, self.width(place))
+        width, weight = 2 * self.width(middle), self.weight[rows]
+        for _ in range(20):
+            k = weight * self.near(middle, width)[rows]
+            if k.sum() >= min(50, 0.8 * weight.sum()):
+                break
+            width = width * 1.5
+        total, square, _ = self.noise(middle)
+        growth = max(1, math.sqrt((total + square * self._open(place, self.width(place)))[0] / total[0]))
+        return self.line(place, self.width(place))[0][0] + growth * errors[:, 0], k / (1 + k.sum())
+
+    def quantiles(self, x, levels):
+        result = []
+        for place in self.at(x):
+            values, share = self.distribution(place)
+            order, rest = np.argsort(values), 1 - share.sum()
+            reached = rest / 2 + np.cumsum(share[order])
+            ends = [np.inf if min(q, 1 - q) < rest else values[order][(reached < q).sum()] for q in levels]
+            result.append(
+                [math.copysign(end, q - 0.5) if np.isinf(end) else end for end, q in zip(ends, levels, strict=False)]
+            )
+        return np.array(result)
+
+    def attention(self, x):
+        result = np.zeros((len(x), len(self.there)))
+        for row, place in zip(result, self.at(x), strict=False):
+            k = self.weight * self.near(place, self.width(place))
+            row[self.there] = k / k.sum()
+        return result
+
+    def neighbors(self, x):
+        around = [self.near(place, self.width(place)) for place in self.at(x)]
+        return np.array([(self.weight @ k) ** 2 / (self.weight @ k**2) for k in around])
+
+    def log_density(self, x):
+        d = self.size
+        volume = math.pi ** (d / 2) / math.gamma(d / 2 + 1)
+        height = (2 * math.pi) ** (-d / 2) if self.kernel == "gaussian" else (d + 2) / (2 * volume)
+        result = []
+        for place in self.at(x):
+            width = self.width(place)
+            mean = self.weight @ self.near(place, width) / self.weight.sum()
+            result.append(math.log(mean * height * abs(np.linalg.det(self.metric)) / np.prod(width[:d])))
+        return np.array(result) + sum(math.log(1 - rate) for rate in self.rates)
+
+    def trace(self):
+        return sum(self.line(place, self.width(place))[1][i] for i, place in enumerate(self.rows))
+
+    def gradient(self, x, return_std=False, step=1e-5):
+        """By differences, also of what each row's y has in the estimate."""
+        outputs = self.y.shape[1]
+        slope, error = (np.full((*x.shape, outputs), np.nan) for _ in range(2))
+        for j in self.plain:
+            more, less = x.copy(), x.copy()
+            more[:, j] += step
+            less[:, j] -= step
+            for i, ends in enumerate(zip(self.at(more), self.at(less), self.at(x), strict=False)):
+                rows = [self.line(place, self.width(place))[1] for place in ends[:2]]
+                change = (rows[0] - rows[1]) / (2 * step)
+                slope[i, j] = change @ self.y
+                if return_std:
+                    square = self.noise(self._looked_at(ends[2], self.width(ends[2])))[1]
+                    error[i, j] = np.sqrt(square * (change**2 / self.weight).sum())
+        return error if return_std else slope
+
+
+def quantile(values, weight, level):
+    """The least value that a share of the weights and of one more row is not above."""
+    order = np.argsort(values)
+    enough = np.cumsum(weight[order]) >= level * (weight.sum() + 1) - 1e-9
+    return values[order][enough.argmax()] if enough.any() else np.inf

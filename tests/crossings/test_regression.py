@@ -1,0 +1,499 @@
+"""Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
+
+13,461 cells: estimator × two settings × method × state.
+
+A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
+formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
+"""
+
+import itertools
+import math
+import pickle
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+from scipy.special import ndtr, softmax
+from sklearn.base import clone
+from sklearn.metrics import r2_score
+from sklearn.model_selection import KFold
+
+from crossings.slow_regression import Slow, quantile
+from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson, bandwidth, metric
+from dikkat.regression.diagnostics import along, among, hold_out, leave_out
+from dikkat.regression.significance import significance
+
+ROWS, QUERIES, LEVEL, QUANTILES = 19, 3, 0.7, [0.3, 0.5, 0.8]
+TOWNS, SIZES = ["Bonn", "Lyon", "Ulm"], ["L", "M", "S"]
+WIDTHS = {"a": 0.9, "b": 7.0, "town": 0.4, "size": 0.5, "hour": 5.0}
+
+# What a setting adds to the columns a and b, to the estimator's arguments, or to what it is given.
+SETTINGS = {
+    "two columns": {},
+    "one column": {"without": "b"},
+    "constant": {"order": "constant"},
+    "epanechnikov": {"kernel": "epanechnikov"},
+    "searched": {"bandwidth": "auto", "ridge": "auto"},
+    "loo": {"bandwidth": "loo"},
+    "aic": {"bandwidth": "aic"},
+    "silverman": {"bandwidth": "silverman"},
+    "no ridge": {"ridge": 0.0},
+    "neighbors": {"neighbors": 5},
+    "metric": {"metric": "linear"},
+    "one direction": {"metric": "linear", "n_components": 1},
+    "cv": {"cv": 3},
+    "category": {"column": "town"},
+    "ordered": {"column": "size"},
+    "periodic": {"column": "hour"},
+    "weights": {"weighted": True},
+    "two outputs": {"outputs": 2},
+    "float32": {"dtype": np.float32},
+    "frame": {"frame": True},
+}
+OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame"}
+SEARCHED = {"searched", "loo", "aic", "metric", "one direction"}
+
+# Refused by name, whatever the estimator; the first that holds.
+REFUSED_IN_FIT = {
+    ("epanechnikov", "category"): "kernel: got 'epanechnikov' beside categories",
+    ("epanechnikov", "ordered"): "kernel: got 'epanechnikov' beside categories",
+    ("epanechnikov", "periodic"): "kernel: got 'epanechnikov' beside categories",
+    ("silverman", "metric"): "metric: got 'linear' with the bandwidth 'silverman'",
+    ("silverman", "one direction"): "metric: got 'linear' with the bandwidth 'silverman'",
+    ("aic", "cv"): "cv: got folds with bandwidth='aic'",
+}
+_TARGETS = {"jackknife+", "local", "split", "quantiles", "sample", "significance"}
+REFUSED = {
+    ("split", "cv"): "method: got 'split', whose halves are drawn at random, with cv",
+    ("gradient, error", "metric"): "return_std: got True with metric='linear'",
+    ("gradient, error", "one direction"): "return_std: got True with metric='linear'",
+    ("log_density", "one direction"): "metric: got 1 directions of 2 columns",
+    **{("log_density", kind): "X: got ordered or periodic features" for kind in ("ordered", "periodic")},
+    **{("plot", setting): r"X: got \d features in fit" for setting in SETTINGS},
+    **{(method, "two outputs"): r"got (one of )?2 targets" for method in _TARGETS},
+}  # fmt: skip
+
+# Cells that are left out, and why.
+LEFT_OUT = {
+    "a setting twice": "two settings of the same argument exclude each other",
+    "a setting that an estimator has not": "a density has no y, and a classifier no folds, ridge or neighbours",
+    "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
+    "a permutation of what is searched": "it costs a search for each column; its fits are those of `split`",
+}
+REFITS = {"split", "hold_out", "partial_fit", "significance"}
+STATES = ("fitted", "loaded", "cloned")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_searches():
+    """What is compared is not how good a bandwidth is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bandwidth, "_STEPS", 2)
+        patch.setattr(bandwidth, "_ALONE", np.zeros(1))
+        patch.setattr(metric, "_ROUNDS", 1)
+        yield
+    made.cache_clear()
+
+
+@cache
+def made(estimator, names):
+    """The data of settings, and the fitted models."""
+    case = SimpleNamespace(names=names, columns=["a", "b"], weight=None, outputs=None, dtype=float, frame=False)
+    given = {}
+    for name in names:
+        for key, value in SETTINGS[name].items():
+            if key == "without":
+                case.columns.remove(value)
+            elif key == "column":
+                case.columns.append(value)
+            elif key == "weighted":
+                case.weight = np.array([2.0, 1, 3, 1, 0, 1, 2, 1, 1, 3, 1, 1, 2, 1, 1, 1, 0, 1, 2])
+            elif key in OF_DATA:
+                setattr(case, key, value)
+            else:
+                given[key] = value
+    random = np.random.default_rng(7)
+    count = ROWS + QUERIES
+    every = {
+        "a": random.uniform(0, 3, count), "b": random.uniform(0, 20, count), "town": np.arange(count) % 3,
+        "size": np.arange(count) // 2 % 3, "hour": random.uniform(0, 24, count),
+    }  # fmt: skip
+    every["a"][ROWS:], every["b"][ROWS:] = [0.8, 1.4, 2.2], [7.0, 11, 9]
+    cells = np.column_stack([every[name] for name in case.columns]).astype(case.dtype)
+    x, case.cells = np.split(cells, [ROWS])
+    y = np.sin(2 * every["a"]) + 0.1 * every["b"] + 0.5 * every["town"] - 0.3 * every["size"]
+    y = (y + 0.3 * random.normal(size=count))[:ROWS]
+    case.y = y if case.outputs is None else np.column_stack([y, np.cos(y)])
+    wide = 3 if "epanechnikov" in names else 1
+    if given.get("metric"):
+        given.setdefault("bandwidth", "auto")
+    given.setdefault("bandwidth", [WIDTHS[name] * wide for name in case.columns])
+    position = {name: name if case.frame else j for j, name in enumerate(case.columns)}
+    if not case.frame and "town" in position:
+        given["categorical_features"] = [position["town"]]
+    if not case.frame and "size" in position:
+        given["ordered_features"] = [position["size"]]
+    if "hour" in position:
+        given["periodic_features"] = {position["hour"]: 24}
+    kind = estimator
+    if estimator is KernelRegressor:
+        given.setdefault("ridge", 0.25)
+        kind = NadarayaWatson if given.get("order") == "constant" else KernelRegressor
+    if estimator is KernelClassifier:
+        case.y = np.where(y > np.median(y), "high", "low")
+
+    def form(cells):
+        """X as the user has it, from numbers and indices of levels."""
+        if not case.frame:
+            return cells
+        frame = pd.DataFrame(cells, columns=case.columns)
+        for name, levels, ordered in (("town", TOWNS, False), ("size", SIZES, True)):
+            if name in case.columns:
+                codes = frame[name].astype(int)
+                frame[name] = pd.Categorical.from_codes(codes, levels, ordered=ordered)
+        return frame
+
+    case.form, case.x, case.rows, case.query = form, x, form(x), form(case.cells)
+    case.fresh = kind(**given)
+    case.fit = lambda model, rows=slice(None): model.fit(
+        form(x[rows]), *([] if estimator is KernelDensity else [case.y[rows]]),
+        sample_weight=None if case.weight is None else case.weight[rows],
+    )  # fmt: skip
+    try:
+        fitted = case.fit(clone(case.fresh))
+    except ValueError as error:
+        case.error = str(error)
+        return case
+    case.error, case.models = None, {"fitted": fitted}
+    if hasattr(fitted, "save"):
+        with tempfile.TemporaryDirectory() as folder:
+            fitted.save(Path(folder) / "model")
+            case.models["loaded"] = type(fitted).load(Path(folder) / "model")
+    else:
+        case.models["loaded"] = pickle.loads(pickle.dumps(fitted))
+    case.models["cloned"] = case.fit(clone(case.models["loaded"]))
+    for state in ("loaded", "cloned"):
+        assert case.models[state].columns_ == fitted.columns_
+        for name in ("bandwidth_", "ridge_", "neighbors_", "metric_", "X_train_", "y_train_", "folds_"):
+            np.testing.assert_array_equal(getattr(case.models[state], name), getattr(fitted, name), err_msg=name)
+    case.slow = Slow(fitted)
+    return case
+
+
+def shaped(answer, case):
+    return answer if case.outputs else answer[..., 0]
+
+
+def judged(predicted, case, rows):
+    """The error and R² of predictions of rows."""
+    y, weight = case.slow.y[rows], case.slow.weight[rows]
+    variance = np.average((case.slow.y - np.average(case.slow.y, 0, case.slow.weight)) ** 2, 0, case.slow.weight)
+    error = np.average((y - predicted) ** 2, 0, weight)
+    return [error.mean(), (1 - error / variance).mean()]
+
+
+def of_left_out(found, case):
+    return [*found.predicted.reshape(ROWS, -1)[case.slow.there].ravel(), found.error, found.r2]
+
+
+def expected_left_out(case):
+    predicted = case.slow.y - case.slow.left_out[0]
+    return [*predicted.ravel(), *judged(predicted, case, slice(None))]
+
+
+def refitted(case, rows):
+    """A fit to some rows, by the same settings and the rows' own folds."""
+    model = clone(case.fresh)
+    if case.slow.folds is not None:
+        own = [(np.flatnonzero(f[rows] == 1), np.flatnonzero(f[rows] == 2)) for f in case.models["fitted"].folds_]
+        model.set_params(cv=[each for each in own if len(each[0]) and len(each[1])])
+    return Slow(case.fit(model, rows))
+
+
+def expected_hold_out(case):
+    predicted = np.full((ROWS, case.slow.y.shape[1]), np.nan)
+    for rest, held in KFold(2).split(case.x):
+        predicted[held] = refitted(case, rest).predict(case.x[held].astype(float))
+    predicted = predicted[case.slow.there]
+    return [*predicted.ravel(), *judged(predicted, case, slice(None))]
+
+
+def expected_split(case):
+    model = case.models["fitted"]
+    fold = model._smoother.joined.folds(model._rows, 2)
+    half, held = refitted(case, np.flatnonzero(fold == 0)), np.flatnonzero(fold == 1)
+    errors = np.abs(case.y[held] - half.predict(case.x[held].astype(float))[:, 0])
+    weight = np.ones(len(held)) if case.weight is None else case.weight[held]
+    center, reach = half.predict(case.cells.astype(float))[:, 0], quantile(errors, weight, LEVEL)
+    return center - reach, center + reach
+
+
+def expected_significance(case):
+    random, known = np.random.RandomState(0), np.flatnonzero(case.slow.there)
+    found = []
+    for j in range(case.x.shape[1]):
+        mixed = case.x.copy()
+        mixed[known, j] = case.x[random.permutation(known), j]
+        model = clone(case.fresh)
+        model.fit(case.form(mixed), case.y, case.weight)
+        slow = Slow(model)
+        found.append(np.average(slow.left_out[0][:, 0] ** 2, weights=slow.weight))
+    return found
+
+
+def in_parts(model, case):
+    half = case.fit(clone(model), slice(0, 11))
+    rest = None if case.weight is None else case.weight[11:]
+    return half.partial_fit(case.form(case.x[11:]), case.y[11:], rest).predict(case.query)
+
+
+def as_drawn(case):
+    """A check of draws: each is one of the values there are, as often as it is to be."""
+
+    def check(drawn):
+        for row, place in zip(drawn, case.slow.at(case.cells.astype(float)), strict=True):
+            values, share = case.slow.distribution(place)
+            near = np.abs(row[:, None] - values).argmin(1)
+            np.testing.assert_allclose(row, values[near], rtol=1e-4, atol=1e-4)
+            order = np.argsort(values)
+            often = np.cumsum(np.bincount(near, minlength=len(values))[order]) / len(row)
+            assert np.abs(often - np.cumsum(share[order]) / share.sum()).max() < 1.95 / math.sqrt(len(row))
+
+    return check
+
+
+def middle(case):
+    """Places along the first column, the others at their medians or most frequent levels."""
+    there = case.x[case.slow.there].astype(float)
+    at = np.tile(np.median(there, 0), (201, 1))
+    for j, name in enumerate(case.columns):
+        if name in ("town", "size"):
+            at[:, j] = np.bincount(there[:, j].astype(int)).argmax()
+    at[:, 0] = np.linspace(there[:, 0].min(), there[:, 0].max(), 201)
+    return at
+
+
+def drawn_line(model):
+    figure = pyplot.figure()
+    try:
+        return model.plot(figure.gca()).lines[1].get_xydata()
+    finally:
+        pyplot.close(figure)
+
+
+def line_of_plot(case):
+    x = case.x[:, 0].astype(float)
+    at = np.linspace(x.min(), x.max(), 201)
+    return np.column_stack([at, case.slow.predict(at[:, None])[:, 0]])
+
+
+def along_first(model):
+    curve = along(model, 0, "a")
+    return [curve.estimate[::50].ravel(), curve.lower[::50].ravel()]
+
+
+def top(weights, k=4):
+    least = np.sort(weights, 1)[:, -k, None]
+    return np.where(weights >= least, weights, 0)
+
+
+def by_first(case):
+    order = np.flatnonzero(case.slow.there)
+    order = order[np.argsort(case.x[order, 0], kind="stable")]
+    return case.slow.attention(case.x[order].astype(float))[:, order]
+
+
+def ordered_first(model, case):
+    return among(model, case.x[:, 0]).weights
+
+
+# What is asked of a model, and what is expected.
+REGRESSOR = {
+    "predict": (lambda m, c: m.predict(c.query), lambda c: shaped(c.slow.predict(c.q), c)),
+    "std": (lambda m, c: m.predict(c.query, return_std=True)[1], lambda c: shaped(c.slow.std(c.q), c)),
+    "gradient": (lambda m, c: m.gradient(c.query), lambda c: shaped(c.slow.gradient(c.q), c)),
+    "gradient, error": (
+        lambda m, c: m.gradient(c.query, return_std=True)[1], lambda c: shaped(c.slow.gradient(c.q, True), c)
+    ),
+    "confidence": (
+        lambda m, c: m.confidence_interval(c.query, 0.8), lambda c: shaped(c.slow.confidence_interval(c.q, 0.8), c)
+    ),
+    "jackknife+": (lambda m, c: m.predict_interval(c.query, LEVEL), lambda c: c.slow.jackknife(c.q, LEVEL)),
+    "local": (
+        lambda m, c: m.predict_interval(c.query, LEVEL, "local"),
+        lambda c: c.slow.quantiles(c.q, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).T,
+    ),
+    "split": (lambda m, c: m.predict_interval(c.query, LEVEL, "split"), expected_split),
+    "quantiles": (lambda m, c: m.predict_quantiles(c.query, QUANTILES), lambda c: c.slow.quantiles(c.q, QUANTILES)),
+    "sample": (lambda m, c: m.sample(c.query, 400, random_state=1), as_drawn),
+    "score": (
+        lambda m, c: m.score(c.rows, c.y),
+        lambda c: r2_score(c.y.reshape(ROWS, -1), c.slow.predict(c.x.astype(float))),
+    ),
+    "degrees of freedom": (lambda m, c: m.effective_degrees_of_freedom(), lambda c: c.slow.trace()),
+    "partial_fit": (in_parts, lambda c: shaped(c.slow.predict(c.q), c)),
+    "plot": (lambda m, c: drawn_line(m), line_of_plot),
+    "leave_out": (lambda m, c: of_left_out(leave_out(m), c), expected_left_out),
+    "hold_out": (lambda m, c: of_left_out(hold_out(m, KFold(2)), c), expected_hold_out),
+    "along": (
+        lambda m, c: along_first(m),
+        lambda c: [
+            c.slow.predict(middle(c)[::50]).ravel(),
+            np.where(np.isinf(ends := c.slow.confidence_interval(middle(c)[::50], 0.95)[0]), np.nan, ends).ravel(),
+        ],
+    ),
+    "among": (ordered_first, by_first),
+    "significance": (lambda m, c: significance(m, 1).permuted[:, 0], expected_significance),
+}  # fmt: skip
+ANY = {
+    "attention_weights": (lambda m, c: m.attention_weights(c.query), lambda c: c.slow.attention(c.q)),
+    "largest weights": (
+        lambda m, c: m.attention_weights(c.query, top_k=4).toarray(), lambda c: top(c.slow.attention(c.q))
+    ),
+    "effective_neighbors": (lambda m, c: m.effective_neighbors(c.query), lambda c: c.slow.neighbors(c.q)),
+    "log_density": (lambda m, c: m.log_density(c.query), lambda c: c.slow.log_density(c.q)),
+}  # fmt: skip
+
+
+def classes(case):
+    """The shares of the classes about queries, with what a plane or all rows say."""
+    slow, model = case.slow, case.models["fitted"]
+    if model.order == "linear":
+        plane = model._plane
+        prior = softmax((model._query(case.query) - plane.center) / plane.spread @ plane.slope + plane.height, 1)
+    else:
+        prior = np.tile((slow.weight @ slow.y + 1) / (slow.weight.sum() + 2), (QUERIES, 1))
+    mass = np.array([slow.weight * slow.near(place, slow.width(place)) for place in slow.at(case.q)])
+    return (mass @ slow.y + model.prior_ * prior) / (mass.sum(1, keepdims=True) + model.prior_)
+
+
+CLASSIFIER = {
+    "predict_proba": (lambda m, c: m.predict_proba(c.query), classes),
+    "predict_log_proba": (lambda m, c: m.predict_log_proba(c.query), lambda c: np.log(classes(c))),
+    "predict": (lambda m, c: m.predict(c.query) == "low", lambda c: classes(c).argmax(1) == 1),
+    "score": (
+        lambda m, c: m.score(c.query, ["low"] * QUERIES), lambda c: np.mean(classes(c).argmax(1) == 1)
+    ),
+}  # fmt: skip
+
+
+def as_spread(case):
+    """A check of rows that are drawn: each column's values are as often below its rows as they are to be."""
+
+    def check(drawn):
+        for j, name in enumerate(case.columns):
+            slow = case.slow
+            if name == "town":
+                cells = np.array([TOWNS.index(each) if case.frame else each for each in drawn[:, j]], float)
+                here = slow.weight @ (case.x[slow.there, j, None] == np.arange(3)) / slow.weight.sum()
+                rate = case.models["fitted"].bandwidth_[j]
+                expected = here * (1 - rate) + (1 - here) * rate / 2
+                found = np.mean(cells[:, None] == np.arange(3), 0)
+            else:
+                x, cells = case.x[slow.there, j].astype(float), drawn[:, j].astype(float)
+                away = (x[:, None] - x) / case.models["fitted"].bandwidth_[j]
+                below = ndtr(away) if slow.kernel == "gaussian" else _below(away, slow.size)
+                expected = below @ slow.weight / slow.weight.sum()
+                found = np.mean(cells <= x[:, None], 1)
+            assert np.abs(found - expected).max() < 1.95 / math.sqrt(len(drawn))
+
+    return check
+
+
+def _below(away, size):
+    """The share of a kernel 1 − r² in so many dimensions that lies below a coordinate."""
+    at = np.linspace(-1, 1, 20001)
+    height = np.maximum(1 - at**2, 0) ** ((size + 1) / 2)
+    return np.interp(away, at, np.cumsum(height) / height.sum())
+
+
+DENSITY = {
+    "score_samples": (lambda m, c: m.score_samples(c.query), lambda c: c.slow.log_density(c.q)),
+    "score": (lambda m, c: m.score(c.query), lambda c: c.slow.log_density(c.q).sum()),
+    "sample": (lambda m, c: m.sample(1000, random_state=1), as_spread),
+}
+ESTIMATORS = {
+    KernelRegressor: REGRESSOR | ANY,
+    KernelClassifier: CLASSIFIER | ANY,
+    KernelDensity: DENSITY | ANY,
+}
+
+
+def arguments(name):
+    return {key for key in SETTINGS[name] if key not in OF_DATA}
+
+
+def pairs(estimator):
+    """Every setting alone (beside two columns), and with every other one."""
+    known = set(estimator().get_params())
+    serve = [name for name in SETTINGS if arguments(name) <= known]
+    serve = [name for name in serve if estimator is KernelRegressor or name != "two outputs"]
+    if estimator is KernelDensity:
+        serve = [name for name in serve if name not in ("ordered", "periodic")]
+    if estimator is not KernelRegressor:
+        serve = [name for name in serve if name not in ("loo", "aic")]
+    return [pair for pair in itertools.combinations(serve, 2) if not arguments(pair[0]) & arguments(pair[1])]
+
+
+def states(method, names):
+    if method == "significance":
+        return () if SEARCHED & set(names) else ("fitted",)
+    return ("loaded",) if method in REFITS else STATES
+
+
+CELLS = [
+    (estimator, names, method)
+    for estimator, methods in ESTIMATORS.items()
+    for names in pairs(estimator)
+    for method in methods
+    if states(method, names)
+]
+COUNT = sum(len(states(method, names)) for _, names, method in CELLS)
+
+
+def refusals(method, names):
+    """What the answer may be refused by, if it is to be."""
+    if method == "plot" and "one column" in names:
+        if "two outputs" in names:
+            return "got 2 targets"
+        names = [name for name in names if name in ("category", "ordered", "periodic")]
+    if method == "log_density" and "one column" in names:
+        names = [name for name in names if name != "one direction"]
+    return "|".join({REFUSED[method, name] for name in names if (method, name) in REFUSED})
+
+
+@pytest.mark.parametrize(
+    ("estimator", "names", "method"), CELLS, ids=[f"{e.__name__}-{'+'.join(n)}-{m}" for e, n, m in CELLS]
+)
+def test_a_method_beside_two_settings(estimator, names, method):
+    case = made(estimator, names)
+    if names in REFUSED_IN_FIT:
+        assert case.error is not None
+        assert REFUSED_IN_FIT[names] in case.error
+        return
+    assert case.error is None, case.error
+    case.q = case.cells.astype(float)
+    ask, expect = ESTIMATORS[estimator][method]
+    refused = refusals(method, names)
+    expected = None if refused else expect(case)
+    rough = 2e-3 if "float32" in names else 1e-6
+    if method.startswith("gradient"):
+        rough = max(rough, 1e-4)
+    for state in states(method, names):
+        if refused:
+            with pytest.raises(ValueError, match=refused):
+                ask(case.models[state], case)
+        elif callable(expected):
+            expected(ask(case.models[state], case))
+        else:
+            np.testing.assert_allclose(ask(case.models[state], case), expected, rtol=rough, atol=rough, err_msg=state)
+
+
+def test_the_head_says_how_many_cells_there_are():
+    assert f"{COUNT:,} cells" in __doc__
+    assert all(LEFT_OUT.values())

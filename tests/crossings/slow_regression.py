@@ -110,8 +110,11 @@ class Slow:
         errors, shares = [], []
         for i, place in enumerate(self.rows):
             estimate, _, inverse = self.line(place, self.width(place, own=True), np.arange(len(self.rows)) != i)
+            if inverse is None:  # whom nobody reaches the mean of the others answers
+                others = np.arange(len(self.rows)) != i
+                estimate, inverse = self.weight[others] @ self.y[others] / self.weight[others].sum(), [[np.inf]]
             errors.append(self.y[i] - estimate)
-            shares.append(1 / (1 + self.weight[i] * inverse[0, 0]))
+            shares.append(1 / (1 + self.weight[i] * inverse[0][0]))
         return np.array(errors), np.array(shares)
 
     @cached_property
@@ -136,7 +139,8 @@ class Slow:
         k = self.near(place, 2 * self.width(place))
         share = self.weight * k / (self.weight @ k)
         rest = share @ (1 - (1 - shares) / np.maximum(self.weight, 1))
-        square = share @ (shares[:, None] * errors) ** 2 / rest
+        enough = rest > 1e-5  # else there are as many numbers as rows, and nothing tells noise
+        square = share @ (shares[:, None] * errors) ** 2 / rest if enough else np.full(self.y.shape[1], np.inf)
         freedom = (self.weight @ k) ** 2 / (self.weight @ k**2) * rest
         if self.folds is None:
             return share @ errors**2, square, freedom

@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-13,461 cells: estimator × two settings × method × state.
+13,317 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -84,6 +84,7 @@ LEFT_OUT = {
     "a setting that an estimator has not": "a density has no y, and a classifier no folds, ridge or neighbours",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
     "a permutation of what is searched": "it costs a search for each column; its fits are those of `split`",
+    "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
 }
 REFITS = {"split", "hold_out", "partial_fit", "significance"}
 STATES = ("fitted", "loaded", "cloned")
@@ -93,7 +94,7 @@ STATES = ("fitted", "loaded", "cloned")
 def short_searches():
     """What is compared is not how good a bandwidth is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandwidth, "_STEPS", 2)
+        patch.setattr(bandwidth, "_STEPS", 3)
         patch.setattr(bandwidth, "_ALONE", np.zeros(1))
         patch.setattr(metric, "_ROUNDS", 1)
         yield
@@ -127,7 +128,7 @@ def made(estimator, names):
     cells = np.column_stack([every[name] for name in case.columns]).astype(case.dtype)
     x, case.cells = np.split(cells, [ROWS])
     y = np.sin(2 * every["a"]) + 0.1 * every["b"] + 0.5 * every["town"] - 0.3 * every["size"]
-    y = (y + 0.3 * random.normal(size=count))[:ROWS]
+    y = (y + 0.1 * random.normal(size=count))[:ROWS]
     case.y = y if case.outputs is None else np.column_stack([y, np.cos(y)])
     wide = 3 if "epanechnikov" in names else 1
     if given.get("metric"):
@@ -298,8 +299,8 @@ def along_first(model):
 
 
 def top(weights, k=4):
-    least = np.sort(weights, 1)[:, -k, None]
-    return np.where(weights >= least, weights, 0)
+    """The largest weights, and how many there are: of equal ones any may be among them."""
+    return [*np.sort(weights, 1)[:, -k:], (weights > 0).sum(1).clip(max=k)]
 
 
 def by_first(case):
@@ -353,7 +354,8 @@ REGRESSOR = {
 ANY = {
     "attention_weights": (lambda m, c: m.attention_weights(c.query), lambda c: c.slow.attention(c.q)),
     "largest weights": (
-        lambda m, c: m.attention_weights(c.query, top_k=4).toarray(), lambda c: top(c.slow.attention(c.q))
+        lambda m, c: np.concatenate(top(m.attention_weights(c.query, top_k=4).toarray())),
+        lambda c: np.concatenate(top(c.slow.attention(c.q))),
     ),
     "effective_neighbors": (lambda m, c: m.effective_neighbors(c.query), lambda c: c.slow.neighbors(c.q)),
     "log_density": (lambda m, c: m.log_density(c.query), lambda c: c.slow.log_density(c.q)),
@@ -443,6 +445,8 @@ def pairs(estimator):
 def states(method, names):
     if method == "significance":
         return () if SEARCHED & set(names) else ("fitted",)
+    if method in ("hold_out", "partial_fit") and SEARCHED & set(names) and "two columns" not in names:
+        return ()
     return ("loaded",) if method in REFITS else STATES
 
 
@@ -481,7 +485,7 @@ def test_a_method_beside_two_settings(estimator, names, method):
     ask, expect = ESTIMATORS[estimator][method]
     refused = refusals(method, names)
     expected = None if refused else expect(case)
-    rough = 2e-3 if "float32" in names else 1e-6
+    rough = 2e-3 if "float32" in names else 1e-5 if "no ridge" in names else 1e-6
     if method.startswith("gradient"):
         rough = max(rough, 1e-4)
     for state in states(method, names):

@@ -7,6 +7,7 @@ from dikkat.regression import KernelClassifier, KernelRegressor, metric
 from dikkat.regression.diagnostics import reach
 
 ROWS, SIZE = 101, 3
+QUICK = {"metric": "linear", "bandwidth": "loo", "ridge": 0.1}  # fewer searches
 
 
 def _along_one(seed):
@@ -68,44 +69,47 @@ def test_values_at_random_teach_nothing():
 
 def test_folds_learn_in_the_directions_that_they_are_asked_in(monkeypatch):
     (x, y), (new, right) = _along_one(2), _along_one(3)
-    settings = {"metric": "linear", "bandwidth": "loo", "ridge": 0.1, "cv": 3}
-    assert KernelRegressor(**settings).fit(x, y).score(new, right) > 0.8
+    assert KernelRegressor(cv=3, **QUICK).fit(x, y).score(new, right) > 0.8
     monkeypatch.setattr(metric, "_MOST", 83)  # of which the folds are those of the sample
-    assert KernelRegressor(n_components=1, **settings).fit(x, y).score(new, right) > 0.8
+    assert KernelRegressor(n_components=1, cv=3, **QUICK).fit(x, y).score(new, right) > 0.8
 
 
 def test_halves_have_directions_of_their_own():
     (x, y), (new, right) = _along_one(2), _along_one(3)
-    lower, upper = KernelRegressor(metric="linear").fit(x, y).predict_interval(new, method="split")
+    model = KernelRegressor(**QUICK).fit(x, y)
+    lower, upper = model.predict_interval(new, method="split")
     assert 1 - np.var(right - (lower + upper) / 2) / np.var(right) > 0.8
     assert np.mean((lower <= right) & (right <= upper)) > 0.85
 
 
 def test_a_density_is_one_of_the_columns():
     x = np.random.default_rng(1).normal(size=(53, 1)) * 5
-    y = np.sin(x[:, 0])
     at, step = np.linspace(-60, 60, 4001, retstep=True)
-    for model in (KernelRegressor(metric="linear"), KernelClassifier(metric="linear")):
-        density = np.exp(model.fit(x, y > 0 if isinstance(model, KernelClassifier) else y).log_density(at[:, None]))
+    for model in (KernelRegressor(**QUICK), KernelClassifier(metric="linear", prior=1.0)):
+        density = np.exp(model.fit(x, (x[:, 0] > 1).astype(int)).log_density(at[:, None]))
         assert abs(density.sum() * step - 1) < 1e-6
     x, y = _along_one(2)
-    for model, values in ((KernelRegressor, y), (KernelClassifier, y > 0)):
+    x, y = x[:31], y[:31]
+    for model, values in (
+        (KernelRegressor(n_components=1, **QUICK), y),
+        (KernelClassifier(metric="linear", n_components=1), y > 0),
+    ):
         with pytest.raises(ValueError, match="metric: got 1 directions of 3 columns of numbers"):
-            model(metric="linear", n_components=1).fit(x, values).log_density(x)
-    constant = KernelRegressor(metric="linear").fit(np.hstack([x, np.ones((ROWS, 1))]), y)
+            model.fit(x, values).log_density(x)
+    constant = np.hstack([x, np.ones((len(x), 1))])
     with pytest.raises(ValueError, match="expected as many directions as columns, none of them constant"):
-        constant.log_density(np.ones((1, 4)))
+        KernelRegressor(**QUICK).fit(constant, y).log_density(constant)
 
 
 def test_directions_have_no_reach_along_columns():
-    model = KernelRegressor(metric="linear", n_components=1).fit(*_along_one(2))
+    model = KernelRegressor(n_components=1, **QUICK).fit(*_along_one(2))
     with pytest.raises(ValueError, match="model: got one with a learned metric"):
         reach(model)
 
 
 def test_a_curve_is_drawn_where_the_model_is():
     x = np.linspace(0, 9, 71)[:, None]
-    model = KernelRegressor(metric="linear").fit(x, np.sin(x[:, 0]))
+    model = KernelRegressor(**QUICK).fit(x, np.sin(x[:, 0]))
     axes = pyplot.figure().gca()
     line = model.plot(axes).lines[1]
     np.testing.assert_allclose(line.get_ydata(), np.sin(line.get_xdata()), atol=0.05)

@@ -544,11 +544,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
         names = range(saved.rows.x.shape[1]) if saved.feature_names is None else saved.feature_names
-        periods = {
-            name: column.levels[0]
-            for name, column in zip(names, saved.rows.columns, strict=False)
-            if column.kind == "periodic"
-        }
+        kinds = dict(zip(names, saved.rows.columns, strict=False))
+        periods = {name: float(column.levels[0]) for name, column in kinds.items() if column.kind == "periodic"}
         model.periodic_features = periods or None
         model.n_features_in_, model.target_name_ = saved.rows.x.shape[1], saved.target
         return model._with(
@@ -640,7 +637,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         settings = self.get_params()
         settings.pop("periodic_features", None)  # which the columns have
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
-        if not isinstance(settings.get("cv"), Integral | None):
+        if not isinstance(settings.get("cv"), Integral | str | None):
             settings["cv"] = type(settings["cv"]).__name__  # which `fit` refuses
         return {
             name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()

@@ -427,6 +427,16 @@ def _centred(around: Moments, slopes: int) -> _Centred:
     )
 
 
+def is_flat(around: Moments, slopes: int) -> Tensor:
+    """(n, p): True along the first p coordinates where the rows in reach are all in one place."""
+    return _is_flat(_centred(around, slopes))
+
+
+def _is_flat(centred: _Centred) -> Tensor:
+    rounding = 32 * torch.finfo(centred.spread.dtype).eps * centred.second  # of a difference of squares, which S is
+    return centred.spread.diagonal(dim1=1, dim2=2) <= rounding
+
+
 def is_far(lse: Tensor) -> Tensor:
     """True where all weights are 0 in the dtype, and no slope is seen."""
     return lse < math.log(torch.finfo(lse.dtype).tiny)
@@ -449,9 +459,7 @@ def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
 
 def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
     """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. There is no slope without spread, nor far away."""
-    rounding = 32 * torch.finfo(right.dtype).eps * centred.second  # of a difference of squares, which S is
-    flat = centred.spread.diagonal(dim1=1, dim2=2) <= rounding
-    size = centred.second.masked_fill(flat, math.inf).sqrt()[..., None]
+    size = centred.second.masked_fill(_is_flat(centred), math.inf).sqrt()[..., None]
     added = ridge_at(ridge, centred.lse) / size[..., 0].square()
     system = centred.spread / size / size.mT + torch.diag_embed(least_of(right.dtype) + added.clamp(max=LARGEST))
     if system.shape[1] == 1:  # a call of LAPACK's for each query takes longer than all else

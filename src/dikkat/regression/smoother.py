@@ -51,6 +51,7 @@ from dikkat.regression.local import (
     Points,
     fits,
     has_unseen,
+    is_flat,
     local_fit,
     moments,
     noise_share,
@@ -398,7 +399,7 @@ def _open(around: Moments, ridge: Tensor) -> Tensor:
     """b, (n, 1)."""
     slopes, fit = ridge.shape[-1], local_fit(around, ridge)
     lean = fit.row[:, 1 : 1 + slopes] * (-around.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
-    gone = (around.lse < _GONE)[:, None]
+    gone = (around.lse < _GONE)[:, None] | is_flat(around, slopes)
     return torch.where(gone, _unknown(around.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
 
 

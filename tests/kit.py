@@ -7,6 +7,7 @@ projections or log-sum-exp tricks.
 """
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -656,6 +657,12 @@ def every_case(restriction: str = "none") -> pytest.MarkDecorator:
 def every_kind(restriction: str = "none", ways: Sequence[str] = WAYS) -> pytest.MarkDecorator:
     """One score of each kind in every implementation that must run it."""
     return pytest.mark.parametrize(("way", "case"), [(w, c) for w in ways for c in KINDS if runs(w, c, restriction)])
+
+
+def cells_said(doc: str | None) -> int:
+    """The number of cells that a table of crossings says it has, in its first paragraph."""
+    (said,) = re.findall(r"([\d,]+) cells", (doc or "").partition("\n\n")[0])
+    return int(said.replace(",", ""))
 
 
 def assert_refused(way: str, made: Call, **more: Any) -> None:

@@ -1,0 +1,227 @@
+"""Every two restrictions × poison in what they hide × an operand that the batch shares, on two calls: 0 cells.
+
+A cell is a call under both restrictions whose hidden numbers are NaN, ∞, −∞ or as large as float32 has them, made
+twice: what is found out at the first serves the second. Output and gradients of what is seen are those of plain
+PyTorch in float64 with clean numbers. `HIDDEN` says what is poisoned, and `DOORS` by which function the call is made;
+these, the implementations and the scores go round, so that each meets every restriction, poison and shared operand.
+
+A new restriction, poison, shared operand, place of poison, door or score is one more name in its list.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, combinations_with_replacement, product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dikkat
+import kit
+from dikkat import backends, program, scores
+
+BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES = 2, 3, 5, 7, 4, 11
+ROW, COL = torch.arange(QUERIES)[:, None], torch.arange(KEYS)
+
+# --- the lists that are crossed
+
+LENS, LENS_A_QUERY = torch.tensor([4, 6]), torch.tensor([[4, 0, 7, 2, 3], [6, 5, 4, 7, 1]])
+MASK = torch.rand(BATCH, 1, QUERIES, KEYS, generator=torch.Generator().manual_seed(2)) < 0.7
+SEGMENTS = torch.tensor([[3, 1, 1, 8, 3], [5, 5, 0, 5, 5]]), torch.tensor([[3] * 3 + [1] * 4, [5] * 5 + [0] * 2])
+HIDING = torch.where(torch.rand(HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(3)) < 0.3, -math.inf, 0.5)
+HIDING_KEYS = torch.tensor([0.0, 0.3, -0.5, 1.0, -math.inf, 0.0, 0.2]).expand(BATCH, 1, KEYS)
+EXCLUDE = torch.tensor([[[0, 3, -1, 2, 6]], [[1, -1, 4, 0, 5]]])
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """Its argument, and who sees whom by it, (B, H, n, m) or what broadcasts to that."""
+
+    name: str
+    argument: Any
+    seen: Tensor
+
+
+RESTRICTIONS = {
+    "lengths": Restriction("valid_lens", LENS, COL < LENS[:, None, None, None]),
+    "lengths a query": Restriction("valid_lens", LENS_A_QUERY, COL < LENS_A_QUERY[:, None, :, None]),
+    "mask": Restriction("mask", MASK, MASK),
+    "causal": Restriction("causal", True, COL <= ROW + KEYS - QUERIES),
+    "window": Restriction("window", (3, 0), (ROW + KEYS - QUERIES - 3 <= COL) & (COL <= ROW + KEYS - QUERIES)),
+    "segments": Restriction("segment_ids", SEGMENTS, SEGMENTS[0][:, None, :, None] == SEGMENTS[1][:, None, None, :]),
+    "bias": Restriction("bias", HIDING, HIDING > -math.inf),
+    "key_bias": Restriction("key_bias", HIDING_KEYS, (HIDING_KEYS > -math.inf)[..., None, :]),
+    "exclude": Restriction("exclude", EXCLUDE, COL != EXCLUDE[..., None]),
+}
+POISONS = {"NaN": math.nan, "∞": math.inf, "−∞": -math.inf, "3e38": 3e38}
+SHARED = ["nothing", "query", "key", "value"]
+SCORES: dict[str, tuple[Callable[[], scores.Score], Callable[[Tensor, Tensor, Any], Tensor]]] = {
+    "scaled dot": (scores.ScaledDot, lambda q, k, _: q @ k.mT / FEATURES**0.5),
+    "additive": (
+        lambda: scores.Additive(FEATURES, FEATURES, 13),
+        lambda q, k, w: (
+            torch.tanh((q @ w["W_q.weight"].mT)[..., :, None, :] + (k @ w["W_k.weight"].mT)[..., None, :, :])
+            * w["w_v.weight"][0]
+        ).sum(-1),
+    ),
+    "gaussian": (
+        lambda: scores.Gaussian(1.5, learnable=True),
+        lambda q, k, w: -((q[..., :, None, :] - k[..., None, :, :]) / w["log_bandwidth"].exp()).square().sum(-1) / 2,
+    ),
+    "dot": (scores.Dot, lambda q, k, _: q @ k.mT),
+}
+# What is poisoned: numbers that nobody sees who has them; or one key that some rows see and others do not, where the
+# others are looked at. The contract has the latter in all implementations but PyTorch's, which refuse it here.
+HIDDEN = ["from all", "from some"]
+# The implementations that refuse some of the calls, by name.
+REFUSE = ["sdpa", "numba-few"]
+WAYS = ["auto", *(name for name in backends.BACKENDS if name != "triton")]
+
+
+def through_memory(query: Tensor, key: Tensor, value: Tensor, *, score: Any, impl: str, **restricted: Any) -> Tensor:
+    lens = restricted.pop("valid_lens", None)
+    memory = dikkat.prepare(key, value, score=score, valid_lens=lens)
+    return dikkat.attend_memory(query, memory, impl=impl, **restricted)
+
+
+def mean_of_state(*given: Tensor, **named: Any) -> Tensor:
+    return dikkat.attention_state(*given, **named).mean
+
+
+DOORS: dict[str, Callable[..., Tensor]] = {
+    "attend": dikkat.attend,
+    "attention_state": mean_of_state,
+    "attend_memory": through_memory,
+}
+
+# --- the cells
+
+PAIRS = [
+    (one, other)
+    for one, other in combinations_with_replacement(RESTRICTIONS, 2)
+    if one == other or RESTRICTIONS[one].name != RESTRICTIONS[other].name  # a call has its lengths once
+]
+# Going round at different paces: any two values of two lists meet.
+TURNING = [WAYS, list(SCORES), HIDDEN, list(DOORS)]
+CELLS = [
+    (*cell, *(each[(number + number // 16 + number // (16 * len(each))) % len(each)] for each in TURNING))
+    for number, cell in enumerate(product(PAIRS, POISONS, SHARED))
+]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call: what it is differentiated by, its other arguments, and who sees whom by which argument."""
+
+    score: scores.Score
+    operands: dict[str, Tensor]
+    others: dict[str, Any]
+    seen_by: dict[str, Tensor]
+
+    def seen(self, without: str = "") -> Tensor:
+        """Who sees whom by all arguments, but perhaps one."""
+        seen = torch.ones(BATCH, HEADS, QUERIES, KEYS, dtype=torch.bool)
+        for name, by_it in self.seen_by.items():
+            seen = seen & by_it if name != without else seen
+        return seen
+
+    def run(self, door: str, impl: str) -> tuple[Tensor, dict[str, Tensor]]:
+        """The output, and what it is differentiated by."""
+        leaves = {name: t.detach().clone().requires_grad_() for name, t in self.operands.items()}
+        out = DOORS[door](**leaves, **self.others, score=self.score, impl=impl)
+        return out, leaves | dict(self.score.named_parameters())
+
+
+def call(score: str, pair: tuple[str, str], shared: str) -> Call:
+    torch.manual_seed(list(SCORES).index(score))
+    restrictions = {each.name: each for each in (RESTRICTIONS[name] for name in pair)}
+    shapes = {"query": (QUERIES, FEATURES), "key": (KEYS, FEATURES), "value": (KEYS, VALUES)}
+    operands = {name: torch.randn(1 if name == shared else BATCH, HEADS, *own) for name, own in shapes.items()}
+    numbers = {name: each.argument for name, each in restrictions.items() if name in ("bias", "key_bias")}
+    others = {name: each.argument for name, each in restrictions.items() if name not in numbers}
+    return Call(SCORES[score][0](), operands | numbers, others, {n: each.seen for n, each in restrictions.items()})
+
+
+def truth(made: Call, formula: Callable[..., Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Plain PyTorch, in float64; a row that sees no key is 0."""
+    of_score = dict(made.score.named_parameters())
+    leaves = {name: t.detach().double().requires_grad_() for name, t in (made.operands | of_score).items()}
+    found, seen = formula(leaves["query"], leaves["key"], leaves), made.seen()
+    for name in made.operands.keys() & {"bias", "key_bias"}:
+        added = torch.where(leaves[name] == -math.inf, 0.0, leaves[name])
+        found = found + (added if name == "bias" else added[..., None, :])
+    logits = torch.where(seen, found, torch.where(seen.any(-1, keepdim=True), -math.inf, 0.0))
+    return torch.where(seen, logits.softmax(-1), 0.0) @ leaves["value"], leaves
+
+
+def poisoned(made: Call, poison: float, hidden: str) -> tuple[Call, Tensor]:
+    """The call with poison in it, and the rows (B, H, n) that it must not reach."""
+    operands = dict(made.operands)
+    if hidden == "from all":
+        for name, clean in made.operands.items():
+            seen = made.seen(without=name)
+            seen = {"query": seen.any(-1)[..., None], "bias": seen, "key_bias": seen.any(-2)}.get(
+                name, seen.any(-2)[..., None]
+            )
+            shape = (*clean.shape[:-1], seen.shape[-1])
+            operands[name] = torch.where(seen.double().sum_to_size(shape) == 0, poison, clean)
+        return replace(made, operands=operands), torch.ones(BATCH, HEADS, QUERIES, dtype=torch.bool)
+    seen = made.seen()
+    struck = int((seen.double().mean((0, 1, 2)) - 0.5).abs().argmin())
+    for name in ("key", "value"):
+        operands[name] = torch.where(COL[:, None] == struck, poison, operands[name])
+    return replace(made, operands=operands), ~seen[..., struck]
+
+
+def results(out: Tensor, leaves: dict[str, Tensor], rows: Tensor, hidden: str, shared: str) -> dict[str, Tensor]:
+    """The output of some rows, and the gradients by way of these alone.
+
+    Where rows were struck, the gradient of what they have in common with others may be NaN.
+    """
+    upstream = torch.where(rows[..., None], kit.upstream_of(out).to(out.dtype), 0.0)
+    found = torch.autograd.grad(out, list(leaves.values()), upstream, allow_unused=True, materialize_grads=True)
+    grads = dict(zip(leaves, found, strict=True))
+    if hidden == "from some":
+        grads = {} if shared == "query" else {"query": grads["query"][rows]}
+    return {"output": out.detach()[rows]} | grads
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
+def test_what_is_hidden_has_no_effect(pair: tuple[str, str]) -> None:
+    red = []
+    for _, *cell in (each for each in CELLS if each[0] == pair):
+        red += [f"{', '.join(cell)}: {said}" for said in faults(pair, *cell)]
+    assert not red, "\n".join(red)
+
+
+def faults(
+    pair: tuple[str, str], poison: str, shared: str, impl: str, score: str, hidden: str, door: str
+) -> Iterator[str]:
+    """What is wrong with a cell's calls: poisoned, by a program of its own; clean; and poisoned, by what was kept."""
+    made = call(score, pair, shared)
+    struck, rows = poisoned(made, POISONS[poison], hidden)
+    right = results(*truth(made, SCORES[score][1]), rows, hidden, shared)
+    program._PROGRAMS.clear()
+    for each in (struck, made, struck):
+        try:
+            out, leaves = each.run(door, impl)
+        except ValueError as error:
+            if impl in REFUSE and str(error).startswith(f"impl: got {impl!r}, which cannot run this call"):
+                return
+            raise
+        for name, came in results(out, leaves, rows, hidden, shared).items():
+            if not torch.allclose(came.double(), right[name], rtol=1e-4, atol=1e-5):
+                yield f"{name}: off by {float((came - right[name]).abs().max()):.3g}"
+
+
+def test_any_two_meet() -> None:
+    """Of the values of any two lists."""
+    lists = [PAIRS, list(POISONS), SHARED, *TURNING]
+    for (i, one), (j, other) in combinations(enumerate(lists), 2):
+        assert {(cell[i], cell[j]) for cell in CELLS} == set(product(one, other))
+
+
+def test_the_number_of_cells_is_the_one_at_the_head() -> None:
+    assert kit.cells_said(__doc__) == 2 * len(CELLS)

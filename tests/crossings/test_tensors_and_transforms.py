@@ -277,7 +277,7 @@ def forked(f: Attention, given: Given, name: str, other: Tensor) -> Any:
     os.close(writes)
     torch.set_num_threads(threads)
     with open(reads, "rb") as pipe:
-        late = not select.select([pipe], [], [], 20)[0]
+        late = not select.select([pipe], [], [], 5)[0]
         if late:
             os.kill(child, signal.SIGKILL)
         came = pipe.read()

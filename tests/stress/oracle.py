@@ -9,16 +9,17 @@ All arrays have the calls of the signature in front, (R, ...): at so small a siz
 three.
 """
 
+import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tests.stress.random_calls import Call, numbers_of, run, summed
+from tests.stress.random_calls import OPERANDS, Call, direction, moved, numbers_of, run, run_together, summed
 
 # How much more than the bound, which counts each rounding once and none of the order that sums are taken in.
 SLACK = 8.0
@@ -83,8 +84,10 @@ class _Oracle:
 
     def stacked(self, name: str, own: int) -> np.ndarray:
         """An operand of all calls, with their leading dimensions before its own."""
-        tensors = [getattr(each, name) if own == 2 else each.limits[name] for each in self.calls]
+        tensors = [getattr(each, name) if name in OPERANDS else each.limits[name] for each in self.calls]
         made = np.stack([numbers_of(t, self.wide) for t in tensors])
+        if own == 0:  # a number a batch element
+            made, own = made[..., None], 1
         lead, size = made.shape[1 : made.ndim - own], made.shape[made.ndim - own :]
         made = made.reshape(len(tensors), *(1,) * (len(self.call.lead) - len(lead)), *lead, *size)
         return np.broadcast_to(made, (len(tensors), *self.call.lead, *size))
@@ -109,12 +112,16 @@ class _Oracle:
     def results(self) -> dict[str, Near]:
         call = self.call
         score, backward = getattr(self, f"_{call.score.pair}")()
-        shown = self.visible
-        bias = call.limits.get("key_bias")
+        shown, keys = self.visible, self.key.shape[-2]
         exact, error = score.exact, score.error
-        if bias is not None:
-            added = np.where(np.isneginf(b := self.stacked("key_bias", 1)), 0, b)[..., None, :]
+        for name in call.limits.keys() & {"bias", "key_bias"}:
+            added = self.stacked(name, 2) if name == "bias" else self.stacked(name, 1)[..., None, :]
+            added = np.where(shown, added, 0)
             exact, error = exact + added, error + self.fine * (np.abs(exact) + np.abs(added))
+        if "sink" in call.limits:  # one more key, whose value is 0
+            sink = np.broadcast_to(self.stacked("sink", 0)[..., None, :], (*exact.shape[:-1], 1))
+            exact, error = np.concatenate([exact, sink], -1), np.concatenate([error, 0 * sink], -1)
+            shown = np.concatenate([shown, np.ones_like(sink, bool)], -1)
         self.doubt(~(np.where(shown, np.abs(exact) + error, 0) < self.most))
         s = np.where(shown, exact, -np.inf)
         peak = s.max(-1, keepdims=True, initial=-np.inf)
@@ -124,11 +131,13 @@ class _Oracle:
         weights = share / np.where(total == 0, 1, total)
         lse = np.where(total == 0, -np.inf, np.log(np.where(total == 0, 1, total)) + peak)
         near = self._softmax_error(weights, s - lse, np.where(shown, error, 0), shown)
+        of_sink = Near(weights[..., keys:], near.error[..., keys:])
+        near = Near(weights[..., :keys], near.error[..., :keys])
         out = self.product(near, self.exactly(self.value), self.eps)
         out.error += self.tiny * (1 + np.abs(self.value).max(-2, keepdims=True, initial=0)) * self.value.shape[-2]
         found = {"output": out, "weights": near, "lse": Near(lse[..., 0], self._lse_error(weights, error, lse, shown))}
         if call.leaves and call.query.shape[-2] and call.key.shape[-2]:
-            found |= self._gradients(near, backward)
+            found |= self._gradients(near, of_sink, backward)
         return found
 
     def _softmax_error(self, weights: np.ndarray, log: np.ndarray, error: np.ndarray, shown: np.ndarray) -> Near:
@@ -143,7 +152,7 @@ class _Oracle:
         most = np.where(shown, error, 0).max(-1, initial=0)
         return most + self.fine * (4 + np.abs(np.where(np.isneginf(lse), 0, lse))[..., 0])
 
-    def _gradients(self, weights: Near, backward: Callable[[Near], dict[str, Near]]) -> dict[str, Near]:
+    def _gradients(self, weights: Near, of_sink: Near, backward: Callable[[Near], dict[str, Near]]) -> dict[str, Near]:
         call, shown = self.call, self.visible
         kind = torch.promote_types(call.dtype, torch.float32) if call.entry == "state" else call.dtype
         rounded = torch.from_numpy(np.stack([each.upstream for each in self.calls])).to(kind)
@@ -161,6 +170,14 @@ class _Oracle:
         off = (dw * size + w * da).sum(-1, keepdims=True) + self.eps * w.shape[-1] * spread
         error = dw * (size + spread + off) + w * (da + off) + self.eps * w * (size + spread) + self.tiny * (1 + size)
         by_score = Near(w * (a - mean), np.where(shown, error, 0))
+        if "bias" in call.leaves:
+            grads["bias"] = by_score
+        if "sink" in call.leaves:
+            exact = -(of_sink.exact * mean)
+            error = of_sink.error * (spread + off) + of_sink.exact * (off + self.eps * spread)
+            grads["sink"] = Near(
+                exact.sum((-2, -1)), (error + self.eps * exact.shape[-2] * np.abs(exact)).sum((-2, -1))
+            )
         if "key_bias" in call.leaves:
             rows = by_score.exact.shape[-2]
             grads["key_bias"] = Near(
@@ -334,13 +351,76 @@ class _Oracle:
 
 
 def attempt(call: Call) -> dict[str, Tensor] | None:
-    """Make a call; None where a named way may not run it."""
+    """Make a call; None where a named way may not run it, or has no second derivatives."""
     try:
         return run(call)
+    except (ValueError, RuntimeError) as error:
+        if not _is_refusal(call, str(error)):
+            raise
+        return None
+
+
+def attempts(calls: list[Call]) -> list[dict[str, Tensor] | None]:
+    """Make the calls of a signature, one after the other or, by `torch.vmap`, at once."""
+    if calls[0].transform != "vmap":
+        return list(map(attempt, calls))
+    try:
+        return list(run_together(calls))
     except ValueError as error:
-        if call.impl != "auto" and str(error).startswith(f"impl: got '{call.impl}', which cannot run this call: "):
-            return None
-        raise
+        if not _is_refusal(calls[0], str(error)):
+            raise
+        return [None] * len(calls)
+
+
+def _is_refusal(call: Call, said: str) -> bool:
+    named = call.impl != "auto" and said.startswith(f"impl: got '{call.impl}', which cannot run this call: ")
+    return named or (
+        call.transform == "second" and said.endswith("has no second derivatives; impl='reference' has them")
+    )
+
+
+def directional(calls: list[Call], wanted: dict[str, Near]) -> Near:
+    """(R,): the gradients of the inputs, each in its `direction`, summed."""
+    exact = np.zeros(len(calls), wanted["output"].exact.dtype)
+    error = np.zeros_like(exact)
+    for name in calls[0].leaves:
+        near = wanted.get(f"grad {name}")
+        if near is None or name.endswith("weight") or name.startswith("log_"):
+            continue
+        steps = np.stack([numbers_of(direction(call.leaves[name]), exact.dtype.type) for call in calls])
+        axes, terms = tuple(range(1, steps.ndim)), near.exact * steps
+        eps = SLACK * float(torch.finfo(calls[0].dtype).eps)
+        exact = exact + terms.sum(axes)
+        error = error + (near.error * np.abs(steps) + eps * terms[0].size * np.abs(terms)).sum(axes)
+    return Near(exact, error)
+
+
+def second_difference(calls: list[Call]) -> tuple[Near, np.ndarray]:
+    """(R,): how all gradients, in their directions, change in these directions; and of which that cannot be said."""
+    found, undecided = [], np.zeros(len(calls), bool)
+    directions = [{name: direction(leaf) for name, leaf in call.leaves.items()} for call in calls]
+    for step in (2e-5, 1e-5):
+        sides = []
+        for sign in (1, -1):
+            shifted = []
+            for call, steps in zip(calls, directions, strict=True):
+                leaves = {name: leaf.detach() + sign * step * steps[name] for name, leaf in call.leaves.items()}
+                score = copy.deepcopy(call.score)
+                with torch.no_grad():
+                    for name, parameter in score.named_parameters():
+                        parameter.copy_(leaves.get(name, parameter))
+                shifted.append(replace(moved(call, leaves), score=score, leaves=leaves))
+            wanted, doubted = expected(shifted)
+            undecided |= doubted
+            sums = 0
+            for name in calls[0].leaves:
+                if (near := wanted.get(f"grad {name}")) is not None:
+                    along = np.stack([numbers_of(each[name], near.exact.dtype.type) for each in directions])
+                    sums = sums + (near.exact * along).sum(tuple(range(1, along.ndim)))
+            sides.append(sums)
+        found.append((sides[0] - sides[1]) / (2 * step))
+        scale = np.abs(sides[0]) + np.abs(found[-1]) + 1
+    return Near(found[1], 4 * np.abs(found[0] - found[1]) + 1e-5 * scale), undecided
 
 
 def judge(calls: list[Call], came: list[dict[str, Tensor] | None]) -> list[str]:
@@ -364,10 +444,15 @@ def judge(calls: list[Call], came: list[dict[str, Tensor] | None]) -> list[str]:
     undecided = np.ones(len(calls), bool)
     if not call.dropout:
         wanted, undecided = expected(calls)
+        if "jvp" in found:
+            wanted["jvp"] = directional(calls, wanted)
+        if "second" in found:
+            wanted["second"], doubted = second_difference(calls)
+            undecided = undecided | doubted
         for name, tensor in found.items():
             if name in wanted:
                 _check(name, tensor, wanted[name], undecided)
-        if "weights" in found:
+        if "weights" in found and "sink" not in call.limits:  # which takes its share
             _check_sums(found["weights"], wanted["weights"].exact, undecided)
     for number, doubted in zip(ran, undecided, strict=True):
         outcomes[number] = "unjudged" if doubted else "right"

@@ -42,7 +42,7 @@ _CRASH = "crash"
 
 def one(seed: int, signature: int, *, fences: bool = False) -> tuple[list[str], str | None]:
     """What comes of a signature's calls, one after the other, and what is to be told of it."""
-    return _judged(seed, signature, lambda calls: list(map(oracle.attempt, calls)), fences)
+    return _judged(seed, signature, oracle.attempts, fences)
 
 
 def _judged(
@@ -75,7 +75,7 @@ def block(seed: int, start: int, stop: int, at: np.ndarray, *, fences: bool = Fa
 
     if start // BLOCK % THREADED:
         for signature in range(start, stop):
-            judge(signature, lambda calls: list(map(oracle.attempt, calls)))
+            judge(signature, oracle.attempts)
     else:
         with ThreadPoolExecutor(THREADS) as pool:
             for signature in range(start, stop):
@@ -238,7 +238,7 @@ def main() -> None:
     if options.only is not None:
         calls = random_calls.make(options.seed, options.only, fences=options.fences)
         print(calls[0].describe())
-        print(oracle.judge(calls, list(map(oracle.attempt, calls))))
+        print(oracle.judge(calls, oracle.attempts(calls)))
         return
     signatures = -(-options.cases // random_calls.ROUNDS)
     state = run(options.seed, signatures, options.workers, options.path, fences=options.fences)

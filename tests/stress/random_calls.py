@@ -1,17 +1,21 @@
 """Random calls of any kind: a signature for each number, and of each three calls with other numbers.
 
+All arguments of a call are drawn, and what PyTorch does with it (`TRANSFORMS`): `properties` has the command line.
+
 What they should give, `oracle` says.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 import dikkat
 from dikkat import scores
@@ -21,7 +25,11 @@ WIDTHS = (1, 2, 3, 5, 7, 8, 8, 13, 16)
 DTYPES = (torch.float32,) * 5 + (torch.float64,) * 3 + (torch.float16, torch.bfloat16)
 KINDS = ("dot", "scaled dot", "bilinear", "additive", "gaussian", "boxcar", "epanechnikov", "triangular")
 IMPLS = ("auto",) * 4 + ("reference", "chunked", "sdpa", "numba")
+SMOOTH = ("dot", "scaled dot", "bilinear", "additive", "gaussian")
 ENTRIES = ("attend",) * 4 + ("state", "weights", "memory", "layer")
+# What is done with a call, mostly nothing: its gradient is taken anyway, where it has one.
+TRANSFORMS = ("",) * 6 + ("checkpoint", "autocast", "jvp", "vmap", "second")
+OPERANDS = ("query", "key", "value")
 # Calls of a signature: what dikkat finds out at the first serves the others.
 ROUNDS = 3
 
@@ -46,6 +54,7 @@ class Call:
     dropout: float
     upstream: np.ndarray | None
     hidden: str
+    transform: str
     leaves: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
@@ -62,7 +71,8 @@ class Call:
         return (
             f"call {self.round} of signature {self.index}: "
             f"{self.entry}, {self.kind}, {self.dtype}, impl={self.impl!r}, {tensors}, {limits}, "
-            f"weights={self.return_weights}, dropout={self.dropout}, hidden={self.hidden}, leaves={list(self.leaves)}"
+            f"weights={self.return_weights}, dropout={self.dropout}, hidden={self.hidden}, leaves={list(self.leaves)}, "
+            f"transform={self.transform!r}"
         )
 
 
@@ -103,6 +113,7 @@ def make(seed: int, index: int, *, fences: bool = False) -> list[Call]:
     sizes = [_magnitude(chance, dtype, wide) for _ in shapes]
     score = _score(chance, kind, query_size, key_size, dtype)
     wanted = {"valid_lens": 0.45, "mask": 0.15, "causal": 0.12, "key_bias": 0.15, "exclude": 0.1}
+    wanted |= {"bias": 0.12, "window": 0.08, "segment_ids": 0.08} | ({} if entry == "layer" else {"sink": 0.1})
     wanted = {name: p for name, p in wanted.items() if happens(p)}
     layouts = [int(n) for n in chance.integers(8, size=4)]
     # The leading dimensions of the call are those that its tensors have, and not those that it was drawn with.
@@ -113,7 +124,13 @@ def make(seed: int, index: int, *, fences: bool = False) -> list[Call]:
         hidden = ""
     impl, return_weights = one_of(IMPLS), entry == "weights" or (entry != "state" and happens(0.4))
     dropout = float(chance.random()) if entry == "attend" and happens(0.03) else 0.0
-    leaves = [name for name in ("query", "key", "value", "key_bias") if happens(0.5 if name == "key_bias" else 0.7)]
+    leaves = [name for name in ("query", "key", "value") if happens(0.7)]
+    leaves += [name for name in ("bias", "key_bias", "sink") if happens(0.5)]
+    transform = one_of(TRANSFORMS)
+    if dropout or (transform == "autocast" and kind in ("bilinear", "additive")):  # which rounds what is projected
+        transform = ""
+    if transform == "second" and (wide or hidden or dtype != torch.float64 or kind not in SMOOTH):
+        transform = ""  # there are no second differences of these
     if happens(0.25):  # what is trained is not always attention
         leaves = []
         score.requires_grad_(False)
@@ -129,7 +146,7 @@ def make(seed: int, index: int, *, fences: bool = False) -> list[Call]:
             tensors.append(_strided(how, tensor.to(dtype)))
         call = Call(
             index, number, dtype, kind, impl, entry, *tensors, score, {name: draw() for name, draw in limits.items()},
-            tuple(lead), return_weights, dropout, None, hidden,
+            tuple(lead), return_weights, dropout, None, hidden, transform,
         )  # fmt: skip
         if hidden:
             _poison(call, float(hidden))
@@ -137,7 +154,7 @@ def make(seed: int, index: int, *, fences: bool = False) -> list[Call]:
             call.query, call.key, call.value = (_fenced(t, index) for t in (call.query, call.key, call.value))
             call.limits = {n: _fenced(t, index) if isinstance(t, Tensor) else t for n, t in call.limits.items()}
         for name in leaves:
-            tensor = call.limits.get(name) if name == "key_bias" else getattr(call, name)
+            tensor = getattr(call, name) if name in OPERANDS else call.limits.get(name)
             if tensor is not None and not (name == "value" and entry == "weights"):
                 call.leaves[name] = tensor.requires_grad_()
         call.leaves |= {name: parameter for name, parameter in score.named_parameters() if parameter.requires_grad}
@@ -197,15 +214,29 @@ def _limit(
     if name == "exclude":
         own = shape(queries)
         return lambda: torch.from_numpy(chance.integers(-1, keys, size=own))
-    own = (*shape(1)[:-1], keys)
+    if name == "window":
+        sides = [None if chance.random() < 0.3 else int(chance.integers(keys + 1)) for _ in range(2)]
+        return lambda: tuple(sides)
+    if name == "segment_ids":
+        return lambda: tuple(_runs(chance, (*lead[:1], count)) for count in (queries, keys))
+    own = {"bias": lambda: shape(queries, keys), "sink": lambda: shape(1)[:-1]}.get(
+        name, lambda: (*shape(1)[:-1], keys)
+    )()
     kind = torch.float32 if dtype in (torch.float16, torch.bfloat16) and chance.random() < 0.5 else dtype
 
     def bias() -> Tensor:
         drawn = chance.standard_normal(own) * 3
-        drawn[chance.random(own) < 0.1] = -math.inf
-        return torch.from_numpy(drawn).to(kind)
+        if name != "sink":
+            drawn[chance.random(own) < 0.1] = -math.inf
+        return _strided(how if name == "bias" else 7, torch.from_numpy(np.asarray(drawn)).to(kind))
 
     return bias
+
+
+def _runs(chance: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
+    """Numbers of segments, those of one side by side."""
+    cuts = chance.random(shape) < 0.3
+    return torch.from_numpy(cuts.cumsum(-1) * (1 if chance.random() < 0.5 else -3))
 
 
 def _fenced(tensor: Tensor, index: int) -> Tensor:
@@ -263,6 +294,15 @@ def visible(call: Call) -> np.ndarray:
         shown &= limits["mask"].numpy()
     if "causal" in limits:
         shown &= col <= row + m - n
+    if "window" in limits:
+        left, right = limits["window"]
+        shown &= (left is None or col >= row + m - n - left) & (right is None or col <= row + m - n + right)
+    if "segment_ids" in limits:
+        of_row, of_col = (each.numpy() for each in limits["segment_ids"])
+        same = of_row[..., :, None] == of_col[..., None, :]
+        shown &= same.reshape(*same.shape[:-2], *(1,) * (len(lead) - len(lead[:1])), n, m)
+    if "bias" in limits:
+        shown &= numbers_of(limits["bias"], np.float64) != -np.inf
     if "key_bias" in limits:
         shown &= (numbers_of(limits["key_bias"], np.float64) != -np.inf)[..., None, :]
     if "exclude" in limits:
@@ -293,27 +333,99 @@ def _with(tensor: Tensor, rows: np.ndarray, how: float) -> Tensor:
 
 
 def run(call: Call) -> dict[str, Tensor]:
-    """What dikkat gives: results and gradients, by name."""
+    """What dikkat gives: results and gradients, by name; of a transform that asks for others, a sum of these."""
+    if call.transform == "jvp" and call.leaves:
+        return _along(call)
+    if call.transform == "checkpoint":
+        results = checkpoint(_results, call, use_reentrant=False)
+    else:
+        with torch.autocast("cpu", torch.bfloat16, enabled=call.transform == "autocast"):
+            results = _results(call)
+    out = {name: t.detach() for name, t in results.items()}
+    main, leaves = results[main_of(call)], list(call.leaves.values())
+    if not main.requires_grad or not leaves:
+        return out
+    if call.transform == "second":
+        grads = torch.autograd.grad(main, leaves, upstream_of(call, main), create_graph=True, allow_unused=True)
+        by = [(leaf, grad) for leaf, grad in zip(leaves, grads, strict=True) if grad is not None]
+        total = sum(((grad * direction(leaf)).sum() for leaf, grad in by), torch.zeros(()))
+        if not total.requires_grad:
+            return out
+        seconds = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+        steps = [(second * direction(leaf)).sum() for leaf, second in zip(leaves, seconds, strict=True)]
+        return out | {"second": torch.stack(steps).sum().detach()}
+    grads = torch.autograd.grad(main, leaves, upstream_of(call, main), allow_unused=True)
+    return out | {f"grad {n}": g for n, g in zip(call.leaves, grads, strict=True) if g is not None}
+
+
+def main_of(call: Call) -> str:
+    return "weights" if call.entry == "weights" else "output"
+
+
+def upstream_of(call: Call, main: Tensor) -> Tensor:
+    """The gradient that comes from above."""
+    upstream = torch.from_numpy(np.broadcast_to(call.upstream, main.shape).copy()).to(main.dtype)
+    return upstream.mT.contiguous().mT if call.index % 4 == 0 else upstream
+
+
+def direction(tensor: Tensor) -> Tensor:
+    """A direction to go in from a tensor; from what is not finite, none."""
+    return torch.where(tensor.detach().isfinite(), tensor.detach().cos(), 0.0)
+
+
+def moved(call: Call, tensors: dict[str, Tensor]) -> Call:
+    """The call with other tensors in the place of some of its own, by name."""
+    named = {name: tensor for name, tensor in tensors.items() if name in OPERANDS}
+    limits = call.limits | {name: tensor for name, tensor in tensors.items() if name in call.limits}
+    return replace(call, limits=limits, **named)
+
+
+def _along(call: Call) -> dict[str, Tensor]:
+    """What comes back of the derivative in a direction, which is all gradients in that direction."""
+    inputs = {name: leaf for name, leaf in call.leaves.items() if name in OPERANDS or name in call.limits}
+    with forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(leaf.detach(), direction(leaf)) for name, leaf in inputs.items()}
+        results = _results(moved(call, duals))
+        main = results[main_of(call)]
+        primal, tangent = forward_ad.unpack_dual(main)
+        out = {name: forward_ad.unpack_dual(each).primal.detach() for name, each in results.items()}
+    along = (
+        torch.zeros(()) if tangent is None else (upstream_of(call, primal).double() * tangent.detach().double()).sum()
+    )
+    return out | {"jvp": along.detach().to(primal.dtype)}
+
+
+def run_together(calls: list[Call]) -> list[dict[str, Tensor]]:
+    """`run` of all calls of a signature at once, by `torch.vmap`."""
+    call = calls[0]
+    every = [{name: getattr(each, name) for name in OPERANDS} | each.limits for each in calls]
+    stacked = {
+        name: torch.stack([tensors[name] for tensors in every])
+        for name, one in every[0].items()
+        if isinstance(one, Tensor) and not (name == "value" and call.entry == "weights")
+    }
+    leaves = [name for name in call.leaves if name in stacked]
+    results = torch.vmap(lambda tensors: _results(moved(call, tensors)))(stacked)
+    main = results[main_of(call)]
+    grads: tuple[Tensor | None, ...] = ()
+    if main.requires_grad and leaves:
+        above = torch.stack([upstream_of(each, main[0]) for each in calls])
+        grads = torch.autograd.grad(main, [stacked[name] for name in leaves], above, allow_unused=True)
+    named = {f"grad {name}": grad for name, grad in zip(leaves, grads, strict=False) if grad is not None}
+    return [{name: each[at].detach() for name, each in (results | named).items()} for at in range(len(calls))]
+
+
+def _results(call: Call) -> dict[str, Tensor]:
+    """The results of a call, by name."""
     given = call.query, call.key, call.value
     more: dict[str, Any] = {"score": call.score, "impl": call.impl}
     if call.entry == "state":
         found: Any = dikkat.attention_state(*given, **more, **call.limits)
-        results = {"output": found.mean, "lse": found.lse}
-    elif call.entry == "weights":
-        results = {"weights": dikkat.attention_weights(*given[:2], **more, **call.limits)}
-    else:
-        more["return_weights"] = call.return_weights
-        found = _entry(call)(*given, **more, **call.limits)
-        results = dict(zip(("output", "weights"), found if call.return_weights else (found,), strict=False))
-    main = results["weights" if call.entry == "weights" else "output"]
-    out = {name: t.detach() for name, t in results.items()}
-    if main.requires_grad and call.leaves:
-        upstream = torch.from_numpy(np.broadcast_to(call.upstream, main.shape).copy()).to(main.dtype)
-        if call.index % 4 == 0:
-            upstream = upstream.mT.contiguous().mT
-        grads = torch.autograd.grad(main, list(call.leaves.values()), upstream, allow_unused=True)
-        out |= {f"grad {n}": g for n, g in zip(call.leaves, grads, strict=True) if g is not None}
-    return out
+        return {"output": found.mean, "lse": found.lse}
+    if call.entry == "weights":
+        return {"weights": dikkat.attention_weights(*given[:2], **more, **call.limits)}
+    found = _entry(call)(*given, **more, **call.limits, return_weights=call.return_weights)
+    return dict(zip(("output", "weights"), found if call.return_weights else (found,), strict=False))
 
 
 def _entry(call: Call) -> Callable[..., Any]:

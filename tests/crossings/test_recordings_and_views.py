@@ -1,0 +1,363 @@
+"""Every request of a recording × every choice of what is recorded × every view of that: 1,001 cells.
+
+A cell shows what the weights in float64 say (`weights_of`, by the formula), or is refused in the words that `REFUSALS`
+has for it. What a page says nothing of, though it was recorded, is named in `EMPTY`, with the reason.
+
+A new request, choice or view is one more name in `REQUESTS`, `CHOICES` or `VIEWS`.
+"""
+
+import base64
+import copy
+import html
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import dikkat
+import kit
+from dikkat import scores, show
+from dikkat.inspection import Token
+from kit import BATCH, HEADS, QUERIES
+
+SIZE, TOP, CELLS_OF_MAP = 4, 3, (2, 3)
+
+# --- the lists that are crossed
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "weights": {"weights": True},
+    "rows": {"rows": [0, -1]},
+    "top_k": {"top_k": TOP},
+    "top_k beyond the keys": {"top_k": QUERIES + 2},
+    "sums": {"sums": True},
+    "entropy": {"entropy": True},
+    "argmax": {"argmax": True},
+    "overview": {"overview": CELLS_OF_MAP},
+    "overview, largest": {"overview": CELLS_OF_MAP, "pool": "max"},
+    "top_k and overview": {"top_k": TOP, "overview": CELLS_OF_MAP},
+    "all": {
+        "weights": True, "rows": [0, -1], "top_k": TOP, "sums": True, "entropy": True, "argmax": True,
+        "overview": CELLS_OF_MAP,
+    },
+}  # fmt: skip
+CHOICES: dict[str, dict[str, Any]] = {
+    "everything": {},
+    "heads": {"heads": [2, 0]},
+    "one head": {"heads": -1},
+    "queries": {"queries": slice(1, None, 2)},
+    "one query": {"queries": -1},
+    "layers": {"layers": "second"},
+    "all three": {"heads": [1], "queries": [3, 1], "layers": ["second"]},
+}
+
+# What a page draws nothing of, though it was recorded: a card that names it, and no map.
+_NO_MAP = "a page has maps of overviews, rows and sums alone, and of entropies where there are two layers"
+EMPTY = {"weights": _NO_MAP, "top_weights": _NO_MAP, "top_keys": _NO_MAP, "argmax": _NO_MAP, "lse": _NO_MAP}
+
+
+# --- a model, and what its weights are
+
+
+class Fused(nn.Module):
+    """PyTorch's function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class Ours(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return dikkat.attend(x, x, x, score=scores.Gaussian(1.5), valid_lens=torch.tensor([QUERIES, 2]))
+
+
+class Model(nn.Module):
+    """Two layers of attention, of which the second runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Fused(), Ours()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.second(self.first(x)))
+
+
+X = torch.randn(BATCH, HEADS, QUERIES, SIZE, generator=torch.Generator().manual_seed(7))
+
+
+@cache
+def weights_of() -> dict[tuple[str, int], Tensor]:
+    """The weights (B, H, n, m) of each call, in float64."""
+    x, found = X.double(), {}
+    found["first", 0] = (x @ x.mT / SIZE**0.5).softmax(-1)
+    x = found["first", 0] @ x
+    for call in range(2):
+        logits = -((x[..., :, None, :] - x[..., None, :, :]) / 1.5).square().sum(-1) / 2
+        logits[1, ..., 2:] = -torch.inf
+        found["second", call] = logits.softmax(-1)
+        x = found["second", call] @ x
+    return found
+
+
+Expected = dict[tuple[str, int], dict[str, Tensor]]
+
+
+def expected(request: dict[str, Any], choice: dict[str, Any]) -> Expected:
+    """What is recorded of each call, by the names of an `Inspection`, from the weights."""
+    found: Expected = {}
+    for (name, call), whole in weights_of().items():
+        if name not in (choice.get("layers") or name):
+            continue
+        heads, queries = (
+            torch.arange(count)[places if isinstance(places := choice.get(of, slice(None)), slice | list) else [places]]
+            for of, count in (("heads", HEADS), ("queries", QUERIES))
+        )
+        weights = whole[:, heads][:, :, queries]
+        largest, keys = weights.sort(dim=-1, descending=True, stable=True)
+        keys = keys.masked_fill(largest == 0, -1)
+        seen: dict[str, Tensor] = {}
+        if "heads" in choice:
+            seen["heads"] = heads
+        if "queries" in choice:
+            seen["queries"] = queries
+        if "weights" in request:
+            seen["weights"] = weights
+        if "rows" in request:
+            seen["rows"] = weights[..., [0, -1], :]
+        if "top_k" in request:
+            more = (0, request["top_k"] - min(request["top_k"], QUERIES))
+            seen["top_weights"] = F.pad(largest[..., : request["top_k"]], more)
+            seen["top_keys"] = F.pad(keys[..., : request["top_k"]], more, value=-1)
+        if "sums" in request:
+            seen["sums"] = weights.sum(-2)
+        if "entropy" in request:
+            seen["entropy"] = torch.special.entr(weights).sum(-1)
+        if "argmax" in request:
+            seen["argmax"] = keys[..., 0]
+        if "overview" in request:
+            seen["overview"] = cells(weights, request.get("pool", "mean"))
+        found[name, call] = seen
+    return found
+
+
+def cells(weights: Tensor, pool: str) -> Tensor:
+    """The map, pooled: query i is in row ⌊i · a / n⌋, key j in column ⌊j · b / m⌋."""
+    (n, m), (a, b) = weights.shape[-2:], CELLS_OF_MAP
+    a = min(a, n)
+    rows = []
+    for row, col in product(range(a), range(b)):
+        inside = [(i, j) for i in range(n) for j in range(m) if (i * a // n, j * b // m) == (row, col)]
+        each = torch.stack([weights[..., i, j] for i, j in inside])
+        rows.append(each.amax(0) if pool == "max" else each.mean(0))
+    return torch.stack(rows, -1).unflatten(-1, (a, b))
+
+
+# --- the views: what each shows, and what it should
+
+
+def assert_near(came: Any, right: Any) -> None:
+    came, right = (torch.from_numpy(np.array(each, dtype=float)) for each in (came, right))
+    torch.testing.assert_close(came, right, rtol=1e-5, atol=1e-6)
+
+
+def assert_recorded(seen: dikkat.Inspection, right: dict[str, Tensor]) -> None:
+    came = seen.tensors()
+    assert came.keys() - {"lse"} == right.keys()
+    for name, tensor in right.items():
+        assert came[name].dtype == (torch.int64 if tensor.dtype == torch.int64 else torch.float32)
+        assert_near(came[name], tensor)
+
+
+def index(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    for (name, call), seen in right.items():
+        assert_recorded(trace[name, call], seen)
+        assert trace[name, call - trace.count(name)] is trace[name, call]
+        if trace.count(name) == 1:
+            assert trace[name] is trace[name, 0]
+        else:
+            with pytest.raises(ValueError, match="called 2 times"):
+                trace[name]
+
+
+def iteration(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    assert [(name, call) for name, call, _ in trace] == list(right)
+    assert len(trace) == len(right)
+    assert trace.names == list(dict.fromkeys(name for name, _ in right))
+    for name, call, seen in trace:
+        assert_recorded(seen, right[name, call])
+
+
+def element(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    for (name, call), seen in right.items():
+        own = {what: tensor if what in ("heads", "queries") else tensor[1] for what, tensor in seen.items()}
+        assert_recorded(trace[name, call].of_element(1), own)
+
+
+def attentions(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    found = trace.attentions()
+    assert len(found) == len(right)
+    for came, seen in zip(found, right.values(), strict=True):
+        assert_near(came, seen["weights"])
+
+
+def saved(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    trace.save(path / "trace")
+    iteration(dikkat.Trace.load(path / "trace"), right, path)
+
+
+def copied(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    iteration(copy.deepcopy(trace), right, path)
+
+
+def said(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    """`repr` has every name of what was recorded."""
+    for (name, call), seen in right.items():
+        words = repr(trace[name, call])
+        assert all(f"{what}=tensor(" in words for what in seen)
+    assert "Trace" in repr(trace)
+
+
+def content_of(page: str) -> dict[str, Any]:
+    (found,) = re.findall(r'<script id="dikkat-content" type="application/json">(.*?)</script>', page)
+    return json.loads(found)["calls"]
+
+
+def numbers(maps: dict[str, Any]) -> Any:
+    return np.frombuffer(base64.b64decode(maps["values"]), "<f4").reshape(-1, *maps["shape"])
+
+
+def assert_page(page: str, right: Expected) -> None:
+    content = content_of(page)
+    assert len(content["calls"]) == len(right)
+    for call, (which, seen) in zip(content["calls"], right.items(), strict=True):
+        assert which[0] in call["name"]
+        shown = {maps["kind"]: numbers(maps) for maps in call["maps"]}
+        for name, tensor in seen.items():
+            assert f"{name} {tuple(tensor.shape)}" in call["recorded"]
+            if name not in EMPTY and name not in ("entropy", "heads", "queries"):
+                of_first = tensor[0][None] if name == "sums" else tensor[0]
+                assert_near(shown.pop(name), of_first)
+        assert not shown
+    if len(right) > 1 and all("entropy" in seen for seen in right.values()):
+        assert_near(numbers(content["overall"])[0], [seen["entropy"].mean((0, 2)).tolist() for seen in right.values()])
+
+
+def page(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    trace.to_html(path / "page.html")
+    assert_page((path / "page.html").read_text(encoding="utf-8"), right)
+
+
+def notebook(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    (found,) = re.findall(r'<iframe srcdoc="(.*?)"', trace._repr_html_(), re.DOTALL)
+    assert_page(html.unescape(found), right)
+
+
+def page_with_tokens(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    trace.tokens = {"self": [Token(text) for text in "abcde"]}
+    trace.to_html(path / "page.html")
+    (view,) = content_of((path / "page.html").read_text(encoding="utf-8"))["views"]
+    chosen = next(iter(right.values())).get("queries", torch.arange(QUERIES)).tolist()
+    assert [text for text, *_ in view["queries"]] == ["abcde"[place] for place in chosen]
+    assert len(view["layers"]) == len(right)
+    for layer, seen in zip(view["layers"], right.values(), strict=True):
+        weights = seen["weights"] if "weights" in seen else None
+        largest = seen["top_weights"] if weights is None else weights.sort(-1, descending=True).values
+        of_map = seen["overview"] if weights is None else weights
+        codes = np.frombuffer(base64.b64decode(layer["weights"]), "u1").reshape(*largest.shape[1:3], layer["top"])
+        shown = np.where(codes == 255, 0, 2.0 ** (-codes.astype(float) / 12))
+        np.testing.assert_allclose(shown, largest[0, ..., : layer["top"]], rtol=0.03, atol=1e-5)
+        codes = np.frombuffer(base64.b64decode(layer["map"]), "<u2").reshape(of_map.shape[1:])
+        shown = np.where(codes == 2**16 - 1, 0, 2.0 ** (-codes.astype(float) / 2048))
+        np.testing.assert_allclose(shown, of_map[0], rtol=1e-3, atol=1e-6)
+
+
+def panels_of(figure: Any) -> list[Any]:
+    return [axes.images[0].get_array() for axes in figure.axes if axes.images]
+
+
+def heatmaps(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    """Of the weights, the rows and the overview: one panel a head."""
+    for (name, call), seen in right.items():
+        for what in ("weights", "rows", "overview"):
+            given = getattr(trace[name, call], what)
+            if given is not None:
+                drawn = panels_of(show.heatmaps(given[:1]))
+                assert_near(np.stack(drawn), seen[what][0])
+
+
+def key_sums(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    for (name, call), seen in right.items():
+        given = trace[name, call].sums
+        figure = show.key_sums(given if given is None else given[0])
+        assert_near([line.get_ydata() for line in figure.axes[0].lines], seen["sums"][0])
+
+
+def entropies(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    figure = show.entropies({f"{name} {call}": seen.entropy for name, call, seen in trace})
+    assert_near(panels_of(figure)[0], [seen["entropy"].mean((0, 2)).tolist() for seen in right.values()])
+
+
+VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
+    "trace[name, call]": index,
+    "iteration": iteration,
+    "of_element": element,
+    "attentions": attentions,
+    "save and load": saved,
+    "a copy": copied,
+    "repr": said,
+    "to_html": page,
+    "to_html with tokens": page_with_tokens,
+    "a notebook": notebook,
+    "show.heatmaps": heatmaps,
+    "show.key_sums": key_sums,
+    "show.entropies": entropies,
+}
+# A view that wants what was not recorded: what it needs at the least, the error, and its words.
+REFUSALS: dict[str, tuple[list[set[str]], str]] = {
+    "attentions": ([{"weights"}], r"trace\['\w+'\]: got no whole map; expected a recording with weights=True"),
+    "to_html with tokens": (
+        [{"weights"}, {"top_weights", "overview"}],
+        r"trace\['\w+'\]: got .*; expected weights, or top_k and overview",
+    ),
+    "show.key_sums": ([{"sums"}], r"sums: got NoneType"),
+    "show.entropies": ([{"entropy"}], r"by_layer\['\w+ 0'\]: got NoneType"),
+}
+CELLS = list(product(REQUESTS, CHOICES, VIEWS))
+
+
+@cache
+def recorded(request: str, choice: str) -> dikkat.Trace:
+    with torch.no_grad(), dikkat.record(model := Model(), **REQUESTS[request], **CHOICES[choice]) as trace:
+        model(X)
+    return trace
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_view_of_a_request(request_: str, view: str, tmp_path: Path) -> None:
+    red = []
+    for choice in CHOICES:
+        trace, right = copy.copy(recorded(request_, choice)), expected(REQUESTS[request_], CHOICES[choice])
+        enough, words = REFUSALS.get(view, ([set()], ""))
+        there = set(next(iter(right.values())))
+        try:
+            if any(needed <= there for needed in enough):
+                VIEWS[view](trace, right, tmp_path)
+            else:
+                with pytest.raises((ValueError, TypeError), match=words):
+                    VIEWS[view](trace, right, tmp_path)
+        except (Exception, pytest.fail.Exception) as error:
+            red.append(f"{choice}: {type(error).__name__}: {' '.join(str(error).split())[:400]}")
+    assert not red, "\n".join(red)
+
+
+def test_the_number_of_cells_is_the_one_at_the_head() -> None:
+    assert kit.cells_said(__doc__) == len(CELLS)

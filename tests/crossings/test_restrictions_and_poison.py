@@ -73,9 +73,15 @@ SCORES: dict[str, tuple[Callable[[], scores.Score], Callable[[Tensor, Tensor, An
     ),
     "dot": (scores.Dot, lambda q, k, _: q @ k.mT),
 }
-# What is poisoned: numbers that nobody sees who has them; or one key that some rows see and others do not, where the
-# others are looked at. The contract has the latter in all implementations but PyTorch's, which refuse it here.
-HIDDEN = ["from all", "from some"]
+# What is poisoned: numbers that nobody sees who has them, in all operands or in one; or one key that some rows see and
+# others do not, where the others are looked at. The contract has the latter in all implementations but PyTorch's, which
+# refuse it here.
+HIDDEN = {
+    "from all": ("query", "key", "value", "bias", "key_bias"),
+    "from all, values": ("value",),
+    "from all, keys": ("key",),
+    "from some": ("key", "value"),
+}
 # The implementations, and the door, that refuse some of the calls, and their words.
 REFUSALS = {
     "sdpa": ["impl: got 'sdpa', which cannot run this call"],
@@ -108,14 +114,13 @@ PAIRS = [
     for one, other in combinations_with_replacement(RESTRICTIONS, 2)
     if one == other or RESTRICTIONS[one].name != RESTRICTIONS[other].name  # a call has its lengths once
 ]
-# Each cell in "auto", and in one of the others. What goes round does so at different paces: any two values of two lists
-# meet.
-TURNING = [list(SCORES), HIDDEN, list(DOORS), WAYS[1:]]
+# Each cell in "auto", and in one of the others. These, and the combinations of a score, a place and a door, go round, by
+# steps with which any two values of two lists meet (`test_any_two_meet`).
+TURNING = list(product(SCORES, HIDDEN, DOORS))
 CELLS = [
-    (*cell, *others, impl)
+    (*cell, *TURNING[(5 * number + 3 * (number // 16)) % len(TURNING)], impl)
     for number, cell in enumerate(product(PAIRS, POISONS, SHARED))
-    for *others, way in [[each[(number + number // 16 + number // (16 * len(each))) % len(each)] for each in TURNING]]
-    for impl in ("auto", way)
+    for impl in ("auto", WAYS[1 + number % (len(WAYS) - 1)])
 ]
 
 
@@ -171,8 +176,9 @@ def poisoned(made: Call, poison: float, hidden: str, door: str) -> tuple[Call, T
     as it would reach the gradients of the projection.
     """
     operands, by_lens = dict(made.operands), {n: seen for n, seen in made.seen_by.items() if n == "valid_lens"}
-    if hidden == "from all":
-        for name, clean in made.operands.items():
+    if hidden != "from some":
+        for name in operands.keys() & set(HIDDEN[hidden]):
+            clean = made.operands[name]
             of_memory = door == "attend_memory" and name in ("key", "value")
             seen = replace(made, seen_by=by_lens).seen() if of_memory else made.seen(without=name)
             seen = {"query": seen.any(-1)[..., None], "bias": seen, "key_bias": seen.any(-2)}.get(
@@ -183,7 +189,7 @@ def poisoned(made: Call, poison: float, hidden: str, door: str) -> tuple[Call, T
         return replace(made, operands=operands), torch.ones(BATCH, HEADS, QUERIES, dtype=torch.bool)
     seen = made.seen()
     struck = int((seen.double().mean((0, 1, 2)) - 0.5).abs().argmin())
-    for name in ("key", "value"):
+    for name in HIDDEN[hidden]:
         operands[name] = torch.where(COL[:, None] == struck, poison, operands[name])
     return replace(made, operands=operands), ~seen[..., struck]
 
@@ -231,7 +237,7 @@ def faults(
 
 def test_any_two_meet() -> None:
     """Of the values of any two lists."""
-    lists = [PAIRS, list(POISONS), SHARED, *TURNING[:-1], WAYS]
+    lists = [PAIRS, list(POISONS), SHARED, list(SCORES), list(HIDDEN), list(DOORS), WAYS]
     for (i, one), (j, other) in combinations(enumerate(lists), 2):
         assert {(cell[i], cell[j]) for cell in CELLS} == set(product(one, other))
 

@@ -268,7 +268,7 @@ def page_with_tokens(trace: dikkat.Trace, right: Expected, path: Path) -> None:
     assert [text for text, *_ in view["queries"]] == ["abcde"[place] for place in chosen]
     assert len(view["layers"]) == len(right)
     for layer, seen in zip(view["layers"], right.values(), strict=True):
-        weights = seen["weights"] if "weights" in seen else None
+        weights = seen.get("weights")
         largest = seen["top_weights"] if weights is None else weights.sort(-1, descending=True).values
         of_map = seen["overview"] if weights is None else weights
         codes = np.frombuffer(base64.b64decode(layer["weights"]), "u1").reshape(*largest.shape[1:3], layer["top"])

@@ -114,8 +114,8 @@ PAIRS = [
     for one, other in combinations_with_replacement(RESTRICTIONS, 2)
     if one == other or RESTRICTIONS[one].name != RESTRICTIONS[other].name  # a call has its lengths once
 ]
-# Each cell in "auto", and in one of the others. These, and the combinations of a score, a place and a door, go round, by
-# steps with which any two values of two lists meet (`test_any_two_meet`).
+# Each cell in "auto", and in one of the others. These, and the combinations of a score, a place and a door, go round,
+# by steps with which any two values of two lists meet (`test_any_two_meet`).
 TURNING = list(product(SCORES, HIDDEN, DOORS))
 CELLS = [
     (*cell, *TURNING[(5 * number + 3 * (number // 16)) % len(TURNING)], impl)

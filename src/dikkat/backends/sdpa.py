@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from dikkat.addresses import can_read_values, extremes, on_cpu, transformed
 from dikkat.masking import Hidden, Restrictions, are_finite, largest
 from dikkat.problem import Examined, Problem, Result
+from dikkat.problem.operator import no_second_derivatives
 
 _INF = float("inf")
 # Not cuDNN's kernels, which are planned anew for each shape: batches of texts have many shapes.
@@ -145,7 +146,7 @@ def run(problem: Problem, masked: _Masked | None = None) -> Result:
     """One call of the fused kernel."""
     problem, mask, empty = masked or _masked(problem)
     kind = problem.narrow_dtype
-    query, key, value = (t.to(kind) for t in (problem.query, problem.key, problem.value))
+    query, key, value = (_once(t.to(kind)) for t in (problem.query, problem.key, problem.value))
     # On a CPU the fast path is taken by itself, wherever there is no obstacle.
     with _pinned() if query.is_cuda else nullcontext():
         out = fused(query, key, value, mask, problem.lead, problem.restrictions.causal, problem.dropout)
@@ -172,6 +173,27 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
         return [out if empty is None else out.masked_fill(empty, 0.0)]
 
     return run
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that refuses to be differentiated: PyTorch's own error says neither whose it is nor what to do."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise no_second_derivatives("sdpa")
+
+
+def _once(tensor: Tensor) -> Tensor:
+    """The tensor, whose gradient is refused to those who differentiate it once more."""
+    if not tensor.requires_grad or torch.compiler.is_compiling():
+        return tensor
+    own = tensor.view_as(tensor)
+    own.register_hook(lambda grad: _Once.apply(grad) if grad.requires_grad else None)
+    return own
 
 
 def fused(

@@ -183,10 +183,11 @@ class _EagerBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
-        raise _no_second_derivatives(ctx.name)
+        raise no_second_derivatives(ctx.name)
 
 
-def _no_second_derivatives(name: str) -> RuntimeError:
+def no_second_derivatives(name: str) -> RuntimeError:
+    """The error of an implementation whose gradients are differentiated."""
     return RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
 
 
@@ -257,7 +258,7 @@ class Operator(Kernel):
         return tuple(out)
 
     def _refuse(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        raise _no_second_derivatives(self.name)
+        raise no_second_derivatives(self.name)
 
     def _vmapped(self, info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
         found = self._forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))

@@ -164,7 +164,10 @@ def cells(weights: Tensor, pool: str) -> Tensor:
 
 
 def assert_near(came: Any, right: Any) -> None:
-    came, right = (torch.from_numpy(np.array(each, dtype=float)) for each in (came, right))
+    came, right = (
+        each.double() if isinstance(each, Tensor) else torch.tensor(np.asarray(each, dtype=float))
+        for each in (came, right)
+    )
     torch.testing.assert_close(came, right, rtol=1e-5, atol=1e-6)
 
 

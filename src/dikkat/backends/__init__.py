@@ -183,6 +183,10 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
     """The first implementation that serves a problem, the fastest before the others."""
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
+        if problem.query_offsets is not None:
+            raise ValueError(
+                "query_offsets: got a call that is exported; expected one of padded sequences with valid_lens"
+            )
         return "reference" if problem.restrictions.causal or not runs("sdpa") else "sdpa"
     if problem.query_offsets is not None:
         return next(filter(runs, ("numba", "chunked")), "reference")

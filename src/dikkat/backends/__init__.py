@@ -202,8 +202,8 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
         return next(filter(runs, ("numba", "chunked") if compiled else ("chunked",)), "reference")
     if CROSSOVERS.by_reference(problem):
         return "reference"
-    compiled = ("numba",) if on_cpu(problem.query) else ("products", "triton")
-    return next(filter(runs, (*compiled, "chunked")), "reference")
+    tiled = ("numba", "chunked") if on_cpu(problem.query) else ("products", "triton", "chunked")
+    return next(filter(runs, tiled), "reference")
 
 
 def _few_is_quicker(problem: Problem) -> bool:

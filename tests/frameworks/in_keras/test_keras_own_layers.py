@@ -187,3 +187,29 @@ def test_what_is_refused() -> None:
     )
     assert "use_causal_mask: got int; expected True or False" in refused(query, key, use_causal_mask=1)
     assert "key_mask: got dtype float32; expected bool" in refused(query, key, key_mask=LONG.astype("f"))
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: dikkat.Attention(dikkat.Additive(3)), lambda: dikkat.MultiHeadAttention(D, num_heads=1)]
+)
+def test_a_list_of_shapes_is_in_keras_order(made: Any) -> None:
+    query, value, key = (tuple(each.shape) for each in tensors())
+    layer, called = made(), made()
+    layer.build([query, value, key])
+    called(tensors())
+    assert [each.shape for each in layer.weights] == [each.shape for each in called.weights]
+    expected = called.compute_output_shape(query_shape=query, key_shape=key, value_shape=value)
+    assert layer.compute_output_shape(input_shape=[query, value, key]) == expected == tuple(called(tensors()).shape)
+    assert layer.compute_output_spec([keras.KerasTensor(each) for each in (query, value, key)]).shape == expected
+    again = made()
+    again.build_from_config(layer.get_build_config())
+    assert [each.shape for each in layer.weights] == [each.shape for each in again.weights]
+
+
+def test_the_querys_mask_goes_on() -> None:
+    query, value, _ = tensors()
+    theirs, ours = keras.layers.Attention(), dikkat.DotProductAttention()
+    for mask in (None, [SHORT, LONG]):
+        for found in (theirs.compute_mask(inputs=[query, value], mask=mask), ours.compute_mask([query, value], mask)):
+            assert found is None if mask is None else np.array_equal(numpy(found), SHORT)
+    assert ours.compute_mask(query, SHORT) is SHORT

@@ -99,9 +99,9 @@ class Linear(Block):
         out = product(x, ops.transpose(self.weight))
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
-    def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """(..., features)."""
-        return (*x_shape[:-1], self.features)
+        return (*input_shape[:-1], self.features)
 
 
 def linear(layer: Linear, x: Any, name: str) -> Any:

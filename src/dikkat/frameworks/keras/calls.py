@@ -98,25 +98,12 @@ class Attending(Block):
         return (output, weights) if return_weights else output
 
     def _checked(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        valid_lens: Any = None,
-        query_mask: Any = None,
-        key_mask: Any = None,
-        value_mask: Any = None,
-        *,
-        attention_mask: Any = None,
-        use_causal_mask: bool = False,
-        **restrictions: Any,
+        self, query: Any, key: Any, value: Any, *masks: Any, use_causal_mask: bool = False, **restrictions: Any
     ) -> tuple[tuple[Any, Any, Any], Sizes, dict[str, Any]]:
         """The tensors of a call, its sizes and its restrictions."""
         tensors = features("query", query), features("key", key), features("value", value)
-        return tensors, *restrictions_of(
-            tensors, self.num_heads, valid_lens, query_mask, key_mask, value_mask, attention_mask=attention_mask,
-            not_ahead=_not_ahead(use_causal_mask, query, key), **restrictions,
-        )  # fmt: skip
+        not_ahead = _not_ahead(use_causal_mask, query, key)
+        return tensors, *restrictions_of(tensors, self.num_heads, *masks, not_ahead=not_ahead, **restrictions)
 
     def attend(self, tensors: tuple[Any, Any, Any], restrictions: dict[str, Any], dropout: float) -> tuple[Any, Any]:
         """The output and the weights, of checked tensors and restrictions; the layer's own."""
@@ -127,15 +114,23 @@ class Attending(Block):
         raise NotImplementedError
 
     def compute_output_spec(
-        self, query: Any, key: Any, value: Any, *masks: Any, return_weights: bool = False, training: bool | None = None,
-        **restrictions: Any,
+        self, query: Any, key: Any = None, value: Any = None, *masks: Any, return_weights: bool = False,
+        training: bool | None = None, **restrictions: Any,
     ) -> Any:  # fmt: skip
         """The shapes and dtypes of what `call` returns, whatever is known of those that come in."""
+        query, key, value = _ordered(query, key, value)
         _, sizes, _ = self._checked(query, key, value, *masks, **restrictions)
         return spec_of(sizes, self.num_heads, self.size_out(value.shape), value.dtype, return_weights)
 
-    def compute_output_shape(self, query_shape: Shape, key_shape: Shape, value_shape: Shape) -> Shape:
-        """(..., n, features)."""
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The query's mask, of one or of Keras's list of them: that of the output."""
+        return mask[0] if isinstance(mask, list | tuple) else mask
+
+    def compute_output_shape(
+        self, query_shape: Any = None, key_shape: Any = None, value_shape: Any = None, *, input_shape: Any = None
+    ) -> Shape:
+        """(..., n, features), of three shapes, or of a list of them in Keras's order."""
+        query_shape, key_shape, value_shape = shapes_in_order(input_shape or query_shape, key_shape, value_shape)
         lead = leading({"query": query_shape, "key": key_shape, "value": value_shape})
         return (*lead, query_shape[-2], self.size_out(value_shape))
 
@@ -217,6 +212,11 @@ def _ordered(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
     if key is None and value is None:
         raise TypeError("value: got None; expected (..., m, d_v), which is the key too where no other comes")
     return query, value if key is None else key, key if value is None else value
+
+
+def shapes_in_order(query: Any, key: Any, value: Any) -> tuple[Shape, Shape, Shape]:
+    """The shapes of query, key and value; from a list of them as from one of tensors."""
+    return _ordered([*map(tuple, query)], key, value) if isinstance(query[0], list | tuple) else (query, key, value)
 
 
 def _named_masks(mask: Any, options: dict[str, Any]) -> dict[str, Any]:

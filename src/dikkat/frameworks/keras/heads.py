@@ -9,7 +9,7 @@ from keras import ops
 from dikkat.frameworks.keras.attention import attend, hide
 from dikkat.frameworks.keras.backend import features, product, shape_of
 from dikkat.frameworks.keras.blocks import Block, Linear, linear, registered
-from dikkat.frameworks.keras.calls import Attending, renamed, restrictions_of, spec_of
+from dikkat.frameworks.keras.calls import Attending, renamed, restrictions_of, shapes_in_order, spec_of
 from dikkat.frameworks.keras.checks import Shape, Sizes, check_features
 from dikkat.frameworks.keras.masking import visible
 from dikkat.frameworks.keras.scores import ScaledDot, Score, size_of
@@ -96,29 +96,20 @@ class SelfAttention(Block):
             ValueError: Shapes or values that do not fit.
         """
         tensors, _, restrictions = self._checked(
-            x,
-            valid_lens,
-            mask,
-            x_mask,
-            attention_mask=attention_mask,
-            causal=causal,
-            key_bias=key_bias,
+            x, valid_lens, mask, x_mask, attention_mask=attention_mask, causal=causal, key_bias=key_bias,
             exclude=exclude,
-        )
+        )  # fmt: skip
         output, weights = _attend_heads(tensors, self._project, self.num_heads, self.score, restrictions)
         return (output, weights) if return_weights else output
 
     def _checked(
-        self, x: Any, valid_lens: Any = None, *masks: Any, attention_mask: Any = None, mask: Any = None,
-        x_mask: Any = None, **restrictions: Any,
-    ) -> tuple[tuple[Any, Any, Any], Sizes, dict[str, Any]]:  # fmt: skip
+        self, x: Any, valid_lens: Any = None, mask: Any = None, x_mask: Any = None, **restrictions: Any
+    ) -> tuple[tuple[Any, Any, Any], Sizes, dict[str, Any]]:
         """The sequence as query, key and value, the sizes of the call and its restrictions."""
-        x, given = features("x", x), [each for each in (*masks, mask, x_mask) if each is not None]
+        tensors = (features("x", x),) * 3
+        given = [each for each in (mask, x_mask) if each is not None]
         own = reduce(ops.logical_and, given) if given else None
-        tensors = x, x, x
-        return tensors, *restrictions_of(
-            tensors, self.num_heads, valid_lens, own, own, attention_mask=attention_mask, **restrictions
-        )
+        return tensors, *restrictions_of(tensors, self.num_heads, valid_lens, own, own, **restrictions)
 
     def _project(self, *tensors: Any) -> tuple[Any, ...]:
         layers = self.W_q, self.W_k, self.W_v
@@ -129,9 +120,9 @@ class SelfAttention(Block):
         _, sizes, _ = self._checked(x, *masks, **restrictions)
         return spec_of(sizes, self.num_heads, self.value_dim, x.dtype, return_weights)
 
-    def compute_output_shape(self, x_shape: Shape) -> Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """(B, n, value_dim)."""
-        return (*x_shape[:-1], self.value_dim)
+        return (*input_shape[:-1], self.value_dim)
 
 
 @registered
@@ -197,8 +188,9 @@ class MultiHeadAttention(Attending):
             embed_dim, use_bias=bias, bias_initializer="zeros", dtype=self.dtype_policy, name="out_proj"
         )
 
-    def build(self, query_shape: Shape, key_shape: Shape, value_shape: Shape) -> None:
-        """Make the projections, for tensors of these shapes."""
+    def build(self, query_shape: Any, key_shape: Any = None, value_shape: Any = None) -> None:
+        """Make the projections, for tensors of these shapes, or of a list of them in Keras's order."""
+        query_shape, key_shape, value_shape = shapes_in_order(query_shape, key_shape, value_shape)
         check_features("query", query_shape, self.embed_dim)
         comes = [size_of(name, shape) for name, shape in (("key", key_shape), ("value", value_shape))]
         goes = self.key_dim, self.key_dim, self.value_dim

@@ -8,7 +8,7 @@ import keras
 from dikkat.frameworks.keras import attention
 from dikkat.frameworks.keras.backend import as_tensor, features, shape_of
 from dikkat.frameworks.keras.blocks import Block, registered
-from dikkat.frameworks.keras.calls import Attending
+from dikkat.frameworks.keras.calls import Attending, shapes_in_order
 from dikkat.frameworks.keras.checks import Shape
 from dikkat.frameworks.keras.masking import check_restrictions, masked_softmax
 from dikkat.frameworks.keras.scores import Additive, Bilinear, Gaussian, ScaledDot
@@ -35,9 +35,9 @@ class MaskedSoftmax(Block):
         check_restrictions(tuple(lead), queries, keys, valid_lens=as_tensor(valid_lens))
         return keras.KerasTensor(scores.shape, scores.dtype)
 
-    def compute_output_shape(self, scores_shape: Shape) -> Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """That of the scores."""
-        return scores_shape
+        return input_shape
 
 
 @registered
@@ -65,8 +65,9 @@ class Attention(Attending):
 
     arguments: ClassVar[tuple[str, ...]] = ("score", "dropout", "seed")
 
-    def build(self, query_shape: Shape, key_shape: Shape) -> None:
-        """Make the score's parameters, for queries and keys of these shapes."""
+    def build(self, query_shape: Any, key_shape: Any = None) -> None:
+        """Make the score's parameters, for queries and keys of these shapes, or for a list of them in Keras's order."""
+        query_shape, key_shape, _ = shapes_in_order(query_shape, key_shape, None)
         if not self.score.built:
             self.score.build(query_shape, key_shape)
 

@@ -160,6 +160,6 @@ def test_long_work_hears_of_ctrl_c(setup, work):
         try:
             assert child.stdout.readline() == "at work\n"
             child.send_signal(signal.SIGINT)
-            assert child.communicate(timeout=45)[0] == "stopped\n"  # a second's work on a busy machine
+            assert child.communicate(timeout=240)[0] == "stopped\n"  # a second's work, on a machine that may be busy
         finally:
             child.kill()

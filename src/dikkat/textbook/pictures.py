@@ -175,11 +175,7 @@ def show_heatmaps(
 
 
 class _Growing:
-    """Axes whose curves grow: in a notebook the figure is drawn again in its place, in a script when somebody looks.
-
-    Args:
-        axes: To draw on.
-    """
+    """Axes whose curves grow: in a notebook the figure is drawn again in its place, in a script when somebody looks."""
 
     def __init__(self, axes: "Axes") -> None:
         self.axes, self.handle = axes, None

@@ -28,12 +28,7 @@ _FEW = 2**16  # pairs times features, up to which all are computed at once
 
 
 def differentiated(forward: Callable[..., Tensor], gradient: Callable[..., Parts]) -> Callable[..., Tensor]:
-    """A function of tensors with a gradient of its own.
-
-    Args:
-        forward: From the tensors to a tensor.
-        gradient: From the same tensors and the upstream gradient to the gradient of each.
-    """
+    """A function of tensors with a gradient of its own, made of the same tensors and the upstream gradient."""
     own = {"jax": _in_jax, "torch": _in_torch, "tensorflow": _in_tensorflow}
     return own[keras.backend.backend()](forward, gradient)
 
@@ -80,18 +75,7 @@ def _in_tensorflow(forward: Callable[..., Tensor], gradient: Callable[..., Parts
 
 
 def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-    r"""Σ_h v_h tanh(q_h + k_h) of every query with every key.
-
-    Args:
-        query: (..., n, h), projected; float32 or float64.
-        key: (..., m, h), projected, of the same dtype; leading dimensions broadcast.
-        weight: v, (h,), of the same dtype.
-
-    Returns:
-        (..., n, m), of that dtype. The gradient is computed anew, from the same three tensors.
-
-    Source: Bahdanau, Cho and Bengio 2015, appendix A.1.2.
-    """
+    """Σ_h v_h tanh(q_h + k_h), (..., n, m), of projected queries (..., n, h) and keys (..., m, h) and v, (h,)."""
     if query.shape[:-2] != key.shape[:-2]:  # brought together here, where differentiation takes them apart again
         query = query + ops.zeros_like(key[..., :1, :1])
         key = key + ops.zeros_like(query[..., :1, :1])

@@ -86,21 +86,10 @@ def visible(
     key_bias: Any = None,
     exclude: Any = None,
 ) -> Any:
-    """The pairs that take part: the intersection of the restrictions of `attend`.
+    """The pairs that take part, the intersection of the restrictions of `attend`; None where all do.
 
-    Args:
-        lead: The number of leading dimensions of the call.
-        queries: n, a number or, where it is not known before the call, an integer tensor.
-        keys: m, a number or an integer tensor.
-        valid_lens: (B,) or (B, n) integers; this and the others as in `attend`.
-        mask: Booleans that broadcast to (..., n, m).
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m); −∞ hides a key.
-        exclude: (..., n) integers, −1 for none.
-
-    Returns:
-        Booleans that broadcast to (..., n, m), with one row where all queries see the same keys; None where all pairs
-        take part.
+    Booleans that broadcast to (..., n, m), with one row where all queries see the same keys. `lead` counts the leading
+    dimensions; n and m are integer tensors where they are not known before the call.
     """
     mask, key_bias, key = as_tensor(mask), as_tensor(key_bias), ops.arange(keys, dtype="int32")
     parts = []

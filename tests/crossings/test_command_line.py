@@ -5,6 +5,7 @@ and has to end with the right status; say what is wrong in one line, which names
 of a file behind.
 """
 
+import gc
 import os
 import pty
 import re
@@ -66,7 +67,8 @@ COMMANDS = {
     "report": Command(""),
 }
 INPUTS = ("file", "standard input", "pipe", "missing", "folder", "unreadable", "empty")
-# A terminal, a file, a full disk and a reader who has gone are at standard output; the last two are where OUT is.
+# A terminal, a file, a full disk and a reader who has gone are at standard output; the last two are where OUT is, and
+# the disk there is full by a limit of 0 bytes a file, which a write meets as it meets a full disk, by another number.
 OUTPUTS = ("terminal", "file", "full", "closed", "full disk", "read-only")
 
 LEFT_OUT = {
@@ -128,10 +130,14 @@ def world() -> Iterator[Path]:
         (folder / "empty-model").touch()
         (folder / "folder").mkdir()
         for name in COMMANDS:  # what is imported and compiled here is there in all processes that are forked off
-            if name not in ("serve", "warm"):
-                line, _, _ = arguments(folder, name, "file", folder / f"warm-{name}")
+            if name != "warm":
+                given = "missing" if name == "serve" else "file"
+                line, _, _ = arguments(folder, name, given, folder / f"warm-{name}")
                 run(line)
+        gc.collect()
+        gc.freeze()  # so that a child's collector does not write to, and so copy, all that is here
         yield folder
+        gc.unfreeze()
     torch.set_num_threads(threads)
 
 
@@ -214,10 +220,12 @@ def _child(line: list[str], output: str, ends: dict[str, tuple[int, int]], obedi
 
 
 def run(line: list[str]) -> int:
-    """The status of a command, run in this process; each picture is a few letters, which takes no second."""
+    """The status of a command, run in this process; each picture is a few letters: to draw it takes a second."""
     sys.argv = ["dikkat", *line]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda self, content, **options: content.write(b"a picture"))
+        patch.setattr(Figure, "draw", lambda self, renderer: None)
+        patch.setattr(Figure, "__deepcopy__", lambda self, memo: self, raising=False)
         try:
             main()
         except SystemExit as stopped:

@@ -203,7 +203,7 @@ def test_random_halves_are_refused() -> None:
 def test_what_is_held_out_is_predicted_by_fits_with_the_same_folds() -> None:
     x, y, _ = draw(60, 1)
     blocks, predicted = KFold(3), np.empty(60)
-    model = NadarayaWatson(cv=6).fit(x, y)
+    model = NadarayaWatson(cv=KFold(6, shuffle=True, random_state=0)).fit(x, y)
     for rest, held in blocks.split(x):
         inner = [(np.flatnonzero((own == 1)[rest]), np.flatnonzero((own == 2)[rest])) for own in model.folds_]
         other = NadarayaWatson(cv=[each for each in inner if len(each[1])]).fit(x[rest], y[rest])

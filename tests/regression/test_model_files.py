@@ -73,7 +73,7 @@ def test_a_period_is_there_again(tmp_path, names):
     x = np.random.default_rng(1).uniform(0, 24, (41, 2))
     x = x if names is None else pd.DataFrame(x, columns=names)
     y = np.sin(np.asarray(x)[:, 0] * np.pi / 12)
-    model = KernelRegressor(bandwidth=2.0, periodic_features={"hour" if names else 0: 24}).fit(x, y)
+    model = KernelRegressor(bandwidth=[2.0, 2.0], periodic_features={"hour" if names else 0: 24}).fit(x, y)
     model.save(tmp_path / "model")
     other = clone(KernelRegressor.load(tmp_path / "model")).fit(x, y)
     assert other.columns_ == model.columns_
@@ -103,7 +103,7 @@ def set_to(name, value):
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (
             put(settings={}),
-            "got the settings ; expected bandwidth, categorical_features, kernel, metric, n_components",
+            "got the settings ; expected bandwidth, categorical_features, cv, kernel, metric, n_components",
         ),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
@@ -111,7 +111,7 @@ def set_to(name, value):
         (put(neighbors=150), "neighbors: got 150 of n_samples = 23"),
         (set_to("kernel", "boxcar"), "kernel: got 'boxcar'; expected 'gaussian', 'epanechnikov'"),
         (set_to("bandwidth", "gcv"), "bandwidth: got 'gcv'; expected"),
-        (set_to("extra", 1), "got the settings bandwidth, categorical_features, extra, kernel"),
+        (set_to("extra", 1), "got the settings bandwidth, categorical_features, cv, extra, kernel"),
         (put(ridge=-1.0), "ridge: got -1.0; expected a number of at least 0"),
         (put(ridge="auto"), "ridge: got 'auto'; expected a number"),
         (set_to("ridge", -1.0), "ridge: got -1.0; expected a number of rows"),

@@ -19,6 +19,8 @@ from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
+OVER = 1e9  # above it is no log-probability, but the place of a hypothesis that has ended
+
 Table = np.ndarray[Any, Any]
 
 
@@ -213,16 +215,17 @@ class Beams:
         """Go on by steps that somebody else has chosen, with a row of the network for every place.
 
         Args:
-            tables: Of each step tokens, rows and log-probabilities (B, K), best first.
+            tables: Of each step tokens, rows and log-probabilities (B, K), best first behind those that are `OVER`.
         """
         columns = torch.stack([torch.stack(each).double() for each in zip(*tables, strict=True)]).cpu().numpy()
         for tokens, rows, totals in zip(*columns, strict=True):
             going = np.isfinite(self._totals).any(1)
-            if not np.isfinite(totals[going, 0]).all():
+            if not (totals[going].max(1) > -np.inf).all():
                 raise unknown_scores()
             if going.any():
-                origins = rows.astype(np.int64)
-                self._record(tokens.astype(np.int64), origins, origins, np.where(going[:, None], totals, -np.inf))
+                origins, left = rows.astype(np.int64), going[:, None] & (totals <= OVER)
+                self._open[:] = self._beam  # those that have ended have their places in the tables
+                self._record(tokens.astype(np.int64), origins, origins, np.where(left, totals, -np.inf))
 
     def _record(self, tokens: Table, rows: Table, origins: Table, totals: Table) -> tuple[Table, Table]:
         """Decide of the best hypotheses (B, K) of each sentence which of them end, and which go on."""

@@ -17,7 +17,7 @@ from dikkat.cpu.recurrence.calls import in_type
 from dikkat.cpu.search.run import Sentence
 from dikkat.recurrent import sequence
 from dikkat.recurrent.steps import Keys, joined, moved
-from dikkat.translation.decoding.beams import Beams, Hypothesis, mean_log
+from dikkat.translation.decoding.beams import OVER, Beams, Hypothesis, mean_log
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
@@ -44,12 +44,14 @@ def searched(
     barrier[:, :, [PAD, BEGIN]] = -torch.inf
     barrier[torch.tensor([not each.copies for each in sentences]), :, UNKNOWN] = -torch.inf
     may_end = sent(barrier, device)
-    places = torch.arange(beam, device=device)
-    first = torch.arange(count, device=device).unsqueeze(1) * beam
-    tokens, origins = torch.full((count, beam), BEGIN, device=device), first + places
-    totals = torch.full((count, beam), -torch.inf, dtype=torch.float64, device=device)
-    totals[:, 0] = 0.0
-    room = torch.full((count, 1), beam, device=device)
+    bonus = torch.zeros(barrier.shape[2], dtype=torch.float64)
+    bonus[END] = 2 * OVER
+    once = torch.full((beam,), -torch.inf)
+    once[0] = 0.0
+    bonus, once = sent(bonus, device), sent(once, device)
+    origins = torch.arange(count * beam, device=device).view(count, beam)
+    parents, tokens = origins.repeat_interleave(beam, 1), torch.full_like(origins, BEGIN)
+    totals = once.double().repeat(count, 1)
     tables: list[tuple[Tensor, Tensor, Tensor]] = []
     most = max(each.most for each in sentences)
     for step in range(most):
@@ -62,16 +64,15 @@ def searched(
         found, weights = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
         scores = mean_log(found) if len(found) > 1 else found[0].log_softmax(1)
         likeliest, chosen = (scores.unflatten(0, (count, beam)) + barred).topk(beam)
+        # What has ended stands in front and keeps one place, whatever the network says behind it.
+        likeliest = torch.where((totals > OVER).unsqueeze(2), once, likeliest)
         totals, best = (totals.unsqueeze(2) + likeliest).flatten(1).topk(beam)
-        tokens, origins = chosen.flatten(1).gather(1, best), first + best // beam
+        tokens, origins = chosen.flatten(1).gather(1, best), parents.gather(1, best)
         tables.append((tokens, origins, totals))
         attending = [each for each, model in zip(weights, models, strict=True) if model.attends]
         if attending:
             beams.weights.append(attending[0] if len(attending) == 1 else torch.stack(attending).mean(0))
-        # Those behind the room that is left, and those that have ended, go on no more.
-        ends, totals = tokens == END, totals.masked_fill(places >= room, -torch.inf)
-        room = room - (ends & (totals > -torch.inf)).sum(1, keepdim=True)
-        totals = totals.masked_fill(ends, -torch.inf)
+        totals = totals + bonus.index_select(0, tokens.flatten()).view_as(totals)
         if len(tables) == _AT_ONCE or step == most - 1:
             beams.take(tables)
             tables.clear()

@@ -35,6 +35,8 @@ Kind = TypeVar("Kind")
 Marked = tuple[str, str, Element]
 
 _WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
+_AT_ONCE = 64  # sentences on a CPU, whose caches they fill
+_PLACES = 2_560  # hypotheses elsewhere, of which a step takes hardly longer than of a few
 _LENGTH = 100  # source tokens: sentences that are longer come fewer at once, so that memory stays bounded
 
 
@@ -86,19 +88,19 @@ class BaseTranslator:
 
     @overload  # to a type checker, a string is also several strings
     def translate(  # type: ignore[overload-overlap]
-        self, sentences: str, *, batch_size: int = ..., search: Search = ..., markup: Markup | None = ...
+        self, sentences: str, *, batch_size: int | None = ..., search: Search = ..., markup: Markup | None = ...
     ) -> Translation: ...
 
     @overload
     def translate(
-        self, sentences: Iterable[str], *, batch_size: int = ..., search: Search = ..., markup: Markup | None = ...
+        self, sentences: Iterable[str], *, batch_size: int | None = ..., search: Search = ..., markup: Markup | None = ...
     ) -> list[Translation]: ...
 
     def translate(
         self,
         sentences: str | Iterable[str],
         *,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         search: Search = DEFAULT,
         markup: Markup | None = None,
     ) -> Translation | list[Translation]:
@@ -110,7 +112,7 @@ class BaseTranslator:
         Args:
             sentences: Any text, a sentence each, of at most `MAX_CHARACTERS` characters; or one sentence.
             batch_size: How many to translate at once; sentences of similar lengths go together, and of more than 100
-                tokens fewer.
+                tokens fewer. None: 64, and on a device other than the CPU 2,560 hypotheses.
             search: How to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
             markup: `"html"`: the sentences are HTML, and so are `source` and `target`. Tags arrive around the words
                 that say what theirs said, each once and nested as they were; entities are read.
@@ -140,7 +142,12 @@ class BaseTranslator:
         return list(self.translate_lines(sentences, batch_size=batch_size, search=search, markup=markup))
 
     def translate_lines(
-        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT, markup: Markup | None = None
+        self,
+        lines: Iterable[str],
+        *,
+        batch_size: int | None = None,
+        search: Search = DEFAULT,
+        markup: Markup | None = None,
     ) -> Iterator[Translation]:
         """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
 
@@ -163,7 +170,12 @@ class BaseTranslator:
         return (best for best, *_ in found)
 
     def translate_n_best(
-        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT, markup: Markup | None = None
+        self,
+        lines: Iterable[str],
+        *,
+        batch_size: int | None = None,
+        search: Search = DEFAULT,
+        markup: Markup | None = None,
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: the best, or samples.
 
@@ -182,6 +194,9 @@ class BaseTranslator:
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
+        if batch_size is None:
+            on_cpu = self._models()[0].output_bias.is_cpu
+            batch_size = _AT_ONCE if on_cpu else max(1, _PLACES // (search.n_best if search.sample else search.beam))
         _check_batch_size(batch_size)
         if markup not in (None, *get_args(Markup)):
             raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")

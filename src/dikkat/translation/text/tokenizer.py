@@ -80,6 +80,7 @@ class Tokenizer:
         # A user's "<eos>" is text, not the end of a sentence. The library does not store this switch.
         self._inner.encode_special_tokens = True
         self.kind: Kind = "bpe" if isinstance(inner.model, models.BPE) else "word"
+        self._labels: dict[int, str] = {}  # of the tokens met so far
 
     @classmethod
     def train(cls, sentences: Sequence[str], kind: Kind, *, min_freq: int, vocabulary_size: int) -> "Tokenizer":
@@ -166,7 +167,9 @@ class Tokenizer:
         """Each token as a label for a picture: a word, or a part of one with · in front where it continues a word."""
         if self.kind == "word":
             return [self._token(number) for number in ids]
-        return [_byte_pair_label(self._inner.decoder.decode([self._token(number)])) for number in ids]
+        for number in {*ids} - self._labels.keys():
+            self._labels[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
+        return [self._labels[number] for number in ids]
 
     def to_json(self) -> str:
         """The contents of a tokenizer.json, which the `tokenizers` library reads too."""

@@ -3,7 +3,8 @@
     python -m benchmarks.translation.gpu --data FOLDER --tokens-per-second --whole --decode [--out FOLDER]
 
 FOLDER holds train.en.gz, train.de.gz, val.en.gz … test_2016_flickr.de.gz. What a step waits for is counted too.
-`--batch-tokens` and `--learning-rate` are tried in place of what the recipe and the device give.
+`--batch-tokens` and `--learning-rate` are tried in place of what the recipe and the device give; without the first,
+the tokens a second are those of batches of several sizes.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from dikkat.translation.data.corpus import AlignedCorpus, Pair
 from dikkat.translation.formats.recipe import Recipe
 
 WARM, SENTENCES, BEAM = 8.0, 1_000, 5
+SIZES = 2_048, 4_096, 8_192  # batch_tokens
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
     parser.add_argument("--waits", action="store_true", help="count what waits for the device in ten seconds")
     parser.add_argument("--whole", action="store_true", help="train by the whole recipe, score val and test")
     parser.add_argument("--decode", action="store_true", help=f"translate {SENTENCES} sentences here and on the CPU")
-    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--batch-tokens", type=int)
     parser.add_argument("--learning-rate", type=float)
@@ -48,8 +50,11 @@ def main() -> None:
     results: dict[str, Any] = {"settings": settings.to_dict()}
     if options.tokens_per_second:
         speed(settings, pairs["train"], WARM)
-        results["target tokens per second"] = speed(settings, pairs["train"], options.seconds)
-        print(results["target tokens per second"], "target tokens a second", flush=True)
+        for tokens in (options.batch_tokens,) if options.batch_tokens else SIZES:
+            sized = Settings.from_dict(settings.to_dict() | {"batch_tokens": tokens})
+            name = f"target tokens per second, batch_tokens {tokens}"
+            results[name] = speed(sized, pairs["train"], options.seconds)
+            print(name, results[name], flush=True)
     if options.waits:
         results["waits"] = waits(settings, pairs["train"])
         print("waits", results["waits"], flush=True)
@@ -154,7 +159,7 @@ def decode(translator: Translator, sources: list[str]) -> dict[str, Any]:
     """Seconds for all sentences, the shorter of two runs, on each device; and how many translations are the same."""
     found: dict[str, Any] = {}
     texts = {}
-    for device, sizes in {"cuda": (64, 500), "cpu": (64,)}.items():
+    for device, sizes in {"cuda": (64, None), "cpu": (64,)}.items():
         if device == "cuda" and not torch.cuda.is_available():
             continue
         translator.model.to(device)
@@ -165,7 +170,7 @@ def decode(translator: Translator, sources: list[str]) -> dict[str, Any]:
                 got = translator.translate(sources, search=search, batch_size=size)
                 taken.append(time.perf_counter() - start)
             texts[device, beam] = [each.target for each in got]
-            found[f"{device}, beam {beam}, {size} at once, seconds"] = round(min(taken), 3)
+            found[f"{device}, beam {beam}, {size or 'as many as by default'} at once, seconds"] = round(min(taken), 3)
     for beam in (1, BEAM) if torch.cuda.is_available() else ():
         both = zip(texts["cuda", beam], texts["cpu", beam], strict=True)
         found[f"the same with beam {beam}"] = sum(one == other for one, other in both)

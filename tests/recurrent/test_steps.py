@@ -9,6 +9,7 @@ import torch
 from test_fused import DECODERS, SCORES, assert_near, gradients, leaves, made, ran
 from torch import Tensor
 
+import kit
 from dikkat import scores
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, cells
 from operations import Operations
@@ -111,9 +112,10 @@ def test_no_value_is_read_on_the_way(fused: None, score: str) -> None:
     assert not [name for name in more if name.startswith("read")]
 
 
-@pytest.mark.parametrize("score", ["additive", "dot", "gaussian"])
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("cell", DECODERS)
+@pytest.mark.parametrize(
+    ("cell", "layers", "score"),
+    kit.pairwise({"cell": list(DECODERS), "layers": [1, 3], "score": ["additive", "dot", "gaussian"]}),
+)
 def test_fused_cells_give_what_the_formulas_give(
     stand_ins: None, monkeypatch: pytest.MonkeyPatch, cell: str, layers: int, score: str
 ) -> None:

@@ -152,6 +152,20 @@ def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch)
     assert "minute" not in reason(corpus(3_000), settings)
 
 
+def test_a_gpu_gets_larger_batches_of_many_pairs_and_a_rate_for_them(monkeypatch):
+    def batch(pairs, given):
+        settings = suited(corpus(pairs), given)
+        return settings.batch_size, settings.batch_tokens, settings.learning_rate
+
+    on_cpu = [batch(pairs, {}) for pairs in (9_999, 10_000)]
+    monkeypatch.setattr(module, "device_type", lambda: "cuda")
+    assert batch(9_999, {}) == on_cpu[0]
+    assert batch(10_000, {})[1:] == (4_096, 2 * on_cpu[1][2])
+    assert batch(10_000, {"learning_rate": 0.25})[1:] == (4_096, 0.25)
+    assert batch(10_000, {"batch_size": 7}) == (7, None, on_cpu[1][2])
+    assert batch(10_000, {"batch_tokens": 700})[1:] == (700, on_cpu[1][2])
+
+
 def test_what_a_recipe_lacks_follows_from_the_corpus():
     pairs = EVERY * 200
     recipe = Recipe().with_values({"dropout": 0.1, "epochs": 3})

@@ -93,7 +93,12 @@ class BaseTranslator:
 
     @overload
     def translate(
-        self, sentences: Iterable[str], *, batch_size: int | None = ..., search: Search = ..., markup: Markup | None = ...
+        self,
+        sentences: Iterable[str],
+        *,
+        batch_size: int | None = ...,
+        search: Search = ...,
+        markup: Markup | None = ...,
     ) -> list[Translation]: ...
 
     def translate(

@@ -117,7 +117,7 @@ def speed(settings: Settings, pairs: list[Pair], seconds: float) -> int:
 
 
 def waits(settings: Settings, pairs: list[Pair]) -> dict[str, int]:
-    """How often each line waits for the device; `steps` is how often the loss is read, once a step."""
+    """How often each line waits for the device: `loop.py` once a step, `module.py` as the model goes there and back."""
     if not torch.cuda.is_available():
         return {}
     torch.cuda.set_sync_debug_mode("warn")

@@ -44,11 +44,8 @@ def searched(
     barrier[:, :, [PAD, BEGIN]] = -torch.inf
     barrier[torch.tensor([not each.copies for each in sentences]), :, UNKNOWN] = -torch.inf
     may_end = sent(barrier, device)
-    bonus = torch.zeros(barrier.shape[2], dtype=torch.float64)
-    bonus[END] = 2 * OVER
-    once = torch.full((beam,), -torch.inf)
-    once[0] = 0.0
-    bonus, once = sent(bonus, device), sent(once, device)
+    bonus = sent(2 * OVER * F.one_hot(torch.tensor(END), barrier.shape[2]), device)
+    once = sent(torch.tensor([0.0, *[-torch.inf] * (beam - 1)]), device)
     origins = torch.arange(count * beam, device=device).view(count, beam)
     parents, tokens = origins.repeat_interleave(beam, 1), torch.full_like(origins, BEGIN)
     totals = once.double().repeat(count, 1)

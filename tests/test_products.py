@@ -160,6 +160,18 @@ def test_under_autocast_and_with_wider_values() -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in score.parameters())
 
 
+@pytest.mark.parametrize("impl", ["products", "chunked"])
+def test_a_backward_under_autocast_sums_in_float32(impl: str) -> None:
+    (query, key, weight, value), above = numbers((2, 19, 23, 13, 5), torch.bfloat16)
+    leaves = [t.to(torch.bfloat16 if impl == "products" else torch.float32) for t in (query, key, weight, value)]
+    leaves = [t.requires_grad_() for t in leaves]
+    out = dikkat.attend(leaves[0], leaves[1], leaves[3], score=Given(leaves[2]), impl=impl)
+    expected = torch.autograd.grad(out, leaves, above.to(out.dtype), retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        came = torch.autograd.grad(out, leaves, above.to(out.dtype))
+    torch.testing.assert_close(came, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("chosen", ["forward", "backward"])
 def test_lack_of_memory_says_which_call_it_was(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operands, above = numbers((2, 5, 7, 3, 2), torch.bfloat16)

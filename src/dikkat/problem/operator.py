@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.addresses import PLAIN, is_eager, many_at_once, transformed
+from dikkat.addresses import PLAIN, exact, is_eager, many_at_once, transformed
 from dikkat.masking import Restrictions, broadcast
 from dikkat.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat.scores import Pair, Profile
@@ -157,12 +157,13 @@ class _Eager(torch.autograd.Function):
         filled = (torch.zeros_like(o) if g is None and (plain or many) else g for o, g in zip(out, given, strict=True))
         grads = Output(*filled)  # type: ignore[arg-type]  # without `plain`
         of_kernel: Any = (ctx.kernel, problem, out, grads)
-        if many:
-            found = ctx.kernel.batched(problem, out, grads)
-        elif torch.is_grad_enabled():  # it refuses to be differentiated once more
-            found = _EagerBackward.apply(*of_kernel, *saved, *grads)  # type: ignore[no-untyped-call]
-        else:
-            found = ctx.kernel.backward(problem, out, grads, *made)
+        with exact(mean.device.type):  # a caller's autocast would halve what is summed in float32
+            if many:
+                found = ctx.kernel.batched(problem, out, grads)
+            elif torch.is_grad_enabled():  # it refuses to be differentiated once more
+                found = _EagerBackward.apply(*of_kernel, *saved, *grads)  # type: ignore[no-untyped-call]
+            else:
+                found = ctx.kernel.backward(problem, out, grads, *made)
         return (
             None,
             None,

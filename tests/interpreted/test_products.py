@@ -199,7 +199,7 @@ class Launches(TorchDispatchMode):
         # The eager road, as without a mode; `bmm` of halves, which a CPU has not; and kernels, of many operations here.
         monkeypatch.setattr(operator, "is_eager", lambda: True)
         self._count(monkeypatch, products, "_product")
-        self._count(monkeypatch, launch, "_launch")
+        self._count(monkeypatch, launch, "launch")
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
         real = getattr(module, name)

@@ -18,6 +18,7 @@ from torch import Tensor
 from dikkat import addresses
 from dikkat.gpu.attention import ranges
 from dikkat.gpu.attention.operands import Operand, Restricted, Scored, operand, sizes_of
+from dikkat.gpu.launcher import launch
 from dikkat.masking import Restrictions
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest
@@ -86,19 +87,6 @@ def _power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-class _Kernels(NamedTuple):
-    pairs: Any
-    kernel: Any
-    gradients: Any
-
-
-def _kernels() -> _Kernels:
-    """The modules of kernels; Triton is imported when it is first used."""
-    from dikkat.gpu.attention import gradients, kernel, pairs
-
-    return _Kernels(pairs, kernel, gradients)
-
-
 def _on(problem: Problem) -> AbstractContextManager[Any]:
     """Make the problem's device current: Triton launches there."""
     return torch.cuda.device(problem.query.device) if problem.query.is_cuda else nullcontext()
@@ -129,9 +117,10 @@ def _made_once(problem: Problem, blocks: _Blocks) -> _Made:
         return _Made(x, query_peaks, y, key_peaks, None, None)
     features, lead = problem.weight.shape[-1], problem.weight.shape[:-1]
     v, gain = x.new_empty((*lead, x.shape[-2])), x.new_empty((*lead, 2))
-    _kernels().pairs.scale_weight[(prod(lead),)](
-        operand(problem.weight[..., None, :]), sizes_of(lead), v, gain, features, x.shape[-2], FEATURES=128
-    )
+    launch(
+        "attention.pairs.scale_weight", (prod(lead),), operand(problem.weight[..., None, :]), sizes_of(lead), v, gain,
+        features, x.shape[-2], FEATURES=128,
+    )  # fmt: skip
     return _Made(x, query_peaks, y, key_peaks, v, gain)
 
 
@@ -142,7 +131,8 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
     count, rows = -(-length // block), -(-features // 4) * 4
     made = side.new_empty((*lead, rows, count * block))
     peaks = side.new_empty((*lead, count))
-    _kernels().pairs.lay_out[(prod(lead) * count,)](
+    launch(
+        "attention.pairs.lay_out", (prod(lead) * count,),
         operand(side), sizes_of(lead), made, peaks, length, features, count * block, rows, factor,
         farthest(features, side.dtype) if problem.profile == "gaussian" else _INF,
         ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
@@ -231,7 +221,8 @@ def _forward(problem: Problem) -> Output:
         made = _made_once(problem, blocks)
         scored, restricted = _scored(problem, made, blocks, everything), _restricted(restrictions, seeds, everything)
         grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
-        _kernels().kernel.attend[grid](
+        launch(
+            "attention.kernel.attend", grid,
             scored, restricted, operand(problem.value), mean, peak, total, sizes_of(lead),
             n, m, problem.query.shape[-1], size, m - n, *_dropout(problem),
             CAUSAL=restrictions.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
@@ -270,7 +261,8 @@ def _weigh(
             operand(above.mean[..., rows, :]), operand(above.drift[..., rows], 1), operand(own),
             buffers.by_score, buffers.by_bias, buffers.live,
         )  # fmt: skip
-    _kernels().kernel.weigh[(count * -(-n // blocks.rows) * -(-m // blocks.keys),)](
+    launch(
+        "attention.kernel.weigh", (count * -(-n // blocks.rows) * -(-m // blocks.keys),),
         scored, restricted, operand(problem.value), weights, operand(peak[..., rows], 1),
         operand(None if total is None else total[..., rows], 1), *upstream,
         sizes_of(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
@@ -355,7 +347,8 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
         if by_bias is not None and sums.key_bias is not None:
             sums.key_bias.view(-1, m)[elements] += by_bias.sum(-2)
         if size:
-            _kernels().gradients.value_gradient[(count * key_blocks, -(-size // values))](
+            launch(
+                "attention.gradients.value_gradient", (count * key_blocks, -(-size // values)),
                 weights, live, operand(grad.mean[..., rows, :]), sums.value, sizes, elements.start, n, m, size,
                 EXACT=_exact(problem), BM=blocks.rows, BN=blocks.keys, BD=values, num_warps=blocks.warps,
             )  # fmt: skip
@@ -395,7 +388,8 @@ def _pull(
     weight = None if problem.weight is None else problem.weight[..., None, :]
     warps = max(2, blocks.side * blocks.features // 512)  # 16 numbers a thread
     grid = (count * -(-length // blocks.side), max(1, -(-features // blocks.features)))
-    _kernels().gradients.side_gradient[grid](
+    launch(
+        "attention.gradients.side_gradient", grid,
         operand(side.tensor), operand(other.tensor), *(operand(t) for t in other.powers), operand(weight),
         operand(side.peaks, 1), operand(other.peaks, 1), operand(by_score), operand(live), operand(into),
         operand(by_weight), sizes_of(problem.lead), first, length, by_score.shape[2], features,

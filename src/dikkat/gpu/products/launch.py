@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat.gpu.launcher import launch
+
 # Rows of a block, and the features of it that a program has at a time.
 _ROWS, _COLS = 32, 64
 # Rows of a block whose largest norm is taken, and the longest row that a program keeps in registers.
 _NORMED, _LONGEST = 128, 8192
 _PROGRAMS = 1024
-_DEVICES: dict[Any, Tensor] = {}
 
 
 class Plan(NamedTuple):
@@ -46,12 +47,6 @@ def _cols(features: int) -> int:
     return min(_COLS, max(4, 1 << (features - 1).bit_length()))
 
 
-def _launch(name: str, grid: tuple[int, ...], *operands: Any, **options: Any) -> None:
-    from dikkat.gpu.products import kernel  # Triton is imported when it is first used
-
-    getattr(kernel, name)[grid](*operands, **options)
-
-
 def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
     """The plan of a call: query (elements, n, h), key (elements, m, h), weight (elements or 1, h); two launches."""
     elements, n, features = query.shape
@@ -60,12 +55,13 @@ def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
     found = query.new_empty(queries + keys + 1, dtype=torch.float32)
     terms = table.shape[1] - 2
     numbers = found.new_empty(4 + terms)
-    _launch(
-        "peaks", (queries + keys + 1,), query, key, weight, found, queries, n, keys, key.shape[1], features,
+    launch(
+        "products.kernel.peaks", (queries + keys + 1,),
+        query, key, weight, found, queries, n, keys, key.shape[1], features,
         weight.shape[0], NORM=False, ROWS=_ROWS, COLS=_cols(features),
     )  # fmt: skip
-    _launch(
-        "resolve", (1,), found, table, numbers, queries, keys, table.shape[0],
+    launch(
+        "products.kernel.resolve", (1,), found, table, numbers, queries, keys, table.shape[0],
         R=terms, RP=_power_of_two(terms), TP=_power_of_two(table.shape[0]),
     )  # fmt: skip
     peaks = found[:queries].view(elements, down), found[queries : queries + keys].view(elements, across)
@@ -82,8 +78,9 @@ def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Ten
     m, blocks = key.shape[1], elements * _blocks(n)
     phi = query.new_empty((elements, n, 2 * plan.terms * features), dtype=torch.float16)
     psi = phi.new_empty((elements, m, phi.shape[2]))
-    _launch(
-        "factors", (blocks + elements * _blocks(m), _blocks(features, _cols(features))), query, key, weight, phi, psi,
+    launch(
+        "products.kernel.factors", (blocks + elements * _blocks(m), _blocks(features, _cols(features))),
+        query, key, weight, phi, psi,
         plan.numbers, plan.query_peaks, plan.key_peaks, blocks, n, m, features, _step(weight),
         R=plan.terms, ROWS=_ROWS, COLS=_cols(features),
     )  # fmt: skip
@@ -100,8 +97,9 @@ def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan:
     elements, n, features = query.shape
     m = key.shape[1]
     tiles = elements * _blocks(n) * _blocks(m)
-    _launch(
-        "far_scores", (min(tiles, _PROGRAMS),), query, key, weight, scores, plan.numbers, plan.query_peaks,
+    launch(
+        "products.kernel.far_scores", (min(tiles, _PROGRAMS),),
+        query, key, weight, scores, plan.numbers, plan.query_peaks,
         plan.key_peaks, tiles, n, m, features, _step(weight), scores.stride(1), ROWS=_ROWS,
     )  # fmt: skip
 
@@ -153,8 +151,9 @@ def weigh(
     peak, total = known or (scores.new_empty((elements, n)), scores.new_empty((elements, n)))
     lens, visible = seen.lens, None if seen.visible is None else seen.visible.view(torch.uint8)
     steps = (0, 0) if lens is None else tuple(0 if lens.shape[i] == 1 else lens.stride(i) for i in (0, 1))
-    _launch(
-        "weigh", (elements * n,), scores, None if plan is None else plan.numbers, lens, visible, seen.seeds,
+    launch(
+        "products.kernel.weigh", (elements * n,),
+        scores, None if plan is None else plan.numbers, lens, visible, seen.seeds,
         weights, kept, peak, total, n, m, scores.stride(1), weights.stride(1), *steps, seen.first, seen.shift,
         seen.start, *seen.numbers(), KNOWN=known is not None, CAUSAL=seen.causal, **_by_row(m),
     )  # fmt: skip
@@ -187,13 +186,14 @@ def by_score(
     elements, n, m = weights.shape
     queries, keys = elements * _blocks(n, _NORMED), elements * _blocks(m, _NORMED)
     norms = wanted.new_empty(queries + keys)
-    _launch(
-        "peaks", (queries + keys,), grad, value, None, norms, queries, n, keys, m, grad.shape[2], 0,
+    launch(
+        "products.kernel.peaks", (queries + keys,), grad, value, None, norms, queries, n, keys, m, grad.shape[2], 0,
         NORM=True, ROWS=_NORMED, COLS=min(32, _cols(grad.shape[2])),
     )  # fmt: skip
     found, size = _padded(weights, torch.float16), wanted.new_empty(1)
-    _launch(
-        "by_score", (elements * n,), weights, wanted, by_weight, seen.seeds, drift, norms, more, found, size,
+    launch(
+        "products.kernel.by_score", (elements * n,),
+        weights, wanted, by_weight, seen.seeds, drift, norms, more, found, size,
         m, queries, keys, weights.stride(1), wanted.stride(1), found.stride(1), seen.start, *seen.numbers(),
         SUMS=sums, **_by_row(m),
     )  # fmt: skip
@@ -210,13 +210,15 @@ def sides(
     by_query, by_key = torch.empty_like(query, dtype=kinds[0]), torch.empty_like(key, dtype=kinds[1])
     by_weight = size.new_empty((elements, across, features))
     grid, options = (blocks + elements * across, _blocks(features, _cols(features))), {"ROWS": _ROWS}
-    _launch(
-        "sides", grid, query, key, weight, by_phi, by_psi, plan.numbers, plan.query_peaks, plan.key_peaks, size,
+    launch(
+        "products.kernel.sides", grid,
+        query, key, weight, by_phi, by_psi, plan.numbers, plan.query_peaks, plan.key_peaks, size,
         by_query, by_key, by_weight, blocks, n, m, features, _step(weight), R=plan.terms, COLS=_cols(features),
         **options,
     )  # fmt: skip
-    _launch(
-        "far_sides", grid, query, key, weight, grads, plan.numbers, plan.query_peaks, plan.key_peaks, size,
+    launch(
+        "products.kernel.far_sides", grid,
+        query, key, weight, grads, plan.numbers, plan.query_peaks, plan.key_peaks, size,
         by_query, by_key, by_weight, blocks, n, m, features, _step(weight), grads.stride(1), COLS=_cols(features),
         **options,
     )  # fmt: skip

@@ -268,13 +268,13 @@ class _Call(NamedTuple):
         seen = Seen(
             lens, restrictions.causal, restrictions.keys - restrictions.queries,
             visible if others or self.steps is Plain else None,
-            None if self.seeds is None else self.seeds[elements, rows].contiguous(),
+            None if self.seeds is None else _part(self.seeds, elements, rows),
             problem.dropout, rows.start, cols.start,
         )  # fmt: skip
         weight = self.weight if len(self.weight) == 1 else self.weight[elements]
         return _Tile(
-            self, elements, rows, cols, self.query[elements, rows], self.key[elements, cols], weight,
-            self.value[elements, cols], seen, visible if exact else None,
+            self, elements, rows, cols, _part(self.query, elements, rows), _part(self.key, elements, cols), weight,
+            _part(self.value, elements, cols), seen, visible if exact else None,
         )  # fmt: skip
 
 
@@ -293,7 +293,6 @@ class _Tile(NamedTuple):
     visible: Tensor | None
 
     def plan(self, whole: Plan) -> Plan:
-        """The plan of a call, or None where it reaches too far."""
         """Its share of the call's plan."""
         alone = self.query.shape == self.call.query.shape and self.key.shape == self.call.key.shape
         return whole if alone or self.call.steps is Plain else whole.part(self.elements, self.rows, self.cols)
@@ -337,6 +336,13 @@ def _flat(tensor: Tensor, lead: torch.Size, own: int = 2) -> Tensor:
     if len(lead) != 1:
         tensor = tensor.reshape(lead.numel(), *tensor.shape[tensor.ndim - own :])
     return tensor.contiguous()
+
+
+def _part(tensor: Tensor, elements: slice, rows: slice) -> Tensor:
+    """Some elements' rows, one after the other; all of them as they are."""
+    if elements.stop - elements.start == tensor.shape[0] and rows.stop - rows.start == tensor.shape[1]:
+        return tensor
+    return tensor[elements, rows].contiguous()
 
 
 def _slices(length: int, step: int) -> list[slice]:
@@ -457,7 +463,7 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
     peak, total = (_flat(t, lead, 1) for t in (out.peak, out.total))
     sums = _Sums.of(call, whole)
     for elements, rows, columns in tiles:
-        above, off = grad[elements, rows], None if drift is None else drift[elements, rows].contiguous()
+        above, off = _part(grad, elements, rows), None if drift is None else _part(drift, elements, rows)
         for cols in columns:
             tile = call.tile(elements, rows, cols)
             own = tile.plan(plan)
@@ -466,7 +472,7 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
             else:
                 phi, psi = call.steps.factors(tile.query, tile.key, tile.weight, own)
                 scores, units = tile.scores(phi, psi, own)
-                known = peak[elements, rows].contiguous(), total[elements, rows].contiguous()
+                known = _part(peak, elements, rows), _part(total, elements, rows)
                 weights, taken, _, _ = call.steps.weigh(scores, units, tile.seen, kind, known)
                 del scores
             wanted = _product(above, tile.value.mT)
@@ -577,11 +583,12 @@ class _Sums:
             if grad is None or like is None:
                 made.append(problem.query.new_empty(0))
                 continue
-            if name in ("query", "key", "value"):
-                grad = grad.view(*lead, *grad.shape[1:])
-            elif name == "weight" and len(grad) > 1:
-                grad = grad.view(*lead, -1)
-            grad = grad.view(like.shape) if grad.numel() == like.numel() else grad.sum_to_size(like.shape)
+            if grad.shape != like.shape:
+                if name in ("query", "key", "value"):
+                    grad = grad.view(*lead, *grad.shape[1:])
+                elif name == "weight" and len(grad) > 1:
+                    grad = grad.view(*lead, -1)
+                grad = grad.view(like.shape) if grad.numel() == like.numel() else grad.sum_to_size(like.shape)
             made.append(grad.to(like.dtype))
         return Gradients(*made)
 

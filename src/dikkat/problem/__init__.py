@@ -116,10 +116,8 @@ class Problem:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the call by name, those of the restrictions among them."""
-        named = (
-            (name, getattr(self.restrictions if name in _OF_RESTRICTIONS else self, name)) for name in OWN_DIMENSIONS
-        )
-        return {name: tensor for name, tensor in named if tensor is not None}
+        held = self.__dict__ | self.restrictions.__dict__
+        return {name: tensor for name in OWN_DIMENSIONS if (tensor := held[name]) is not None}
 
     def replaced(self, tensors: Mapping[str, Tensor | None], **rest: Any) -> "Problem":
         """The call with other tensors, those of the restrictions among them, and other fields."""

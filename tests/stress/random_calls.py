@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
 import dikkat
@@ -373,7 +374,7 @@ def direction(tensor: Tensor) -> Tensor:
     return torch.where(tensor.detach().isfinite(), tensor.detach().cos(), 0.0)
 
 
-def moved(call: Call, tensors: dict[str, Tensor]) -> Call:
+def moved(call: Call, tensors: dict[str, Any]) -> Call:
     """The call with other tensors in the place of some of its own, by name."""
     named = {name: tensor for name, tensor in tensors.items() if name in OPERANDS}
     limits = call.limits | {name: tensor for name, tensor in tensors.items() if name in call.limits}
@@ -384,7 +385,11 @@ def _along(call: Call) -> dict[str, Tensor]:
     """What comes back of the derivative in a direction, which is all gradients in that direction."""
     inputs = {name: leaf for name, leaf in call.leaves.items() if name in OPERANDS or name in call.limits}
     with forward_ad.dual_level():
-        duals = {name: forward_ad.make_dual(leaf.detach(), direction(leaf)) for name, leaf in inputs.items()}
+        # A tangent is laid out as its tensor is, and none of its rows may share memory.
+        own = {
+            name: leaf.detach().contiguous() if 0 in leaf.stride() else leaf.detach() for name, leaf in inputs.items()
+        }
+        duals = {name: forward_ad.make_dual(leaf, direction(leaf)) for name, leaf in own.items()}
         results = _results(moved(call, duals))
         main = results[main_of(call)]
         primal, tangent = forward_ad.unpack_dual(main)
@@ -400,9 +405,9 @@ def run_together(calls: list[Call]) -> list[dict[str, Tensor]]:
     call = calls[0]
     every = [{name: getattr(each, name) for name in OPERANDS} | each.limits for each in calls]
     stacked = {
-        name: torch.stack([tensors[name] for tensors in every])
+        name: tree_map(lambda *each: torch.stack(each), *(tensors[name] for tensors in every))
         for name, one in every[0].items()
-        if isinstance(one, Tensor) and not (name == "value" and call.entry == "weights")
+        if name not in ("causal", "window") and not (name == "value" and call.entry == "weights")
     }
     leaves = [name for name in call.leaves if name in stacked]
     results = torch.vmap(lambda tensors: _results(moved(call, tensors)))(stacked)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from dikkat.addresses import can_read_values, extremes, on_cpu, transformed
 from dikkat.masking import Hidden, Restrictions, are_finite, largest
 from dikkat.problem import Examined, Problem, Result
-from dikkat.problem.operator import no_second_derivatives
+from dikkat.problem.operator import once
 
 _INF = float("inf")
 # Not cuDNN's kernels, which are planned anew for each shape: batches of texts have many shapes.
@@ -175,24 +175,12 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
     return run
 
 
-class _Once(torch.autograd.Function):
-    """A gradient that refuses to be differentiated: PyTorch's own error says neither whose it is nor what to do."""
-
-    @staticmethod
-    def forward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad.view_as(grad)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        raise no_second_derivatives("sdpa")
-
-
 def _once(tensor: Tensor) -> Tensor:
-    """The tensor, whose gradient is refused to those who differentiate it once more."""
+    """The tensor, whose gradient is not differentiated: PyTorch's own error says neither where nor what has one."""
     if not tensor.requires_grad or torch.compiler.is_compiling():
         return tensor
     own = tensor.view_as(tensor)
-    own.register_hook(lambda grad: _Once.apply(grad) if grad.requires_grad else None)  # type: ignore[no-untyped-call]
+    own.register_hook(lambda grad: once("sdpa", grad.clone, grad) if grad.requires_grad else None)  # type: ignore[no-untyped-call]
     return own
 
 

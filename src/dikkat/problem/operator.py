@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -156,14 +157,14 @@ class _Eager(torch.autograd.Function):
         many = many_at_once(*given)
         filled = (torch.zeros_like(o) if g is None and (plain or many) else g for o, g in zip(out, given, strict=True))
         grads = Output(*filled)  # type: ignore[arg-type]  # without `plain`
-        of_kernel: Any = (ctx.kernel, problem, out, grads)
+        compute = partial(ctx.kernel.backward, problem, out, grads, *made)
         with exact(mean.device.type):  # a caller's autocast would halve what is summed in float32
             if many:
                 found = ctx.kernel.batched(problem, out, grads)
-            elif torch.is_grad_enabled():  # it refuses to be differentiated once more
-                found = _EagerBackward.apply(*of_kernel, *saved, *grads)  # type: ignore[no-untyped-call]
+            elif torch.is_grad_enabled():
+                found = once(ctx.kernel.name, compute, *saved, *grads)
             else:
-                found = ctx.kernel.backward(problem, out, grads, *made)
+                found = compute()
         return (
             None,
             None,
@@ -174,21 +175,23 @@ class _Eager(torch.autograd.Function):
         )
 
 
-class _EagerBackward(torch.autograd.Function):
+def once(name: str, compute: Callable[[], Any], *sources: Tensor) -> Any:
+    """Gradients, as `compute` makes them of their sources, which refuse to be differentiated once more."""
+    return _Once.apply(name, compute, *sources)  # type: ignore[no-untyped-call]
+
+
+class _Once(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, kernel: Kernel, problem: Problem, out: Output, grads: Output, *differentiable: Tensor
-    ) -> Gradients:
-        ctx.name = kernel.name
-        return kernel.backward(problem, out, grads)
+    def forward(ctx: Any, name: str, compute: Callable[[], Any], *sources: Tensor) -> Any:
+        ctx.name = name
+        return compute()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
-        raise no_second_derivatives(ctx.name)
+        raise _no_second_derivatives(ctx.name)
 
 
-def no_second_derivatives(name: str) -> RuntimeError:
-    """The error of an implementation whose gradients are differentiated."""
+def _no_second_derivatives(name: str) -> RuntimeError:
     return RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
 
 
@@ -259,7 +262,7 @@ class Operator(Kernel):
         return tuple(out)
 
     def _refuse(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        raise no_second_derivatives(self.name)
+        raise _no_second_derivatives(self.name)
 
     def _vmapped(self, info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
         found = self._forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))

@@ -1,7 +1,6 @@
 """What a kept kernel is launched for, against what Triton would compile apart; and how it is launched."""
 
 import inspect
-from collections.abc import Iterator
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -64,11 +63,11 @@ class Compiled:
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
     monkeypatch.setattr(launcher, "_kernel", lambda name: made)
     monkeypatch.setattr(launcher, "_COMPILED", {})
-    yield made
+    return made
 
 
 def test_a_kernel_is_compiled_once_for_arguments_of_one_kind(kernel: Kernel) -> None:
@@ -88,10 +87,12 @@ def test_a_kernel_is_compiled_once_for_arguments_of_one_kind(kernel: Kernel) -> 
 
 @pytest.mark.parametrize(
     ("x", "count", "changed"),
-    [(ROW[1:], 5, {}), (ROW.half(), 5, {}), (None, 5, {}), (ROW, 1, {}), (ROW, 16, {}), (ROW, 2**31 + 1, {})]
-    + [(ROW, 5, {"SIZE": 64}), (ROW, 5, {"num_warps": 8}), (ROW, 5, {"WHOLE": False})],
+    [
+        (ROW[1:], 5, {}), (ROW.half(), 5, {}), (None, 5, {}), (ROW, 1, {}), (ROW, 16, {}), (ROW, 2**31 + 1, {}),
+        (ROW, 5, {"SIZE": 64}), (ROW, 5, {"num_warps": 8}), (ROW, 5, {"WHOLE": False}),
+    ],
     ids=lambda each: str(each)[:12],
-)
+)  # fmt: skip
 def test_another_kind_is_compiled_anew(kernel: Kernel, x: Any, count: int, changed: dict[str, Any]) -> None:
     options = {"SIZE": 32, "WHOLE": True, "num_warps": 4}
     launcher.launch("own", (7,), ROW, 5, **options)

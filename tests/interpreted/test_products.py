@@ -115,8 +115,8 @@ def test_what_is_not_finite_reaches_those_who_see_it(where: str, how: float) -> 
         assert bool(expected[0, touched].isfinite().logical_not().all() and out[0, touched].isnan().all())
     else:
         torch.testing.assert_close(out[0, touched].double(), expected[0, touched], rtol=2e-2, atol=2e-2, equal_nan=True)
-    torch.testing.assert_close(out[0, ~touched], clean[0][0, ~touched], rtol=0, atol=2e-3)
-    torch.testing.assert_close(by_query[0, ~touched], clean[1][0, ~touched], rtol=0, atol=2e-3)
+    torch.testing.assert_close(out[0, ~touched], clean[0][0, ~touched], rtol=0, atol=5e-3)
+    torch.testing.assert_close(by_query[0, ~touched], clean[1][0, ~touched], rtol=0, atol=5e-3)
 
 
 @pytest.mark.parametrize("above", [1e-6, 1e4])

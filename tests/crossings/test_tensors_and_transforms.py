@@ -211,15 +211,14 @@ def vmap(f: Attention, given: Given, name: str, other: Tensor) -> Any:
 
 
 def vmap_of_gradient(f: Attention, given: Given, name: str, other: Tensor) -> Any:
-    by = leaf_of(given, name)
+    """By the tensor, and by all that the calls share: of each call its own."""
+    shared = {n: t for n, t in given.items() if n != name and t.is_floating_point()}
 
-    def loss(leaf: Tensor, tensor: Tensor) -> Tensor:
-        return f(**given | {name: tensor} | {by: leaf}).sin().sum()
+    def loss(tensor: Tensor, shared: Given) -> Tensor:
+        return f(**given | shared | {name: tensor}).sin().sum()
 
-    stacked = torch.stack([given[name], other])
-    if by == name:
-        return torch.vmap(torch.func.grad(_of(lambda **all: f(**all).sin().sum(), given, name)))(stacked)
-    return torch.vmap(torch.func.grad(loss), (None, 0))(given[by], stacked)
+    by = (0, 1) if given[name].is_floating_point() else 1
+    return torch.vmap(torch.func.grad(loss, by), (0, None))(torch.stack([given[name], other]), shared)
 
 
 def jacobian(f: Attention, given: Given, name: str, other: Tensor) -> Any:

@@ -180,7 +180,7 @@ def _once(tensor: Tensor) -> Tensor:
     if not tensor.requires_grad or torch.compiler.is_compiling():
         return tensor
     own = tensor.view_as(tensor)
-    own.register_hook(lambda grad: once("sdpa", grad.clone, grad) if grad.requires_grad else None)  # type: ignore[no-untyped-call]
+    own.register_hook(lambda grad: once("sdpa", grad.clone, grad) if grad.requires_grad else None)
     return own
 
 

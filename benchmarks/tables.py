@@ -90,19 +90,18 @@ def _mib(record: Record) -> str:
 
 
 def _gpu(runs: list[Run]) -> Iterable[Row]:
-    """For each shape and pass on a GPU, of its widest dtype: `triton`, by time and memory, and the fastest peer."""
+    """For each shape, dtype and pass on a GPU: `auto`, its kernels' own time and number, and plain PyTorch."""
     for run in runs:
-        found = run.find(variant="plain", who="triton")
-        widest = {_shape(r): r["dtype"] for r in sorted(found, key=lambda r: r["dtype"] == "float32")}
-        for record in (r for r in found if r["dtype"] == widest[_shape(r)]):
-            same = {"batch": record["batch"], "queries": record["queries"], "dtype": record["dtype"]}
-            peers = [r for r in run.find(variant="plain", **same, **{"pass": record["pass"]}) if r["who"] in PEERS]
-            fastest = min(peers, key=lambda r: float(r["ms"]["median"]))
+        for record in run.find(who="auto"):
+            same = {"dtype": record["dtype"], "pass": record["pass"]}
+            peers = [r for r in run.find(**same) if _shape(r) == _shape(record) and "ms" in r]
+            compiled = next((r for r in peers if r["who"] == "torch.compile"), None)
             yield [
                 f"{_shape(record)}, {record['dtype']}, {record['pass']}",
                 spread(record["ms"]),
-                f"{fastest['who']}: {_beside(fastest, record['ms'])}",
-                f"{record['peak_mib']:.0f}; {fastest['peak_mib']:,.0f}",
+                f"{number(record['kernels_ms'])} in {record['launches']}",
+                _beside(next(r for r in peers if r["who"] == EAGER), record["ms"]),
+                _beside(compiled, record["ms"]),
             ]
 
 
@@ -347,7 +346,12 @@ TABLES = [
     Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _starting),
     Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
     Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
-    Table("gpu", ("gpu",), ("additive, ms", "`triton`", "fastest peer", "MiB"), _gpu),
+    Table(
+        "gpu",
+        ("calls-nvidia-h200",),
+        ("additive, ms by the clock", "`auto`", "its kernels", EAGER, "torch.compile"),
+        _gpu,
+    ),
     Table("small", ("small-1", "small-2"), SMALL, _small),
     Table(
         "models",

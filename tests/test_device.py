@@ -1,5 +1,6 @@
 """Calls as they run on a GPU: held against the kit's twin, and their operations counted. No GPU is needed."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import device
 import dikkat
 import kit
 import test_hidden
-from dikkat import program, scores
+from dikkat import backends, call, program, scores
 from dikkat.backends import sdpa
 from dikkat.inspection import blocks
 
@@ -86,6 +87,46 @@ def test_a_key_hidden_from_some_reaches_only_those_who_see_it(
     if case == "scaled dot" and restriction == "mask":
         return  # PyTorch's fused kernels, for which it would have to be looked at: the exception that `attend` has
     test_hidden.test_a_key_hidden_from_some_reaches_only_those_who_see_it(way, case, restriction, where, how)
+
+
+def test_second_derivatives_of_what_depends_on_values_alone() -> None:
+    query, key = torch.randn(2, 3, 5), torch.randn(2, 7, 5)
+    value = torch.randn(2, 7, 4, dtype=torch.float64, requires_grad=True)
+    with device.kept():
+        out, weights = dikkat.attend(query.double(), key.double(), value, score=scores.Average(), return_weights=True)
+        (grad,) = torch.autograd.grad(out.square().sum() + weights.sum(), value, create_graph=True)
+        (second,) = torch.autograd.grad(grad.sum(), value)
+    torch.testing.assert_close(second, torch.full_like(second, 2 * 3 / 7))
+
+
+@pytest.mark.parametrize("score", [None, scores.Additive(4, 4, 5)], ids=["dot", "additive"])
+def test_a_layer_of_more_queries_than_keys_is_right_when_causal(score: scores.Score | None) -> None:
+    torch.manual_seed(0)
+    layer = dikkat.MultiHeadAttention(8, 2, score=score).double()
+    query, key = torch.randn(2, 7, 8, dtype=torch.float64), torch.randn(2, 5, 8, dtype=torch.float64)
+    expected = layer(query, key, key, mask=torch.ones(7, 5, dtype=torch.bool).tril(-2))
+    with device.kept():
+        torch.testing.assert_close(layer(query, key, key, causal=True), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_precision_and_checks_that_are_asked_for_anew_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "CROSSOVERS", backends.CROSSOVERS._replace(device=0))
+    score = scores.Additive(16, 16, 8)
+    query, key, value = torch.randn(2, 37, 16), torch.randn(2, 41, 16), torch.randn(2, 41, 8)
+    exact = dikkat.attend(*(t.double() for t in (query, key, value)), score=copy.deepcopy(score).double()).float()
+    before = torch.get_float32_matmul_precision()
+    try:
+        with device.device(), torch.no_grad():
+            torch.set_float32_matmul_precision("high")
+            assert float((dikkat.attend(query, key, value, score=score) - exact).abs().max()) > 2e-6
+            torch.set_float32_matmul_precision("highest")
+            assert float((dikkat.attend(query, key, value, score=score) - exact).abs().max()) < 2e-6
+            lens = torch.tensor([3, 41])
+            assert program._signature(query, key, value, score, call.Requested(), lens, None, False, None, None)
+            with dikkat.check_values():
+                assert not program._signature(query, key, value, score, call.Requested(), lens, None, False, None, None)
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dikkat import call, observers
-from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager, on_cpu
+from dikkat.addresses import PLAIN, autocasts, check_room, check_values, extremes, is_eager, on_cpu
 from dikkat.backends import BACKENDS, choose
 from dikkat.masking import Hidden, align, are_moderate
 from dikkat.problem import Problem, Result
@@ -283,20 +283,25 @@ def _on_device(
         hidden = Hidden(query.shape[-2], key.shape[-2], query.device, lens, mask, causal)
         same = value is key
         if (dead := hidden.queries) is not None:
-            query = _zeroed(query, (dead if heads is None else dead.squeeze(-2)).unsqueeze(-1))
+            query = _zeroed(query, _of_inputs(dead, heads))
         if prepared is not None:
             hidden.keys = None
         elif (unseen := hidden.keys) is not None:
-            unseen = (unseen if heads is None else unseen.squeeze(-2)).unsqueeze(-1)
-            key = _zeroed(key, unseen)
+            rows = _of_inputs(unseen, heads)
+            key = _zeroed(key, rows)
             if same or heads is not None:
-                value, hidden.keys = key if same else _zeroed(value, unseen), None
+                value, hidden.keys = key if same else _zeroed(value, rows), None
     if heads is not None:
         query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
     compared = score.project(query, key) if prepared is None else (score.project_query(query), key)
     weight = score.pair_weight()
     program = programs.get(_projected_signature(*compared, weight, value))
     return None if program is None else program.on_device(*compared, weight, value, lens, mask, hidden)
+
+
+def _of_inputs(hidden: Tensor, heads: call.Heads | None) -> Tensor:
+    """Hidden rows (..., heads or 1, l), or (l,) of all alike, as those (..., l, 1) of what heads are projected from."""
+    return (hidden if heads is None or hidden.ndim == 1 else hidden.squeeze(-2)).unsqueeze(-1)
 
 
 def _zeroed(tensor: Tensor, rows: Tensor) -> Tensor:
@@ -338,6 +343,8 @@ def _signature(
         return None
     place: Hashable = None
     if not (on_cpu(query) and on_cpu(key) and on_cpu(value)):
+        if check_values.everywhere:  # each call looks
+            return None
         device, by_mask = query.device, None
         if key.device != device or value.device != device or (isinstance(lens, Tensor) and lens.device != device):
             return None
@@ -345,7 +352,8 @@ def _signature(
             if not isinstance(mask, Tensor) or not _is_plain(mask) or mask.dtype != torch.bool or mask.device != device:
                 return None
             by_mask = mask.shape
-        place = (device, autocasts(device.type), by_mask, heads and heads.number, prepared is not None)
+        kind = autocasts(device.type), torch.get_float32_matmul_precision()
+        place = (device, *kind, by_mask, heads and heads.number, prepared is not None)
     elif type(score) not in _SCORES or not (mask is None and heads is None and prepared is None):
         return None
     by_lens = None

@@ -157,8 +157,16 @@ def test_forward_mode_and_second_derivatives() -> None:
     _, along = torch.func.jvp(output, (inputs,), (tangent,))
     (grad,) = torch.autograd.grad(output(inputs.requires_grad_()), inputs, create_graph=True)
     torch.testing.assert_close(along, (grad * tangent).sum())
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="no second derivatives"):
         grad.sum().backward()
+    module.requires_grad_()
+    (grad,) = torch.autograd.grad(output(inputs), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):  # and not the part that goes round the steps
+        torch.autograd.grad(grad.square().sum(), module.weight_ih_l0)
+    for each in ("reference", "numba"):
+        out = ran(module, given, each)[0]
+        with pytest.raises(RuntimeError, match="one gradient at a time"):
+            torch.autograd.grad(out, [given["inputs"]], torch.stack([out, out]).detach(), is_grads_batched=True)
 
 
 @pytest.mark.parametrize("decoder", [AttentionalGRU, AttentionalLSTM])

@@ -28,7 +28,8 @@ class Backend:
         wants_seeds: Whether its dropout needs seeds from torch's generator.
         skips_hidden: Whether it reads no key or value that is hidden, forward or backward.
         ready: For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at
-            once; None where it needs a problem.
+            once, on a device of (query, key, weight, value, hidden) with hidden queries and keys set to 0; None where
+            it needs a problem.
     """
 
     examine: Callable[[Problem], Examined]

@@ -138,7 +138,7 @@ def _recorded(template: Problem, hidden: Hidden | None, operands: Any, grads: An
     )  # fmt: skip
     result = reference.run(problem)
     made: Any = ((result.mean, grads[0]), (result.weights, grads[1]))
-    outputs = [(each, grad) for each, grad in made if grad is not None]
+    outputs = [(each, grad) for each, grad in made if grad is not None and each.requires_grad]
     learning = [each for each in operands if each is not None and each.requires_grad]
     found = iter(
         torch.autograd.grad(

@@ -15,7 +15,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from dikkat.addresses import can_read_values, extremes, on_cpu, transformed
 from dikkat.masking import Hidden, Restrictions, are_finite, largest
 from dikkat.problem import Examined, Problem, Result
-from dikkat.problem.operator import once
+from dikkat.problem.operator import no_second_derivatives, once
 
 _INF = float("inf")
 # Not cuDNN's kernels, which are planned anew for each shape: batches of texts have many shapes.
@@ -24,6 +24,7 @@ _SWITCHES = Lock()
 # Numbers of the largest vector of a processor.
 _VECTOR = 16
 _TRIED = ("cpu", "cuda")
+_ONE_DERIVATIVE = no_second_derivatives("sdpa")
 
 
 class _Masked(NamedTuple):
@@ -168,8 +169,9 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
             mask = _as_mask(hidden.pairs() <= empty, template)  # all, in a row that sees none
         if hidden is not None and hidden.keys is not None:
             value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
+        query, key, value = (_once(t.to(kind)) for t in (query, key, value))
         with _pinned() if query.is_cuda else nullcontext():
-            out = fused(query.to(kind), key.to(kind), value.to(kind), mask, lead, causal, 0.0)
+            out = fused(query, key, value, mask, lead, causal, 0.0)
         return [out if empty is None else out.masked_fill(empty, 0.0)]
 
     return run
@@ -180,7 +182,7 @@ def _once(tensor: Tensor) -> Tensor:
     if not tensor.requires_grad or torch.compiler.is_compiling():
         return tensor
     own = tensor.view_as(tensor)
-    own.register_hook(lambda grad: once("sdpa", grad.clone, grad) if grad.requires_grad else None)
+    own.register_hook(lambda grad: once(_ONE_DERIVATIVE, grad.clone, grad) if grad.requires_grad else None)
     return own
 
 

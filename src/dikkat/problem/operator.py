@@ -162,7 +162,7 @@ class _Eager(torch.autograd.Function):
             if many:
                 found = ctx.kernel.batched(problem, out, grads)
             elif torch.is_grad_enabled():
-                found = once(ctx.kernel.name, compute, *saved, *grads)
+                found = once(no_second_derivatives(ctx.kernel.name), compute, *saved, *grads)
             else:
                 found = compute()
         return (
@@ -175,24 +175,25 @@ class _Eager(torch.autograd.Function):
         )
 
 
-def once(name: str, compute: Callable[[], Any], *sources: Tensor) -> Any:
-    """Gradients, as `compute` makes them of their sources, which refuse to be differentiated once more."""
-    return _Once.apply(name, compute, *sources)  # type: ignore[no-untyped-call]
+def once(why: str, compute: Callable[[], Any], *sources: Tensor | None) -> Any:
+    """Gradients, as `compute` makes them of their sources, which refuse to be differentiated once more, and say why."""
+    return _Once.apply(why, compute, *sources)  # type: ignore[no-untyped-call]
 
 
 class _Once(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: str, compute: Callable[[], Any], *sources: Tensor) -> Any:
-        ctx.name = name
+    def forward(ctx: Any, why: str, compute: Callable[[], Any], *sources: Tensor | None) -> Any:
+        ctx.why = why
         return compute()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
-        raise _no_second_derivatives(ctx.name)
+        raise RuntimeError(ctx.why)
 
 
-def _no_second_derivatives(name: str) -> RuntimeError:
-    return RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
+def no_second_derivatives(name: str) -> str:
+    """Why an implementation's gradients are not differentiated."""
+    return f"impl {name!r} has no second derivatives; impl='reference' has them"
 
 
 class Operator(Kernel):
@@ -262,7 +263,7 @@ class Operator(Kernel):
         return tuple(out)
 
     def _refuse(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        raise _no_second_derivatives(self.name)
+        raise RuntimeError(no_second_derivatives(self.name))
 
     def _vmapped(self, info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
         found = self._forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))

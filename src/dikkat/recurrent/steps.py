@@ -6,17 +6,16 @@ device.
 """
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dikkat.addresses import autocasts, exact, have_tangents, transformed
-from dikkat.cpu.recurrence.launch import Layer
+from dikkat.cpu.recurrence.launch import Layer, differentiated
 from dikkat.masking import shares
 from dikkat.problem.arithmetic import farthest, log_profile, profile_slope
 from dikkat.recurrent import cells
@@ -215,11 +214,11 @@ class _Run(torch.autograd.Function):
         return tuple(steps)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         *tensors, states = ctx.saved_tensors
+        compute = partial(_backward, ctx.spec, *_operands(tensors), states, ctx.taken, *grads)
         with exact(states.device.type):
-            return None, *_backward(ctx.spec, *_operands(tensors), states, ctx.taken, *grads)
+            return None, *differentiated(compute, tensors, grads)
 
 
 def _operands(tensors: Any) -> tuple[Operands, list[Layer]]:

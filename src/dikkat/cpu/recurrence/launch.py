@@ -3,20 +3,22 @@
 What does not depend on the recurrence is computed here: the gradients of weights, each one product over all steps.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from dikkat import addresses
+from dikkat.addresses import many_at_once
 from dikkat.cpu.recurrence.calls import OPERANDS, Spec, Stack, first, in_type, wide_type
 from dikkat.cpu.recurrence.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
+from dikkat.problem.operator import once
 
-__all__ = ["Attention", "Layer", "Rows", "Sequences", "obstacles", "put", "run", "take"]
+__all__ = ["Attention", "Layer", "Rows", "Sequences", "differentiated", "obstacles", "put", "run", "take"]
 
 
 def obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
@@ -90,9 +92,26 @@ class _Run(torch.autograd.Function):
         return tuple(None if result is None else result.detach() for result in results)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        return None, *_backward(ctx.record, ctx.saved_tensors, grads, ctx.needs_input_grad[1:])
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        return None, *differentiated(partial(_backward, ctx.record, tensors, grads, needed), tensors, grads)
+
+
+def differentiated(
+    compute: Callable[[], list[Tensor | None]], tensors: Sequence[Tensor | None], grads: Sequence[Tensor | None]
+) -> Sequence[Tensor | None]:
+    """A recurrence's gradients: one at a time, and not differentiable themselves.
+
+    Raises:
+        RuntimeError: The gradients that come stand for many, as `is_grads_batched` makes them.
+    """
+    if many_at_once(*grads):
+        raise RuntimeError("a recurrence takes one gradient at a time; call without is_grads_batched and vectorize")
+    if not torch.is_grad_enabled():
+        return compute()
+    found: Sequence[Tensor | None]
+    found = once("a recurrence has no second derivatives", lambda: tuple(compute()), *tensors, *grads)
+    return found
 
 
 def _layers(weights: list[Tensor | None]) -> list[Layer]:

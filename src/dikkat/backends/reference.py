@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat.addresses import transformed
+from dikkat.addresses import PLAIN, transformed
 from dikkat.masking import positions, shares, softmax
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, pool, weigh
@@ -21,8 +21,10 @@ from dikkat.state import log_sum_exp
 
 def obstacles(problem: Problem) -> list[str]:
     """Why it cannot run."""
-    if problem.query_offsets is not None and (torch.compiler.is_compiling() or transformed()):
-        return ["it goes from sequence to sequence, and where those begin cannot be read while PyTorch traces"]
+    offsets = problem.query_offsets
+    traced = torch.compiler.is_compiling() or transformed()
+    if offsets is not None and (traced or offsets.is_meta or type(offsets) not in PLAIN):
+        return ["it goes from sequence to sequence, whose beginnings cannot be read while PyTorch traces or on meta"]
     return []
 
 

@@ -176,7 +176,7 @@ def _of(f: Attention, given: Given, name: str) -> Callable[[Tensor], Tensor]:
 
 
 def _upstream(output: Tensor) -> Tensor:
-    return kit.upstream_of(output).to(output.dtype)
+    return kit.upstream_of(output).to(output)
 
 
 def forward(f: Attention, given: Given, name: str, other: Tensor) -> Any:
@@ -413,8 +413,8 @@ REFUSALS = [
     Refusal("no second derivatives", ways=("sdpa", *COMPILED), tensors=NOT_OF_SINKS, transforms=("second gradient",)),
     Refusal("no second derivatives", tensors=("offsets",), ways=("auto",), transforms=("second gradient",)),
     Refusal("no second derivatives", ways=("auto, large",), transforms=("second gradient",), by_choice=True),
-    Refusal("cannot be read while PyTorch traces", ways=("reference",), tensors=("offsets",),
-            transforms=("jvp", *BATCHED)),
+    Refusal("cannot be read while PyTorch traces or on meta", ways=("reference",), tensors=("offsets",),
+            transforms=("jvp", *BATCHED, "fake tensors", "meta tensors")),
     Refusal("query_offsets: got a call that is exported", tensors=("offsets",), transforms=("export",)),
     Refusal("the same offsets for all calls", tensors=("offsets",), transforms=("vmap", "vmap of gradients")),
 ]  # fmt: skip

@@ -412,15 +412,16 @@ def second_difference(calls: list[Call]) -> tuple[Near, np.ndarray]:
                 shifted.append(replace(moved(call, leaves), score=score, leaves=leaves))
             wanted, doubted = expected(shifted)
             undecided |= doubted
-            sums = 0
+            sums, scale = 0, 1
             for name in calls[0].leaves:
                 if (near := wanted.get(f"grad {name}")) is not None:
                     along = np.stack([numbers_of(each[name], near.exact.dtype.type) for each in directions])
-                    sums = sums + (near.exact * along).sum(tuple(range(1, along.ndim)))
+                    axes = tuple(range(1, along.ndim))
+                    sums = sums + (near.exact * along).sum(axes)
+                    scale = scale + np.abs(near.exact * along).sum(axes)
             sides.append(sums)
         found.append((sides[0] - sides[1]) / (2 * step))
-        scale = np.abs(sides[0]) + np.abs(found[-1]) + 1
-    return Near(found[1], 4 * np.abs(found[0] - found[1]) + 1e-5 * scale), undecided
+    return Near(found[1], 4 * np.abs(found[0] - found[1]) + 1e-5 * (scale + np.abs(found[1]))), undecided
 
 
 def judge(calls: list[Call], came: list[dict[str, Tensor] | None]) -> list[str]:

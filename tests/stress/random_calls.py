@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ ENTRIES = ("attend",) * 4 + ("state", "weights", "memory", "layer")
 # What is done with a call, mostly nothing: its gradient is taken anyway, where it has one.
 TRANSFORMS = ("",) * 6 + ("checkpoint", "autocast", "jvp", "vmap", "second")
 OPERANDS = ("query", "key", "value")
+# PyTorch differentiates forwards in one thread at a time.
+_FORWARD_MODE = Lock()
 # Calls of a signature: what dikkat finds out at the first serves the others.
 ROUNDS = 3
 
@@ -384,7 +387,7 @@ def moved(call: Call, tensors: dict[str, Any]) -> Call:
 def _along(call: Call) -> dict[str, Tensor]:
     """What comes back of the derivative in a direction, which is all gradients in that direction."""
     inputs = {name: leaf for name, leaf in call.leaves.items() if name in OPERANDS or name in call.limits}
-    with forward_ad.dual_level():
+    with _FORWARD_MODE, forward_ad.dual_level():
         # A tangent is laid out as its tensor is, and none of its rows may share memory.
         own = {
             name: leaf.detach().contiguous() if 0 in leaf.stride() else leaf.detach() for name, leaf in inputs.items()

@@ -412,7 +412,7 @@ def second_difference(calls: list[Call]) -> tuple[Near, np.ndarray]:
                 shifted.append(replace(moved(call, leaves), score=score, leaves=leaves))
             wanted, doubted = expected(shifted)
             undecided |= doubted
-            sums, scale = 0, 1
+            sums, scale = np.zeros(len(calls), np.longdouble), np.ones(len(calls))
             for name in calls[0].leaves:
                 if (near := wanted.get(f"grad {name}")) is not None:
                     along = np.stack([numbers_of(each[name], near.exact.dtype.type) for each in directions])

@@ -133,7 +133,8 @@ def make(seed: int, index: int, *, fences: bool = False) -> list[Call]:
     transform = one_of(TRANSFORMS)
     if dropout or (transform == "autocast" and kind in ("bilinear", "additive")):  # which rounds what is projected
         transform = ""
-    if transform == "second" and (wide or hidden or dtype != torch.float64 or kind not in SMOOTH):
+    learned = getattr(score, "learnable", False)  # bandwidths, whose gradient the oracle does not know
+    if transform == "second" and (wide or hidden or learned or dtype != torch.float64 or kind not in SMOOTH):
         transform = ""  # there are no second differences of these
     if happens(0.25):  # what is trained is not always attention
         leaves = []

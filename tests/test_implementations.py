@@ -387,7 +387,7 @@ def test_dropout_follows_the_seed_and_the_gradient_follows_dropout(way: str, cas
         torch.testing.assert_close(before, plain, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("way", kit.GENERAL)
+@pytest.mark.parametrize("way", [way for way in kit.GENERAL if kit.runs(way, "average")])
 def test_dropout_drops_the_share_it_is_told_and_keeps_the_mean(way: str) -> None:
     torch.manual_seed(0)
     with kit.way(way) as impl:
@@ -424,7 +424,7 @@ def test_any_finite_magnitude_gives_finite_results(way: str, case: str, size: fl
     assert bool((out.abs() <= v.abs().max() * (1 + 1e-5)).all())
 
 
-@pytest.mark.parametrize("way", kit.WAYS)
+@pytest.mark.parametrize("way", [way for way in kit.WAYS if kit.runs(way, "dot", "lengths")])
 def test_scores_far_below_minus_a_million(way: str) -> None:
     """A mask by a large negative number would let padding win here."""
     q, k = torch.full((1, 2, 3), -3e4), torch.full((1, 5, 3), 3e4)

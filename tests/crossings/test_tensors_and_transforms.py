@@ -86,8 +86,9 @@ SCORES: dict[str, tuple[Callable[[], scores.Score], str, Callable[..., Tensor]]]
     ),
 }
 
-# Those that run on a CPU; "auto" also as it chooses for large calls, with whatever is fastest and no plain products.
-WAYS = ["auto", "auto, large", *(name for name in backends.BACKENDS if name != "triton")]
+# Those that run on a CPU and take float64, which `products` does not (`test_products.py` has it); "auto" also as it
+# chooses for large calls, with whatever is fastest and no plain products.
+WAYS = ["auto", "auto, large", *(name for name in backends.BACKENDS if name not in ("triton", "products"))]
 
 
 @contextmanager

@@ -573,7 +573,7 @@ WITH_STATES = [w for w in WAYS if w != "sdpa"]
 # The kernels for few queries take operands as they are: neither traced nor broadcast.
 TRACED = [w for w in WAYS if w != "numba-few"]
 # Those that take every call.
-GENERAL = [w for w in WITH_STATES if w in TRACED]
+GENERAL = [w for w in WITH_STATES if w in TRACED and not w.startswith("products")]
 # PyTorch's fused kernels, and the compiled ones for few queries, take no more than this.
 SDPA_RESTRICTIONS = ["none", "lengths", "lengths above 0", "mask", "mask a head", "mask of keys", "numbers"]
 FEW_RESTRICTIONS = ["none", "lengths", "lengths above 0", "lengths a query", "causal"]

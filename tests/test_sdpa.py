@@ -121,7 +121,7 @@ def test_under_autocast_what_is_turned_runs_or_is_refused(impl: str) -> None:
             try:
                 came = layer(*given, torch.tensor([10, 10]), impl=impl)
             except ValueError as error:
-                assert impl == "triton", error  # noqa: PT017
+                assert impl in ("triton", "products"), error  # noqa: PT017
                 return
             torch.testing.assert_close(came.float(), exact, rtol=0, atol=0.1)
             came.sum().backward()

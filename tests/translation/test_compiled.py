@@ -51,7 +51,7 @@ def same(found, wanted, share=2e-5):
         for one, other in zip(group, expected, strict=True):
             assert one.score == pytest.approx(other.score, rel=share, abs=1e-5)
             # Scores of a bilinear form of 74 features are in the hundreds, and their differences decide the weights.
-            torch.testing.assert_close(one.weights, other.weights, rtol=6e-4 if share == 1e-4 else 1e-4, atol=1e-5)
+            torch.testing.assert_close(one.weights, other.weights, rtol=2e-3 if share == 1e-4 else 1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

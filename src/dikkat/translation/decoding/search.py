@@ -278,7 +278,8 @@ class Compiled:
         self._tensors = [*model.parameters(), *model.buffers()]
         self._starts = addresses.starts(self._tensors)
         self._writes = Writes(self._tensors)
-        numbers = [tensor.detach().view(-1) for tensor in self._tensors if tensor.is_contiguous() and tensor.numel()]
+        there = (t for t in self._tensors if t.is_contiguous() and t.numel() and t.untyped_storage().nbytes())
+        numbers = [tensor.detach().view(-1) for tensor in there]
         self._sampled = [each[:: -(-len(each) // _SAMPLED)] for each in numbers]
         self._before = torch.cat(self._sampled)
 

@@ -612,7 +612,7 @@ _FEW = 2**20
 
 
 class Hidden:
-    """What lengths, causality and a mask hide, in few operations and without a look at numbers.
+    """The keys and queries that lengths, causality and a mask hide, found in few operations, reading no number.
 
     Args:
         queries: n, above 0.

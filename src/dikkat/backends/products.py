@@ -366,7 +366,7 @@ def _named(problem: Problem, what: str) -> Iterator[None]:
 
 
 class _Made(NamedTuple):
-    """What a forward of one tile leaves to its backward."""
+    """The tensors of a one-tile forward that its backward reads again."""
 
     numbers: Tensor
     query_peaks: Tensor

@@ -41,7 +41,7 @@ def launch(name: str, grid: tuple[int, ...], *operands: Any, **constants: Any) -
 
 
 def kind(operand: Any) -> Any:
-    """What Triton compiles an argument for: types, whether addresses and numbers are multiples of 16, and the number 1.
+    """The kind of an argument to Triton: types, whether addresses and numbers are multiples of 16, and the number 1.
 
     An integer's type is the smallest that holds it.
     """

@@ -25,7 +25,7 @@ Look = Callable[[Tensor], Tensor]  # queries (B·K, a) -> weights (B, K, m)
 
 
 class Operands(NamedTuple):
-    """What steps are made of, but for the layers' weights: R = B·K rows, K beside each other that share a memory.
+    """The operands of all steps, but for the layers' weights: R = B·K rows, K beside each other that share a memory.
 
     Attributes:
         gates: (R, T, G·h), the inputs' side of the first layer's gates, its bias in it.

@@ -18,7 +18,7 @@ _PROGRAMS = 1024
 
 
 class Plan(NamedTuple):
-    """What a call's kernels go by, on the device; nobody waits for it.
+    """The numbers that a call's kernels read, on the device; nobody waits for them.
 
     Attributes:
         numbers: See `kernel`.

@@ -48,6 +48,7 @@ def test_implementations_that_run_and_why_others_do_not(report):
     assert {line.partition(":")[0] for line in found} == {
         "reference",
         "chunked",
+        "products",
         "sdpa",
         "numba-few",
         "numba",

@@ -286,6 +286,11 @@ def starts(tensors: Iterable[Tensor]) -> list[int]:
         return []
 
 
+def is_aligned(tensor: Tensor) -> bool:
+    """Whether a tensor begins at a multiple of 16 bytes, for which Triton compiles other loads."""
+    return tensor.data_ptr() % 16 == 0
+
+
 def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
     """The reasons for which compiled code cannot be called outside an operator, now and with these tensors."""
     reasons, present = [], [tensor for tensor in tensors if tensor is not None]

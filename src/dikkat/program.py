@@ -334,7 +334,8 @@ def _signature(
     """Everything that the checks of a call depend on; None for a call whose program is not kept."""
     if requested.dropout or type(requested.dropout) not in (float, int) or not is_eager():
         return None
-    if "pair" in (own := vars(score)) or "profile" in own or own.get("softcap") is not None:
+    own = vars(score) if isinstance(score, Score) else {"pair": score}
+    if "pair" in own or "profile" in own or own.get("softcap") is not None:
         return None
     # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dikkat.addresses import is_aligned
+
 # The compiled kernels, each with its constants in the order of the signature; and how many are kept.
 _COMPILED: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
 _MOST = 4096
@@ -46,7 +48,7 @@ def kind(operand: Any) -> Any:
     An integer's type is the smallest that holds it.
     """
     if isinstance(operand, Tensor):
-        return operand.dtype, operand.data_ptr() % 16 == 0
+        return operand.dtype, is_aligned(operand)
     if isinstance(operand, tuple):
         return tuple(map(kind, operand))
     if type(operand) is not int:

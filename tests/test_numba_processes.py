@@ -13,7 +13,7 @@ import torch
 
 import dikkat
 from dikkat import addresses
-from dikkat.cpu.engine.record import sources
+from dikkat.cpu.engine.record import COMPILED, sources
 
 
 def python(code: str, *, timeout: float = 300.0, **env: str) -> subprocess.CompletedProcess[str]:
@@ -287,7 +287,7 @@ print(memory("VmHWM") - before)
 PACKAGE = Path(dikkat.__file__).parent
 KERNELS = [
     "dikkat." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-    for path in sorted((PACKAGE / "cpu").rglob("*.py"))
+    for path in sorted(PACKAGE.rglob("*.py"))
     if "layout(__name__)" in path.read_text(encoding="utf-8")
 ]
 
@@ -298,7 +298,7 @@ def test_a_kernel_is_known_by_all_sources_that_it_uses(name: str) -> None:
     while left:  # as Python itself has it: where what a module names was defined
         for value in vars(left.pop()).values():
             home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
-            if isinstance(home, str) and home.startswith("dikkat.cpu.") and home not in used:
+            if isinstance(home, str) and home.startswith(COMPILED) and home not in used:
                 used.add(home)
                 left.append(sys.modules[home])
     known = set(sources(name))

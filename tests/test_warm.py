@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import dikkat.cpu
+import dikkat
 from dikkat.cli import warm
 from dikkat.cpu.engine import compile as compiling
 
@@ -17,7 +17,7 @@ def test_every_kernel_is_compiled_for_every_kind_that_it_has_code_for():
     assert len(variants) == len(set(variants))
     named = {(module, kernel) for module, kernel, _, _ in variants}
     assert {("dikkat.cpu.recurrence.kernel", "backward"), ("dikkat.cpu.attention.kernel", "forward")} <= named
-    folder = Path(dikkat.cpu.__file__).parent
+    folder = Path(dikkat.__file__).parent
     assert len(named) == sum(path.read_text(encoding="utf-8").count("\n@Kernel\n") for path in folder.rglob("*.py"))
     kinds = {
         flags for module, kernel, _, flags in variants if (module, kernel) == ("dikkat.cpu.attention.kernel", "forward")
@@ -31,7 +31,7 @@ def test_a_kernel_is_compiled_by_its_name(monkeypatch):
     asked = []
     monkeypatch.setattr(import_module("dikkat.cpu.loss.kernel"), "cross_entropy", lambda *given: asked.append(given))
     name, seconds = warm._compiled(("dikkat.cpu.loss.kernel", "cross_entropy", "float64", ()))
-    assert (name, asked) == ("loss.kernel.cross_entropy, float64", [(np.dtype("float64"),)])
+    assert (name, asked) == ("dikkat.cpu.loss.kernel.cross_entropy, float64", [(np.dtype("float64"),)])
     assert seconds >= 0
 
 

@@ -68,10 +68,10 @@ def _implementations() -> Iterator[str]:
 
 
 def _caches() -> Iterator[str]:
-    import dikkat.cpu
+    import dikkat
 
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    kernels = Path(chosen) if chosen else Path(dikkat.cpu.__file__).parent
+    kernels = Path(chosen) if chosen else Path(dikkat.__file__).parent
     yield f"compiled kernels: {kernels}, {_size(kernels.rglob('*.nb[ic]'))}"
     if find_spec("platformdirs") is None:
         yield "corpora: platformdirs, which the translator needs to find them, is not installed"

@@ -5,9 +5,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 from pkgutil import walk_packages
+from types import ModuleType
 
 from dikkat.cli.app import Command, app
 from dikkat.cli.messages import suggest
@@ -33,17 +35,26 @@ def warm() -> None:
 
 def _variants() -> Iterator[_Variant]:
     """All kernels: for each type of number, and each kind of score or weights that it has code of its own for."""
-    import dikkat.cpu
     from dikkat.cpu.engine.compile import Kernel
 
-    for found in walk_packages(dikkat.cpu.__path__, "dikkat.cpu."):
-        for name, kernel in vars(import_module(found.name)).items():
-            if isinstance(kernel, Kernel) and kernel.make.__module__ == found.name:
+    for module in _modules():
+        for name, kernel in vars(module).items():
+            if isinstance(kernel, Kernel) and kernel.make.__module__ == module.__name__:
                 _, *flags = inspect.signature(kernel.make).parameters
                 variants = [tuple(each == flag or None for each in flags) for flag in flags or [""]]
                 variants += [(None,)] if len(flags) == 1 else []
                 for dtype in ("float32", "float64"):
-                    yield from ((found.name, name, dtype, variant) for variant in variants)
+                    yield from ((module.__name__, name, dtype, variant) for variant in variants)
+
+
+def _modules() -> Iterator[ModuleType]:
+    """The modules of compiled code, of the extras that are installed."""
+    from dikkat.cpu.engine.record import COMPILED
+
+    for home in COMPILED:
+        with suppress(ImportError):
+            folders = getattr(import_module(home), "__path__", ())
+            yield from (import_module(found.name) for found in walk_packages(folders, f"{home}."))
 
 
 def _compiled(variant: _Variant) -> tuple[str, float]:
@@ -53,4 +64,4 @@ def _compiled(variant: _Variant) -> tuple[str, float]:
     module, kernel, dtype, flags = variant
     begun = time.monotonic()
     getattr(import_module(module), kernel)(np.dtype(dtype), *flags)
-    return f"{module.removeprefix('dikkat.cpu.')}.{kernel}, {dtype}", time.monotonic() - begun
+    return f"{module}.{kernel}, {dtype}", time.monotonic() - begun

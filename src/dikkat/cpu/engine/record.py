@@ -98,15 +98,28 @@ class Record:
         return np.dtype([*whole, *((name, np.float64) for name in self._real), (digest, np.int64)])
 
 
-_IMPORT = re.compile(r"^ *from (dikkat\.cpu[.\w]*) import ([\w, ]*)", re.MULTILINE)
+# Where compiled code is: packages, and modules that it shares with others.
+COMPILED = (
+    "dikkat.cpu.attention",
+    "dikkat.cpu.engine",
+    "dikkat.cpu.loss",
+    "dikkat.cpu.moments",
+    "dikkat.cpu.profiles",
+    "dikkat.cpu.recurrence",
+    "dikkat.cpu.scoring",
+    "dikkat.cpu.search",
+    "dikkat.cpu.search.rules",
+    "dikkat.cpu.softmax",
+)
+_IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, ]*)", re.MULTILINE)
 
 
 def sources(module: str) -> dict[str, bytes]:
-    """The sources of a module and of all that it imports within `dikkat.cpu`, by name."""
-    folder, texts, left = Path(__file__).parents[1], {}, [module]
+    """The sources of a module and of all compiled code that it imports, by name."""
+    folder, texts, left = Path(__file__).parents[2], {}, [module]
     while left:
         name = left.pop()
-        path = folder.joinpath(*name.split(".")[2:]).with_suffix(".py")
+        path = folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
         if name in texts or not path.is_file():
             continue
         texts[name] = path.read_bytes()

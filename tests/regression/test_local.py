@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 import torch
 
-from dikkat.cpu.moments.launch import Window
 from dikkat.regression.local import LocalFit, Points, fits, moments, noise_share, ridge_of
 from dikkat.regression.local import local_fit as ridged_fit
+from dikkat.regression.moments.launch import Window
 
 ROWS, QUERIES, VALUES = 41, 7, 2
 SIZES = [1, 3, 5]

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dikkat.cpu.moments import launch as moments_launch
-from dikkat.cpu.moments.launch import Window, spatial_order
 from dikkat.regression import local
 from dikkat.regression.joined import join
 from dikkat.regression.local import Moments, Points, moments, sensitivity, weights
+from dikkat.regression.moments import launch as moments_launch
+from dikkat.regression.moments.launch import Window, spatial_order
 
 KERNELS = {"gaussian": lambda r: np.exp(-(r**2) / 2), "epanechnikov": lambda r: np.maximum(0, 1 - r**2)}
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from dikkat.cpu.moments import launch
-from dikkat.cpu.moments.launch import Window
 from dikkat.regression import NadarayaWatson
 from dikkat.regression.joined import join
 from dikkat.regression.local import Points, moments, sensitivity
+from dikkat.regression.moments import launch
+from dikkat.regression.moments.launch import Window
 
 KERNELS = [*dense.COMPACT, "gaussian"]
 KEYS = {

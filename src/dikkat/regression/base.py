@@ -11,7 +11,6 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
-from dikkat.cpu.moments.launch import Profile
 from dikkat.errors import InputError
 from dikkat.regression.bandwidth import rule_of_thumb, settled
 from dikkat.regression.columns import Column, encoded, warn_of_unseen
@@ -21,6 +20,7 @@ from dikkat.regression.folds import Membership, folds_of
 from dikkat.regression.joined import Array, Joined, Rows, largest
 from dikkat.regression.likelihood import found
 from dikkat.regression.metric import Metric, directions, some
+from dikkat.regression.moments.launch import Profile
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import DTYPES, check_count, check_size, checked_bandwidth, checked_rows
 

@@ -12,12 +12,12 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
 from dikkat.regression.metric import Metric
+from dikkat.regression.moments.launch import Profile
 from dikkat.regression.validation import LIKELIHOOD, Order, check_kernel, check_metric, check_name
 
 

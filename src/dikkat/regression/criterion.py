@@ -39,7 +39,6 @@ from typing import Literal
 import numpy as np
 import torch
 
-from dikkat.cpu.moments.launch import Profile, Window
 from dikkat.regression.factors import Factors
 from dikkat.regression.joined import NARROWEST, Array, Joined
 from dikkat.regression.local import (
@@ -52,6 +51,7 @@ from dikkat.regression.local import (
     ridge_of,
     sensitivity,
 )
+from dikkat.regression.moments.launch import Profile, Window
 
 Kind = Literal["auto", "loo", "aic"]
 

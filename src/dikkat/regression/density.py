@@ -10,10 +10,10 @@ from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.joined import Array, Rows
 from dikkat.regression.likelihood import Density
+from dikkat.regression.moments.launch import Profile
 from dikkat.regression.validation import LIKELIHOOD, check_count, check_kernel
 
 

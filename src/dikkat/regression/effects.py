@@ -29,11 +29,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.cpu.moments.launch import Profile
-from dikkat.cpu.moments.record import LARGEST
 from dikkat.regression.factors import local_bandwidth
 from dikkat.regression.joined import Array
 from dikkat.regression.local import is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
+from dikkat.regression.moments.launch import Profile
+from dikkat.regression.moments.record import LARGEST
 from dikkat.regression.smoother import Smoother
 
 _AGAIN = 64  # times each difference is read and written: with so many fewer queries at once it stays in the cache

@@ -15,7 +15,6 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dikkat.cpu.moments.launch import Profile
 from dikkat.errors import InputError
 from dikkat.regression import collections, effects, files, intervals
 from dikkat.regression.bandwidth import Searched, choose
@@ -24,6 +23,7 @@ from dikkat.regression.dependence import errors_are_alike
 from dikkat.regression.folds import folds_of, membership
 from dikkat.regression.joined import Array, Coding, Rows
 from dikkat.regression.metric import Metric
+from dikkat.regression.moments.launch import Profile
 from dikkat.regression.validation import (
     Neighbors,
     Order,

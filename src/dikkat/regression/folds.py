@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.criterion import Criterion, Trial
 from dikkat.regression.factors import Factors
 from dikkat.regression.joined import Array, Joined, Repeats, Rows
 from dikkat.regression.local import Points, fits, parts, sensitivity
+from dikkat.regression.moments.launch import Profile
 
 Membership = NDArray[np.int8]
 

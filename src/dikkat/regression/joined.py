@@ -31,8 +31,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.cpu.moments.launch import spatial_order
 from dikkat.regression.columns import Column
+from dikkat.regression.moments.launch import spatial_order
 
 Array = NDArray[np.floating]
 

@@ -30,11 +30,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.bandwidth import Chosen, least, radius, samples, within_dtype
 from dikkat.regression.criterion import MOST, Criterion, Trial
 from dikkat.regression.joined import Array, Joined, Repeats
 from dikkat.regression.local import sensitivity
+from dikkat.regression.moments.launch import Profile
 
 
 class _Likelihood(Criterion):

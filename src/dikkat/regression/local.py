@@ -6,7 +6,7 @@ $$ w_j = \frac{W_j K(\delta_j)}{\sum_l W_l K(\delta_l)}, \qquad \delta_j = (x_j 
 
 and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are a state: a mean and a log-sum-exp, which
 merges with the state over other keys. δ is taken from the points as they were given, so that no digits are lost where
-their range is many bandwidths. They come from the compiled kernels of `dikkat.cpu.moments.launch`; where Numba
+their range is many bandwidths. They come from the compiled kernels of `dikkat.regression.moments.launch`; where Numba
 cannot be imported from plain PyTorch, some queries at a time.
 
 **Fits.** With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, a fit
@@ -48,12 +48,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat.cpu.moments import launch
-from dikkat.cpu.moments.launch import Window
-from dikkat.cpu.moments.record import LARGEST
 from dikkat.masking import softmax
 from dikkat.problem.arithmetic import log_profile
 from dikkat.regression.joined import Joined
+from dikkat.regression.moments import launch
+from dikkat.regression.moments.launch import Window
+from dikkat.regression.moments.record import LARGEST
 
 RIDGE = 0.25
 """ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dikkat.cpu.moments import launch
+from dikkat.regression.moments import launch
 
 _EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
 

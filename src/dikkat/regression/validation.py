@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 from sklearn.model_selection import check_cv
 from sklearn.utils.validation import _get_feature_names, check_array, check_X_y, validate_data
 
-from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.columns import Column, encoded, extended, find, recoded
 from dikkat.regression.joined import Array, Joined, Rows, largest
 from dikkat.regression.metric import Metric
+from dikkat.regression.moments.launch import Profile
 
 Order = Literal["constant", "linear"]
 Neighbors = int | Literal["auto"] | None

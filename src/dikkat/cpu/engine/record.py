@@ -103,7 +103,7 @@ COMPILED = (
     "dikkat.cpu.attention",
     "dikkat.cpu.engine",
     "dikkat.cpu.loss",
-    "dikkat.cpu.moments",
+    "dikkat.regression.moments",
     "dikkat.cpu.profiles",
     "dikkat.cpu.recurrence",
     "dikkat.cpu.scoring",

@@ -29,7 +29,7 @@ from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
 from dikkat.cpu.engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store, total
-from dikkat.cpu.moments.record import SORTED, TILE
+from dikkat.regression.moments.record import SORTED, TILE
 
 # Beside the sums that they are a difference of, the least weight, and the least spread of the keys.
 LEAST_WEIGHT, LEAST_SPREAD = 2.0**-7, 1e-6

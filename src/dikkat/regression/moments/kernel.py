@@ -35,7 +35,7 @@ from dikkat.cpu.engine.vectors import (
     store,
     total,
 )
-from dikkat.cpu.moments.record import BINS, CALL, GROUP, LARGEST, PRICES, TILE
+from dikkat.regression.moments.record import BINS, CALL, GROUP, LARGEST, PRICES, TILE
 
 MARGIN = 16
 # Relative slack: the distances of boxes and of pairs are rounded differently.

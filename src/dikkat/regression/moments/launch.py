@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dikkat import addresses
 from dikkat.cpu.engine.record import BYTES, NUMPY, Call, up
-from dikkat.cpu.moments.record import BINS, CALL, GROUP, PRICES, SORTED, TILE
+from dikkat.regression.moments.record import BINS, CALL, GROUP, PRICES, SORTED, TILE
 
 # --- by pairs
 # Queries of a task, which look at the same tiles; and fewer, where most tiles are out of reach of most queries.
@@ -280,7 +280,7 @@ class _Pairs(_Observed):
 
     def average(self, columns: int, wide: int | None = None) -> Tensor:
         """So many numbers of each query, or so many others that are made of them."""
-        from dikkat.cpu.moments import kernel
+        from dikkat.regression.moments import kernel
 
         fields, lanes = self.fields, self.lanes
         result = self.new("moments", fields["queries"], columns if wide is None else wide)
@@ -335,7 +335,7 @@ def powers(
         log Σ_j W_j K_j, (n,), −∞ where there is none, and NaN where a Gaussian's answer is to be found pair by pair;
         the means of δ, δ², … (n, mass_powers); and those of y, δ y, … (n, 1 + value_powers, v).
     """
-    from dikkat.cpu.moments import sorted_sums
+    from dikkat.regression.moments import sorted_sums
 
     call, count, values = _Observed(SORTED, torch.float64), len(query), points.value.shape[0]
     gaussian, squared = window.profile == "gaussian", window.squared

@@ -20,15 +20,15 @@ from dikkat.cpu.engine.compile import Kernel
 from dikkat.cpu.engine.memory import workplace_of
 from dikkat.cpu.engine.record import Call, Record
 from dikkat.cpu.engine.vectors import pointer
-from dikkat.cpu.loss.launch import CrossEntropy
-from dikkat.cpu.loss.record import CALL as LOSS
 from dikkat.cpu.recurrence.record import CALL as RECURRENCE
-from dikkat.cpu.search.record import SEARCH
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
 from dikkat.regression.moments import launch as moments_launch
 from dikkat.regression.moments.record import CALL as MOMENTS
 from dikkat.regression.moments.record import SORTED
 from dikkat.translation import Search, Settings, TranslationModel, beam_search
+from dikkat.translation.decoding.compiled.record import SEARCH
+from dikkat.translation.network.fused_loss.launch import CrossEntropy
+from dikkat.translation.network.fused_loss.record import CALL as LOSS
 
 
 @pytest.fixture(autouse=True)

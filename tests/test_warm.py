@@ -23,15 +23,25 @@ def test_every_kernel_is_compiled_for_every_kind_that_it_has_code_for():
         flags for module, kernel, _, flags in variants if (module, kernel) == ("dikkat.cpu.attention.kernel", "forward")
     }
     assert kinds == {(True, None, None), (None, True, None), (None, None, True)}
-    assert {flags for module, _, _, flags in variants if module == "dikkat.cpu.search.phases"} == {(True,), (None,)}
+    assert {flags for module, _, _, flags in variants if module == "dikkat.translation.decoding.compiled.phases"} == {
+        (True,),
+        (None,),
+    }
     assert {dtype for _, _, dtype, _ in variants} == {"float32", "float64"}
 
 
 def test_a_kernel_is_compiled_by_its_name(monkeypatch):
     asked = []
-    monkeypatch.setattr(import_module("dikkat.cpu.loss.kernel"), "cross_entropy", lambda *given: asked.append(given))
-    name, seconds = warm._compiled(("dikkat.cpu.loss.kernel", "cross_entropy", "float64", ()))
-    assert (name, asked) == ("dikkat.cpu.loss.kernel.cross_entropy, float64", [(np.dtype("float64"),)])
+    monkeypatch.setattr(
+        import_module("dikkat.translation.network.fused_loss.kernel"),
+        "cross_entropy",
+        lambda *given: asked.append(given),
+    )
+    name, seconds = warm._compiled(("dikkat.translation.network.fused_loss.kernel", "cross_entropy", "float64", ()))
+    assert (name, asked) == (
+        "dikkat.translation.network.fused_loss.kernel.cross_entropy, float64",
+        [(np.dtype("float64"),)],
+    )
     assert seconds >= 0
 
 

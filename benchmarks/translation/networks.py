@@ -11,12 +11,13 @@ from benchmarks.translation import textbook
 from benchmarks.translation.corpora import Sizes, padded
 from dikkat import scores
 from dikkat.attention import Memory
-from dikkat.cpu.search.network import Affine, Network
-from dikkat.recurrent import AttentionalGRU, GRUEncoder, described
+from dikkat.recurrent import AttentionalGRU, GRUEncoder
 from dikkat.translation.decoding.options import Search, SearchPrecision
 from dikkat.translation.decoding.search import beam_search
+from dikkat.translation.network import described
 from dikkat.translation.network.loss import linear_cross_entropy
 from dikkat.translation.network.model import Batch, expected
+from dikkat.translation.network.weights import Affine, Network
 
 LOOP, LOOP_HALF = "textbook's loop", "loop in bfloat16"
 OURS, OURS_HALF, OURS_INT8 = "dikkat", "dikkat in bfloat16", "dikkat in int8"

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from dikkat.cpu.loss.launch import CrossEntropy
 from dikkat.translation import InputError, Search, SettingsError, beam_search
+from dikkat.translation.network.fused_loss.launch import CrossEntropy
 from dikkat.translation.network.loss import _Plain
 from translation.test_search import make
 

@@ -142,7 +142,7 @@ def test_sentences_and_models_that_cannot_be_steered():
 
 @pytest.mark.parametrize("search", [Search(beam=2), Search(sample=True, seed=1)])
 def test_a_search_that_nobody_waits_for_stops(translator, search, monkeypatch):
-    from dikkat.cpu.search import run
+    from dikkat.translation.decoding.compiled import run
 
     monkeypatch.setattr(run, "_FIRST", 1)  # parts of a step or two
     monkeypatch.setattr(run, "_LEAST", 1)

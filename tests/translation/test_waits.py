@@ -8,11 +8,11 @@ import torch
 from test_search import make
 
 from dikkat.cpu.recurrence import launch
-from dikkat.cpu.search.run import Sentence
 from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.beams import step_by_step
+from dikkat.translation.decoding.compiled.run import Sentence
 from dikkat.translation.decoding.options import limits
 from dikkat.translation.decoding.translator import BaseTranslator
 from dikkat.translation.network import loss

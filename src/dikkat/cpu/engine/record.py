@@ -102,13 +102,13 @@ class Record:
 COMPILED = (
     "dikkat.cpu.attention",
     "dikkat.cpu.engine",
-    "dikkat.cpu.loss",
+    "dikkat.translation.network.fused_loss",
     "dikkat.regression.moments",
     "dikkat.cpu.profiles",
     "dikkat.cpu.recurrence",
     "dikkat.cpu.scoring",
-    "dikkat.cpu.search",
-    "dikkat.cpu.search.rules",
+    "dikkat.translation.decoding.compiled",
+    "dikkat.translation.rules",
     "dikkat.cpu.softmax",
 )
 _IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, ]*)", re.MULTILINE)

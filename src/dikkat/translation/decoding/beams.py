@@ -12,11 +12,11 @@ from torch import Tensor
 
 from dikkat import stopping
 from dikkat.addresses import sent
-from dikkat.cpu.search.rules import normalised
-from dikkat.cpu.search.run import Sentence
 from dikkat.errors import InputError
+from dikkat.translation.decoding.compiled.run import Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
+from dikkat.translation.rules import normalised
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 OVER = 1e9  # above it is no log-probability, but the place of a hypothesis that has ended

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from dikkat import stopping
 from dikkat.addresses import sent
 from dikkat.cpu.recurrence.calls import in_type
-from dikkat.cpu.search.run import Sentence
 from dikkat.recurrent import sequence
 from dikkat.recurrent.steps import Keys, joined, moved
 from dikkat.translation.decoding.beams import OVER, Beams, Hypothesis, mean_log
+from dikkat.translation.decoding.compiled.run import Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN

@@ -1,7 +1,7 @@
 """Translations of a batch by beam search or at random, and the probability of given ones.
 
-A search runs at one of two speeds: as one compiled call on the weights of one model (`dikkat.cpu.search`), or step by
-step in PyTorch (`beams`).
+A search runs at one of two speeds: as one compiled call on the weights of one model
+(`dikkat.translation.decoding.compiled`), or step by step in PyTorch (`beams`).
 """
 
 import logging
@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from dikkat import addresses
-from dikkat.cpu.search import run
-from dikkat.cpu.search.network import Panels
-from dikkat.cpu.search.run import Sentence
 from dikkat.errors import InputError
 from dikkat.snapshot import Writes
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding.beams import Hypothesis, mean_log, step_by_step, unknown_scores
+from dikkat.translation.decoding.compiled import run
+from dikkat.translation.decoding.compiled.network import Panels
+from dikkat.translation.decoding.compiled.run import Sentence
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected

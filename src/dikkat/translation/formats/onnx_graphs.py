@@ -7,8 +7,8 @@ gates in another order, and exporters have written them wrong.
 import math
 from collections.abc import Mapping
 
-from dikkat.cpu.search.network import Affine, Cells, Compared, Network
 from dikkat.translation.formats.onnx_nodes import FLAG, FLOAT, WHOLE, Graph
+from dikkat.translation.network.weights import Affine, Cells, Compared, Network
 
 ENCODER, DECODER = "encoder", "decoder"
 """The names of the graphs."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dikkat.addresses import can_read_values
-from dikkat.cpu.loss.launch import CrossEntropy, runs
+from dikkat.translation.network.fused_loss.launch import CrossEntropy, runs
 
 Reduction = Literal["mean", "sum"]
 

@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from dikkat import scores
 from dikkat.addresses import sent
 from dikkat.attention import Memory
-from dikkat.cpu.search.network import Affine, Network
-from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, described
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 from dikkat.translation.errors import SettingsError
+from dikkat.translation.network import described
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
+from dikkat.translation.network.weights import Affine, Network
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from dikkat.cpu.search import rules
 from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
+from dikkat.translation import rules
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.text import orthography
 from dikkat.translation.text.orthography import LETTER

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from dikkat import addresses
-from dikkat.cpu.search.network import Affine, Cells, Compared
 from dikkat.recurrent import sequence
 from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
 from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder
 from dikkat.scores import Cosine, Score, is_plain
+from dikkat.translation.network.weights import Affine, Cells, Compared
 
 _PLAIN = (
     nn.Linear,

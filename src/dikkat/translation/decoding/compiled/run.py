@@ -11,8 +11,8 @@ from torch import Tensor
 from dikkat import addresses, stopping
 from dikkat.cpu.engine.record import Call, up
 from dikkat.cpu.scoring import RANGES
-from dikkat.cpu.search.network import Panels
-from dikkat.cpu.search.record import (
+from dikkat.translation.decoding.compiled.network import Panels
+from dikkat.translation.decoding.compiled.record import (
     BUDGET,
     BUFFERS,
     CHUNK,
@@ -29,7 +29,7 @@ from dikkat.cpu.search.record import (
     TICKETS,
     UNKNOWN_SCORES,
 )  # fmt: skip
-from dikkat.cpu.search.rules import BEGIN
+from dikkat.translation.rules import BEGIN
 
 # About the seconds between two checks for Ctrl-C.
 _PART = 0.05
@@ -282,7 +282,7 @@ class Run:
 
     def go(self) -> None:
         """Search, in parts of about `_PART` seconds, between which it may be interrupted or stopped."""
-        from dikkat.cpu.search import phases
+        from dikkat.translation.decoding.compiled import phases
 
         call, budget = self._call, _FIRST
         workers = 1 if call.alone else torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""A translator's weights, whatever module they come from, packed into panels for a compiled search."""
+"""A translator's weights packed into panels for a compiled search."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,8 @@ from dikkat import addresses
 from dikkat.cpu.engine.record import BYTES, up
 from dikkat.cpu.recurrence.record import CHOICES
 from dikkat.cpu.scoring import PROFILES
-from dikkat.cpu.search.record import (
+from dikkat.storage.int8 import quantized
+from dikkat.translation.decoding.compiled.record import (
     ATTEND,
     BUFFERS,
     CELL,
@@ -28,92 +29,12 @@ from dikkat.cpu.search.record import (
     READ,
     SENTENCES,
 )  # fmt: skip
-from dikkat.scores import Pair, Profile
-from dikkat.storage.int8 import quantized
+from dikkat.translation.network.weights import Affine, Cells, Network
 
 _WIDE = 16
 """Panels of a block of the output layer; scores of so many columns are ranked while they are in the cache."""
 _NARROW = 4
 """Panels of a block of other matrices: as many as one row goes through at once."""
-
-
-class Affine(NamedTuple):
-    """A matrix (out, in), and a bias (out,), if any."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-
-class Cells(NamedTuple):
-    """The weights of a recurrent layer, as `torch.nn.GRU` and `torch.nn.LSTM` have them."""
-
-    weight_ih: Tensor
-    weight_hh: Tensor
-    bias_ih: Tensor
-    bias_hh: Tensor
-
-
-class Compared(NamedTuple):
-    """The comparison of states with what was read.
-
-    Attributes:
-        pair: The pair function.
-        profile: The log-kernel, of distances.
-        query: Makes queries of states.
-        key: Makes keys of what was read.
-        weight: Of each feature, of an additive score.
-        unit: Whether queries and keys are brought to length 1 then, which a compiled search does not.
-    """
-
-    pair: Pair
-    profile: Profile
-    query: Affine
-    key: Affine
-    weight: Tensor | None
-    unit: bool = False
-
-
-class Network(NamedTuple):
-    """A translator's weights, of one dtype, float32 or float64, on the CPU.
-
-    Attributes:
-        source_table: (V, e).
-        target_table: (W, e).
-        scale: The factor of embeddings.
-        encoder: Its layers, each of one direction or two.
-        bridge: Makes the decoder's first states of the encoder's last ones; None for these themselves.
-        cell_bridge: The bridge of an LSTM's cells.
-        decoder: Its layers; the first reads embedding and context.
-        compared: The attention.
-        attends: Whether it looks at all positions, and not at the last state of the encoder alone.
-        readout: Of state, context and embedding, before its tanh; None for the state itself.
-        output: (W, …), with a bias.
-        lexical: (e, e), which is multiplied with the mean of the source's embeddings by the weights of attention and
-            added to the readout; that mean is a part of the context then, its last. None where there is none.
-    """
-
-    source_table: Tensor
-    target_table: Tensor
-    scale: float
-    encoder: Sequence[Sequence[Cells]]
-    bridge: Affine | None
-    cell_bridge: Affine | None
-    decoder: Sequence[Cells]
-    compared: Compared
-    attends: bool
-    readout: Affine | None
-    output: Affine
-    lexical: Tensor | None = None
-
-    @property
-    def hidden(self) -> int:
-        """Features of a decoder's state."""
-        return self.decoder[0].weight_hh.shape[1]
-
-    @property
-    def lstm(self) -> bool:
-        """True for an LSTM's cells, False for a GRU's."""
-        return self.decoder[0].weight_hh.shape[0] == 4 * self.hidden
 
 
 # --- panels

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dikkat import addresses
 from dikkat.cpu.engine.record import Call, up
-from dikkat.cpu.loss.record import CALL
+from dikkat.translation.network.fused_loss.record import CALL
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float64)
 
@@ -59,7 +59,7 @@ class CrossEntropy:
             scores: (N, V), contiguous; of pairs N is even.
             target: (N,) int64.
         """
-        from dikkat.cpu.loss import kernel
+        from dikkat.translation.network.fused_loss import kernel
 
         call = self._call
         call.fields["rows"] = len(scores)

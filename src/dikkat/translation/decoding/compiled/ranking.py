@@ -9,8 +9,8 @@ from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.elementary import exp
 from dikkat.cpu.engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
 from dikkat.cpu.engine.vectors import Pointer, at, full, lanes_of, largest, load, maximum, pointer, some, total
-from dikkat.cpu.search.record import DONE, UNKNOWN_SCORES
-from dikkat.cpu.search.rules import END, SPECIAL, UNKNOWN, normalised
+from dikkat.translation.decoding.compiled.record import DONE, UNKNOWN_SCORES
+from dikkat.translation.rules import END, SPECIAL, UNKNOWN, normalised
 
 # In a kernel's signature: a phase, and where the search is.
 Phase = Any

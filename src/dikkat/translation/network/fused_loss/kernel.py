@@ -31,7 +31,7 @@ from dikkat.cpu.engine.vectors import (
     total,
     where,
 )
-from dikkat.cpu.loss.record import CALL
+from dikkat.translation.network.fused_loss.record import CALL
 
 _workplace = workplace_of(CALL)
 

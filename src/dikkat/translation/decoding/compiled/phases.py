@@ -38,8 +38,8 @@ from dikkat.cpu.engine.vectors import (
     store_int16,
 )
 from dikkat.cpu.recurrence.attending import attend_row
-from dikkat.cpu.search.ranking import Phase, State, book, rank
-from dikkat.cpu.search.record import (
+from dikkat.translation.decoding.compiled.ranking import Phase, State, book, rank
+from dikkat.translation.decoding.compiled.record import (
     ATTEND,
     BUDGET,
     CELL,
@@ -64,7 +64,7 @@ from dikkat.cpu.search.record import (
     STATE,
     TICKETS,
 )
-from dikkat.cpu.search.record import BUFFERS as _BUFFERS
+from dikkat.translation.decoding.compiled.record import BUFFERS as _BUFFERS
 
 # In a kernel's signature: the parts of all phases.
 Parts = Any

@@ -20,8 +20,8 @@ from dikkat.cpu.engine.compile import Kernel
 from dikkat.cpu.engine.memory import workplace_of
 from dikkat.cpu.engine.record import Call, Record
 from dikkat.cpu.engine.vectors import pointer
-from dikkat.cpu.recurrence.record import CALL as RECURRENCE
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
+from dikkat.recurrent.fused.record import CALL as RECURRENCE
 from dikkat.regression.moments import launch as moments_launch
 from dikkat.regression.moments.record import CALL as MOMENTS
 from dikkat.regression.moments.record import SORTED

@@ -16,7 +16,7 @@ def test_every_kernel_is_compiled_for_every_kind_that_it_has_code_for():
     variants = list(warm._variants())
     assert len(variants) == len(set(variants))
     named = {(module, kernel) for module, kernel, _, _ in variants}
-    assert {("dikkat.cpu.recurrence.kernel", "backward"), ("dikkat.cpu.attention.kernel", "forward")} <= named
+    assert {("dikkat.recurrent.fused.kernel", "backward"), ("dikkat.cpu.attention.kernel", "forward")} <= named
     folder = Path(dikkat.__file__).parent
     assert len(named) == sum(path.read_text(encoding="utf-8").count("\n@Kernel\n") for path in folder.rglob("*.py"))
     kinds = {

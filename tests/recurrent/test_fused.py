@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import kit
 from dikkat import prepare, scores
 from dikkat.attention import Memory
-from dikkat.cpu.recurrence import launch as recurrence_launch
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
+from dikkat.recurrent.fused import launch as recurrence_launch
 
 BATCH, STEPS, POSITIONS, INPUT, HIDDEN, CONTEXT = 5, 7, 11, 2, 13, 3
 DECODERS = {"gru": AttentionalGRU, "lstm": AttentionalLSTM}

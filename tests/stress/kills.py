@@ -112,7 +112,12 @@ def main() -> None:
 def import_once() -> None:
     """Import here what a training imports late, and not again in each child."""
     sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
-    for late in ("torch.utils.tensorboard", "sacrebleu", "dikkat.cpu.attention.kernel", "dikkat.cpu.recurrence.kernel"):
+    for late in (
+        "torch.utils.tensorboard",
+        "sacrebleu",
+        "dikkat.cpu.attention.kernel",
+        "dikkat.recurrent.fused.kernel",
+    ):
         import_module(late)
 
 

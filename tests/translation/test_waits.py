@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_search import make
 
-from dikkat.cpu.recurrence import launch
+from dikkat.recurrent.fused import launch
 from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module

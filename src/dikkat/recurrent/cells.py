@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dikkat.cpu.recurrence.launch import Layer
+from dikkat.recurrent.fused.launch import Layer
 
 FUSED = {"cuda"}  # devices on which a cell's pointwise part is one kernel of PyTorch's
 Undone = tuple[Tensor, Tensor, Tensor | None, Tensor | None]

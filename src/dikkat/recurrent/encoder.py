@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from dikkat.addresses import check_dense, sent
-from dikkat.cpu.recurrence import launch as fused
 from dikkat.recurrent import cells
+from dikkat.recurrent.fused import launch as fused
 from dikkat.recurrent.stack import check_lengths, check_stack, choose, has_values
 
 StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])

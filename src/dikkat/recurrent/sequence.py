@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from dikkat import scores
 from dikkat.addresses import can_read_values, check_room, exact, sent
 from dikkat.attention import Memory, attend_memory
-from dikkat.cpu.recurrence import launch as fused
-from dikkat.cpu.recurrence.calls import in_type, wide_type
 from dikkat.recurrent.cells import StackedCells
+from dikkat.recurrent.fused import launch as fused
+from dikkat.recurrent.fused.calls import in_type, wide_type
 from dikkat.recurrent.steps import Operands, run
 from dikkat.scores import Score, is_plain
 

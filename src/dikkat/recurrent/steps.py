@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat.addresses import autocasts, exact, have_tangents, transformed
-from dikkat.cpu.recurrence.launch import Layer, differentiated
 from dikkat.masking import shares
 from dikkat.problem.arithmetic import farthest, log_profile, profile_slope
 from dikkat.recurrent import cells
+from dikkat.recurrent.fused.launch import Layer, differentiated
 from dikkat.scores import Pair, Profile
 
 Look = Callable[[Tensor], Tensor]  # queries (B·K, a) -> weights (B, K, m)

@@ -105,7 +105,7 @@ COMPILED = (
     "dikkat.translation.network.fused_loss",
     "dikkat.regression.moments",
     "dikkat.cpu.profiles",
-    "dikkat.cpu.recurrence",
+    "dikkat.recurrent.fused",
     "dikkat.cpu.scoring",
     "dikkat.translation.decoding.compiled",
     "dikkat.translation.rules",

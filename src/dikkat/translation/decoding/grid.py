@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from dikkat import stopping
 from dikkat.addresses import sent
-from dikkat.cpu.recurrence.calls import in_type
 from dikkat.recurrent import sequence
+from dikkat.recurrent.fused.calls import in_type
 from dikkat.recurrent.steps import Keys, joined, moved
 from dikkat.translation.decoding.beams import OVER, Beams, Hypothesis, mean_log
 from dikkat.translation.decoding.compiled.run import Sentence

@@ -10,8 +10,8 @@ from torch.nn.functional import pad
 
 from dikkat import addresses
 from dikkat.cpu.engine.record import BYTES, up
-from dikkat.cpu.recurrence.record import CHOICES
 from dikkat.cpu.scoring import PROFILES
+from dikkat.recurrent.fused.record import CHOICES
 from dikkat.storage.int8 import quantized
 from dikkat.translation.decoding.compiled.record import (
     ATTEND,

@@ -37,7 +37,7 @@ from dikkat.cpu.engine.vectors import (
     store,
     store_int16,
 )
-from dikkat.cpu.recurrence.attending import attend_row
+from dikkat.recurrent.fused.attending import attend_row
 from dikkat.translation.decoding.compiled.ranking import Phase, State, book, rank
 from dikkat.translation.decoding.compiled.record import (
     ATTEND,

@@ -24,7 +24,7 @@ from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import sigmoid, tanh
 from dikkat.cpu.engine.memory import Call, Work, clear, copy_vectors, number_at, workplace_of
 from dikkat.cpu.engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store
-from dikkat.cpu.recurrence.attending import (
+from dikkat.recurrent.fused.attending import (
     attend_row,
     key_gradients,
     place_of,
@@ -33,8 +33,8 @@ from dikkat.cpu.recurrence.attending import (
     seen_by,
     value_gradients,
 )
-from dikkat.cpu.recurrence.panels import product
-from dikkat.cpu.recurrence.record import ADDITIVE, CALL, LSTM, NOTHING
+from dikkat.recurrent.fused.panels import product
+from dikkat.recurrent.fused.record import ADDITIVE, CALL, LSTM, NOTHING
 
 _workplace = workplace_of(CALL)
 

@@ -8,9 +8,9 @@ from torch.nn.functional import pad
 
 from dikkat import addresses
 from dikkat.cpu.engine.record import Call, up
-from dikkat.cpu.recurrence.record import CALL, CHOICES, PANEL, PANELS
-from dikkat.cpu.recurrence.stack import Layer, Rows, Sequences
 from dikkat.cpu.scoring import PROFILES, RANGES
+from dikkat.recurrent.fused.record import CALL, CHOICES, PANEL, PANELS
+from dikkat.recurrent.fused.stack import Layer, Rows, Sequences
 from dikkat.scores import Pair, Profile
 
 # Sequences of a task at most: so many states, and what else a step needs, stay in a core's cache.
@@ -122,7 +122,7 @@ class Stack(Call):
 
     def point_weights(self, operands: dict[str, Tensor | None], layers: list[Layer], *, transposed: bool) -> None:
         """Point the record to the weights of a stack, for its forward or, transposed, its backward."""
-        from dikkat.cpu.recurrence import panels
+        from dikkat.recurrent.fused import panels
 
         groups = self.groups
         self._panels("hidden_weight", [layer.hidden_weight for layer in layers], groups, transposed=transposed)
@@ -170,7 +170,7 @@ class Stack(Call):
 
     def forward(self, gates: Tensor, state: Tensor, cell: Tensor | None) -> None:
         """Run the forward kernel, after `point_weights`, and `point_attention` for a stack that attends."""
-        from dikkat.cpu.recurrence import kernel
+        from dikkat.recurrent.fused import kernel
 
         at = self.fields
         layers, tokens, hidden, batch, rows = at["layers"], at["tokens"], at["hidden"], at["batch"], at["task_rows"]
@@ -203,7 +203,7 @@ class Stack(Call):
 
     def backward(self) -> None:
         """Run the backward kernel, when the record points to the incoming gradients and to room for the others."""
-        from dikkat.cpu.recurrence import kernel
+        from dikkat.recurrent.fused import kernel
 
         at = self.fields
         layers, hidden, key_row, rows = at["layers"], at["hidden"], at["key_row"], at["task_rows"]

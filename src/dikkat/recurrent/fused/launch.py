@@ -14,9 +14,9 @@ from torch.nn.functional import pad
 
 from dikkat import addresses
 from dikkat.addresses import many_at_once
-from dikkat.cpu.recurrence.calls import OPERANDS, Spec, Stack, first, in_type, wide_type
-from dikkat.cpu.recurrence.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 from dikkat.problem.operator import once
+from dikkat.recurrent.fused.calls import OPERANDS, Spec, Stack, first, in_type, wide_type
+from dikkat.recurrent.fused.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 
 __all__ = ["Attention", "Layer", "Rows", "Sequences", "differentiated", "obstacles", "put", "run", "take"]
 

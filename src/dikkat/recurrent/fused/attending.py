@@ -24,9 +24,9 @@ from dikkat.cpu.engine.vectors import (
     where,
 )
 from dikkat.cpu.profiles import log_profile, profile_slope
-from dikkat.cpu.recurrence.record import ADDITIVE, DISTANCE, INNER
 from dikkat.cpu.scoring import SMALL_ROW
 from dikkat.cpu.softmax import by_total, normalise, rescale
+from dikkat.recurrent.fused.record import ADDITIVE, DISTANCE, INNER
 
 
 @inlined

@@ -7,7 +7,7 @@ from numba import carray
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.panels import wide_block
 from dikkat.cpu.engine.vectors import Pointer, address, at, claim, lanes_of, pointer
-from dikkat.cpu.recurrence.record import CALL, PACK, PANEL
+from dikkat.recurrent.fused.record import CALL, PACK, PANEL
 
 _block_1, _block_2, _block_4, _block_8 = (wide_block(rows, PANEL) for rows in (1, 2, 4, 8))
 

@@ -9,7 +9,8 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dikkat
-from dikkat import addresses, program
+from dikkat import program
+from dikkat._engine import pytorch_state
 
 # What only changes how memory is looked at, or reserves some: it launches nothing.
 WITHOUT_KERNELS = {
@@ -61,7 +62,7 @@ def device() -> Iterator[None]:
             for name in ("can_read_values", "on_cpu"):
                 if name in vars(module):
                     patch.setattr(module, name, lambda *_: False)
-        patch.setattr(addresses, "_modes", lambda: 0)
+        patch.setattr(pytorch_state, "_modes", lambda: 0)
         patch.setattr(program, "_PROGRAMS", {})
         yield
 

@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dikkat
-from dikkat import addresses, scores
+from dikkat import scores
+from dikkat._engine import addresses
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 from kit import pairwise
 

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 import dikkat
 import kit
-from dikkat import AttentionPooling, LengthBatchSampler, bags, collate_bags, gating, scores
+from dikkat import AttentionPooling, LengthBatchSampler, bags, collate_bags, scores
+from dikkat._engine import gating
 
 FEATURES, HIDDENS = 5, 7
 LENGTHS = torch.tensor([3, 0, 11, 1, 2])

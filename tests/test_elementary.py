@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from dikkat.cpu.engine import elementary, vectors
-from dikkat.cpu.engine.compile import _OPTIONS
-from dikkat.cpu.engine.vectors import lanes_of, load, pointer, store
+from dikkat._engine import elementary, vectors
+from dikkat._engine.compile import _OPTIONS
+from dikkat._engine.vectors import lanes_of, load, pointer, store
 
 Function = Callable[[np.ndarray], np.ndarray]
 LONG = np.longdouble

@@ -14,12 +14,12 @@ from numba import carray
 import dikkat
 from command import run_before
 from dikkat import scores
+from dikkat._engine import record
+from dikkat._engine.compile import Kernel
+from dikkat._engine.memory import workplace_of
+from dikkat._engine.record import Call, Record
+from dikkat._engine.vectors import pointer
 from dikkat.cpu.attention.record import CALL as ATTENTION
-from dikkat.cpu.engine import record
-from dikkat.cpu.engine.compile import Kernel
-from dikkat.cpu.engine.memory import workplace_of
-from dikkat.cpu.engine.record import Call, Record
-from dikkat.cpu.engine.vectors import pointer
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
 from dikkat.recurrent.fused.record import CALL as RECURRENCE
 from dikkat.regression.moments import launch as moments_launch
@@ -170,7 +170,7 @@ workplace = workplace_of(STRAY)
 @Kernel
 def stray(zero: Any) -> Callable[[Any], None]:
     """Writes one number to a place in, before or behind one of the regions."""
-    layout = STRAY.layout("dikkat.cpu.engine.memory")
+    layout = STRAY.layout("dikkat._engine.memory")
 
     def stray(address: Any) -> None:
         call = carray(address, 1, layout)[0]
@@ -202,7 +202,7 @@ def test_one_number_outside_is_told(which: int, place: int, side: str | None) ->
 
 
 def test_the_environment_puts_up_fences() -> None:
-    program = "from dikkat.cpu.engine import record; print(record.FENCE)"
+    program = "from dikkat._engine import record; print(record.FENCE)"
     for value, fence in (("1", "256"), ("0", "0")):
         done = subprocess.run(
             [sys.executable, "-c", program], env=os.environ | {"DIKKAT_FENCES": value}, capture_output=True, text=True,

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import dikkat
-from dikkat import addresses
-from dikkat.cpu.engine.record import COMPILED, sources
+from dikkat._engine import addresses
+from dikkat._engine.record import COMPILED, sources
 
 
 def python(code: str, *, timeout: float = 300.0, **env: str) -> subprocess.CompletedProcess[str]:
@@ -69,7 +69,7 @@ assert torch.allclose(found, torch.nn.functional.cross_entropy(features @ weight
 SMALL = """
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel
+from dikkat._engine.compile import Kernel
 
 @Kernel
 def kernel(zero):

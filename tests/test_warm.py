@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dikkat
+from dikkat._engine import compile as compiling
 from dikkat.cli import warm
-from dikkat.cpu.engine import compile as compiling
 
 
 def test_every_kernel_is_compiled_for_every_kind_that_it_has_code_for():

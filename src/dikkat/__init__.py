@@ -7,8 +7,8 @@ from dikkat._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dikkat import distributed, scores, show
+    from dikkat._engine.pytorch_state import check_values
     from dikkat.adapters import as_torch_attention
-    from dikkat.addresses import check_values
     from dikkat.attention import (
         Implementation,
         Memory,
@@ -95,7 +95,8 @@ _ROOMS = (
 
 # Where the public names are defined.
 _HOMES = (
-    "attention", "ragged", "state", "layers", "masking", "addresses", "adapters", "inspection", "huggingface", "bags",
+    "attention", "ragged", "state", "layers", "masking", "_engine.pytorch_state", "adapters",
+    "inspection", "huggingface", "bags",
 )  # fmt: skip
 
 # Names of other libraries and of the literature, in small letters, and what they are called here.

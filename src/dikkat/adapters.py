@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dikkat.addresses import check_dense
+from dikkat._engine.addresses import check_dense
 from dikkat.layers import AdditiveAttention, BilinearAttention, DotProductAttention, KernelAttention, MultiHeadAttention
 
 __all__ = ["as_torch_attention"]

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from dikkat import call, program
+from dikkat._engine.weight_versions import Writes, frozen, learns, traced
 from dikkat.backends import BACKENDS, choose, pack
 from dikkat.masking import Hiding, Restricting, check_names, restrict
 from dikkat.problem import Result
 from dikkat.ragged import are_jagged, attend_jagged, problem_of_jagged
 from dikkat.scores import Score
-from dikkat.snapshot import Writes, frozen, learns, traced
 from dikkat.state import State, merge
 
 __all__ = [

@@ -11,7 +11,8 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, searchsorted, transformed
+from dikkat._engine.addresses import check_dense, check_room, searchsorted
+from dikkat._engine.pytorch_state import PLAIN, autocasts, can_read_values, transformed
 from dikkat.masking import (
     FLOATS,
     Hiding,

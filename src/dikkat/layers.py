@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat import call, program
-from dikkat.addresses import autocasts
+from dikkat._engine.pytorch_state import autocasts
 from dikkat.attention import Restricted, attend, output_of
 from dikkat.distributed.front import attend_heads_together
 from dikkat.distributed.ranks import Ranks

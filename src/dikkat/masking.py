@@ -16,7 +16,8 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values, check_dense, extremes, searchsorted
+from dikkat._engine.addresses import check_dense, searchsorted
+from dikkat._engine.pytorch_state import can_read_values, extremes
 
 _INF = float("inf")
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dikkat import call, observers
-from dikkat.addresses import PLAIN, autocasts, check_room, check_values, extremes, is_eager, on_cpu
+from dikkat._engine.addresses import check_room, on_cpu
+from dikkat._engine.pytorch_state import PLAIN, autocasts, check_values, extremes, is_eager
 from dikkat.backends import BACKENDS, choose
 from dikkat.masking import Hidden, align, are_moderate
 from dikkat.problem import Problem, Result

@@ -21,8 +21,8 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from dikkat.addresses import autocasts, can_read_values
-from dikkat.gating import gated
+from dikkat._engine.gating import gated
+from dikkat._engine.pytorch_state import autocasts, can_read_values
 
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.addresses import check_dense
+from dikkat._engine.addresses import check_dense
 
 _INF = float("inf")
 

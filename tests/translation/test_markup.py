@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dikkat import stopping
+from dikkat._engine import cancellation
 from dikkat.translation import InputError, Translation, Translator
 from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.units import Units
@@ -161,5 +161,5 @@ def test_sentences_without_a_tag_are_not_looked_through(translator, monkeypatch)
 
 
 def test_links_end_where_nobody_waits(translator):
-    with stopping.stopping(lambda: True), pytest.raises(stopping.StoppedError):
+    with cancellation.stopping(lambda: True), pytest.raises(cancellation.StoppedError):
         translator.align([("Go.", "Va !")])

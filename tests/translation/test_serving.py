@@ -18,9 +18,9 @@ import torch
 import uvicorn
 from fastapi.testclient import TestClient
 
+from dikkat._engine.cancellation import look
 from dikkat.serving import Limits, create_app
 from dikkat.serving.connections import Connection, Few, bounded
-from dikkat.stopping import look
 from dikkat.translation import InputError, Search, Translator
 from dikkat.translation.decoding.steering import Steering, steps
 from dikkat.translation.text.tokenizer import END, UNKNOWN

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dikkat.stopping import StoppedError, stopping
+from dikkat._engine.cancellation import StoppedError, stopping
 from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.decoding.steering import Steering, steps, translation
 from dikkat.translation.text.tokenizer import BEGIN, END

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values, on_cpu
+from dikkat._engine.addresses import on_cpu
+from dikkat._engine.pytorch_state import can_read_values
 from dikkat.backends import chunked, pairwise, products, reference, sdpa
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch

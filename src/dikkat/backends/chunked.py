@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values, on_cpu
+from dikkat._engine.addresses import on_cpu
+from dikkat._engine.pytorch_state import can_read_values
 from dikkat.masking import pairs_of, softmax
 from dikkat.problem import Problem, narrow
 from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh

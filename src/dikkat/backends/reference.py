@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat.addresses import PLAIN, transformed
+from dikkat._engine.pytorch_state import PLAIN, transformed
 from dikkat.masking import positions, shares, softmax
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, pool, weigh

@@ -12,7 +12,8 @@ from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from dikkat.addresses import can_read_values, extremes, on_cpu, transformed
+from dikkat._engine.addresses import on_cpu
+from dikkat._engine.pytorch_state import can_read_values, extremes, transformed
 from dikkat.masking import Hidden, Restrictions, are_finite, largest
 from dikkat.problem import Examined, Problem, Result
 from dikkat.problem.operator import no_second_derivatives, once

@@ -35,7 +35,7 @@ def warm() -> None:
 
 def _variants() -> Iterator[_Variant]:
     """All kernels: for each type of number, and each kind of score or weights that it has code of its own for."""
-    from dikkat.cpu.engine.compile import Kernel
+    from dikkat._engine.compile import Kernel
 
     for module in _modules():
         for name, kernel in vars(module).items():
@@ -49,7 +49,7 @@ def _variants() -> Iterator[_Variant]:
 
 def _modules() -> Iterator[ModuleType]:
     """The modules of compiled code, of the extras that are installed."""
-    from dikkat.cpu.engine.record import COMPILED
+    from dikkat._engine.record import COMPILED
 
     for home in COMPILED:
         with suppress(ImportError):

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.elementary import log
-from dikkat.cpu.engine.vectors import Vector, full, square_root, where
+from dikkat._engine.compile import inlined
+from dikkat._engine.elementary import log
+from dikkat._engine.vectors import Vector, full, square_root, where
 from dikkat.cpu.scoring import BOXCAR, EPANECHNIKOV, GAUSSIAN, TRIANGULAR
 
 

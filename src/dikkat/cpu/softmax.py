@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.vectors import Pointer, full, lanes_of, largest, load, maximum, store, total
+from dikkat._engine.compile import inlined
+from dikkat._engine.elementary import exp
+from dikkat._engine.vectors import Pointer, full, lanes_of, largest, load, maximum, store, total
 
 
 @inlined

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat.addresses import is_aligned
+from dikkat._engine.addresses import is_aligned
 
 # The compiled kernels, each with its constants in the order of the signature; and how many are kept.
 _COMPILED: dict[Any, tuple[Any, tuple[Any, ...]]] = {}

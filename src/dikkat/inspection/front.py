@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import call, observers, program
-from dikkat.addresses import on_cpu
+from dikkat._engine.addresses import on_cpu
 from dikkat.attention import weights_of
 from dikkat.backends import choose
 from dikkat.backends.reference import pair_scores

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from dikkat import observers
-from dikkat.addresses import transformed
+from dikkat._engine.pytorch_state import transformed
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
 from dikkat.inspection.choice import Layers, chosen

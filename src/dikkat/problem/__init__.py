@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.addresses import have_tangents
+from dikkat._engine.pytorch_state import have_tangents
 from dikkat.masking import OWN_DIMENSIONS as _OF_RESTRICTIONS
 from dikkat.masking import Restrictions
 from dikkat.scores import Pair, Profile

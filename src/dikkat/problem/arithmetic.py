@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values
+from dikkat._engine.pytorch_state import can_read_values
 from dikkat.problem import Problem
 from dikkat.scores import Profile
 

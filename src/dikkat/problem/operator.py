@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.addresses import PLAIN, exact, is_eager, many_at_once, transformed
+from dikkat._engine.addresses import exact, many_at_once
+from dikkat._engine.pytorch_state import PLAIN, is_eager, transformed
 from dikkat.masking import Restrictions, broadcast
 from dikkat.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat.scores import Pair, Profile

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values, check_dense
+from dikkat._engine.addresses import check_dense
+from dikkat._engine.pytorch_state import can_read_values
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import derive_seeds
 from dikkat.problem.operator import Backward, Forward, Gradients, Output

@@ -7,7 +7,8 @@ from typing import Any, TypeVar, cast
 from torch import Tensor
 
 from dikkat import call, observers
-from dikkat.addresses import check_dense
+from dikkat._engine.addresses import check_dense
+from dikkat._engine.weight_versions import frozen, learns, traced
 from dikkat.attention import Memory, project_keys
 from dikkat.backends import pack
 from dikkat.recurrent import sequence
@@ -15,7 +16,6 @@ from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.sequence import CellState, Masks, SequenceTask
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
 from dikkat.scores import Score
-from dikkat.snapshot import frozen, learns, traced
 
 StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor])  # what comes in goes out
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from dikkat.addresses import check_dense, sent
+from dikkat._engine.addresses import check_dense, sent
 from dikkat.recurrent import cells
 from dikkat.recurrent.fused import launch as fused
 from dikkat.recurrent.stack import check_lengths, check_stack, choose, has_values

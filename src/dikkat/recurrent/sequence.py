@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat.addresses import can_read_values, check_room, exact, sent
+from dikkat._engine.addresses import check_room, exact, sent
+from dikkat._engine.pytorch_state import can_read_values
 from dikkat.attention import Memory, attend_memory
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.fused import launch as fused

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from dikkat.addresses import can_read_values, check_dense
+from dikkat._engine.addresses import check_dense
+from dikkat._engine.pytorch_state import can_read_values
 
 
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dikkat.addresses import autocasts, exact, have_tangents, transformed
+from dikkat._engine.addresses import exact
+from dikkat._engine.pytorch_state import autocasts, have_tangents, transformed
 from dikkat.masking import shares
 from dikkat.problem.arithmetic import farthest, log_profile, profile_slope
 from dikkat.recurrent import cells

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from dikkat import __version__
+from dikkat._engine.cancellation import StoppedError, stopping
 from dikkat.errors import InputError
 from dikkat.serving.guards import GONE, PAGE_POLICY, Guards, busy
 from dikkat.serving.limits import Limits
@@ -40,7 +41,6 @@ from dikkat.serving.messages import (
 )
 from dikkat.serving.metrics import Metrics
 from dikkat.serving.queue import BusyError, Queue
-from dikkat.stopping import StoppedError, stopping
 from dikkat.translation import Translation, Translator
 from dikkat.translation.decoding.steering import Steering, Step, steps, translation
 from dikkat.translation.decoding.translator import check_sentence

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from dikkat._engine.cancellation import stopping
 from dikkat.serving.limits import Limits
 from dikkat.serving.metrics import Metrics
-from dikkat.stopping import stopping
 from dikkat.translation import Search, Translation, Translator
 from dikkat.translation.decoding.translator import Markup
 

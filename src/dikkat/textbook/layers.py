@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import dikkat
-from dikkat.addresses import can_read_values
+from dikkat._engine.pytorch_state import can_read_values
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
 from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
 from dikkat.textbook.tools import check_heads, first_that_takes, positions

@@ -23,6 +23,24 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import exp
+from dikkat._engine.memory import Call, Work, clear, copy, load_part, workplace_of
+from dikkat._engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    claim,
+    full,
+    lanes_of,
+    load,
+    maximum,
+    pointer,
+    store,
+    total,
+    totals,
+    where,
+)
 from dikkat.cpu.attention.additive_pairs import (
     add_exact,
     add_features,
@@ -42,24 +60,6 @@ from dikkat.cpu.attention.elements import enter, record_of
 from dikkat.cpu.attention.packing import pack_weight, raw_keys, raw_row, weight_at
 from dikkat.cpu.attention.record import CALL, PEAK_KEYS, SIDE
 from dikkat.cpu.attention.visibility import bias_grad_of, drop, first_of, limits_of, owner, turn_of
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, Work, clear, copy, load_part, workplace_of
-from dikkat.cpu.engine.vectors import (
-    Pointer,
-    Vector,
-    at,
-    claim,
-    full,
-    lanes_of,
-    load,
-    maximum,
-    pointer,
-    store,
-    total,
-    totals,
-    where,
-)
 from dikkat.cpu.scoring import LOWER
 
 # A row has a sweep of its own if its peak is larger than the first or its total smaller than the second.

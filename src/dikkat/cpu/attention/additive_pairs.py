@@ -4,13 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from dikkat.cpu.attention.record import SIDE
-from dikkat.cpu.attention.scores import in_range
-from dikkat.cpu.attention.visibility import bias_of, excluded_of, mask_of, owner, start_of
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.elementary import exp, small_tanh
-from dikkat.cpu.engine.memory import Call, clear, load_part, store_four
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import inlined
+from dikkat._engine.elementary import exp, small_tanh
+from dikkat._engine.memory import Call, clear, load_part, store_four
+from dikkat._engine.vectors import (
     Pointer,
     Vector,
     at,
@@ -25,6 +22,9 @@ from dikkat.cpu.engine.vectors import (
     store,
     where,
 )
+from dikkat.cpu.attention.record import SIDE
+from dikkat.cpu.attention.scores import in_range
+from dikkat.cpu.attention.visibility import bias_of, excluded_of, mask_of, owner, start_of
 from dikkat.cpu.scoring import LOWER, SMALL_PAIR
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._engine.compile import inlined
+from dikkat._engine.memory import Call, number_at, numbers_at
+from dikkat._engine.vectors import Pointer, lanes_of, untyped
 from dikkat.cpu.attention.record import CALL
 from dikkat.cpu.attention.visibility import owner
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.memory import Call, number_at, numbers_at
-from dikkat.cpu.engine.vectors import Pointer, lanes_of, untyped
 
 _WORDS, _SPANS = CALL.counters // 8, CALL.place("spans")
 

@@ -7,11 +7,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dikkat import addresses
+from dikkat._engine import addresses
+from dikkat._engine.record import FENCE, Ready, up
 from dikkat.cpu.attention import launch
 from dikkat.cpu.attention.launch import ProblemCall
 from dikkat.cpu.attention.record import FEW
-from dikkat.cpu.engine.record import FENCE, Ready, up
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
 from dikkat.problem.operator import Gradients, Kernel, Output

@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.packing import clip
-from dikkat.cpu.attention.record import FEW
-from dikkat.cpu.attention.visibility import limit_of
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import SMALL_TANH, exp, small_tanh
-from dikkat.cpu.engine.memory import Call, Work, clear, load_part, store_four, workplace_of
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import SMALL_TANH, exp, small_tanh
+from dikkat._engine.memory import Call, Work, clear, load_part, store_four, workplace_of
+from dikkat._engine.vectors import (
     Pointer,
     Vector,
     at,
@@ -39,6 +36,9 @@ from dikkat.cpu.engine.vectors import (
     totals,
     where,
 )
+from dikkat.cpu.attention.packing import clip
+from dikkat.cpu.attention.record import FEW
+from dikkat.cpu.attention.visibility import limit_of
 from dikkat.cpu.softmax import base_of, by_total, normalise
 
 

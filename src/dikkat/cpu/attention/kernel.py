@@ -23,15 +23,10 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.elements import enter, record_of
-from dikkat.cpu.attention.packing import pack_rows, pack_weight, packed_value, weight_at
-from dikkat.cpu.attention.record import CALL, TILE
-from dikkat.cpu.attention.scores import tile_scores
-from dikkat.cpu.attention.visibility import drop, first_of, limits_of, owner
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, clear, copy, workplace_of
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import exp
+from dikkat._engine.memory import Call, clear, copy, workplace_of
+from dikkat._engine.vectors import (
     Pointer,
     at,
     claim,
@@ -44,6 +39,11 @@ from dikkat.cpu.engine.vectors import (
     total,
     where,
 )
+from dikkat.cpu.attention.elements import enter, record_of
+from dikkat.cpu.attention.packing import pack_rows, pack_weight, packed_value, weight_at
+from dikkat.cpu.attention.record import CALL, TILE
+from dikkat.cpu.attention.scores import tile_scores
+from dikkat.cpu.attention.visibility import drop, first_of, limits_of, owner
 from dikkat.cpu.softmax import base_of, by_total, normalise, rescale
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat import addresses
-from dikkat.addresses import transformed
+from dikkat._engine import addresses
+from dikkat._engine.pytorch_state import transformed
+from dikkat._engine.record import BYTES, Call, Record, up
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PACK_BLOCKS, PEAK_KEYS, SHARED, SIDE, TILE, TILE_BACK
 from dikkat.cpu.attention.spans import Spans
-from dikkat.cpu.engine.record import BYTES, Call, Record, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import restrict
 from dikkat.problem import OWN_DIMENSIONS, Problem

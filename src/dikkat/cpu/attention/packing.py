@@ -6,14 +6,11 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.elements import enter, record_of
-from dikkat.cpu.attention.record import CALL, PACK_BLOCKS
-from dikkat.cpu.attention.visibility import owner
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, copy, workplace_of
-from dikkat.cpu.engine.record import BYTES
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import exp
+from dikkat._engine.memory import Call, copy, workplace_of
+from dikkat._engine.record import BYTES
+from dikkat._engine.vectors import (
     Pointer,
     Vector,
     at,
@@ -27,6 +24,9 @@ from dikkat.cpu.engine.vectors import (
     store,
     where,
 )
+from dikkat.cpu.attention.elements import enter, record_of
+from dikkat.cpu.attention.record import CALL, PACK_BLOCKS
+from dikkat.cpu.attention.visibility import owner
 
 
 @inlined

@@ -1,6 +1,6 @@
 """The record of a call of attention, and the sizes of tiles."""
 
-from dikkat.cpu.engine.record import Record
+from dikkat._engine.record import Record
 
 FOLD = 8
 """Additive features that share a division; packed features are filled up to a multiple of it."""

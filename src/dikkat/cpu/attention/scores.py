@@ -4,13 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from dikkat.cpu.attention.packing import packed_key, raw_keys, raw_row
-from dikkat.cpu.attention.record import FOLD
-from dikkat.cpu.attention.visibility import restrict
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.elementary import exp, tanh
-from dikkat.cpu.engine.memory import Call, Work, store_four
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import inlined
+from dikkat._engine.elementary import exp, tanh
+from dikkat._engine.memory import Call, Work, store_four
+from dikkat._engine.vectors import (
     Pointer,
     Vector,
     at,
@@ -25,6 +22,9 @@ from dikkat.cpu.engine.vectors import (
     store,
     where,
 )
+from dikkat.cpu.attention.packing import packed_key, raw_keys, raw_row
+from dikkat.cpu.attention.record import FOLD
+from dikkat.cpu.attention.visibility import restrict
 from dikkat.cpu.profiles import log_profile
 
 

@@ -19,15 +19,10 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.kernel import average, finish_row
-from dikkat.cpu.attention.packing import pack_rows, pack_weight, weight_at
-from dikkat.cpu.attention.record import CALL, TILE
-from dikkat.cpu.attention.scores import tile_scores
-from dikkat.cpu.attention.visibility import first_of, limits_of
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import exp
+from dikkat._engine.memory import Call, Work, clear, workplace_of
+from dikkat._engine.vectors import (
     Pointer,
     at,
     claim,
@@ -42,6 +37,11 @@ from dikkat.cpu.engine.vectors import (
     total,
     where,
 )
+from dikkat.cpu.attention.kernel import average, finish_row
+from dikkat.cpu.attention.packing import pack_rows, pack_weight, weight_at
+from dikkat.cpu.attention.record import CALL, TILE
+from dikkat.cpu.attention.scores import tile_scores
+from dikkat.cpu.attention.visibility import first_of, limits_of
 from dikkat.cpu.softmax import base_of, by_total, largest_of, rescale, write_shares
 
 

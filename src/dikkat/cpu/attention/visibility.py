@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.memory import Call, flags_at, number_at
-from dikkat.cpu.engine.vectors import Pointer, at, full, gather, lane_numbers, lanes_of, load, pointer, store, where
+from dikkat._engine.compile import inlined
+from dikkat._engine.memory import Call, flags_at, number_at
+from dikkat._engine.vectors import Pointer, at, full, gather, lane_numbers, lanes_of, load, pointer, store, where
 
 
 @inlined

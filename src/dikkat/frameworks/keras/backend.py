@@ -49,7 +49,7 @@ def readable(tensor: Any) -> bool:
 
         traced = isinstance(tensor, jax.core.Tracer)  # which stands for numbers in a program or under a transform
         return not traced and all(each.platform == "cpu" for each in tensor.devices())
-    from dikkat.addresses import can_read_values
+    from dikkat._engine.pytorch_state import can_read_values
 
     return can_read_values(tensor)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat import addresses
+from dikkat._engine import addresses
 from dikkat.gpu.attention import ranges
 from dikkat.gpu.attention.operands import Operand, Restricted, Scored, operand, sizes_of
 from dikkat.gpu.launcher import launch

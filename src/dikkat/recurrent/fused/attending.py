@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.elementary import exp, tanh
-from dikkat.cpu.engine.memory import Call, clear, number_at
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import inlined
+from dikkat._engine.elementary import exp, tanh
+from dikkat._engine.memory import Call, clear, number_at
+from dikkat._engine.vectors import (
     Pointer,
     Vector,
     at,

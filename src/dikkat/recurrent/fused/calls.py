@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat import addresses
-from dikkat.cpu.engine.record import Call, up
+from dikkat._engine import addresses
+from dikkat._engine.record import Call, up
 from dikkat.cpu.scoring import PROFILES, RANGES
 from dikkat.recurrent.fused.record import CALL, CHOICES, PANEL, PANELS
 from dikkat.recurrent.fused.stack import Layer, Rows, Sequences

@@ -20,10 +20,10 @@ from typing import Any
 
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import sigmoid, tanh
-from dikkat.cpu.engine.memory import Call, Work, clear, copy_vectors, number_at, workplace_of
-from dikkat.cpu.engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import sigmoid, tanh
+from dikkat._engine.memory import Call, Work, clear, copy_vectors, number_at, workplace_of
+from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store
 from dikkat.recurrent.fused.attending import (
     attend_row,
     key_gradients,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat import addresses
-from dikkat.addresses import many_at_once
+from dikkat._engine import addresses
+from dikkat._engine.addresses import many_at_once
 from dikkat.problem.operator import once
 from dikkat.recurrent.fused.calls import OPERANDS, Spec, Stack, first, in_type, wide_type
 from dikkat.recurrent.fused.stack import Attention, Layer, Rows, Sequences, fit_run, put, take

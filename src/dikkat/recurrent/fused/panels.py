@@ -4,9 +4,9 @@ from typing import Any
 
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.panels import wide_block
-from dikkat.cpu.engine.vectors import Pointer, address, at, claim, lanes_of, pointer
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.panels import wide_block
+from dikkat._engine.vectors import Pointer, address, at, claim, lanes_of, pointer
 from dikkat.recurrent.fused.record import CALL, PACK, PANEL
 
 _block_1, _block_2, _block_4, _block_8 = (wide_block(rows, PANEL) for rows in (1, 2, 4, 8))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dikkat.cpu.engine.record import Record
+from dikkat._engine.record import Record
 from dikkat.cpu.scoring import PAIRS
 
 PANEL = 2

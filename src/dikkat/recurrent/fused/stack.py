@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat import addresses
+from dikkat._engine import addresses
 from dikkat.scores import Pair, Profile
 
 

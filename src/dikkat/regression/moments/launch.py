@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dikkat import addresses
-from dikkat.cpu.engine.record import BYTES, NUMPY, Call, up
+from dikkat._engine import addresses
+from dikkat._engine.record import BYTES, NUMPY, Call, up
 from dikkat.regression.moments.record import BINS, CALL, GROUP, PRICES, SORTED, TILE
 
 # --- by pairs

@@ -1,6 +1,6 @@
 """The records of the calls of local moments, and the sizes that their launcher and their kernels share."""
 
-from dikkat.cpu.engine.record import Record
+from dikkat._engine.record import Record
 
 TILE = 4
 """Blocks of keys in a tile."""

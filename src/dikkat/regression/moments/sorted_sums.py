@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
-from dikkat.cpu.engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store, total
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import exp
+from dikkat._engine.memory import Call, Work, clear, workplace_of
+from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store, total
 from dikkat.regression.moments.record import SORTED, TILE
 
 # Beside the sums that they are a difference of, the least weight, and the least spread of the keys.

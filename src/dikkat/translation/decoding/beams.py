@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat import stopping
-from dikkat.addresses import sent
+from dikkat._engine import cancellation
+from dikkat._engine.addresses import sent
 from dikkat.errors import InputError
 from dikkat.translation.decoding.compiled.run import Sentence
 from dikkat.translation.decoding.options import Search
@@ -66,7 +66,7 @@ def step_by_step(
 def _searched(steps: "ModelSteps", beams: "Beams") -> list[list[Hypothesis]]:
     tokens: Table = np.full(len(beams.sentences), BEGIN)
     while len(tokens):
-        stopping.look()
+        cancellation.look()
         owners = beams.owners
         tokens, rows = beams.extend(*steps.step(torch.from_numpy(tokens)))
         # Hypotheses of one sentence share its memory.

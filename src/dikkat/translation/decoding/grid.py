@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dikkat import stopping
-from dikkat.addresses import sent
+from dikkat._engine import cancellation
+from dikkat._engine.addresses import sent
 from dikkat.recurrent import sequence
 from dikkat.recurrent.fused.calls import in_type
 from dikkat.recurrent.steps import Keys, joined, moved
@@ -52,7 +52,7 @@ def searched(
     tables: list[tuple[Tensor, Tensor, Tensor]] = []
     most = max(each.most for each in sentences)
     for step in range(most):
-        stopping.look()
+        cancellation.look()
         barred = may_end
         if any(each.fewest > step for each in sentences):
             early = barrier.clone()

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from dikkat import addresses
+from dikkat._engine import addresses
+from dikkat._engine.weight_versions import Writes
 from dikkat.errors import InputError
-from dikkat.snapshot import Writes
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding.beams import Hypothesis, mean_log, step_by_step, unknown_scores
 from dikkat.translation.decoding.compiled import run

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat import stopping
+from dikkat._engine import cancellation
 from dikkat.attention import Memory
 from dikkat.errors import InputError
 from dikkat.translation.decoding.beams import Hypothesis, allowed, best, unknown_scores
@@ -122,7 +122,7 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
     copies = torch.tensor([model.attends and UNKNOWN in source])
     fewest, previous = limits(GREEDY, len(source))[0], BEGIN
     for index in range(_most(steering, len(source))):
-        stopping.look()
+        cancellation.look()
         features, weights, after = model.step_features(torch.tensor([previous], device=device), memory, state)
         if pins := steering.pins.get(index):
             weights = _pinned(weights, pins)

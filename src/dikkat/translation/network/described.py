@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from dikkat import addresses
+from dikkat._engine import addresses
 from dikkat.recurrent import sequence
 from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
 from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dikkat.addresses import can_read_values
+from dikkat._engine.pytorch_state import can_read_values
 from dikkat.translation.network.fused_loss.launch import CrossEntropy, runs
 
 Reduction = Literal["mean", "sum"]

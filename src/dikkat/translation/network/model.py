@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat.addresses import sent
+from dikkat._engine.addresses import sent
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 from dikkat.translation.errors import SettingsError

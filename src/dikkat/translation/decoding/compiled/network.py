@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat import addresses
-from dikkat.cpu.engine.record import BYTES, up
+from dikkat._engine import addresses
+from dikkat._engine.record import BYTES, up
 from dikkat.cpu.scoring import PROFILES
 from dikkat.recurrent.fused.record import CHOICES
 from dikkat.storage.int8 import quantized

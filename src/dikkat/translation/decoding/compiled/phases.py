@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import exp, sigmoid, tanh
-from dikkat.cpu.engine.memory import Call, clear, copy_vectors, flags_at, number_at, numbers_at, workplace_of
-from dikkat.cpu.engine.order import added, publish, seen, wait_a_little
-from dikkat.cpu.engine.panels import int8_blocks, narrow_blocks
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import exp, sigmoid, tanh
+from dikkat._engine.memory import Call, clear, copy_vectors, flags_at, number_at, numbers_at, workplace_of
+from dikkat._engine.order import added, publish, seen, wait_a_little
+from dikkat._engine.panels import int8_blocks, narrow_blocks
+from dikkat._engine.vectors import (
     Pointer,
     address,
     at,

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
-from dikkat.cpu.engine.vectors import Pointer, at, full, lanes_of, largest, load, maximum, pointer, some, total
+from dikkat._engine.compile import inlined
+from dikkat._engine.elementary import exp
+from dikkat._engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
+from dikkat._engine.vectors import Pointer, at, full, lanes_of, largest, load, maximum, pointer, some, total
 from dikkat.translation.decoding.compiled.record import DONE, UNKNOWN_SCORES
 from dikkat.translation.rules import END, SPECIAL, UNKNOWN, normalised
 

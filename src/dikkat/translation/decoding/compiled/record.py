@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dikkat.cpu.engine.record import Record
+from dikkat._engine.record import Record
 
 CHUNK = 48
 """Rows of a task at most: so many, and a block of weights, stay in a core's cache."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat import addresses, stopping
-from dikkat.cpu.engine.record import Call, up
+from dikkat._engine import addresses, cancellation
+from dikkat._engine.record import Call, up
 from dikkat.cpu.scoring import RANGES
 from dikkat.translation.decoding.compiled.network import Panels
 from dikkat.translation.decoding.compiled.record import (
@@ -296,7 +296,7 @@ class Run:
                 raise UnknownScoresError
             if status == DONE:
                 return
-            stopping.look()
+            cancellation.look()
             if status == FULL:
                 self._make_room(min(self._limit, 2 * self._room))
                 self.nbytes = _SMALL + 1  # and is not kept

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, workplace_of
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import Kernel, inlined
+from dikkat._engine.elementary import exp
+from dikkat._engine.memory import Call, workplace_of
+from dikkat._engine.vectors import (
     Pointer,
     Vector,
     at,

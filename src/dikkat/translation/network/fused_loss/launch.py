@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from dikkat import addresses
-from dikkat.cpu.engine.record import Call, up
+from dikkat._engine import addresses
+from dikkat._engine.record import Call, up
 from dikkat.translation.network.fused_loss.record import CALL
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float64)

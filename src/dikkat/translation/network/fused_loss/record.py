@@ -1,6 +1,6 @@
 """The record of a call of cross-entropy; its rows come in pairs unless `divergence` is 0."""
 
-from dikkat.cpu.engine.record import Record
+from dikkat._engine.record import Record
 
 CALL = Record(
     numbers="scores bias bias_sums",

@@ -15,8 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from dikkat.cpu.engine.internals import AbstractTemplate, cgutils, infer_global, signature
-from dikkat.cpu.engine.record import BYTES
+from dikkat._engine.internals import AbstractTemplate, cgutils, infer_global, signature
+from dikkat._engine.record import BYTES
 
 # `contract` makes fused multiply-adds. Not `nnan` or `ninf`: NaN and infinity occur, and kernels test for them.
 FLAGS = ("contract", "reassoc", "arcp", "nsz")

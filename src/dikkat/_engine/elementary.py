@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import inlined
+from dikkat._engine.vectors import (
     FLAGS,
     I32,
     I64,

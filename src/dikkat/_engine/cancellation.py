@@ -26,7 +26,7 @@ def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
         ...     look()
         Traceback (most recent call last):
             ...
-        dikkat.stopping.StoppedError
+        dikkat._engine.cancellation.StoppedError
     """
     before = _unwanted.set(unwanted)
     try:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from dikkat.cpu.engine.internals import Callback, FunctionCache, index_of, is_kept
-from dikkat.cpu.engine.vectors import FLAGS
+from dikkat._engine.internals import Callback, FunctionCache, index_of, is_kept
+from dikkat._engine.vectors import FLAGS
 from dikkat.storage.locks import locked
 
 # Division by zero is ∞, not an error.

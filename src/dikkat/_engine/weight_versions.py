@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from dikkat.addresses import transformed, watched
+from dikkat._engine.pytorch_state import transformed, watched
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 

@@ -1,4 +1,4 @@
-"""Tensors as memory: whether their numbers may be read here and now, and where they lie, for compiled code.
+"""Tensors as memory: where their numbers lie, for compiled code.
 
 Compiled code believes what it is told: an address that is none, or fewer numbers behind it than a shape says, is a
 crash or somebody else's memory. So no other module calls `data_ptr`.
@@ -9,108 +9,27 @@ import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
-if torch.__version__ < "2.6":  # as versions are compared; the first whose operators register all that ours need
-    raise ImportError(f"torch: got {torch.__version__}; expected 2.6 or later. Run: pip install --upgrade torch")
-
-
-class check_values:  # noqa: N801 - reads as the function it is used as
-    """Switch on checks of values (the range of `valid_lens` and `exclude`) for tensors on every device.
-
-    Values of CPU tensors are always checked. On an accelerator a check waits for the device, so kernels clamp instead;
-    call this while you look for a mistake. Inside `torch.compile` and `torch.func.vmap` values cannot be read at all.
-
-    Works as a call, which lasts, and as a context, which ends.
-
-    Args:
-        enabled: Whether values are checked from here on.
-
-    Example:
-        >>> import dikkat
-        >>> with dikkat.check_values():
-        ...     pass
-    """
-
-    everywhere: bool = False
-
-    def __init__(self, enabled: bool = True) -> None:
-        self._before = check_values.everywhere
-        check_values.everywhere = enabled
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        check_values.everywhere = self._before
-
-
-# Types of plain tensors; a subclass may be anything.
-PLAIN = frozenset({Tensor, torch.nn.Parameter})
-
-
-def can_read_values(*tensors: Tensor) -> bool:
-    """True where Python may look at the values of these tensors, here and now, at no great cost."""
-    if torch.compiler.is_compiling() or transformed() or _recorded():
-        return False
-    if not all(type(t) in PLAIN for t in tensors):
-        return False
-    return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
+from dikkat._engine.pytorch_state import (
+    PLAIN,
+    _functorch,
+    autocasts,
+    can_read_values,
+    have_tangents,
+    transformed,
+    watched,
+)
 
 
 def on_cpu(tensor: Tensor) -> bool:
     """True where a tensor is the CPU's: its numbers are at hand, and compiled code can read them."""
     return tensor.is_cpu
-
-
-# No public function counts the modes that see each operation, or says what torch.func transforms.
-_functorch = torch._C._functorch
-_modes, _transforms = torch._C._len_torch_dispatch_stack, _functorch.peek_interpreter_stack
-
-
-def is_eager() -> bool:
-    """True where operations run as they are called: nothing compiles, transforms, casts or differentiates them.
-
-    Small calls ask at every turn: all of it together takes less than a microsecond.
-    """
-    return not (
-        torch.compiler.is_compiling()
-        or _transforms() is not None
-        or _modes()
-        or torch._C._len_torch_function_stack()
-        or torch._C._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-        or torch.is_autocast_enabled("cpu")
-    )
-
-
-def watched() -> bool:
-    """Whether a dispatch mode is active, which would see no compiled code."""
-    return bool(_modes())
-
-
-def _recorded() -> bool:
-    """True where `make_fx` records operations, for other values too."""
-    return watched() and get_proxy_mode() is not None
-
-
-def _capturing(tensors: tuple[Tensor, ...]) -> bool:
-    return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
-
-
-def autocasts(device: str) -> bool:
-    """True where autocast is on for this type of device; "meta" has none, and must not be asked for it."""
-    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def exact(device: str) -> AbstractContextManager[Any]:
@@ -123,24 +42,6 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     if tensor.is_cpu and device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=device.type == "cuda")
-
-
-def have_tangents(*tensors: Tensor) -> bool:
-    """True where forward-mode differentiation goes through any of these."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
-        return False
-    levels = _functorch.get_interpreter_stack() or []
-    # The inner one of two transforms hides whether the outer one goes through a tensor.
-    if len(levels) > 1 and any(level.key() == _functorch.TransformType.Jvp for level in levels):
-        return True
-    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-
-
-def transformed() -> bool:
-    """True under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
-    if torch.compiler.is_compiling():
-        return False
-    return _transforms() is not None
 
 
 def many_at_once(*gradients: Tensor | None) -> bool:
@@ -159,15 +60,6 @@ def check_dense(name: str, tensor: object) -> None:
     if tensor.layout is not torch.strided or tensor.is_nested:
         nested, padded = ("nested ", ", padded to one length") if tensor.is_nested else ("", "")
         raise TypeError(f"{name}: got a {nested}tensor with layout {tensor.layout}; expected a dense tensor{padded}")
-
-
-def extremes(numbers: Tensor) -> tuple[int, int]:
-    """The least and the largest of some integers."""
-    if numbers.ndim == 1 and numbers.shape[0] <= 64:
-        few = numbers.tolist()
-        return min(few), max(few)
-    least, largest = numbers.aminmax()
-    return int(least), int(largest)
 
 
 def searchsorted(ordered: Tensor, numbers: Tensor, *, right: bool = False) -> Tensor:

@@ -7,8 +7,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dikkat.cpu.engine.internals import cgutils
-from dikkat.cpu.engine.vectors import built, integer_at
+from dikkat._engine.internals import cgutils
+from dikkat._engine.vectors import built, integer_at
 
 
 @intrinsic

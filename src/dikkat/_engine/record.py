@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat import addresses
-from dikkat.cpu.engine import threads
+from dikkat._engine import addresses, threads
 
 BYTES = 64
 """A vector's width: 16 numbers of float32 or 8 of float64, in one, two or four registers of the machine."""
@@ -101,7 +100,7 @@ class Record:
 # Where compiled code is: packages, and modules that it shares with others.
 COMPILED = (
     "dikkat.cpu.attention",
-    "dikkat.cpu.engine",
+    "dikkat._engine",
     "dikkat.translation.network.fused_loss",
     "dikkat.regression.moments",
     "dikkat.cpu.profiles",
@@ -116,7 +115,7 @@ _IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, 
 
 def sources(module: str) -> dict[str, bytes]:
     """The sources of a module and of all compiled code that it imports, by name."""
-    folder, texts, left = Path(__file__).parents[2], {}, [module]
+    folder, texts, left = Path(__file__).parents[1], {}, [module]
     while left:
         name = left.pop()
         path = folder.joinpath(*name.split(".")[1:]).with_suffix(".py")

@@ -8,10 +8,10 @@ import torch
 from numba import types
 from numba.extending import intrinsic
 
-from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.internals import cgutils
-from dikkat.cpu.engine.record import Record
-from dikkat.cpu.engine.vectors import (
+from dikkat._engine.compile import inlined
+from dikkat._engine.internals import cgutils
+from dikkat._engine.record import Record
+from dikkat._engine.vectors import (
     I64,
     Pointer,
     Vector,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dikkat.addresses import autocasts, is_eager, many_at_once
+from dikkat._engine.addresses import many_at_once
+from dikkat._engine.pytorch_state import autocasts, is_eager
 
 # Numbers of a block: 768 kB in float32, so that the handful of its tensors stays in the caches.
 _BLOCK = 3 * 2**16

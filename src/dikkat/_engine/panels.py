@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dikkat.cpu.engine.internals import cgutils
-from dikkat.cpu.engine.vectors import I32, I64, VECTORS, VectorType, built, call_llvm, llvm_type, splat
+from dikkat._engine.internals import cgutils
+from dikkat._engine.vectors import I32, I64, VECTORS, VectorType, built, call_llvm, llvm_type, splat
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PANELS = {1: (4, 2, 1), 2: (2, 1), 3: (2, 1), 4: (1,), 5: (1,), 6: (1,)}

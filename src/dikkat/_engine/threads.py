@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from dikkat import stopping
+from dikkat._engine import cancellation
 
 # Seconds between two checks for Ctrl-C in a long call.
 PART = 0.2
@@ -74,7 +74,7 @@ def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterato
         elif seconds > PART:
             size = max(size // 2, torch.get_num_threads())
         done = end
-        stopping.look()
+        cancellation.look()
         yield done
 
 

@@ -1,9 +1,9 @@
 """The shared test kit.
 
 A scoring function supplies a constructor and its dense twin (`Case` in `CASES`); implementations (`WAYS`) come from the
-table of `dikkat.backends`. Both inherit every check of `test_implementations.py`. The twin of a whole call, `twin()`,
-goes row by row, with Python's own integers, attends to the visible keys alone, and so knows nothing of masks, tiles,
-projections or log-sum-exp tricks.
+table of `dikkat._core.implementations`. Both inherit every check of `test_implementations.py`. The twin of a whole
+call, `twin()`, goes row by row, with Python's own integers, attends to the visible keys alone, and so knows nothing of
+masks, tiles, projections or log-sum-exp tricks.
 """
 
 import math
@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 import dikkat
-from dikkat import backends, program, scores
-from dikkat.backends import BACKENDS, chunked, products
+from dikkat import program, scores
+from dikkat._core import implementations
+from dikkat._core.implementations import BACKENDS, chunked, products
 
 # Distinct primes, so that exchanged axes cannot pass.
 BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES, HIDDENS = 2, 3, 5, 7, 4, 11, 13
@@ -550,10 +551,10 @@ def record() -> Iterator[list[str]]:
 @contextmanager
 def chosen(name: str) -> Iterator[str]:
     """Let "auto" take an implementation, as of `way`: the road of users, on which programs are kept."""
-    first = backends._first
+    first = implementations._first
     with way(name) as impl, pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "_PROGRAMS", {})
-        patch.setattr(backends, "_first", lambda problem, runs: impl if runs(impl) else first(problem, runs))
+        patch.setattr(implementations, "_first", lambda problem, runs: impl if runs(impl) else first(problem, runs))
         yield impl
 
 

@@ -14,8 +14,9 @@ import device
 import dikkat
 import kit
 import test_hidden
-from dikkat import backends, call, program, scores
-from dikkat.backends import sdpa
+from dikkat import call, program, scores
+from dikkat._core import implementations
+from dikkat._core.implementations import sdpa
 from dikkat.inspection import blocks
 
 KEPT = ["none", "lengths", "lengths above 0", "lengths a query", "mask", "mask a head", "mask of keys", "causal"]
@@ -110,7 +111,7 @@ def test_a_layer_of_more_queries_than_keys_is_right_when_causal(score: scores.Sc
 
 
 def test_precision_and_checks_that_are_asked_for_anew_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "CROSSOVERS", backends.CROSSOVERS._replace(device=0))
+    monkeypatch.setattr(implementations, "CROSSOVERS", implementations.CROSSOVERS._replace(device=0))
     score = scores.Additive(16, 16, 8)
     query, key, value = torch.randn(2, 37, 16), torch.randn(2, 41, 16), torch.randn(2, 41, 8)
     exact = dikkat.attend(*(t.double() for t in (query, key, value)), score=copy.deepcopy(score).double()).float()

@@ -14,12 +14,12 @@ from numba import carray
 import dikkat
 from command import run_before
 from dikkat import scores
+from dikkat._core.implementations.numba.record import CALL as ATTENTION
 from dikkat._engine import record
 from dikkat._engine.compile import Kernel
 from dikkat._engine.memory import workplace_of
 from dikkat._engine.record import Call, Record
 from dikkat._engine.vectors import pointer
-from dikkat.cpu.attention.record import CALL as ATTENTION
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
 from dikkat.recurrent.fused.record import CALL as RECURRENCE
 from dikkat.regression.moments import launch as moments_launch

@@ -9,7 +9,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.backends import reference
+from dikkat._core.implementations import reference
 from kit import CASES, KEYS, KINDS, RESTRICTIONS, WITH_STATES, over, seen_pairs
 
 # --- rows without a key

@@ -12,7 +12,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.backends import BACKENDS
+from dikkat._core.implementations import BACKENDS
 from kit import (
     CASES,
     DTYPES,

@@ -10,7 +10,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.cpu.attention import launch
+from dikkat._core.implementations.numba import launch
 from dikkat.inspection import blocks
 from kit import QUERIES, RESTRICTIONS, over
 

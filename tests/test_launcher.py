@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from dikkat.gpu import launcher
+from dikkat._core.implementations import launcher
 
 
 class Pair(NamedTuple):

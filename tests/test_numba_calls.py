@@ -171,7 +171,7 @@ def given_memory(dtype: torch.dtype, *heads: int, m: int = 541) -> tuple[Tensor,
 @pytest.fixture
 def packing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a memory that is large enough for it."""
-    monkeypatch.setattr("dikkat.backends._PACKED", -1)
+    monkeypatch.setattr("dikkat._core.implementations._PACKED", -1)
 
 
 @pytest.mark.usefixtures("packing")

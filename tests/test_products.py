@@ -10,9 +10,10 @@ from torch import Tensor
 
 import dikkat
 import kit
-from dikkat import backends, scores
-from dikkat.backends import products
-from dikkat.backends.sines import SERIES
+from dikkat import scores
+from dikkat._core import implementations
+from dikkat._core.implementations import products
+from dikkat._core.implementations.products.sines import SERIES
 
 HALVES = [torch.bfloat16, torch.float16]
 NAMES = ("output", "query", "key", "weight", "value")
@@ -217,7 +218,7 @@ def test_sequences_end_to_end() -> None:
 
 def test_other_devices_choose_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device without numbers, since none is at hand, for many pairs; a CPU does not."""
-    monkeypatch.setattr(backends, "CROSSOVERS", backends.CROSSOVERS._replace(device=0))
+    monkeypatch.setattr(implementations, "CROSSOVERS", implementations.CROSSOVERS._replace(device=0))
     (query, key, weight, value), _ = numbers((2, 37, 41, 16, 7), torch.bfloat16)
     made: dict[str, str] = {}
     for device in ("cpu", "meta"):

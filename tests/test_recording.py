@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import dikkat
 from command import run_before
 from dikkat import observers, scores
-from dikkat.cpu.attention import launch
+from dikkat._core.implementations.numba import launch
 from dikkat.recurrent import AttentionalGRU
 
 EVERYTHING: dict[str, Any] = {"rows": [0, -1], "top_k": 2, "sums": True, "entropy": True, "argmax": True, "overview": 2}

@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dikkat
 import kit
-from dikkat import backends, call, scores
-from dikkat.backends import BACKENDS, sdpa
+from dikkat import call, scores
+from dikkat._core import implementations
+from dikkat._core.implementations import BACKENDS, sdpa
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 
@@ -20,7 +21,7 @@ FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """ "auto" chooses for these small calls as it does for large ones."""
     for quicker in ("_by_plain_products", "_few_is_quicker"):
-        monkeypatch.setattr(f"dikkat.backends.{quicker}", lambda problem: False)
+        monkeypatch.setattr(f"dikkat._core.implementations.{quicker}", lambda problem: False)
 
 
 class Operators(TorchDispatchMode):
@@ -204,7 +205,7 @@ def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
 @pytest.mark.parametrize("limits", [{"causal": True}, {"valid_lens": torch.tensor([3, 5]), "causal": True}])
 def test_values_are_looked_at_once(limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    for place in (backends, call, sdpa):
+    for place in (implementations, call, sdpa):
         real = place.are_finite
         monkeypatch.setattr(place, "are_finite", lambda *given, real=real: looked.append(1) or real(*given))
     x = torch.randn(2, 5, 8)

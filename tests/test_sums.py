@@ -10,7 +10,7 @@ from torch import Tensor
 
 import dikkat
 from dikkat import scores
-from dikkat.backends import chunked
+from dikkat._core.implementations import chunked
 from dikkat.recurrent import AttentionalGRU
 from test_numba import Projected
 

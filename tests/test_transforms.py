@@ -10,7 +10,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.backends import chunked
+from dikkat._core.implementations import chunked
 from kit import GENERAL, KINDS, TRACED, over, pairwise, runs
 
 # --- under torch's transforms

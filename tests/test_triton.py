@@ -9,7 +9,7 @@ import torch
 
 import dikkat
 from dikkat import scores
-from dikkat.gpu.attention import launch as gpu_launch
+from dikkat._core.implementations.triton import launch as gpu_launch
 
 ON_CPU = "it needs CUDA tensors, and got some on cpu, where 'numba', 'chunked' and 'reference' run"
 

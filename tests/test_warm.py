@@ -16,11 +16,16 @@ def test_every_kernel_is_compiled_for_every_kind_that_it_has_code_for():
     variants = list(warm._variants())
     assert len(variants) == len(set(variants))
     named = {(module, kernel) for module, kernel, _, _ in variants}
-    assert {("dikkat.recurrent.fused.kernel", "backward"), ("dikkat.cpu.attention.kernel", "forward")} <= named
+    assert {
+        ("dikkat.recurrent.fused.kernel", "backward"),
+        ("dikkat._core.implementations.numba.kernel", "forward"),
+    } <= named
     folder = Path(dikkat.__file__).parent
     assert len(named) == sum(path.read_text(encoding="utf-8").count("\n@Kernel\n") for path in folder.rglob("*.py"))
     kinds = {
-        flags for module, kernel, _, flags in variants if (module, kernel) == ("dikkat.cpu.attention.kernel", "forward")
+        flags
+        for module, kernel, _, flags in variants
+        if (module, kernel) == ("dikkat._core.implementations.numba.kernel", "forward")
     }
     assert kinds == {(True, None, None), (None, True, None), (None, None, True)}
     assert {flags for module, _, _, flags in variants if module == "dikkat.translation.decoding.compiled.phases"} == {

@@ -1,4 +1,4 @@
-"""Sums of sines that follow tanh: makes src/dikkat/backends/sines.py.
+"""Sums of sines that follow tanh: makes src/dikkat/_core/implementations/products/sines.py.
 
     python tools/sines.py
 
@@ -18,7 +18,7 @@ TERMS = 16
 REACHES = (2, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 18)
 PERIODS = np.arange(0.56, 1.5, 0.02)  # times the reach
 SLOPE, POINTS, ROUNDS = 0.3, 600, 25
-PLACE = Path(__file__).parents[1] / "src/dikkat/backends/sines.py"
+PLACE = Path(__file__).parents[1] / "src/dikkat/_core/implementations/products/sines.py"
 HEAD = '''"""Sums of sines that follow tanh, as tools/sines.py made them: edit that, and run it again."""
 
 # (A, T, b): tanh x ≈ Σ_r b_r sin(ω_r x) on |x| ≤ A, with ω_r = (2r − 1) π / 2T.

@@ -1,4 +1,5 @@
-"""Where one way to compute a call becomes quicker than another: what `dikkat.backends.Crossovers` should say here.
+"""Where one way to compute a call becomes quicker than another: what `dikkat._core.implementations.Crossovers` should
+say here.
 
     python -m benchmarks.attention.crossovers [--threads 1] [--seconds 0.06] [--out FOLDER]
 
@@ -18,11 +19,12 @@ import torch
 from benchmarks.attention.small import Case, ways
 from benchmarks.kit.report import RESULTS, write
 from benchmarks.kit.turns import measured, once
-from dikkat import backends, program
+from dikkat import program
+from dikkat._core import implementations
 
 _NONE = 2**62
-NEVER = backends.Crossovers(0, 0, 0, 0, _NONE, _NONE, 0)
-ALWAYS = backends.Crossovers(*[_NONE] * 7)
+NEVER = implementations.Crossovers(0, 0, 0, 0, _NONE, _NONE, 0)
+ALWAYS = implementations.Crossovers(*[_NONE] * 7)
 BATCHES, QUERIES, KEYS, FEATURES = (1, 8, 64), (1, 16, 64, 512), (8, 64, 512), (16, 64, 512)
 SECONDS = 0.05
 
@@ -31,17 +33,17 @@ def both(case: Case, seconds: float) -> dict[str, float]:
     """Seconds by plain products, by the kernel, and by plain PyTorch."""
     found = {}
     for name, given in (("products", ALWAYS), ("kernel", NEVER)):
-        backends.CROSSOVERS = given
+        implementations.CROSSOVERS = given
         program._PROGRAMS.clear()
         run = ways(case)["dikkat"]
         run(), run()  # the second is the first that a kept program runs
         found[name] = run
     samples = {}
     for name, run in found.items():  # programs are kept by signature, so that the two ways cannot take turns
-        backends.CROSSOVERS = ALWAYS if name == "products" else NEVER
+        implementations.CROSSOVERS = ALWAYS if name == "products" else NEVER
         program._PROGRAMS.clear()
         samples[name] = measured({name: once(run)}, seconds, seconds / 8)[name]
-    backends.CROSSOVERS = backends.Crossovers()
+    implementations.CROSSOVERS = implementations.Crossovers()
     program._PROGRAMS.clear()
     return {name: statistics.median(s / n for s, n in rounds) for name, rounds in samples.items()}
 
@@ -94,7 +96,7 @@ def main() -> None:
     for name, of in rows.items():
         regret = regrets(of)
         best = min(regret, key=lambda power: (round(regret[power], 3), power))
-        now = regret[round(math.log2(getattr(backends.Crossovers(), name)))]
+        now = regret[round(math.log2(getattr(implementations.Crossovers(), name)))]
         found[name] = {"best": f"2^{best}", "regret": regret[best], "regret now": now, "shapes": len(of)}
         print(f"{name:20} best 2^{best}: {regret[best]:.3f}; now {now:.3f}; {len(of)} shapes", flush=True)
     print(write(f"crossovers-{arguments.threads}", {"found": found, "rows": rows}, folder=arguments.out))

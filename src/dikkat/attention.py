@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dikkat import call, program
+from dikkat._core.implementations import BACKENDS, choose, pack
 from dikkat._engine.weight_versions import Writes, frozen, learns, traced
-from dikkat.backends import BACKENDS, choose, pack
 from dikkat.masking import Hiding, Restricting, check_names, restrict
 from dikkat.problem import Result
 from dikkat.ragged import are_jagged, attend_jagged, problem_of_jagged

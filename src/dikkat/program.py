@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dikkat import call, observers
+from dikkat._core.implementations import BACKENDS, choose
 from dikkat._engine.addresses import check_room, on_cpu
 from dikkat._engine.pytorch_state import PLAIN, autocasts, check_values, extremes, is_eager
-from dikkat.backends import BACKENDS, choose
 from dikkat.masking import Hidden, align, are_moderate
 from dikkat.problem import Problem, Result
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum

@@ -21,7 +21,8 @@ from torch import Tensor
 
 import dikkat
 import kit
-from dikkat import backends, program, scores
+from dikkat import program, scores
+from dikkat._core import implementations
 
 BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES = 2, 3, 5, 7, 4, 11
 ROW, COL = torch.arange(QUERIES)[:, None], torch.arange(KEYS)
@@ -89,7 +90,7 @@ REFUSALS = {
     "attend_memory": [r"valid_lens: got shape .*; expected .*, one length a batch element"],
 }
 # Those that run on a CPU and take what is no half, which `products` does not: `test_hidden.py` and the kit have it.
-WAYS = ["auto", *(name for name in backends.BACKENDS if name not in ("triton", "products"))]
+WAYS = ["auto", *(name for name in implementations.BACKENDS if name not in ("triton", "products"))]
 
 
 def through_memory(query: Tensor, key: Tensor, value: Tensor, *, score: Any, impl: str, **restricted: Any) -> Tensor:

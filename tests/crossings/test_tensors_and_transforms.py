@@ -31,7 +31,8 @@ from torch.utils.checkpoint import checkpoint
 
 import dikkat
 import kit
-from dikkat import backends, scores
+from dikkat import scores
+from dikkat._core import implementations
 from kit import BATCH, FEATURES, HEADS, HIDDENS, KEYS, QUERIES, VALUES
 
 Given = dict[str, Tensor]
@@ -88,14 +89,16 @@ SCORES: dict[str, tuple[Callable[[], scores.Score], str, Callable[..., Tensor]]]
 
 # Those that run on a CPU and take float64, which `products` does not (`test_products.py` has it); "auto" also as it
 # chooses for large calls, with whatever is fastest and no plain products.
-WAYS = ["auto", "auto, large", *(name for name in backends.BACKENDS if name not in ("triton", "products"))]
+WAYS = ["auto", "auto, large", *(name for name in implementations.BACKENDS if name not in ("triton", "products"))]
 
 
 @contextmanager
 def way(name: str) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if name == "auto, large":
-            patch.setattr(backends, "CROSSOVERS", backends.Crossovers(*[0] * len(backends.Crossovers())))
+            patch.setattr(
+                implementations, "CROSSOVERS", implementations.Crossovers(*[0] * len(implementations.Crossovers()))
+            )
             patch.setattr(dikkat.program, "_PROGRAMS", {})  # which the choice of small calls would be kept in
         yield name.partition(",")[0]
 

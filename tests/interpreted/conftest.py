@@ -6,8 +6,8 @@ TRITON_INTERPRET=1 python -m pytest tests/interpreted
 import pytest
 import torch
 
-from dikkat.gpu.attention import launch as gpu_launch
-from dikkat.gpu.products import launch as products_launch
+from dikkat._core.implementations.products import launch as products_launch
+from dikkat._core.implementations.triton import launch as gpu_launch
 
 if not (torch.cuda.is_available() or gpu_launch._INTERPRETED):
     collect_ignore_glob = ["test_*.py"]

@@ -10,10 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dikkat
 import kit
-from dikkat.backends import products
-from dikkat.gpu.attention import launch as gpu_launch
-from dikkat.gpu.products import launch
-from dikkat.gpu.products.launch import Seen
+from dikkat._core.implementations import products
+from dikkat._core.implementations.products import launch
+from dikkat._core.implementations.products.launch import Seen
+from dikkat._core.implementations.triton import launch as gpu_launch
 from dikkat.problem import operator
 from interpreted.test_triton import DEVICE, given, moved
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.gpu.attention import launch as gpu_launch
+from dikkat._core.implementations.triton import launch as gpu_launch
 from kit import CASES, RESTRICTIONS
 
 # NumPy, which the interpreter runs on, warns of an ∞ or NaN that is selected against; a GPU does not.
@@ -294,7 +294,7 @@ def test_a_row_without_a_key_is_zero_everywhere(case: str, restriction: str) -> 
 def test_tiles_in_which_nobody_sees_a_key_are_skipped(
     limits: dict[str, Any], tiles: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dikkat.gpu.attention import kernel as gpu_kernel
+    from dikkat._core.implementations.triton import kernel as gpu_kernel
 
     scored, seen = gpu_kernel.score_tile, []
     monkeypatch.setattr(gpu_kernel, "score_tile", lambda *args: seen.append(1) or scored(*args))

@@ -115,7 +115,7 @@ def import_once() -> None:
     for late in (
         "torch.utils.tensorboard",
         "sacrebleu",
-        "dikkat.cpu.attention.kernel",
+        "dikkat._core.implementations.numba.kernel",
         "dikkat.recurrent.fused.kernel",
     ):
         import_module(late)

@@ -99,16 +99,14 @@ class Record:
 
 # Where compiled code is: packages, and modules that it shares with others.
 COMPILED = (
-    "dikkat.cpu.attention",
+    "dikkat._core.implementations.numba",
     "dikkat._engine",
     "dikkat.translation.network.fused_loss",
     "dikkat.regression.moments",
-    "dikkat.cpu.profiles",
+    "dikkat._core.compiled",
     "dikkat.recurrent.fused",
-    "dikkat.cpu.scoring",
     "dikkat.translation.decoding.compiled",
     "dikkat.translation.rules",
-    "dikkat.cpu.softmax",
 )
 _IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, ]*)", re.MULTILINE)
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import call, observers, program
+from dikkat._core.implementations import choose
+from dikkat._core.implementations.numba import launch
+from dikkat._core.implementations.reference import pair_scores
 from dikkat._engine.addresses import on_cpu
 from dikkat.attention import weights_of
-from dikkat.backends import choose
-from dikkat.backends.reference import pair_scores
-from dikkat.cpu.attention import launch
 from dikkat.inspection.blocks import all_rows, in_blocks, numbers_of_a_row, of_rows, summarise
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.masking import Restricting, check_names

@@ -63,7 +63,8 @@ class Problem:
             queries of a batch element see the same keys. What restrictions say of keys then counts from where those
             of a query's sequence begin, and weights are (..., the sum of n_i · m_i), one sequence after the other.
         key_offsets: (sequences + 1,), the same of the keys.
-        packed: The keys as `backends.pack` keeps them for many calls, with the leading dimensions of `key`; or None.
+        packed: The keys as `implementations.pack` keeps them for many calls, with the leading dimensions of `key`; or
+            None.
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.
         wants_bias_grad: Whether the bias, as large as the pairs, has a gradient that a backward must compute.

@@ -7,10 +7,10 @@ from typing import Any, TypeVar, cast
 from torch import Tensor
 
 from dikkat import call, observers
+from dikkat._core.implementations import pack
 from dikkat._engine.addresses import check_dense
 from dikkat._engine.weight_versions import frozen, learns, traced
 from dikkat.attention import Memory, project_keys
-from dikkat.backends import pack
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.sequence import CellState, Masks, SequenceTask

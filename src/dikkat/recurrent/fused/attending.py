@@ -4,6 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from dikkat._core.compiled.profiles import log_profile, profile_slope
+from dikkat._core.compiled.scoring import SMALL_ROW
+from dikkat._core.compiled.softmax import by_total, normalise, rescale
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, number_at
@@ -23,9 +26,6 @@ from dikkat._engine.vectors import (
     total,
     where,
 )
-from dikkat.cpu.profiles import log_profile, profile_slope
-from dikkat.cpu.scoring import SMALL_ROW
-from dikkat.cpu.softmax import by_total, normalise, rescale
 from dikkat.recurrent.fused.record import ADDITIVE, DISTANCE, INNER
 
 

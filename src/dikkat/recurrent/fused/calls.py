@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dikkat._core.compiled.scoring import PROFILES, RANGES
 from dikkat._engine import addresses
 from dikkat._engine.record import Call, up
-from dikkat.cpu.scoring import PROFILES, RANGES
 from dikkat.recurrent.fused.record import CALL, CHOICES, PANEL, PANELS
 from dikkat.recurrent.fused.stack import Layer, Rows, Sequences
 from dikkat.scores import Pair, Profile

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from dikkat._core.compiled.scoring import PAIRS
 from dikkat._engine.record import Record
-from dikkat.cpu.scoring import PAIRS
 
 PANEL = 2
 """Vectors that a panel of a matrix is wide."""

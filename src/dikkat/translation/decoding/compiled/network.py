@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dikkat._core.compiled.scoring import PROFILES
 from dikkat._engine import addresses
 from dikkat._engine.record import BYTES, up
-from dikkat.cpu.scoring import PROFILES
 from dikkat.recurrent.fused.record import CHOICES
 from dikkat.storage.int8 import quantized
 from dikkat.translation.decoding.compiled.record import (

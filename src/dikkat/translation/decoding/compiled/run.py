@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dikkat._core.compiled.scoring import RANGES
 from dikkat._engine import addresses, cancellation
 from dikkat._engine.record import Call, up
-from dikkat.cpu.scoring import RANGES
 from dikkat.translation.decoding.compiled.network import Panels
 from dikkat.translation.decoding.compiled.record import (
     BUDGET,

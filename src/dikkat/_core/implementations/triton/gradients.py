@@ -3,9 +3,9 @@
 import triton
 import triton.language as tl
 
-from dikkat.gpu.attention import ranges
-from dikkat.gpu.attention.kernel import pool
-from dikkat.gpu.attention.pairs import at, exponential, reciprocal, tanh_and_slope, tile_cols, tile_rows
+from dikkat._core.implementations.triton import ranges
+from dikkat._core.implementations.triton.kernel import pool
+from dikkat._core.implementations.triton.pairs import at, exponential, reciprocal, tanh_and_slope, tile_cols, tile_rows
 
 REACH, SAFE, SMALL = tl.constexpr(ranges.REACH), tl.constexpr(ranges.SAFE), tl.constexpr(ranges.SMALL)
 

@@ -12,12 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dikkat._core.compiled.scoring import PAIRS, PROFILES, RANGES
+from dikkat._core.implementations.numba.record import (
+    CALL,
+    FOLD,
+    GROUP,
+    MOST,
+    PACK_BLOCKS,
+    PEAK_KEYS,
+    SHARED,
+    SIDE,
+    TILE,
+    TILE_BACK,
+)
+from dikkat._core.implementations.numba.spans import Spans
 from dikkat._engine import addresses
 from dikkat._engine.pytorch_state import transformed
 from dikkat._engine.record import BYTES, Call, Record, up
-from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PACK_BLOCKS, PEAK_KEYS, SHARED, SIDE, TILE, TILE_BACK
-from dikkat.cpu.attention.spans import Spans
-from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import restrict
 from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest, must_exclude
@@ -195,7 +206,7 @@ class _Call(ProblemCall):
 
     def pack(self, values: bool) -> Tensor:
         """Pack the keys, unless they are packed already, and the values, if `values`; return the packed keys."""
-        from dikkat.cpu.attention import packing
+        from dikkat._core.implementations.numba import packing
 
         fields, packed, spans = self.fields, self.problem.packed, self.spans
         blocks, owners = self.count("block"), self.value_owners if values else 0
@@ -275,7 +286,7 @@ def _packed_shape(key: Tensor) -> tuple[int, ...]:
 
 
 def _forward(problem: Problem) -> Output:
-    from dikkat.cpu.attention import kernel
+    from dikkat._core.implementations.numba import kernel
 
     call = _Call.of(problem)
     fields, lead, restrictions = call.fields, problem.lead, problem.restrictions
@@ -348,7 +359,7 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
 
 def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
     """Compute the gradients of key, weight, value and bias for each task."""
-    from dikkat.cpu.attention import additive_backward
+    from dikkat._core.implementations.numba import additive_backward
 
     fields, problem = call.fields, call.problem
     keys, size, values = fields["keys"], fields["features"], fields["values"]
@@ -388,7 +399,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
 
 def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
     """Compute the gradients of key, value and bias for each task."""
-    from dikkat.cpu.attention import backward
+    from dikkat._core.implementations.numba import backward
 
     fields, lanes = call.fields, call.lanes
     size, values, width = fields["features"], fields["values"], TILE_BACK * lanes
@@ -451,7 +462,7 @@ def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary
     Returns:
         The summaries, without gradients.
     """
-    from dikkat.cpu.attention import summaries
+    from dikkat._core.implementations.numba import summaries
 
     problem = problem.wide()
     call, lead, queries, keys = _Call.of(problem), problem.lead, problem.restrictions.queries, problem.restrictions.keys

@@ -5,6 +5,14 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._core.compiled.profiles import profile_slope
+from dikkat._core.compiled.scoring import GAUSSIAN
+from dikkat._core.compiled.softmax import base_of
+from dikkat._core.implementations.numba.elements import enter, record_of
+from dikkat._core.implementations.numba.packing import pack_rows, packed_key, packed_value, raw_keys
+from dikkat._core.implementations.numba.record import CALL, GROUP, TILE_BACK
+from dikkat._core.implementations.numba.scores import distance_scores, inner_product, inner_scores, squared_distance
+from dikkat._core.implementations.numba.visibility import bias_grad_of, drop, first_of, limits_of, restrict, turn_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, copy, load_part, store_four, workplace_of
@@ -22,14 +30,6 @@ from dikkat._engine.vectors import (
     total,
     where,
 )
-from dikkat.cpu.attention.elements import enter, record_of
-from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value, raw_keys
-from dikkat.cpu.attention.record import CALL, GROUP, TILE_BACK
-from dikkat.cpu.attention.scores import distance_scores, inner_product, inner_scores, squared_distance
-from dikkat.cpu.attention.visibility import bias_grad_of, drop, first_of, limits_of, restrict, turn_of
-from dikkat.cpu.profiles import profile_slope
-from dikkat.cpu.scoring import GAUSSIAN
-from dikkat.cpu.softmax import base_of
 
 
 @inlined

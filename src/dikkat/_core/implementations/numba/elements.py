@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._core.implementations.numba.record import CALL
+from dikkat._core.implementations.numba.visibility import owner
 from dikkat._engine.compile import inlined
 from dikkat._engine.memory import Call, number_at, numbers_at
 from dikkat._engine.vectors import Pointer, lanes_of, untyped
-from dikkat.cpu.attention.record import CALL
-from dikkat.cpu.attention.visibility import owner
 
 _WORDS, _SPANS = CALL.counters // 8, CALL.place("spans")
 

@@ -19,6 +19,12 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._core.compiled.softmax import base_of, by_total, largest_of, rescale, write_shares
+from dikkat._core.implementations.numba.kernel import average, finish_row
+from dikkat._core.implementations.numba.packing import pack_rows, pack_weight, weight_at
+from dikkat._core.implementations.numba.record import CALL, TILE
+from dikkat._core.implementations.numba.scores import tile_scores
+from dikkat._core.implementations.numba.visibility import first_of, limits_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, Work, clear, workplace_of
@@ -37,12 +43,6 @@ from dikkat._engine.vectors import (
     total,
     where,
 )
-from dikkat.cpu.attention.kernel import average, finish_row
-from dikkat.cpu.attention.packing import pack_rows, pack_weight, weight_at
-from dikkat.cpu.attention.record import CALL, TILE
-from dikkat.cpu.attention.scores import tile_scores
-from dikkat.cpu.attention.visibility import first_of, limits_of
-from dikkat.cpu.softmax import base_of, by_total, largest_of, rescale, write_shares
 
 
 @inlined

@@ -23,6 +23,12 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._core.compiled.softmax import base_of, by_total, normalise, rescale
+from dikkat._core.implementations.numba.elements import enter, record_of
+from dikkat._core.implementations.numba.packing import pack_rows, pack_weight, packed_value, weight_at
+from dikkat._core.implementations.numba.record import CALL, TILE
+from dikkat._core.implementations.numba.scores import tile_scores
+from dikkat._core.implementations.numba.visibility import drop, first_of, limits_of, owner
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, clear, copy, workplace_of
@@ -39,12 +45,6 @@ from dikkat._engine.vectors import (
     total,
     where,
 )
-from dikkat.cpu.attention.elements import enter, record_of
-from dikkat.cpu.attention.packing import pack_rows, pack_weight, packed_value, weight_at
-from dikkat.cpu.attention.record import CALL, TILE
-from dikkat.cpu.attention.scores import tile_scores
-from dikkat.cpu.attention.visibility import drop, first_of, limits_of, owner
-from dikkat.cpu.softmax import base_of, by_total, normalise, rescale
 
 
 @inlined

@@ -4,6 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from dikkat._core.compiled.scoring import LOWER, SMALL_PAIR
+from dikkat._core.implementations.numba.record import SIDE
+from dikkat._core.implementations.numba.scores import in_range
+from dikkat._core.implementations.numba.visibility import bias_of, excluded_of, mask_of, owner, start_of
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, small_tanh
 from dikkat._engine.memory import Call, clear, load_part, store_four
@@ -22,10 +26,6 @@ from dikkat._engine.vectors import (
     store,
     where,
 )
-from dikkat.cpu.attention.record import SIDE
-from dikkat.cpu.attention.scores import in_range
-from dikkat.cpu.attention.visibility import bias_of, excluded_of, mask_of, owner, start_of
-from dikkat.cpu.scoring import LOWER, SMALL_PAIR
 
 
 @inlined

@@ -4,6 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from dikkat._core.compiled.profiles import log_profile
+from dikkat._core.implementations.numba.packing import packed_key, raw_keys, raw_row
+from dikkat._core.implementations.numba.record import FOLD
+from dikkat._core.implementations.numba.visibility import restrict
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, Work, store_four
@@ -22,10 +26,6 @@ from dikkat._engine.vectors import (
     store,
     where,
 )
-from dikkat.cpu.attention.packing import packed_key, raw_keys, raw_row
-from dikkat.cpu.attention.record import FOLD
-from dikkat.cpu.attention.visibility import restrict
-from dikkat.cpu.profiles import log_profile
 
 
 @inlined

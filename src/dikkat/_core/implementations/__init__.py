@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat._core.implementations import chunked, pairwise, products, reference, sdpa
+from dikkat._core.implementations.numba import few
+from dikkat._core.implementations.numba import launch as attention_launch
+from dikkat._core.implementations.triton import launch as gpu_launch
 from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values
-from dikkat.backends import chunked, pairwise, products, reference, sdpa
-from dikkat.cpu.attention import few
-from dikkat.cpu.attention import launch as attention_launch
-from dikkat.gpu.attention import launch as gpu_launch
 from dikkat.masking import are_finite
 from dikkat.problem import Examined, Problem, Result
 from dikkat.scores import Pair

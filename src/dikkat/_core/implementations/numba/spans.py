@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dikkat._core.implementations.numba.record import PEAK_KEYS, SHARED, SPANS
 from dikkat._engine.record import Call
-from dikkat.cpu.attention.record import PEAK_KEYS, SHARED, SPANS
 from dikkat.problem import Problem
 from dikkat.problem.sequences import lengths_of
 

@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._core.compiled.softmax import base_of, by_total, normalise
+from dikkat._core.implementations.numba.packing import clip
+from dikkat._core.implementations.numba.record import FEW
+from dikkat._core.implementations.numba.visibility import limit_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import SMALL_TANH, exp, small_tanh
 from dikkat._engine.memory import Call, Work, clear, load_part, store_four, workplace_of
@@ -36,10 +40,6 @@ from dikkat._engine.vectors import (
     totals,
     where,
 )
-from dikkat.cpu.attention.packing import clip
-from dikkat.cpu.attention.record import FEW
-from dikkat.cpu.attention.visibility import limit_of
-from dikkat.cpu.softmax import base_of, by_total, normalise
 
 
 @inlined

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.backends import chunked
-from dikkat.backends.sines import SERIES
-from dikkat.gpu.attention import launch as gpu_launch
-from dikkat.gpu.products import launch
-from dikkat.gpu.products.launch import Plan, Seen
+from dikkat._core.implementations import chunked
+from dikkat._core.implementations.products import launch
+from dikkat._core.implementations.products.launch import Plan, Seen
+from dikkat._core.implementations.products.sines import SERIES
+from dikkat._core.implementations.triton import launch as gpu_launch
 from dikkat.masking import largest, pairs_of, softmax
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, must_exclude, random_bits

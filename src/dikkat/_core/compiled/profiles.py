@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from dikkat._core.compiled.scoring import BOXCAR, EPANECHNIKOV, GAUSSIAN, TRIANGULAR
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import log
 from dikkat._engine.vectors import Vector, full, square_root, where
-from dikkat.cpu.scoring import BOXCAR, EPANECHNIKOV, GAUSSIAN, TRIANGULAR
 
 
 @inlined

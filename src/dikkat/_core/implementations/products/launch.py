@@ -1,6 +1,6 @@
 """Additive scores as products on a GPU: what the kernels around the products are launched with.
 
-The functions are those of `backends.products.Plain`, so that one forward and one backward serve both.
+The functions are those of `implementations.products.Plain`, so that one forward and one backward serve both.
 """
 
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.gpu.launcher import launch
+from dikkat._core.implementations.launcher import launch
 
 # Rows of a block, and the features of it that a program has at a time.
 _ROWS, _COLS = 32, 64

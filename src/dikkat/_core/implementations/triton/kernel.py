@@ -6,7 +6,7 @@ Loaded when first used.
 import triton
 import triton.language as tl
 
-from dikkat.gpu.attention.pairs import at, profile_slope, score_tile
+from dikkat._core.implementations.triton.pairs import at, profile_slope, score_tile
 
 # --- who sees whom
 

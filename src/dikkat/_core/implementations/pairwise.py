@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat.backends import reference
+from dikkat._core.implementations import reference
 from dikkat.masking import Hidden
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import farthest

@@ -8,8 +8,8 @@ Loaded when first used.
 import triton
 import triton.language as tl
 
-from dikkat.gpu.attention.kernel import dropped
-from dikkat.gpu.attention.pairs import tanh_and_slope
+from dikkat._core.implementations.triton.kernel import dropped
+from dikkat._core.implementations.triton.pairs import tanh_and_slope
 
 # --- the reach
 

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._core.implementations.numba.elements import enter, record_of
+from dikkat._core.implementations.numba.record import CALL, PACK_BLOCKS
+from dikkat._core.implementations.numba.visibility import owner
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, copy, workplace_of
@@ -24,9 +27,6 @@ from dikkat._engine.vectors import (
     store,
     where,
 )
-from dikkat.cpu.attention.elements import enter, record_of
-from dikkat.cpu.attention.record import CALL, PACK_BLOCKS
-from dikkat.cpu.attention.visibility import owner
 
 
 @inlined

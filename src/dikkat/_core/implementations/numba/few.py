@@ -7,11 +7,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from dikkat._core.implementations.numba import launch
+from dikkat._core.implementations.numba.launch import ProblemCall
+from dikkat._core.implementations.numba.record import FEW
 from dikkat._engine import addresses
 from dikkat._engine.record import FENCE, Ready, up
-from dikkat.cpu.attention import launch
-from dikkat.cpu.attention.launch import ProblemCall
-from dikkat.cpu.attention.record import FEW
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
 from dikkat.problem.operator import Gradients, Kernel, Output
@@ -69,7 +69,7 @@ def run(problem: Problem) -> Result:
 
 def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
     """Calls like this one, of (query, key, weight, value, lens) for mean and weights; None with a gradient."""
-    from dikkat.cpu.attention import few_kernel
+    from dikkat._core.implementations.numba import few_kernel
 
     if problem.wants_state or problem.records or FENCE:
         return None
@@ -119,7 +119,7 @@ def _forward(problem: Problem) -> Output:
 
 def _pooled(call: _Call, problem: Problem) -> tuple[Tensor, Tensor | None]:
     """The means, and the weights if they are requested."""
-    from dikkat.cpu.attention import few_kernel
+    from dikkat._core.implementations.numba import few_kernel
 
     rows = (*problem.lead, problem.restrictions.queries)
     mean = call.new("mean", *rows, problem.value.shape[-1])
@@ -129,7 +129,7 @@ def _pooled(call: _Call, problem: Problem) -> tuple[Tensor, Tensor | None]:
 
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
-    from dikkat.cpu.attention import few_kernel
+    from dikkat._core.implementations.numba import few_kernel
 
     call = _Call.of(problem)
     if problem.wants_weights:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat._core.implementations.launcher import launch
+from dikkat._core.implementations.triton import ranges
+from dikkat._core.implementations.triton.operands import Operand, Restricted, Scored, operand, sizes_of
 from dikkat._engine import addresses
-from dikkat.gpu.attention import ranges
-from dikkat.gpu.attention.operands import Operand, Restricted, Scored, operand, sizes_of
-from dikkat.gpu.launcher import launch
 from dikkat.masking import Restrictions
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest

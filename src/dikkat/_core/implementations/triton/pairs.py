@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from dikkat.gpu.attention import ranges
+from dikkat._core.implementations.triton import ranges
 
 FOURS, TWOS = tl.constexpr(ranges.FOURS), tl.constexpr(ranges.TWOS)
 REACH, SCALE = tl.constexpr(ranges.REACH), tl.constexpr(ranges.SCALE)

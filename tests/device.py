@@ -9,7 +9,7 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dikkat
-from dikkat import program
+from dikkat._core import dispatch
 from dikkat._engine import pytorch_state
 
 # What only changes how memory is looked at, or reserves some: it launches nothing.
@@ -63,19 +63,19 @@ def device() -> Iterator[None]:
                 if name in vars(module):
                     patch.setattr(module, name, lambda *_: False)
         patch.setattr(pytorch_state, "_modes", lambda: 0)
-        patch.setattr(program, "_PROGRAMS", {})
+        patch.setattr(dispatch, "_PROGRAMS", {})
         yield
 
 
 @contextmanager
 def kept() -> Iterator[None]:
     """`device`, where each call is the second of its signature."""
-    run = program.run
+    run = dispatch.run
 
     def twice(*given: Any, **more: Any) -> Any:
         run(*given, **more)
         return run(*given, **more)
 
     with device(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "run", twice)
+        patch.setattr(dispatch, "run", twice)
         yield

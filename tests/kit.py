@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 import dikkat
-from dikkat import program, scores
-from dikkat._core import implementations
+from dikkat import scores
+from dikkat._core import dispatch, implementations
 from dikkat._core.implementations import BACKENDS, chunked, products
 
 # Distinct primes, so that exchanged axes cannot pass.
@@ -541,7 +541,7 @@ def record() -> Iterator[list[str]]:
         return makes if make else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "_PROGRAMS", {})  # those that are kept already would run unseen
+        patch.setattr(dispatch, "_PROGRAMS", {})  # those that are kept already would run unseen
         for name, backend in list(BACKENDS.items()):
             seen = replace(backend, run=spy(name, backend.run), ready=spy_on_ready(name, backend.ready))
             patch.setitem(BACKENDS, name, seen)
@@ -553,7 +553,7 @@ def chosen(name: str) -> Iterator[str]:
     """Let "auto" take an implementation, as of `way`: the road of users, on which programs are kept."""
     first = implementations._first
     with way(name) as impl, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "_PROGRAMS", {})
+        patch.setattr(dispatch, "_PROGRAMS", {})
         patch.setattr(implementations, "_first", lambda problem, runs: impl if runs(impl) else first(problem, runs))
         yield impl
 

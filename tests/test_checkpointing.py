@@ -23,7 +23,7 @@ LENGTHS: dict[str, Any] = {"none": lambda: None, "lengths": lambda: torch.tensor
 def test_gradients_are_those_without_it(
     way: str, case: str, restriction: str, weights: bool, reentrant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dikkat.program, "_PROGRAMS", {})
+    monkeypatch.setattr(dikkat._core.dispatch, "_PROGRAMS", {})
     torch.manual_seed(0)
     made = kit.CASES[case]
     score, lens = made.make().double(), LENGTHS[restriction]()
@@ -46,7 +46,7 @@ def test_gradients_are_those_without_it(
 
 
 def test_the_first_step_saves_what_the_second_saves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dikkat.program, "_PROGRAMS", {})
+    monkeypatch.setattr(dikkat._core.dispatch, "_PROGRAMS", {})
     for case, made in kit.CASES.items():
         score, lens = made.make(), torch.tensor([17, KEYS])
         steps = []
@@ -67,14 +67,14 @@ def test_the_first_step_saves_what_the_second_saves(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("layer", ["additive", "heads"])
 def test_layers(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dikkat.program, "_PROGRAMS", {})
+    monkeypatch.setattr(dikkat._core.dispatch, "_PROGRAMS", {})
     torch.manual_seed(0)
     score = dikkat.scores.Gaussian(1.5, learnable=True)
     made = dikkat.AdditiveAttention(6, 6, 5) if layer == "additive" else dikkat.MultiHeadAttention(6, 2, score=score)
     x = torch.randn(2, QUERIES, 6, requires_grad=True)
     (right,) = torch.autograd.grad(made(x, x, x).square().sum(), x)
     for _ in range(2):
-        monkeypatch.setattr(dikkat.program, "_PROGRAMS", {})
+        monkeypatch.setattr(dikkat._core.dispatch, "_PROGRAMS", {})
         for _ in range(2):
             out = checkpoint(lambda x: made(x, x, x), x, use_reentrant=False)
             torch.testing.assert_close(torch.autograd.grad(out.square().sum(), x)[0], right)

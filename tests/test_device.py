@@ -14,8 +14,8 @@ import device
 import dikkat
 import kit
 import test_hidden
-from dikkat import call, program, scores
-from dikkat._core import implementations
+from dikkat import scores
+from dikkat._core import dispatch, implementations, validation
 from dikkat._core.implementations import sdpa
 from dikkat.inspection import blocks
 
@@ -41,7 +41,7 @@ def test_a_kept_call_is_right(case: str, restriction: str, dtype: torch.dtype, w
     budget = kit.expected(case, restriction, dtype)
     with device.kept():
         found = made.run(return_weights=weights)
-        assert bool(program._PROGRAMS) == (restriction in KEPT and case != "dot, capped")
+        assert bool(dispatch._PROGRAMS) == (restriction in KEPT and case != "dot, capped")
     out = found[0] if weights else found
     came = {"output": out} | kit.gradients(made, out, kit.upstream_of(out))
     for name, tensor in came.items():
@@ -123,9 +123,11 @@ def test_precision_and_checks_that_are_asked_for_anew_count_at_once(monkeypatch:
             torch.set_float32_matmul_precision("highest")
             assert float((dikkat.attend(query, key, value, score=score) - exact).abs().max()) < 2e-6
             lens = torch.tensor([3, 41])
-            assert program._signature(query, key, value, score, call.Requested(), lens, None, False, None, None)
+            assert dispatch._signature(query, key, value, score, validation.Requested(), lens, None, False, None, None)
             with dikkat.check_values():
-                assert not program._signature(query, key, value, score, call.Requested(), lens, None, False, None, None)
+                assert not dispatch._signature(
+                    query, key, value, score, validation.Requested(), lens, None, False, None, None
+                )
     finally:
         torch.set_float32_matmul_precision(before)
 

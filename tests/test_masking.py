@@ -10,7 +10,8 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import masked_softmax, scores
-from dikkat.masking import Restrictions, shares, softmax
+from dikkat._core.restrictions import Restrictions
+from dikkat._core.softmax import shares, softmax
 
 
 def softmax_of(row: list[float]) -> list[float]:

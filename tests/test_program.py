@@ -13,7 +13,8 @@ from torch import Tensor
 
 import dikkat
 import kit
-from dikkat import program, scores
+from dikkat import scores
+from dikkat._core import dispatch
 
 SCORES: dict[str, Any] = {
     "average": scores.Average,
@@ -39,8 +40,8 @@ RESTRICTIONS = ["none", "all", "alike", "some", "by row"]
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call was run by the program of an earlier one."""
-    monkeypatch.setattr(program, "_PROGRAMS", {})
-    run, again, found, this = program.run, program.Program.again, [], threading.local()
+    monkeypatch.setattr(dispatch, "_PROGRAMS", {})
+    run, again, found, this = dispatch.run, dispatch.Program.again, [], threading.local()
 
     def ran(*given: Any) -> Any:
         this.known = False
@@ -48,13 +49,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(this.known)
         return result
 
-    def ran_again(self: program.Program, *given: Any) -> Any:
+    def ran_again(self: dispatch.Program, *given: Any) -> Any:
         came = again(self, *given)
         this.known = came is not None
         return came
 
-    monkeypatch.setattr(program, "run", ran)
-    monkeypatch.setattr(program.Program, "again", ran_again)
+    monkeypatch.setattr(dispatch, "run", ran)
+    monkeypatch.setattr(dispatch.Program, "again", ran_again)
     return found
 
 
@@ -170,7 +171,7 @@ def test_a_program_keeps_no_tensor_of_a_call(taken: list[bool]) -> None:
     x = torch.randn(5, 67, 7)
     for _ in range(2):
         dikkat.attend(x, x, x, score=scores.Gaussian(), valid_lens=torch.tensor([3, 5, 7, 11, 13]))
-    ((only,),) = (programs.values() for programs in program._PROGRAMS.values())
+    ((only,),) = (programs.values() for programs in dispatch._PROGRAMS.values())
     assert not only.problem.again(weight=None).restrictions.again().lens
     assert all(getattr(only.problem, name) is None for name in ("query", "key", "value", "weight"))
 
@@ -447,18 +448,18 @@ def test_lengths_without_their_storage_are_refused() -> None:
 
 def test_programs_keep_no_memory_by_the_key(taken: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor without end: neither for each length of a text, nor for each size of a score."""
-    monkeypatch.setattr(program, "_MOST", 61)
+    monkeypatch.setattr(dispatch, "_MOST", 61)
     x, score = torch.zeros(1, 1, 1), scores.Dot()
     for lens in (None, torch.tensor([1])):
         key = torch.zeros(1, 20_011, 1)
         for _ in range(2):
             dikkat.attend(x, key, key, score=score, valid_lens=lens)
-    kept = [each for programs in program._PROGRAMS.values() for one in programs.values() for each in one]
+    kept = [each for programs in dispatch._PROGRAMS.values() for one in programs.values() for each in one]
     assert not [each for each in kept if isinstance(each, Tensor)]
     assert len(pickle.dumps([each for each in kept if isinstance(each, tuple | int | None)])) < 2**12
     for size in range(1, 100):
         dikkat.attend(x, x, x, score=scores.Additive(1, 1, size))
-    assert sum(map(len, program._PROGRAMS.values())) <= 61
+    assert sum(map(len, dispatch._PROGRAMS.values())) <= 61
 
 
 def test_zeros_without_numbers_behind_them_are_refused_by_the_kernels() -> None:

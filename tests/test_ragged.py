@@ -13,9 +13,9 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.call import Requested, problem_of_sequences
-from dikkat.problem.operator import _flat
-from dikkat.program import Program
+from dikkat._core.dispatch import Program
+from dikkat._core.operators import _flat
+from dikkat._core.validation import Requested, problem_of_sequences
 
 # Empty sequences of either kind, one of a single row, and some that a task's rows and a tile's keys do not hold.
 QUERIES, KEYS = (5, 0, 41, 1, 3, 2), (7, 3, 43, 0, 2, 19)

@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import dikkat
 from command import run_before
-from dikkat import observers, scores
+from dikkat import scores
+from dikkat._core import recording_hooks
 from dikkat._core.implementations.numba import launch
 from dikkat.recurrent import AttentionalGRU
 
@@ -125,7 +126,7 @@ def test_whole_maps_of_the_chosen_heads_and_queries(layers: Any, heads: Any, que
 def test_what_is_not_chosen_runs_untouched(layers: Any, names: list[str]) -> None:
     model, told = Model().eval(), []
     for name, module in model.named_modules():
-        module.register_forward_pre_hook(lambda *_, name=name: told.append((name, bool(observers.current()))))
+        module.register_forward_pre_hook(lambda *_, name=name: told.append((name, bool(recording_hooks.current()))))
     before = model(X, LENS)
     told.clear()
     with dikkat.record(model, layers=layers, sums=True) as trace:
@@ -420,7 +421,7 @@ def nothing_is_left(model: nn.Module, fused: Callable[..., Tensor]) -> bool:
         not any(hooks)
         and stance == "default"
         and not modes
-        and not observers.current()
+        and not recording_hooks.current()
         and (F.scaled_dot_product_attention is fused)
     )
 

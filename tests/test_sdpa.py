@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dikkat
 import kit
-from dikkat import call, scores
-from dikkat._core import implementations
+from dikkat import scores
+from dikkat._core import implementations, validation
 from dikkat._core.implementations import BACKENDS, sdpa
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
@@ -205,7 +205,7 @@ def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
 @pytest.mark.parametrize("limits", [{"causal": True}, {"valid_lens": torch.tensor([3, 5]), "causal": True}])
 def test_values_are_looked_at_once(limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    for place in (implementations, call, sdpa):
+    for place in (implementations, validation, sdpa):
         real = place.are_finite
         monkeypatch.setattr(place, "are_finite", lambda *given, real=real: looked.append(1) or real(*given))
     x = torch.randn(2, 5, 8)
@@ -230,7 +230,7 @@ def test_heads_that_share_keys_are_read_without_a_copy() -> None:
 
 def test_a_bias_is_not_copied() -> None:
     x, bias = torch.randn(2, 3, 5, 8), torch.randn(5, 5, 3).permute(2, 0, 1)[None]
-    problem = call.problem(x, x, x, scores.Dot(), call.Requested(), bias=bias)
+    problem = validation.problem(x, x, x, scores.Dot(), validation.Requested(), bias=bias)
     mask = sdpa._masked(problem).mask
     assert mask is not None
     assert mask.data_ptr() == bias.data_ptr()

@@ -19,8 +19,7 @@ import torch
 from benchmarks.attention.small import Case, ways
 from benchmarks.kit.report import RESULTS, write
 from benchmarks.kit.turns import measured, once
-from dikkat import program
-from dikkat._core import implementations
+from dikkat._core import dispatch, implementations
 
 _NONE = 2**62
 NEVER = implementations.Crossovers(0, 0, 0, 0, _NONE, _NONE, 0)
@@ -34,17 +33,17 @@ def both(case: Case, seconds: float) -> dict[str, float]:
     found = {}
     for name, given in (("products", ALWAYS), ("kernel", NEVER)):
         implementations.CROSSOVERS = given
-        program._PROGRAMS.clear()
+        dispatch._PROGRAMS.clear()
         run = ways(case)["dikkat"]
         run(), run()  # the second is the first that a kept program runs
         found[name] = run
     samples = {}
     for name, run in found.items():  # programs are kept by signature, so that the two ways cannot take turns
         implementations.CROSSOVERS = ALWAYS if name == "products" else NEVER
-        program._PROGRAMS.clear()
+        dispatch._PROGRAMS.clear()
         samples[name] = measured({name: once(run)}, seconds, seconds / 8)[name]
     implementations.CROSSOVERS = implementations.Crossovers()
-    program._PROGRAMS.clear()
+    dispatch._PROGRAMS.clear()
     return {name: statistics.median(s / n for s, n in rounds) for name, rounds in samples.items()}
 
 

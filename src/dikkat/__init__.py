@@ -7,6 +7,8 @@ from dikkat._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dikkat import distributed, scores, show
+    from dikkat._core.restrictions import Restricting
+    from dikkat._core.softmax import masked_softmax
     from dikkat._engine.pytorch_state import check_values
     from dikkat.adapters import as_torch_attention
     from dikkat.attention import (
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
         SelfAttention,
         self_attention,
     )
-    from dikkat.masking import Restricting, masked_softmax
     from dikkat.ragged import attend_ragged, ragged_state
     from dikkat.state import State, merge
 
@@ -89,14 +90,14 @@ __all__ = [
 ]
 
 _ROOMS = (
-    "attention", "bags", "distributed", "frameworks", "inspection", "layers", "masking", "recurrent", "regression",
+    "attention", "bags", "distributed", "frameworks", "inspection", "layers", "recurrent", "regression",
     "scores", "show", "state", "textbook", "translation",
 )  # fmt: skip
 
 # Where the public names are defined.
 _HOMES = (
-    "attention", "ragged", "state", "layers", "masking", "_engine.pytorch_state", "adapters",
-    "inspection", "huggingface", "bags",
+    "attention", "ragged", "state", "layers", "_core.softmax", "_core.restrictions", "_engine.pytorch_state",
+    "adapters", "inspection", "huggingface", "bags",
 )  # fmt: skip
 
 # Names of other libraries and of the literature, in small letters, and what they are called here.

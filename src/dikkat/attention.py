@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple, Unpack, overload
 import torch
 from torch import Tensor, nn
 
-from dikkat import call, program
+from dikkat._core import dispatch, validation
 from dikkat._core.implementations import BACKENDS, choose, pack
+from dikkat._core.problem import Result
+from dikkat._core.restrictions import Hiding, Restricting, check_names, restrict
 from dikkat._engine.weight_versions import Writes, frozen, learns, traced
-from dikkat.masking import Hiding, Restricting, check_names, restrict
-from dikkat.problem import Result
 from dikkat.ragged import are_jagged, attend_jagged, problem_of_jagged
 from dikkat.scores import Score
 from dikkat.state import State, merge
@@ -146,7 +146,7 @@ class Memory:
         """
         if self.key.ndim < 3:
             raise ValueError("rows: got a memory without a leading dimension; expected one of keys (B, m, d_k)")
-        call.check_rows(rows, self.key.shape[0])
+        validation.check_rows(rows, self.key.shape[0])
 
         def take(tensor: Tensor) -> Tensor:
             return tensor.index_select(0, rows)
@@ -264,13 +264,13 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    requested = call.Requested(dropout, False, return_weights, sink)
+    requested = validation.Requested(dropout, False, return_weights, sink)
     if type(query) is not Tensor and are_jagged(query, key, value):
         return attend_jagged(  # type: ignore[no-any-return]  # PyTorch types no nested tensor
             query, key, value, score, requested, impl, causal=causal, window=window, valid_lens=valid_lens, mask=mask,
             segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude, sink=sink,
         )  # fmt: skip
-    result = program.run(
+    result = dispatch.run(
         query, key, value, score, requested, impl,
         valid_lens, mask, causal, window, segment_ids, bias, key_bias, exclude,
     )  # fmt: skip
@@ -337,8 +337,8 @@ def attention_state(
         tensor([1.0986, 1.0986, 1.0986])
     """
     check_names(restrictions, Restricting)
-    requested = call.Requested(dropout, wants_state=True, sink=sink)
-    result = program.run(query, key, value, score, requested, impl, **restrictions)
+    requested = validation.Requested(dropout, wants_state=True, sink=sink)
+    result = dispatch.run(query, key, value, score, requested, impl, **restrictions)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -378,10 +378,10 @@ def attention_weights(
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
     check_names(restrictions, Restricting)
-    call.check_features("key", key)
+    validation.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
-    requested = call.Requested(wants_weights=True, sink=sink)
-    result = program.run(query, key, nothing, score, requested, impl, **restrictions)
+    requested = validation.Requested(wants_weights=True, sink=sink)
+    result = dispatch.run(query, key, nothing, score, requested, impl, **restrictions)
     return weights_of(result).to(query.dtype)
 
 
@@ -422,8 +422,8 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
 
 def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
     """`prepare` without what an implementation keeps of the keys."""
-    call.check_call(key, value, score)
-    lead = call.leading(("key", key), ("value", value))
+    validation.check_call(key, value, score)
+    lead = validation.leading(("key", key), ("value", value))
     if isinstance(valid_lens, Tensor) and valid_lens.ndim != len(lead[:1]):
         raise ValueError(
             f"valid_lens: got shape {tuple(valid_lens.shape)}; expected {tuple(lead[:1])}, one length a batch "
@@ -431,17 +431,17 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
         )
     restrictions = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
     same = key is value
-    key = call.rank(key, len(lead))
+    key = validation.rank(key, len(lead))
     # Copies, so that writing to the caller's tensors later does not change the memory.
-    key = call.hide(key, restrictions.seen()) if restrictions.hide() else key.clone()
+    key = validation.hide(key, restrictions.seen()) if restrictions.hide() else key.clone()
     if same:  # as in a decoder: one copy serves both
         value = key
     else:
-        value = call.rank(value, len(lead))
-        value = call.hide(value, restrictions.seen()) if restrictions.hide() else value.clone()
-    projected = call.rank(score.project_key(key), len(lead))
+        value = validation.rank(value, len(lead))
+        value = validation.hide(value, restrictions.seen()) if restrictions.hide() else value.clone()
+    projected = validation.rank(score.project_key(key), len(lead))
     if restrictions.hide():
-        projected, value = (call.apart(t, restrictions.seen()) for t in (projected, value))
+        projected, value = (validation.apart(t, restrictions.seen()) for t in (projected, value))
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if restrictions.lens is None else restrictions.lens.reshape(lead[:1]).clone()
@@ -500,14 +500,14 @@ def attend_memory(
     check_names(restrictions, Hiding)
     if not isinstance(memory, Memory):
         raise TypeError(f"memory: got {type(memory).__name__}; expected a Memory, as dikkat.prepare makes")
-    call.check_features("query", query)
-    call.check_alike(("query", query), ("memory.value", memory.value))
+    validation.check_features("query", query)
+    validation.check_alike(("query", query), ("memory.value", memory.value))
     score = memory.scoring()
     memory.check_recorded(score, query)
-    requested = call.Requested(dropout, wants_weights=return_weights, sink=sink)
-    result = program.run(
+    requested = validation.Requested(dropout, wants_weights=return_weights, sink=sink)
+    result = dispatch.run(
         query, memory.key, memory.value, score, requested, impl, memory.valid_lens,
-        prepared=call.Prepared(memory.packed), **restrictions,
+        prepared=validation.Prepared(memory.packed), **restrictions,
     )  # fmt: skip
     return output_of(result, memory.value, return_weights)
 
@@ -551,8 +551,8 @@ def implementations(
         ['reference', 'sdpa', 'chunked', 'numba-few', 'numba']
     """
     check_names(restrictions, Restricting)
-    requested = call.Requested(dropout, wants_weights=return_weights, wants_state=return_state, sink=sink)
-    made = problem_of_jagged if are_jagged(query, key, value) else call.problem
+    requested = validation.Requested(dropout, wants_weights=return_weights, wants_state=return_state, sink=sink)
+    made = problem_of_jagged if are_jagged(query, key, value) else validation.problem
     first, problem, examined = choose(made(query, key, value, score, requested, **restrictions))
     listed = []
     for name in sorted(BACKENDS, key=lambda name: name != first):

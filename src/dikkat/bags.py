@@ -11,10 +11,10 @@ from torch.nn.functional import embedding_bag
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Sampler, default_collate
 
+from dikkat._core.validation import check_features, probability
 from dikkat._engine.addresses import check_dense, many_at_once, searchsorted
 from dikkat._engine.gating import blocks
 from dikkat._engine.pytorch_state import can_read_values, is_eager
-from dikkat.call import check_features, probability
 from dikkat.scores import gated_scores, whole
 from dikkat.state import Pooled, State, log_sum_exp, merge
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dikkat import observers
+from dikkat._core import recording_hooks
 from dikkat.attention import attend
 from dikkat.extras import needing
 from dikkat.scores import Dot
@@ -131,7 +131,7 @@ def _forward(
     bias = None if position_bias is None else position_bias.to(query.dtype)
     shape, shared = query.shape, query.shape[1] // key.shape[1]
     by_head = all(each is None or each.ndim == 4 for each in (attention_mask, bias))
-    if shared > 1 and shape[2] == 1 and s_aux is None and by_head and not observers.current():
+    if shared > 1 and shape[2] == 1 and s_aux is None and by_head and not recording_hooks.current():
         # The heads that share keys are the queries of one head, as keys need not be repeated for each new token then.
         query, attention_mask, bias = (_joined(each, shared) for each in (query, attention_mask, bias))
         causal = False

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from dikkat import call, program
+from dikkat._core import dispatch, validation
+from dikkat._core.restrictions import OWN_DIMENSIONS, Restricting, check_names
 from dikkat._engine.pytorch_state import autocasts
 from dikkat.attention import Restricted, attend, output_of
 from dikkat.distributed.front import attend_heads_together
 from dikkat.distributed.ranks import Ranks
-from dikkat.masking import OWN_DIMENSIONS, Restricting, check_names
 from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _Attention(nn.Module):
     def __init__(self, score: Score, dropout: float = 0.0) -> None:
         super().__init__()
         self.score = score
-        self.dropout = call.probability(dropout)
+        self.dropout = validation.probability(dropout)
 
     def forward(
         self,
@@ -266,9 +266,9 @@ class MultiHeadAttention(nn.Module):
         key_dim, value_dim = size_or("key_dim", key_dim, embed_dim), size_or("value_dim", value_dim, embed_dim)
         check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
-        self.dropout = call.probability(dropout)
+        self.dropout = validation.probability(dropout)
         self.score = ScaledDot() if score is None else score
-        call.check_score(self.score)
+        validation.check_score(self.score)
         self.group = group
         self._sizes = (key_dim, key_dim, value_dim)
         self.in_proj_weight: nn.Parameter | None
@@ -389,14 +389,14 @@ def attend_heads(
     """
     check_names(restricted, Restricted)
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
-        call.check_features(name, tensor)
+        validation.check_features(name, tensor)
     query, key, value = tensors
     if not query.ndim == key.ndim == value.ndim:
         came = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(f"query, key, value: got shapes {came}; expected all with a batch dimension, or none")
     restrictions: dict[str, Any] = {"valid_lens": valid_lens, **restricted}
     return_weights, impl = restrictions.pop("return_weights", False), restrictions.pop("impl", "auto")
-    requested = call.Requested(dropout, wants_state=ranks is not None, wants_weights=return_weights)
+    requested = validation.Requested(dropout, wants_state=ranks is not None, wants_weights=return_weights)
     alone = query.ndim == 2  # no batch: the heads must not be taken for one
     if alone:
         query, key, value = query[None], key[None], value[None]
@@ -420,9 +420,9 @@ def attend_heads(
         sides = (split_heads(each, num_heads) for each in projected)
         output = attend(*sides, score=score, dropout=dropout, return_weights=return_weights, impl=impl)
     else:
-        heads = call.Heads(num_heads, tuple(map(by_head, projections)))
+        heads = validation.Heads(num_heads, tuple(map(by_head, projections)))
         if ranks is None:
-            result = program.run(query, key, value, score, requested, impl, heads=heads, **restrictions)
+            result = dispatch.run(query, key, value, score, requested, impl, heads=heads, **restrictions)
             output = output_of(result, result.mean, return_weights)
         elif return_weights:
             raise ValueError(

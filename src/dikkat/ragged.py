@@ -5,10 +5,10 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from dikkat import call, program
-from dikkat.masking import check_names
-from dikkat.problem import Problem, Result
-from dikkat.problem.sequences import lengths_of
+from dikkat._core import dispatch, validation
+from dikkat._core.problem import Problem, Result
+from dikkat._core.restrictions import check_names
+from dikkat._core.sequences import lengths_of
 from dikkat.scores import Score
 from dikkat.state import State
 
@@ -126,7 +126,7 @@ def attend_ragged(
         >>> dikkat.attend_ragged(torch.zeros(5, 1), torch.zeros(5, 1), x, offsets, score=dikkat.scores.Dot()).flatten()
         tensor([0.5000, 0.5000, 3.0000, 3.0000, 3.0000])
     """
-    requested = call.Requested(dropout, wants_weights=return_weights)
+    requested = validation.Requested(dropout, wants_weights=return_weights)
     result, problem = _run(
         query, key, value, query_offsets, key_offsets, score, requested, impl, causal, window, key_bias
     )
@@ -182,7 +182,7 @@ def ragged_state(
         tensor([0.0000, 0.6931, 0.6931])
     """
     check_names(within, Within)
-    requested = call.Requested(dropout, wants_state=True)
+    requested = validation.Requested(dropout, wants_state=True)
     result, _ = _run(query, key, value, query_offsets, key_offsets, score, requested, impl, **within)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
@@ -191,16 +191,17 @@ def ragged_state(
 
 def _run(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None, score: Score,
-    requested: call.Requested, impl: str, causal: bool = False, window: tuple[int | None, int | None] | None = None,
+    requested: validation.Requested, impl: str, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
     key_bias: Tensor | None = None,
 ) -> tuple[Result, Problem]:  # fmt: skip
     key_offsets = query_offsets if key_offsets is None else key_offsets
     if requested.wants_weights and isinstance(query, Tensor) and query.is_meta:
         raise ValueError("return_weights: got True on meta, where no offsets tell how many there are; expected False")
-    problem = call.problem_of_sequences(
+    problem = validation.problem_of_sequences(
         query, key, value, query_offsets, key_offsets, score, requested, causal, window, key_bias
     )
-    return program.dispatch(problem, impl), problem
+    return dispatch.dispatch(problem, impl), problem
 
 
 def are_jagged(*tensors: Tensor) -> bool:
@@ -209,7 +210,7 @@ def are_jagged(*tensors: Tensor) -> bool:
 
 
 def problem_of_jagged(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, causal: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, causal: bool = False,
     window: tuple[int | None, int | None] | None = None, **others: Any,
 ) -> Problem:  # fmt: skip
     """Validate a call of `attend` with nested tensors, and bring it into the form of one with offsets."""
@@ -232,15 +233,15 @@ def problem_of_jagged(
     if of_values is not of_keys and not torch.equal(of_values, of_keys):
         raise ValueError("value: got other lengths than those of key; expected one value for each key")
     query, key, value = (nested.values() for nested in rows.values())
-    return call.problem_of_sequences(query, key, value, offsets, of_keys, score, requested, causal, window, None)
+    return validation.problem_of_sequences(query, key, value, offsets, of_keys, score, requested, causal, window, None)
 
 
 def attend_jagged(
-    query: Any, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str, **options: Any
+    query: Any, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str, **options: Any
 ) -> Any:
     """`attend` of nested tensors: such a tensor, and a list of weights where they are requested."""
     problem = problem_of_jagged(query, key, value, score, requested, **options)
-    result = program.dispatch(problem, impl)
+    result = dispatch.dispatch(problem, impl)
     output = torch.nested.nested_tensor_from_jagged(
         result.mean.to(value.dtype), query.offsets(), jagged_dim=query.ndim - 2
     )

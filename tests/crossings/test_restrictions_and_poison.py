@@ -21,8 +21,8 @@ from torch import Tensor
 
 import dikkat
 import kit
-from dikkat import program, scores
-from dikkat._core import implementations
+from dikkat import scores
+from dikkat._core import dispatch, implementations
 
 BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES = 2, 3, 5, 7, 4, 11
 ROW, COL = torch.arange(QUERIES)[:, None], torch.arange(KEYS)
@@ -224,7 +224,7 @@ def faults(
     made = call(score, pair, shared)
     struck, rows = poisoned(made, POISONS[poison], hidden, door)
     right = results(*truth(made, SCORES[score][1]), rows, hidden, shared)
-    program._PROGRAMS.clear()
+    dispatch._PROGRAMS.clear()
     for each in (struck, made, struck):
         try:
             out, leaves = each.run(door, impl)

@@ -99,7 +99,7 @@ def way(name: str) -> Iterator[str]:
             patch.setattr(
                 implementations, "CROSSOVERS", implementations.Crossovers(*[0] * len(implementations.Crossovers()))
             )
-            patch.setattr(dikkat.program, "_PROGRAMS", {})  # which the choice of small calls would be kept in
+            patch.setattr(dikkat._core.dispatch, "_PROGRAMS", {})  # which the choice of small calls would be kept in
         yield name.partition(",")[0]
 
 

@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dikkat
 import kit
+from dikkat._core import operators
 from dikkat._core.implementations import products
 from dikkat._core.implementations.products import launch
 from dikkat._core.implementations.products.launch import Seen
 from dikkat._core.implementations.triton import launch as gpu_launch
-from dikkat.problem import operator
 from interpreted.test_triton import DEVICE, given, moved
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning")
@@ -197,7 +197,7 @@ class Launches(TorchDispatchMode):
         self.seen: list[str] = []
         self.inside = False
         # The eager road, as without a mode; `bmm` of halves, which a CPU has not; and kernels, of many operations here.
-        monkeypatch.setattr(operator, "is_eager", lambda: True)
+        monkeypatch.setattr(operators, "is_eager", lambda: True)
         self._count(monkeypatch, products, "_product")
         self._count(monkeypatch, launch, "launch")
 

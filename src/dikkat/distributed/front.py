@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dikkat import call, observers, program
+from dikkat._core import dispatch, recording_hooks, validation
+from dikkat._core.arithmetic import derive_seeds
+from dikkat._core.restrictions import Restricting, check_names, restrict
 from dikkat.distributed.ranks import Ranks
-from dikkat.masking import Restricting, check_names, restrict
-from dikkat.problem.arithmetic import derive_seeds
 from dikkat.scores import Score
 from dikkat.state import State, merge
 
@@ -83,7 +83,15 @@ def attend(
     """
     check_names(restrictions, Restricting)
     return attend_heads_together(
-        Ranks(group), query, key, value, score, None, call.Requested(dropout, wants_state=True), impl, restrictions
+        Ranks(group),
+        query,
+        key,
+        value,
+        score,
+        None,
+        validation.Requested(dropout, wants_state=True),
+        impl,
+        restrictions,
     )
 
 
@@ -93,8 +101,8 @@ class _Shard(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-    heads: call.Heads | None
-    requested: call.Requested
+    heads: validation.Heads | None
+    requested: validation.Requested
     restrictions: Restricting
 
 
@@ -104,8 +112,8 @@ def attend_heads_together(
     key: Tensor,
     value: Tensor,
     score: Score,
-    heads: call.Heads | None,
-    requested: call.Requested,
+    heads: validation.Heads | None,
+    requested: validation.Requested,
     impl: str,
     restrictions: Restricting,
 ) -> Tensor:
@@ -123,13 +131,13 @@ def attend_heads_together(
         run = (lambda: _state(shard, score, impl, ranks.rank, first, keys),)
         return {}, torch.func.functional_call(_Within(score), named, run)
 
-    with observers.only():
+    with recording_hooks.only():
         state = ranks.together(own_state)
     mean, lse, tail = state
     flat = torch.cat([mean, lse[..., None], (torch.zeros_like(lse) if tail is None else tail)[..., None]], -1)
     size = mean.shape[-1]
     states = [State(each[..., :size], each[..., size], each[..., size + 1]) for each in ranks.gather(flat)]
-    if observers.current():
+    if recording_hooks.current():
         with torch.no_grad():
             _tell(ranks, shard, score)
     return reduce(merge, states).mean.to(value.dtype)
@@ -138,10 +146,10 @@ def attend_heads_together(
 def _description(shard: _Shard, score: Score) -> dict[str, Any]:
     """The parts of a call that must agree on all ranks, after this rank's own checks."""
     query, key, value, heads, requested, restrictions = shard
-    call.check_features("query", query)
-    call.check_call(key, value, score)
-    call.check_alike(("query", query), ("key", key))
-    call.leading(("query", query), ("key", key), ("value", value))
+    validation.check_features("query", query)
+    validation.check_call(key, value, score)
+    validation.check_alike(("query", query), ("key", key))
+    validation.leading(("query", query), ("key", key), ("value", value))
     parameters = list(score.parameters())
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, *parameters))
     described: dict[str, Any] = {
@@ -151,9 +159,9 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "value": (*value.shape[:-2], "…", value.shape[-1]),
         "score": f"{type(score).__name__} of {[tuple(each.shape) for each in parameters]}",
         "heads": None if heads is None else heads.number,
-        "dropout": call.probability(requested.dropout),
+        "dropout": validation.probability(requested.dropout),
         "gradients": learns,
-        "recorded": bool(observers.current()),
+        "recorded": bool(recording_hooks.current()),
     }
     for name in ("window", "segment_ids", "bias"):
         if restrictions.get(name) is not None:
@@ -171,12 +179,14 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
 def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: int) -> State:
     """The state of the queries over this rank's keys, the first of which is key `first` of `keys` in all."""
     query, key, value, heads, requested, restrictions = shard
-    own = _own(restrictions, call.leading(("query", query), ("key", key), ("value", value)), query, key, first, keys)
-    problem = call.problem(query, key, value, score, requested, heads, **own)
+    own = _own(
+        restrictions, validation.leading(("query", query), ("key", key), ("value", value)), query, key, first, keys
+    )
+    problem = validation.problem(query, key, value, score, requested, heads, **own)
     if problem.dropout:  # other weights are dropped on each rank, also where all have one seed
-        seeds = call.draw_seeds(problem.lead, query.device)
+        seeds = validation.draw_seeds(problem.lead, query.device)
         problem = replace(problem, seeds=derive_seeds(seeds, torch.tensor(rank, device=query.device)))
-    result = program.dispatch(problem, impl)
+    result = dispatch.dispatch(problem, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -215,8 +225,8 @@ def _tell(ranks: Ranks, shard: _Shard, score: Score) -> None:
     if bias is not None:
         restrictions = {**restrictions, "key_bias": torch.cat([own for _, own in parts], -1).to(key.device)}
     nothing = value.new_zeros(1).expand(*value.shape[:-2], whole.shape[-2], value.shape[-1])
-    problem = call.problem(query, whole, nothing, score, call.Requested(), heads, **restrictions)
-    for observer in observers.current():
+    problem = validation.problem(query, whole, nothing, score, validation.Requested(), heads, **restrictions)
+    for observer in recording_hooks.current():
         observer.saw(problem)
 
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dikkat.problem import Problem
-from dikkat.problem.summary import Asked, Summary, cell_edges, cell_sizes
+from dikkat._core.problem import Problem
+from dikkat._core.summary import Asked, Summary, cell_edges, cell_sizes
 
 # The log-sum-exp (..., r) and the weights (..., r, m) of some rows, in the dtype that is computed in.
 RowsOf = Callable[[Tensor], tuple[Tensor, Tensor]]

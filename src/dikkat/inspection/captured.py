@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dikkat import call
+from dikkat._core import validation
 from dikkat.inspection.front import inspected, of_all_weights
 from dikkat.inspection.request import Inspection, Request
 from dikkat.scores import Dot
@@ -47,8 +47,9 @@ def of_dot_product(
         mask = None
     if causal and queries != keys:
         lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
-    problem = call.problem(
-        query, key, key.new_zeros(*key.shape[:-1], 1), Dot(), call.Requested(wants_state=True, wants_weights=True),
+    problem = validation.problem(
+        query, key, key.new_zeros(*key.shape[:-1], 1), Dot(),
+        validation.Requested(wants_state=True, wants_weights=True),
         valid_lens=lens, mask=mask, causal=causal and queries == keys, bias=bias,
     )  # fmt: skip
     return inspected(problem, request)

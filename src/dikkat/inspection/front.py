@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dikkat import call, observers, program
+from dikkat._core import dispatch, recording_hooks, validation
 from dikkat._core.implementations import choose
 from dikkat._core.implementations.numba import launch
 from dikkat._core.implementations.reference import pair_scores
+from dikkat._core.problem import Problem
+from dikkat._core.restrictions import Restricting, check_names
+from dikkat._core.summary import Asked, Summary
 from dikkat._engine.addresses import on_cpu
 from dikkat.attention import weights_of
 from dikkat.inspection.blocks import all_rows, in_blocks, numbers_of_a_row, of_rows, summarise
 from dikkat.inspection.request import Inspection, Request, Requesting
-from dikkat.masking import Restricting, check_names
-from dikkat.problem import Problem
-from dikkat.problem.summary import Asked, Summary
 from dikkat.scores import Score
 
 
@@ -76,12 +76,12 @@ def inspect(
     """
     check_names(call_and_request, Inspecting)
     request = Request(**_part(call_and_request, Requesting))
-    call.check_score(score)
-    call.check_features("key", key)
-    with torch.no_grad(), observers.only():
-        problem = call.problem(
+    validation.check_score(score)
+    validation.check_features("key", key)
+    with torch.no_grad(), recording_hooks.only():
+        problem = validation.problem(
             query, key, _no_values(key, key.shape[:-2]) if value is None else value, score,
-            call.Requested(wants_state=True, wants_weights=True), **_part(call_and_request, Restricting),
+            validation.Requested(wants_state=True, wants_weights=True), **_part(call_and_request, Restricting),
         )  # fmt: skip
         seen = inspected(problem, request, impl, pools=value is not None)
     return seen if value is None or seen.output is None else replace(seen, output=seen.output.to(value.dtype))
@@ -203,7 +203,7 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
 
 
 def _mean(whole: Problem, name: str) -> Tensor:
-    return program.dispatch(replace(whole, wants_weights=False), name).mean
+    return dispatch.dispatch(replace(whole, wants_weights=False), name).mean
 
 
 def _at_once(problem: Problem, some: bool) -> tuple[Tensor, Tensor]:
@@ -220,7 +220,7 @@ def _at_once(problem: Problem, some: bool) -> tuple[Tensor, Tensor]:
 
 def _lse_and_weights(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     """The log-sum-exp and the weights of a few rows."""
-    result = program.dispatch(problem, impl)
+    result = dispatch.dispatch(problem, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return result.lse, weights_of(result)

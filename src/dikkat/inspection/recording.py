@@ -16,7 +16,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from dikkat import observers
+from dikkat._core import recording_hooks
+from dikkat._core.dispatch import dispatch
+from dikkat._core.problem import Problem, Result
+from dikkat._core.restrictions import check_names
+from dikkat._core.sequences import apart
 from dikkat._engine.pytorch_state import transformed
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
@@ -24,10 +28,6 @@ from dikkat.inspection.choice import Layers, chosen
 from dikkat.inspection.front import inspected, is_by_product
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
-from dikkat.masking import check_names
-from dikkat.problem import Problem, Result
-from dikkat.problem.sequences import apart
-from dikkat.program import dispatch
 
 _CAPTURED: dict[Any, Callable[..., Inspection]] = {
     F.scaled_dot_product_attention: of_fused_function,
@@ -134,7 +134,7 @@ class _Recorder:
 
     def listen(self) -> None:
         """Be told of this thread's calls of attention."""
-        self._listening.enter_context(observers.only(*observers.current(), self))
+        self._listening.enter_context(recording_hooks.only(*recording_hooks.current(), self))
         self._listening.enter_context(_Mode(self))
 
     def ignore(self) -> None:
@@ -238,7 +238,7 @@ class _Recorder:
             )
         # Without autocast: weights are not to be rounded to halves.
         cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
-        with torch.no_grad(), observers.only(), torch._C.DisableTorchFunction(), cpu, cuda:
+        with torch.no_grad(), recording_hooks.only(), torch._C.DisableTorchFunction(), cpu, cuda:
             try:
                 seen = look()
             except (TypeError, ValueError) as error:
@@ -291,7 +291,7 @@ class _Mode(TorchFunctionMode):
         named = kwargs or {}
         # Where one of these functions calls the other, it is one call: the mode is off within.
         result = func(*args, **named)
-        if func in _HEARD and self._recorder in observers.current():
+        if func in _HEARD and self._recorder in recording_hooks.current():
             if func is torch.matmul:
                 self._recorder.columns = result.shape[-1]
             elif func is F.softmax:

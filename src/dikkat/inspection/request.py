@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor
 
-from dikkat.problem.summary import Asked
+from dikkat._core.summary import Asked
 from dikkat.scores import whole
 
 Overview = int | tuple[int, int]

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from dikkat import call, observers
+from dikkat._core import recording_hooks, validation
 from dikkat._core.implementations import pack
 from dikkat._engine.addresses import check_dense
 from dikkat._engine.weight_versions import frozen, learns, traced
@@ -36,7 +36,7 @@ class _Attentional(StackedCells):
         weight_dropout: float = 0.0,
         key_size: int | None = None,
     ) -> None:
-        call.check_score(score)
+        validation.check_score(score)
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
         key_size = context_size if key_size is None else key_size
         check_stack(num_layers, dropout, **sizes, key_size=key_size)
@@ -111,11 +111,11 @@ class _Attentional(StackedCells):
             masks = Masks.drawn(inputs, memory.key.shape[-2], self, self.dropout, self.weight_dropout)
         memory = self._as_seen(memory)
         memory.check_recorded(self, inputs, before.hidden)
-        told = observers.current()
+        told = recording_hooks.current()
         weights_needed = return_weights or bool(told)
         task = SequenceTask(inputs, memory, before, lengths, masks, weights_needed)
         fused = choose(impl, sequence.obstacles(self, inputs, memory, memory.score, before)) == "numba"
-        with observers.only() if told else nullcontext():  # all steps are one call
+        with recording_hooks.only() if told else nullcontext():  # all steps are one call
             outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.in_steps)(self, task)
             for observer in told:
                 observer.saw_weights(cast(Tensor, weights))
@@ -203,7 +203,7 @@ class _Attentional(StackedCells):
         if not isinstance(memory, Memory):
             raise TypeError(f"memory: got {type(memory).__name__}; expected a Memory, as prepare makes")
         values, batch = memory.value, len(inputs)
-        call.check_alike(("inputs", inputs), ("memory.value", values))
+        validation.check_alike(("inputs", inputs), ("memory.value", values))
         if values.shape[-1] != self.context_size:
             raise ValueError(
                 f"memory: got values of {values.shape[-1]} features; expected {self.context_size}, the "

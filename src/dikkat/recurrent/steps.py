@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dikkat._core.arithmetic import farthest, log_profile, profile_slope
+from dikkat._core.softmax import shares
 from dikkat._engine.addresses import exact
 from dikkat._engine.pytorch_state import autocasts, have_tangents, transformed
-from dikkat.masking import shares
-from dikkat.problem.arithmetic import farthest, log_profile, profile_slope
 from dikkat.recurrent import cells
 from dikkat.recurrent.fused.launch import Layer, differentiated
 from dikkat.scores import Pair, Profile

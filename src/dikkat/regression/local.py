@@ -48,8 +48,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat.masking import softmax
-from dikkat.problem.arithmetic import log_profile
+from dikkat._core.arithmetic import log_profile
+from dikkat._core.softmax import softmax
 from dikkat.regression.joined import Joined
 from dikkat.regression.moments import launch
 from dikkat.regression.moments.launch import Window

@@ -12,7 +12,7 @@ from dikkat._engine.vectors import Vector, full, square_root, where
 
 @inlined
 def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
-    """The log-kernel of a vector of squares, as in `problem.arithmetic.log_profile`."""
+    """The log-kernel of a vector of squares, as in `arithmetic.log_profile`."""
     if profile == GAUSSIAN:
         return full(-0.5, zero) * square
     one, outside = full(1, zero), full(-np.inf, zero)
@@ -27,7 +27,7 @@ def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
 
 @inlined
 def profile_slope(profile: int, square: Vector, zero: Any) -> Vector:
-    """Its slope, as in `problem.arithmetic.profile_slope`."""
+    """Its slope, as in `arithmetic.profile_slope`."""
     one, nothing = full(1, zero), full(0, zero)
     if profile == GAUSSIAN:
         return full(-0.5, zero)

@@ -12,10 +12,10 @@ from dikkat._core.implementations import chunked, pairwise, products, reference,
 from dikkat._core.implementations.numba import few
 from dikkat._core.implementations.numba import launch as attention_launch
 from dikkat._core.implementations.triton import launch as gpu_launch
+from dikkat._core.problem import Examined, Problem, Result
+from dikkat._core.restrictions import are_finite
 from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values
-from dikkat.masking import are_finite
-from dikkat.problem import Examined, Problem, Result
 from dikkat.scores import Pair
 
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dikkat._core.arithmetic import cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
+from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
+from dikkat._core.problem import Problem, narrow
+from dikkat._core.restrictions import pairs_of
+from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
+from dikkat._core.softmax import softmax
 from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values
-from dikkat.masking import pairs_of, softmax
-from dikkat.problem import Problem, narrow
-from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
-from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
-from dikkat.problem.sequences import backward_by_sequence, forward_by_sequence
 from dikkat.state import Pooled, join
 
 _INF = float("inf")

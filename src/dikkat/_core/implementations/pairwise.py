@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dikkat._core.arithmetic import farthest
 from dikkat._core.implementations import reference
-from dikkat.masking import Hidden
-from dikkat.problem import Problem
-from dikkat.problem.arithmetic import farthest
+from dikkat._core.problem import Problem
+from dikkat._core.restrictions import Hidden
 
 _through_tanh, _through_clamp = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.hardtanh_backward
 

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dikkat._core.arithmetic import cap, clip, dropout_scale, log_profile, pool, weigh
+from dikkat._core.problem import Problem, Result
+from dikkat._core.restrictions import positions
+from dikkat._core.sequences import by_sequence
+from dikkat._core.softmax import shares, softmax
 from dikkat._engine.pytorch_state import PLAIN, transformed
-from dikkat.masking import positions, shares, softmax
-from dikkat.problem import Problem, Result
-from dikkat.problem.arithmetic import cap, clip, dropout_scale, log_profile, pool, weigh
-from dikkat.problem.sequences import by_sequence
 from dikkat.state import log_sum_exp
 
 

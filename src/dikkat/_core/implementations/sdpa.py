@@ -12,11 +12,11 @@ from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from dikkat._core.operators import no_second_derivatives, once
+from dikkat._core.problem import Examined, Problem, Result
+from dikkat._core.restrictions import Hidden, Restrictions, are_finite, largest
 from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values, extremes, transformed
-from dikkat.masking import Hidden, Restrictions, are_finite, largest
-from dikkat.problem import Examined, Problem, Result
-from dikkat.problem.operator import no_second_derivatives, once
 
 _INF = float("inf")
 # Not cuDNN's kernels, which are planned anew for each shape: batches of texts have many shapes.

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from dikkat.call import probability
+from dikkat._core.validation import probability
 from dikkat.frameworks.keras.additive import additive
 from dikkat.frameworks.keras.backend import as_tensor, check_concrete, features, kind, product, shape_of, wide
 from dikkat.frameworks.keras.checks import Sizes, leading

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from dikkat.call import probability
+from dikkat._core.validation import probability
 from dikkat.frameworks.keras.attention import check_call
 from dikkat.frameworks.keras.backend import as_tensor, features, kind, shape_of
 from dikkat.frameworks.keras.blocks import Block

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dikkat._core.operators import once
 from dikkat._engine import addresses
 from dikkat._engine.addresses import many_at_once
-from dikkat.problem.operator import once
 from dikkat.recurrent.fused.calls import OPERANDS, Spec, Stack, first, in_type, wide_type
 from dikkat.recurrent.fused.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 

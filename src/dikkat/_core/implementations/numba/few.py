@@ -7,14 +7,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from dikkat._core.arithmetic import farthest
 from dikkat._core.implementations.numba import launch
 from dikkat._core.implementations.numba.launch import ProblemCall
 from dikkat._core.implementations.numba.record import FEW
+from dikkat._core.operators import Gradients, Kernel, Output
+from dikkat._core.problem import Problem, Result
 from dikkat._engine import addresses
 from dikkat._engine.record import FENCE, Ready, up
-from dikkat.problem import Problem, Result
-from dikkat.problem.arithmetic import farthest
-from dikkat.problem.operator import Gradients, Kernel, Output
 from dikkat.state import log_sum_exp
 
 # Up to so many queries, and for so many pairs times features, packing keys takes longer than it saves: where they cross

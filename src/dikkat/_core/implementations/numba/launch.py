@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dikkat._core.arithmetic import derive_seeds, farthest, must_exclude
 from dikkat._core.compiled.scoring import PAIRS, PROFILES, RANGES
 from dikkat._core.implementations.numba.record import (
     CALL,
@@ -26,14 +27,13 @@ from dikkat._core.implementations.numba.record import (
     TILE_BACK,
 )
 from dikkat._core.implementations.numba.spans import Spans
+from dikkat._core.operators import Gradients, Operator, Output, upstream
+from dikkat._core.problem import OWN_DIMENSIONS, Problem
+from dikkat._core.restrictions import restrict
+from dikkat._core.summary import Asked, Summary, cell_sizes
 from dikkat._engine import addresses
 from dikkat._engine.pytorch_state import transformed
 from dikkat._engine.record import BYTES, Call, Record, up
-from dikkat.masking import restrict
-from dikkat.problem import OWN_DIMENSIONS, Problem
-from dikkat.problem.arithmetic import derive_seeds, farthest, must_exclude
-from dikkat.problem.operator import Gradients, Operator, Output, upstream
-from dikkat.problem.summary import Asked, Summary, cell_sizes
 from dikkat.scores import Pair
 from dikkat.state import log_sum_exp
 

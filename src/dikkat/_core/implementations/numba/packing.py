@@ -80,7 +80,7 @@ def _exponential(x: Vector, highest: Vector, zero: Any) -> Vector:
 
 @inlined
 def clip(x: Vector, highest: Vector, zero: Any) -> Vector:
-    """x within ±highest, as in `problem.arithmetic.clip`; NaN stays NaN."""
+    """x within ±highest, as in `arithmetic.clip`; NaN stays NaN."""
     lowest = full(0, zero) - highest
     return where(highest < x, highest, where(x < lowest, lowest, x))
 

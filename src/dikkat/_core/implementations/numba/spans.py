@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dikkat._core.implementations.numba.record import PEAK_KEYS, SHARED, SPANS
+from dikkat._core.problem import Problem
+from dikkat._core.sequences import lengths_of
 from dikkat._engine.record import Call
-from dikkat.problem import Problem
-from dikkat.problem.sequences import lengths_of
 
 # Whose batch elements those of a packed operand are.
 _OWNERS = {"packed_key": "key", "key_peak": "key", "key_beyond": "key", "packed_value": "value"}

@@ -166,7 +166,7 @@ def restrict(
 
 @inlined
 def _random_bits(seed: Any, index: Any) -> Any:
-    """32 random bits for an index, as in `problem.arithmetic.random_bits`."""
+    """32 random bits for an index, as in `arithmetic.random_bits`."""
     low = np.uint64(0xFFFFFFFF)
     bits = (index * np.uint64(0x9E3779B1) + seed) & low
     bits = ((bits ^ (bits >> np.uint64(16))) * np.uint64(0x7FEB352D)) & low

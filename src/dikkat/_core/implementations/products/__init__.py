@@ -18,16 +18,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat._core.arithmetic import derive_seeds, must_exclude, random_bits
 from dikkat._core.implementations import chunked
 from dikkat._core.implementations.products import launch
 from dikkat._core.implementations.products.launch import Plan, Seen
 from dikkat._core.implementations.products.sines import SERIES
 from dikkat._core.implementations.triton import launch as gpu_launch
-from dikkat.masking import largest, pairs_of, softmax
-from dikkat.problem import Problem
-from dikkat.problem.arithmetic import derive_seeds, must_exclude, random_bits
-from dikkat.problem.operator import Gradients, Operator, Output
-from dikkat.problem.sequences import backward_by_sequence, forward_by_sequence
+from dikkat._core.operators import Gradients, Operator, Output
+from dikkat._core.problem import Problem
+from dikkat._core.restrictions import largest, pairs_of
+from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
+from dikkat._core.softmax import softmax
 from dikkat.state import Pooled, join
 
 _INF = float("inf")

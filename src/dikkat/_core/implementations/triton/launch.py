@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat._core.arithmetic import derive_seeds, farthest
 from dikkat._core.implementations.launcher import launch
 from dikkat._core.implementations.triton import ranges
 from dikkat._core.implementations.triton.operands import Operand, Restricted, Scored, operand, sizes_of
+from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
+from dikkat._core.problem import Problem
+from dikkat._core.restrictions import Restrictions
 from dikkat._engine import addresses
-from dikkat.masking import Restrictions
-from dikkat.problem import Problem
-from dikkat.problem.arithmetic import derive_seeds, farthest
-from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
 
 _INF = float("inf")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)

@@ -1,4 +1,4 @@
-"""Which keys a query may see, and the softmax over them.
+"""Which keys a query may see.
 
 Every restriction of a call (lengths, a mask, causality, weights of zero, an excluded key) is brought into one form
 here, `Restrictions`, and read in one way everywhere else: `visible(rows, cols)` for a tile of pairs, `seen()` for the
@@ -549,28 +549,6 @@ def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -
     return smallest, largest
 
 
-def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights over the visible keys, the largest score and Σ e^(score − it); 0, -inf and 0 for a row that sees none.
-
-    Args:
-        scores: (..., n, m), float32 or float64. A score of -inf is a weight of 0.
-        visible: Broadcastable to (..., n, m), or None.
-    """
-    if visible is not None:
-        scores = scores.masked_fill(~visible, -_INF)
-    if scores.shape[-1] == 0:
-        peak = scores.new_full((*scores.shape[:-1], 1), -_INF)
-    else:
-        peak = scores.detach().amax(-1, keepdim=True)
-    share = (scores - peak.masked_fill(peak == -_INF, 0.0)).exp()
-    total = share.sum(-1, keepdim=True)
-    # `== 0` and not `> 0`: a row of NaN is not an empty row.
-    weights = share / total.masked_fill(total == 0, 1.0)
-    if visible is not None:  # in a row of NaN, what is hidden still weighs nothing
-        weights = weights.masked_fill(~visible, 0.0)
-    return weights, peak.squeeze(-1), total.squeeze(-1)
-
-
 # By device and what each is of; nobody writes to them.
 _TABLES: dict[tuple[torch.device, Any], Tensor] = {}
 _CPU = torch.device("cpu")
@@ -657,61 +635,3 @@ class Hidden:
                 parts.append(~self._mask)
             self._pairs = reduce(torch.logical_or, parts)
         return self._pairs
-
-
-def shares(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:
-    """The weights of `softmax` alone, by PyTorch's own, which goes over the scores once; same arguments.
-
-    With `plain`, every row sees a key and no score is NaN.
-    """
-    if visible is None:
-        return torch.softmax(scores, -1)
-    scores = torch.where(visible, scores, -_INF)
-    if plain:
-        return torch.softmax(scores, -1)
-    gone = scores == -_INF
-    # A row with nothing in it would be NaN, and its gradient too; in a row of NaN, what is hidden still weighs nothing.
-    scores = scores.masked_fill(gone.all(-1, keepdim=True), 0.0)
-    return torch.softmax(scores, -1).masked_fill(gone, 0.0)
-
-
-def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Tensor:
-    r"""Softmax over the last axis, over the first `valid_lens` entries of each row.
-
-    $$ w_{ij} = \frac{[j < L_i]\, e^{s_{ij}}}{\sum_{l < L_i} e^{s_{il}}} $$
-
-    A row of length 0 has weights 0. Entries past the length have no effect, whatever they hold, and `scores` is not
-    written to.
-
-    Args:
-        scores: (..., n, m), floating point.
-        valid_lens: None, (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension (without leading
-            dimensions: a scalar or (n,)).
-
-    Returns:
-        Weights (..., n, m) in the dtype of `scores`.
-
-    Raises:
-        TypeError: `scores` or `valid_lens` of the wrong kind.
-        ValueError: `valid_lens` of the wrong shape or out of range.
-
-    Source:
-        Zhang et al., *Dive into Deep Learning*, section "Attention Scoring Functions", masked softmax.
-
-    Example:
-        >>> import torch
-        >>> masked_softmax(torch.zeros(1, 2, 4), torch.tensor([2]))
-        tensor([[[0.5000, 0.5000, 0.0000, 0.0000],
-                 [0.5000, 0.5000, 0.0000, 0.0000]]])
-    """
-    if not isinstance(scores, Tensor) or scores.dtype not in FLOATS:
-        came = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
-        raise TypeError(f"scores: got {came}; expected a floating-point torch.Tensor of 16 bits or more")
-    check_dense("scores", scores)
-    if scores.ndim < 2:
-        raise ValueError(f"scores: got shape {tuple(scores.shape)}; expected (..., queries, keys)")
-    queries, keys = scores.shape[-2:]
-    restrictions = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    visible = restrictions.visible()
-    return shares(wide, wide != -_INF if visible is None else visible).to(scores.dtype)

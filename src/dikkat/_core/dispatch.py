@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat import call, observers
+from dikkat._core import recording_hooks, validation
 from dikkat._core.implementations import BACKENDS, choose
+from dikkat._core.problem import Problem, Result
+from dikkat._core.restrictions import Hidden, align, are_moderate
 from dikkat._engine.addresses import check_room, on_cpu
 from dikkat._engine.pytorch_state import PLAIN, autocasts, check_values, extremes, is_eager
-from dikkat.masking import Hidden, align, are_moderate
-from dikkat.problem import Problem, Result
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 from dikkat.state import State, sunk
 
@@ -71,11 +71,11 @@ class Program(NamedTuple):
         """The result of the call."""
         backend, problem = BACKENDS[self.name], self.problem
         if problem.dropout and problem.seeds is None and backend.wants_seeds:
-            problem = replace(problem, seeds=call.draw_seeds(problem.lead, problem.query.device))
-        told = observers.current()
+            problem = replace(problem, seeds=validation.draw_seeds(problem.lead, problem.query.device))
+        told = recording_hooks.current()
         if not told:
             return self._run(problem)
-        with observers.only():  # what an implementation calls is part of this call
+        with recording_hooks.only():  # what an implementation calls is part of this call
             *others, last = told
             result = last.runs(self.name, problem)
             if result is None:
@@ -204,11 +204,11 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 
 def run(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, impl: str,
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str,
     valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
     window: tuple[int | None, int | None] | None = None, segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
     bias: Tensor | None = None, key_bias: Tensor | None = None, exclude: Tensor | None = None,
-    heads: call.Heads | None = None, prepared: call.Prepared | None = None,
+    heads: validation.Heads | None = None, prepared: validation.Prepared | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes.
 
@@ -238,7 +238,7 @@ def run(
             result = None if program is None else program.again(to_compare, keys, weight, value, lens, keys is not key)
         if result is not None:
             return result
-    make: Any = call.problem if prepared is None else call.problem_of_prepared
+    make: Any = validation.problem if prepared is None else validation.problem_of_prepared
     problem = make(
         query, key, value, score, requested, heads if prepared is None else prepared,
         valid_lens=valid_lens, mask=mask, causal=causal, window=window,
@@ -267,7 +267,7 @@ def run(
 
 def _on_device(
     programs: dict[Hashable, Program], query: Tensor, key: Tensor, value: Tensor, score: Score, lens: Tensor | None,
-    mask: Tensor | None, causal: bool, heads: call.Heads | None, prepared: call.Prepared | None,
+    mask: Tensor | None, causal: bool, heads: validation.Heads | None, prepared: validation.Prepared | None,
 ) -> Result | None:  # fmt: skip
     """The result of a call of a known signature on a device, if its program is kept.
 
@@ -300,7 +300,7 @@ def _on_device(
     return None if program is None else program.on_device(*compared, weight, value, lens, mask, hidden)
 
 
-def _of_inputs(hidden: Tensor, heads: call.Heads | None) -> Tensor:
+def _of_inputs(hidden: Tensor, heads: validation.Heads | None) -> Tensor:
     """Hidden rows (..., heads or 1, l), or (l,) of all alike, as those (..., l, 1) of what heads are projected from."""
     return (hidden if heads is None or hidden.ndim == 1 else hidden.squeeze(-2)).unsqueeze(-1)
 
@@ -329,8 +329,8 @@ def dispatch(problem: Problem, impl: str = "auto") -> Result:
 
 
 def _signature(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: call.Requested, lens: Tensor | int | None,
-    mask: Tensor | None, causal: bool, heads: call.Heads | None, prepared: call.Prepared | None,
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, lens: Tensor | int | None,
+    mask: Tensor | None, causal: bool, heads: validation.Heads | None, prepared: validation.Prepared | None,
 ) -> Hashable:  # fmt: skip
     """Everything that the checks of a call depend on; None for a call whose program is not kept."""
     if requested.dropout or type(requested.dropout) not in (float, int) or not is_eager():
@@ -406,7 +406,7 @@ def _is_kept(problem: Problem, *given: Tensor) -> bool:
     return problem.weight is None or (_is_plain(problem.weight) and problem.weight.dtype is value.dtype)
 
 
-def _is_kept_on_device(problem: Problem, heads: call.Heads | None, *given: Tensor) -> bool:
+def _is_kept_on_device(problem: Problem, heads: validation.Heads | None, *given: Tensor) -> bool:
     """`_is_kept` where a program hides rows itself."""
     lead, mask = problem.lead, problem.restrictions.mask
     by_head = heads is not None and mask is not None and mask.shape[-3] != 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dikkat.problem import Problem, Result
+    from dikkat._core.problem import Problem, Result
 
 
 class Observer(Protocol):

@@ -11,9 +11,9 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from dikkat._engine.addresses import check_dense, check_room, searchsorted
-from dikkat._engine.pytorch_state import PLAIN, autocasts, can_read_values, transformed
-from dikkat.masking import (
+from dikkat._core.arithmetic import derive_seeds
+from dikkat._core.problem import Problem
+from dikkat._core.restrictions import (
     FLOATS,
     Hiding,
     Restricting,
@@ -25,9 +25,9 @@ from dikkat.masking import (
     fits,
     restrict,
 )
-from dikkat.problem import Problem
-from dikkat.problem.arithmetic import derive_seeds
-from dikkat.problem.sequences import check_offsets
+from dikkat._core.sequences import check_offsets
+from dikkat._engine.addresses import check_dense, check_room, searchsorted
+from dikkat._engine.pytorch_state import PLAIN, autocasts, can_read_values, transformed
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
 
 # Scores that compare keys as they come.

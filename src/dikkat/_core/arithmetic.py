@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from dikkat._core.problem import Problem
 from dikkat._engine.pytorch_state import can_read_values
-from dikkat.problem import Problem
 from dikkat.scores import Profile
 
 _INF = float("inf")

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat._core.problem import OWN_DIMENSIONS, Problem, Result
+from dikkat._core.restrictions import Restrictions, broadcast
 from dikkat._engine.addresses import exact, many_at_once
 from dikkat._engine.pytorch_state import PLAIN, is_eager, transformed
-from dikkat.masking import Restrictions, broadcast
-from dikkat.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat.scores import Pair, Profile
 from dikkat.state import log_sum_exp
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from dikkat._core.arithmetic import derive_seeds
+from dikkat._core.operators import Backward, Forward, Gradients, Output
+from dikkat._core.problem import Problem, Result
 from dikkat._engine.addresses import check_dense
 from dikkat._engine.pytorch_state import can_read_values
-from dikkat.problem import Problem, Result
-from dikkat.problem.arithmetic import derive_seeds
-from dikkat.problem.operator import Backward, Forward, Gradients, Output
 
 # The operands that have a row for each query, or for each key, and the dimension that counts them.
 _ROWS = {"query": ("query", -2), "lens": ("query", -1), "starts": ("query", -1)}

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat._core.restrictions import OWN_DIMENSIONS as _OF_RESTRICTIONS
+from dikkat._core.restrictions import Restrictions
 from dikkat._engine.pytorch_state import have_tangents
-from dikkat.masking import OWN_DIMENSIONS as _OF_RESTRICTIONS
-from dikkat.masking import Restrictions
 from dikkat.scores import Pair, Profile
 
 # How many of a tensor's last dimensions are its own: those before them are the call's leading dimensions.

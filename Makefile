@@ -20,10 +20,10 @@ MXNET_TESTS := tests/textbook/test_textbook_mxnet.py
 KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py \
   src/dikkat/textbook/tensorflow.py
 # What runs on plain PyTorch in about a minute: the core without its largest tables of cases.
-FAST_TESTS := tests/test_attention.py tests/test_masking.py tests/test_scores.py tests/test_layers.py tests/test_files.py \
-  tests/test_docstrings.py tests/recurrent/test_encoder.py tests/translation/test_settings.py tests/translation/test_tokenizer.py
+FAST_TESTS := tests/core/test_attention.py tests/core/test_masking.py tests/core/test_scores.py tests/core/test_layers.py tests/storage/test_files.py \
+  tests/project/test_docstrings.py tests/recurrent/test_encoder.py tests/translation/test_settings.py tests/translation/test_tokenizer.py
 
-FENCED_TESTS := tests/test_fences.py tests/test_numba_calls.py tests/translation/test_cross_entropy.py
+FENCED_TESTS := tests/engine/test_fences.py tests/core/test_numba_calls.py tests/translation/test_cross_entropy.py
 
 # What builds and tests the page of a translator; users need neither, since the built file lies in the package.
 WEB := web/node_modules/installed

@@ -54,7 +54,7 @@ if [ -n "${DATA:-}" ]; then
 fi
 part tests 90 "${tests[@]}" tests/interpreted
 if "$PYTHON" -c 'import hypothesis' 2> /dev/null; then
-    part kit 45 "${tests[@]}" -k cuda tests/test_implementations.py
+    part kit 45 "${tests[@]}" -k cuda tests/core/test_implementations.py
 else
     echo "kit: not run, hypothesis is not installed" | tee -a "$OUT/summary.txt"
 fi

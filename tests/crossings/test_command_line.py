@@ -72,7 +72,7 @@ INPUTS = ("file", "standard input", "pipe", "missing", "folder", "unreadable", "
 OUTPUTS = ("terminal", "file", "full", "closed", "full disk", "read-only")
 
 LEFT_OUT = {
-    "warm": "compiles for minutes; tests/test_warm.py",
+    "warm": "compiles for minutes; tests/cli/test_warm.py",
     "serve of a model": "goes on until Ctrl-C; tests/translation/test_cli_serve.py",
     "an odd input × an odd output": "a bad input is said before anything is written; a good one is the same text",
 }

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 
 from dikkat.translation import Tokenizer
 
-FOLDER = Path(__file__).parent.parent / "examples" / "textbook"
+FOLDER = Path(__file__).parents[2] / "examples" / "textbook"
 
 
 def functions(chapter):
@@ -169,7 +169,7 @@ def test_self_attention_in_pictures(run, tmp_path):
     assert mistakes["right"] == [1, 4, 0]
     for name, numbers in mistakes.items():
         assert name == "right" or numbers[2] > 0.1
-        page = (Path(__file__).parents[1] / "docs" / "textbook.md").read_text(encoding="utf-8")
+        page = (Path(__file__).parents[2] / "docs" / "textbook.md").read_text(encoding="utf-8")
         assert f"| {name} | {numbers[0]:.2f} | {numbers[1]:.0f} of 4 | {numbers[2]:.2f} |" in page
     assert after(text, "without places: a character's output changes by up to") == 0
     assert after(text, "with places: a character's output changes by up to") > 0.1

@@ -9,7 +9,7 @@ import pytest
 griffe = pytest.importorskip("griffe")
 pytest.importorskip("latex2mathml")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def module(name):

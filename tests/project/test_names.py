@@ -54,7 +54,7 @@ def test_the_rooms_are_there_without_an_import_of_their_own():
 
 
 def test_what_benchmarks_tools_and_examples_import_is_there():
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     for path in [each for room in ("benchmarks", "tools", "examples") for each in (root / room).rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dikkat":

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import test_hidden
 import torch
 from torch import Tensor, nn
 
 import device
 import dikkat
 import kit
-import test_hidden
 from dikkat import scores
 from dikkat._core import dispatch, implementations, validation
 from dikkat._core.implementations import sdpa

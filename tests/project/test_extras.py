@@ -12,7 +12,7 @@ import pytest
 import dikkat
 from dikkat import extras
 
-PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Distributions that are imported under another name.
 IMPORTED = {
     "prometheus-client": "prometheus_client",

@@ -15,7 +15,7 @@ except PackageNotFoundError:
 
 
 def test_the_example_learns_real_bags_and_draws_their_weights(tmp_path, monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location("bags", Path(__file__).parents[1] / "examples" / "bags.py")
+    spec = importlib.util.spec_from_file_location("bags", Path(__file__).parents[2] / "examples" / "bags.py")
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     bags = example.read("musk1")

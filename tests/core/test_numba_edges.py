@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from test_numba import PAIRS, Projected, assert_close, furthest, plain_made, simple
 from torch import Tensor
 
 import dikkat
 from dikkat import scores
-from test_numba import PAIRS, Projected, assert_close, furthest, plain_made, simple
 
 
 @pytest.mark.parametrize("keys", [31, 293])

@@ -15,7 +15,7 @@ import torch
 typer = pytest.importorskip("typer")
 pd = pytest.importorskip("pandas")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Those of Keras run in an environment of their own: tests/frameworks/in_keras/test_keras_page.py.

@@ -936,7 +936,7 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
     assert "dikkat: --batch-tokens: got 3; expected at least" in err
 
 
-HOW = f'is not installed. Run: pip install -e "{Path(__file__).parents[1]}[{{extra}}]"'
+HOW = f'is not installed. Run: pip install -e "{Path(__file__).parents[2]}[{{extra}}]"'
 
 
 @pytest.mark.parametrize(

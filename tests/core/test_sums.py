@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from test_numba import Projected
 from torch import Tensor
 
 import dikkat
 from dikkat import scores
 from dikkat._core.implementations import chunked
 from dikkat.recurrent import AttentionalGRU
-from test_numba import Projected
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 WAYS = ["reference", "chunked", "numba"]

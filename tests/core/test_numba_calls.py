@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_numba import PAIRS, SCORES, assert_close, everything, given_, plain_made, simple
 from torch import Tensor
 
 import dikkat
 import kit
 from dikkat import scores
-from test_numba import PAIRS, SCORES, assert_close, everything, given_, plain_made, simple
 
 # --- gradients of a part, and types
 

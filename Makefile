@@ -20,15 +20,17 @@ MXNET_TESTS := tests/textbook/test_textbook_mxnet.py
 KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py \
   src/dikkat/textbook/tensorflow.py
 # What runs on plain PyTorch in about a minute: the core without its largest tables of cases.
-FAST_TESTS := tests/core/test_attention.py tests/core/test_masking.py tests/core/test_scores.py tests/core/test_layers.py tests/storage/test_files.py \
-  tests/project/test_docstrings.py tests/recurrent/test_encoder.py tests/translation/test_settings.py tests/translation/test_tokenizer.py
+FAST_TESTS := tests/core/test_attention.py tests/core/test_masking.py tests/core/test_scores.py tests/core/test_layers.py \
+  tests/storage tests/project/test_docstrings.py tests/recurrent/test_encoder.py \
+  tests/translation/test_settings.py tests/translation/test_tokenizer.py
 
 FENCED_TESTS := tests/engine/test_fences.py tests/core/test_numba_calls.py tests/translation/test_cross_entropy.py
 
 # What builds and tests the page of a translator; users need neither, since the built file lies in the package.
 WEB := web/node_modules/installed
 
-.PHONY: help demo test test-fast test-all test-fences test-triton test-keras test-keras2 test-mxnet mxnet test-pythons \
+.PHONY: help demo test test-fast test-core test-inspection test-regression test-translation \
+  test-all test-fences test-triton test-keras test-keras2 test-mxnet mxnet test-pythons \
   test-versions coverage \
   check lint types site page without-npm format install web peers bench clean
 .DEFAULT_GOAL := help
@@ -46,6 +48,18 @@ test: .venv/test $(if $(shell command -v npm),$(WEB))  ## All tests of dikkat on
 
 test-fast: .venv/test  ## The core's tests, in about a minute.
 	$(PYTEST) $(FAST_TESTS)
+
+test-core: .venv/test  ## The core's tests, whole: attention as a call, and the engine.
+	$(PYTEST) tests/core tests/engine src/dikkat/_core src/dikkat/_engine src/dikkat/*.py
+
+test-inspection: .venv/test  ## The tests of recordings and pictures.
+	$(PYTEST) tests/inspection tests/show src/dikkat/inspection src/dikkat/show
+
+test-regression: .venv/test  ## The regression's tests.
+	$(PYTEST) tests/regression tests/cli/test_cli_regress*.py src/dikkat/regression
+
+test-translation: .venv/test  ## The translator's tests, those of the recurrent networks among them.
+	$(PYTEST) tests/translation tests/recurrent tests/cli/test_cli.py src/dikkat/translation src/dikkat/recurrent src/dikkat/serving
 
 test-all: test test-fences test-triton test-keras test-keras2 test-mxnet  ## Every test: also Triton's interpreter, Keras and MXNet.
 

@@ -22,7 +22,7 @@ _MOST = 4096
 @cache
 def _kernel(name: str) -> Any:
     module, own = name.rsplit(".", 1)
-    return getattr(import_module(f"dikkat.gpu.{module}"), own)  # imports Triton, which few calls need
+    return getattr(import_module(f"{__package__}.{module}"), own)  # imports Triton, which few calls need
 
 
 def launch(name: str, grid: tuple[int, ...], *operands: Any, **constants: Any) -> None:

@@ -70,12 +70,12 @@ def device() -> Iterator[None]:
 @contextmanager
 def kept() -> Iterator[None]:
     """`device`, where each call is the second of its signature."""
-    run = dispatch.run
+    run = dispatch.run_call
 
     def twice(*given: Any, **more: Any) -> Any:
         run(*given, **more)
         return run(*given, **more)
 
     with device(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "run", twice)
+        patch.setattr(dispatch, "run_call", twice)
         yield

@@ -500,7 +500,7 @@ def way(name: str) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if small and name == "chunked":
             patch.setattr(chunked, "_TILE", 4 * BATCH * HEADS * HIDDENS)
-            patch.setattr(chunked, "_ALONE", 1)
+            patch.setattr(chunked, "_NUMBERS_FOR_A_LOOP", 1)
         elif small:
             patch.setattr(products, "_PAIRS", 1)
             patch.setattr(products, "_FACTORS", 1)

@@ -67,7 +67,7 @@ class Ours(nn.Module):
         return outputs, weights, state
 
     def network_obstacles(self) -> list[str]:
-        return described.obstacles(self)
+        return described.search_obstacles(self)
 
     def network(self) -> Network:
         return Network(

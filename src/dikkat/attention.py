@@ -10,7 +10,7 @@ from dikkat._core import dispatch, validation
 from dikkat._core.implementations import BACKENDS, choose, pack
 from dikkat._core.problem import Result
 from dikkat._core.restrictions import Hiding, Restricting, check_names, restrict
-from dikkat._engine.weight_versions import Writes, frozen, learns, traced
+from dikkat._engine.weight_versions import Writes, frozen, is_traced, learns
 from dikkat.ragged import are_jagged, attend_jagged, problem_of_jagged
 from dikkat.scores import Score
 from dikkat.state import State, merge
@@ -270,7 +270,7 @@ def attend(
             query, key, value, score, requested, impl, causal=causal, window=window, valid_lens=valid_lens, mask=mask,
             segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude, sink=sink,
         )  # fmt: skip
-    result = dispatch.run(
+    result = dispatch.run_call(
         query, key, value, score, requested, impl,
         valid_lens, mask, causal, window, segment_ids, bias, key_bias, exclude,
     )  # fmt: skip
@@ -338,7 +338,7 @@ def attention_state(
     """
     check_names(restrictions, Restricting)
     requested = validation.Requested(dropout, wants_state=True, sink=sink)
-    result = dispatch.run(query, key, value, score, requested, impl, **restrictions)
+    result = dispatch.run_call(query, key, value, score, requested, impl, **restrictions)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -381,7 +381,7 @@ def attention_weights(
     validation.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
     requested = validation.Requested(wants_weights=True, sink=sink)
-    result = dispatch.run(query, key, nothing, score, requested, impl, **restrictions)
+    result = dispatch.run_call(query, key, nothing, score, requested, impl, **restrictions)
     return weights_of(result).to(query.dtype)
 
 
@@ -415,7 +415,7 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     """
     memory = project_keys(key, value, score=score, valid_lens=valid_lens)
     changes = next(score.parameters(), next(score.buffers(), None)) is not None
-    trained = traced() or learns(score, memory.key, memory.value)
+    trained = is_traced() or learns(score, memory.key, memory.value)
     seen = frozen(score) if changes and not trained else None
     return replace(memory, packed=pack(score.pair, memory.key), seen=seen)
 
@@ -441,11 +441,11 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
         value = validation.hide(value, restrictions.seen()) if restrictions.hide() else value.clone()
     projected = validation.rank(score.project_key(key), len(lead))
     if restrictions.hide():
-        projected, value = (validation.apart(t, restrictions.seen()) for t in (projected, value))
+        projected, value = (validation.unshared(t, restrictions.seen()) for t in (projected, value))
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if restrictions.lens is None else restrictions.lens.reshape(lead[:1]).clone()
-    return Memory(score, projected, value, lens, writes=None if traced() else Writes(score.parameters()))
+    return Memory(score, projected, value, lens, writes=None if is_traced() else Writes(score.parameters()))
 
 
 @overload
@@ -505,7 +505,7 @@ def attend_memory(
     score = memory.scoring()
     memory.check_recorded(score, query)
     requested = validation.Requested(dropout, wants_weights=return_weights, sink=sink)
-    result = dispatch.run(
+    result = dispatch.run_call(
         query, memory.key, memory.value, score, requested, impl, memory.valid_lens,
         prepared=validation.Prepared(memory.packed), **restrictions,
     )  # fmt: skip
@@ -552,7 +552,7 @@ def implementations(
     """
     check_names(restrictions, Restricting)
     requested = validation.Requested(dropout, wants_weights=return_weights, wants_state=return_state, sink=sink)
-    made = problem_of_jagged if are_jagged(query, key, value) else validation.problem
+    made = problem_of_jagged if are_jagged(query, key, value) else validation.problem_of_call
     first, problem, examined = choose(made(query, key, value, score, requested, **restrictions))
     listed = []
     for name in sorted(BACKENDS, key=lambda name: name != first):

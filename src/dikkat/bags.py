@@ -422,11 +422,11 @@ def pool(scores: Tensor, rows: Tensor, lens: Tensor) -> Pooled:
     """The softmax of scores (N, K) over each bag, and the mean of its rows: mean (B, K, D), peak and total (B, K)."""
     bag = _bag_of(lens, len(rows))
     if rows.is_meta or not is_eager():
-        return _plain(scores, rows, bag, len(lens))
+        return _unblocked(scores, rows, bag, len(lens))
     return Pooled(*_Pool.apply(scores, rows, bag, lens))  # type: ignore[no-untyped-call]
 
 
-def _plain(scores: Tensor, rows: Tensor, bag: Tensor, bags: int) -> Pooled:
+def _unblocked(scores: Tensor, rows: Tensor, bag: Tensor, bags: int) -> Pooled:
     """All rows at once, in PyTorch's own operations, which it differentiates and compiles."""
     shares, peak = _shares(scores, bag, bags)
     total = torch.zeros_like(peak).index_add(0, bag, shares)
@@ -462,7 +462,7 @@ class _Pool(torch.autograd.Function):
         if (twice := torch.is_grad_enabled()) or many_at_once(of_mean, of_total):  # `twice`: for second derivatives
             inputs = [t for t in (scores, rows) if t.requires_grad]
             with torch.enable_grad():
-                pooled = _plain(scores, rows, bag, len(total))
+                pooled = _unblocked(scores, rows, bag, len(total))
                 above = (of_mean, of_total)
                 found = iter(torch.autograd.grad((pooled.mean, pooled.total), inputs, above, create_graph=twice))
             return next(found) if needs_scores else None, next(found) if needs_rows else None, None, None

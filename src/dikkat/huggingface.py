@@ -131,7 +131,7 @@ def _forward(
     bias = None if position_bias is None else position_bias.to(query.dtype)
     shape, shared = query.shape, query.shape[1] // key.shape[1]
     by_head = all(each is None or each.ndim == 4 for each in (attention_mask, bias))
-    if shared > 1 and shape[2] == 1 and s_aux is None and by_head and not recording_hooks.current():
+    if shared > 1 and shape[2] == 1 and s_aux is None and by_head and not recording_hooks.current_observers():
         # The heads that share keys are the queries of one head, as keys need not be repeated for each new token then.
         query, attention_mask, bias = (_joined(each, shared) for each in (query, attention_mask, bias))
         causal = False

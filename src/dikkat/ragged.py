@@ -201,7 +201,7 @@ def _run(
     problem = validation.problem_of_sequences(
         query, key, value, query_offsets, key_offsets, score, requested, causal, window, key_bias
     )
-    return dispatch.dispatch(problem, impl), problem
+    return dispatch.run_problem(problem, impl), problem
 
 
 def are_jagged(*tensors: Tensor) -> bool:
@@ -241,7 +241,7 @@ def attend_jagged(
 ) -> Any:
     """`attend` of nested tensors: such a tensor, and a list of weights where they are requested."""
     problem = problem_of_jagged(query, key, value, score, requested, **options)
-    result = dispatch.dispatch(problem, impl)
+    result = dispatch.run_problem(problem, impl)
     output = torch.nested.nested_tensor_from_jagged(
         result.mean.to(value.dtype), query.offsets(), jagged_dim=query.ndim - 2
     )

@@ -11,7 +11,7 @@ import dikkat
 import kit
 from dikkat import masked_softmax, scores
 from dikkat._core.restrictions import Restrictions
-from dikkat._core.softmax import shares, softmax
+from dikkat._core.softmax import softmax, softmax_weights
 
 
 def softmax_of(row: list[float]) -> list[float]:
@@ -145,7 +145,7 @@ def test_values_that_cannot_be_read_are_clamped() -> None:
     torch.testing.assert_close(came, torch.stack([torch.ones(3, 5), torch.zeros(3, 5)]))
 
 
-@pytest.mark.parametrize("weights_of", [lambda *given: softmax(*given)[0], shares], ids=["softmax", "shares"])
+@pytest.mark.parametrize("weights_of", [lambda *given: softmax(*given)[0], softmax_weights], ids=["softmax", "shares"])
 @pytest.mark.parametrize("visible", [torch.tensor([[True], [False]]), torch.tensor([[True], [True]])])
 def test_a_row_with_nothing_in_it_has_no_weights_and_no_gradient(weights_of, visible):
     scores = torch.tensor([[1.0, 2.0, 3.0], [-math.inf] * 3], dtype=torch.float64, requires_grad=True)

@@ -41,7 +41,7 @@ RESTRICTIONS = ["none", "all", "alike", "some", "by row"]
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call was run by the program of an earlier one."""
     monkeypatch.setattr(dispatch, "_PROGRAMS", {})
-    run, again, found, this = dispatch.run, dispatch.Program.again, [], threading.local()
+    run, again, found, this = dispatch.run_call, dispatch.Program.again, [], threading.local()
 
     def ran(*given: Any) -> Any:
         this.known = False
@@ -54,7 +54,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         this.known = came is not None
         return came
 
-    monkeypatch.setattr(dispatch, "run", ran)
+    monkeypatch.setattr(dispatch, "run_call", ran)
     monkeypatch.setattr(dispatch.Program, "again", ran_again)
     return found
 

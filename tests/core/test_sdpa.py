@@ -230,7 +230,7 @@ def test_heads_that_share_keys_are_read_without_a_copy() -> None:
 
 def test_a_bias_is_not_copied() -> None:
     x, bias = torch.randn(2, 3, 5, 8), torch.randn(5, 5, 3).permute(2, 0, 1)[None]
-    problem = validation.problem(x, x, x, scores.Dot(), validation.Requested(), bias=bias)
+    problem = validation.problem_of_call(x, x, x, scores.Dot(), validation.Requested(), bias=bias)
     mask = sdpa._masked(problem).mask
     assert mask is not None
     assert mask.data_ptr() == bias.data_ptr()

@@ -74,9 +74,9 @@ def test_an_address_is_noticed_however_it_is_taken(line: str) -> None:
 
 def test_an_array_has_an_address_if_it_is_whole() -> None:
     array = np.zeros((3, 5), np.dtype([("one", np.int64), ("two", np.int64)]))
-    assert addresses.of_array(array) == array.__array_interface__["data"][0]
+    assert addresses.array_address(array) == array.__array_interface__["data"][0]
     with pytest.raises(ValueError, match=r"array: got strides \(80, 32\)"):
-        addresses.of_array(array[:, ::2])
+        addresses.array_address(array[:, ::2])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_views_and_empty_tensors_have_one() -> None:
     assert addresses.rows_address("key", base[:, 3:], torch.float32) == base.data_ptr() + 4 * 3
     with pytest.raises(ValueError, match="contiguous rows"):
         addresses.rows_address("key", base.t(), torch.float32)
-    addresses.check("key", base.t()[::2], "cpu")
+    addresses.check_numbers("key", base.t()[::2], "cpu")
 
 
 # --- without numbers: fake tensors, the meta device, and traces

@@ -18,7 +18,7 @@ from dikkat._core.implementations.numba.record import CALL as ATTENTION
 from dikkat._engine import record
 from dikkat._engine.compile import Kernel
 from dikkat._engine.memory import workplace_of
-from dikkat._engine.record import Call, Record
+from dikkat._engine.record import CallRecord, Record
 from dikkat._engine.vectors import pointer
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
 from dikkat.recurrent.fused.record import CALL as RECURRENCE
@@ -191,7 +191,7 @@ def stray(zero: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize("which", range(4))
 def test_one_number_outside_is_told(which: int, place: int, side: str | None) -> None:
     name = ("scratch first", "scratch second", "scratch third", "made")[which]
-    call = Call(STRAY, torch.float32)
+    call = CallRecord(STRAY, torch.float32)
     call.fields |= {"which": which, "place": place}
     call.new("made", 16)
     outside = (

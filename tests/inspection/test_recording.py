@@ -126,7 +126,9 @@ def test_whole_maps_of_the_chosen_heads_and_queries(layers: Any, heads: Any, que
 def test_what_is_not_chosen_runs_untouched(layers: Any, names: list[str]) -> None:
     model, told = Model().eval(), []
     for name, module in model.named_modules():
-        module.register_forward_pre_hook(lambda *_, name=name: told.append((name, bool(recording_hooks.current()))))
+        module.register_forward_pre_hook(
+            lambda *_, name=name: told.append((name, bool(recording_hooks.current_observers())))
+        )
     before = model(X, LENS)
     told.clear()
     with dikkat.record(model, layers=layers, sums=True) as trace:
@@ -421,7 +423,7 @@ def nothing_is_left(model: nn.Module, fused: Callable[..., Tensor]) -> bool:
         not any(hooks)
         and stance == "default"
         and not modes
-        and not recording_hooks.current()
+        and not recording_hooks.current_observers()
         and (F.scaled_dot_product_attention is fused)
     )
 

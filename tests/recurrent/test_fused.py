@@ -248,8 +248,8 @@ def test_low_precision_comes_back_in_its_type() -> None:
 
 def test_auto_takes_the_operation_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    run = recurrence_launch.run
-    monkeypatch.setattr(recurrence_launch, "run", lambda *a, **o: calls.append(1) or run(*a, **o))
+    run = recurrence_launch.run_stack
+    monkeypatch.setattr(recurrence_launch, "run_stack", lambda *a, **o: calls.append(1) or run(*a, **o))
     module, given = made("gru", "additive", 1)
     ran(module, given, "auto")
     assert len(calls) == 1

@@ -109,7 +109,7 @@ def test_many_features_and_a_constant_one_have_their_bandwidths_drawn():
 
 
 def test_the_experiment_has_three_columns_and_one_scale_of_colours():
-    done = experiment.run(1)
+    done = experiment.run_experiment(1)
     *panels, bar = pictures.draw_experiment(done).axes
     above, below = panels[:3], panels[3:]
     for axes, pooling in zip(above, done.poolings, strict=True):
@@ -123,20 +123,22 @@ def test_the_experiment_has_three_columns_and_one_scale_of_colours():
 
 
 def test_the_experiment_is_the_textbooks():
-    done, other = experiment.run(5), experiment.run(6)
+    done, other = experiment.run_experiment(5), experiment.run_experiment(6)
     assert done.x.shape == done.y.shape == done.at.shape == (50,)
     assert (np.diff(done.x) >= 0).all()
     assert 0 <= done.x[0] < done.x[-1] < 5
     np.testing.assert_allclose(done.at, [i / 10 for i in range(50)])
     np.testing.assert_allclose(done.truth, 2 * np.sin(done.at) + done.at**0.8)
-    noise = np.concatenate([each.y - 2 * np.sin(each.x) - each.x**0.8 for each in map(experiment.run, range(20))])
+    noise = np.concatenate(
+        [each.y - 2 * np.sin(each.x) - each.x**0.8 for each in map(experiment.run_experiment, range(20))]
+    )
     assert noise.std() == pytest.approx(0.5, abs=0.03)  # nearly three standard errors of it
     assert not np.array_equal(done.y, other.y)
-    np.testing.assert_array_equal(done.y, experiment.run(5).y)
+    np.testing.assert_array_equal(done.y, experiment.run_experiment(5).y)
 
 
 def test_the_three_ways_are_what_they_say():
-    done = experiment.run(2)
+    done = experiment.run_experiment(2)
     average, fixed, learned = done.poolings
     np.testing.assert_allclose(average.predicted, done.y.mean())
     np.testing.assert_allclose(average.weights, 1 / 50)

@@ -325,7 +325,7 @@ def test_a_search_that_failed_leaves_nothing_behind():
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_threads_change_no_bit(precision, monkeypatch):
-    monkeypatch.setattr(run, "_ALONE", 0)
+    monkeypatch.setattr(run, "_ONE_THREAD_BYTES", 0)
     search = Search(5, n_best=5, precision=precision, max_length=5)
     model, found = make(num_layers=2), []
     for threads in (1, 2, 3):

@@ -18,7 +18,7 @@ import torch
 import uvicorn
 from fastapi.testclient import TestClient
 
-from dikkat._engine.cancellation import look
+from dikkat._engine.cancellation import check
 from dikkat.serving import Limits, create_app
 from dikkat.serving.connections import Connection, Few, bounded
 from dikkat.translation import InputError, Search, Translator
@@ -218,7 +218,7 @@ class Waiting:
         self.batches.append(len(lines))
         try:
             while not self.go_on.wait(0.005):
-                look()
+                check()
         except BaseException:
             self.stopped.set()
             raise

@@ -25,7 +25,7 @@ PAIRS = [(f"{a} {b} {c}", f"{c} {a} {b}") for a in "abcde" for b in "fghij" for 
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "obstacles", lambda _: ["switched off"])
+    monkeypatch.setattr(launch, "kernel_obstacles", lambda _: ["switched off"])
     monkeypatch.setattr(loss, "runs", lambda _: False)
     monkeypatch.setattr(search_module, "runnable", lambda *_: None)
 

@@ -12,7 +12,7 @@ from dikkat.scores import Profile
 _INF = float("inf")
 
 
-def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
+def weighted_sum(hidden: Tensor, weight: Tensor) -> Tensor:
     """Σ_h v_h t_h: hidden (..., n, m, h), weight (..., h), of as many leading dimensions."""
     if weight.numel() == weight.shape[-1]:  # one weight for all is one matrix-vector product
         return hidden @ (weight if weight.ndim == 1 else weight.reshape(-1))

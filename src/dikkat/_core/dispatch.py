@@ -13,7 +13,7 @@ from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden, align, are_moderate
 from dikkat._engine.addresses import check_room, on_cpu
-from dikkat._engine.pytorch_state import PLAIN, autocasts, check_values, extremes, is_eager
+from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, check_values, extremes, is_eager
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 from dikkat.state import State, sunk
 
@@ -72,10 +72,10 @@ class Program(NamedTuple):
         backend, problem = BACKENDS[self.name], self.problem
         if problem.dropout and problem.seeds is None and backend.wants_seeds:
             problem = replace(problem, seeds=validation.draw_seeds(problem.lead, problem.query.device))
-        told = recording_hooks.current()
+        told = recording_hooks.current_observers()
         if not told:
             return self._run(problem)
-        with recording_hooks.only():  # what an implementation calls is part of this call
+        with recording_hooks.observed_by():  # what an implementation calls is part of this call
             *others, last = told
             result = last.runs(self.name, problem)
             if result is None:
@@ -203,7 +203,7 @@ def _is_finite(tensor: Tensor) -> bool:
 _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 
-def run(
+def run_call(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str,
     valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
     window: tuple[int | None, int | None] | None = None, segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
@@ -238,7 +238,7 @@ def run(
             result = None if program is None else program.again(to_compare, keys, weight, value, lens, keys is not key)
         if result is not None:
             return result
-    make: Any = validation.problem if prepared is None else validation.problem_of_prepared
+    make: Any = validation.problem_of_call if prepared is None else validation.problem_of_prepared
     problem = make(
         query, key, value, score, requested, heads if prepared is None else prepared,
         valid_lens=valid_lens, mask=mask, causal=causal, window=window,
@@ -323,7 +323,7 @@ class _Zeroed(torch.autograd.Function):
         return grad, None
 
 
-def dispatch(problem: Problem, impl: str = "auto") -> Result:
+def run_problem(problem: Problem, impl: str = "auto") -> Result:
     """The result of a problem, by a program of its own."""
     return Program.of(problem, impl).run()
 
@@ -372,7 +372,7 @@ def _signature(
 
 
 def _is_plain(tensor: Any) -> bool:
-    return type(tensor) in PLAIN and tensor.layout is _STRIDED and not tensor.is_nested
+    return type(tensor) in PLAIN_TYPES and tensor.layout is _STRIDED and not tensor.is_nested
 
 
 def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor) -> Hashable:
@@ -401,7 +401,7 @@ def _is_kept(problem: Problem, *given: Tensor) -> bool:
         return False
     if not value.shape[-1] or not _are_apart(problem.lead, *given):
         return False
-    if any(type(t) not in PLAIN or t.dtype is not value.dtype for t in (problem.query, problem.key)):
+    if any(type(t) not in PLAIN_TYPES or t.dtype is not value.dtype for t in (problem.query, problem.key)):
         return False
     return problem.weight is None or (_is_plain(problem.weight) and problem.weight.dtype is value.dtype)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from dikkat._core.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat._core.restrictions import Restrictions, broadcast
 from dikkat._engine.addresses import exact, many_at_once
-from dikkat._engine.pytorch_state import PLAIN, is_eager, transformed
+from dikkat._engine.pytorch_state import PLAIN_TYPES, is_eager, is_transformed
 from dikkat.scores import Pair, Profile
 from dikkat.state import log_sum_exp
 
@@ -228,10 +228,10 @@ class Operator(Kernel):
         problem = problem if self.keep else problem.wide()
         # A program that keeps something for calls of one kind has looked at this one already.
         plain = is_eager() and not problem.query.is_meta
-        if problem.kept is not None or (plain and all(type(t) in PLAIN for t in problem.tensors().values())):
+        if problem.kept is not None or (plain and all(type(t) in PLAIN_TYPES for t in problem.tensors().values())):
             mean, peak, total, weights = self.run(problem)
         else:
-            call = self._transformed.apply if transformed() else self._forward_op
+            call = self._transformed.apply if is_transformed() else self._forward_op
             mean, peak, total, weights = call(*_flat(problem))
         lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
         return Result(mean, lse, weights if problem.wants_weights else None, tail)
@@ -240,7 +240,7 @@ class Operator(Kernel):
         return Gradients(*self._call_backward(*_flat(problem), *out, *grads))
 
     def _call_backward(self, *operands: Any) -> Any:
-        return (self._transformed_backward.apply if transformed() else self._backward_op)(*operands)
+        return (self._transformed_backward.apply if is_transformed() else self._backward_op)(*operands)
 
     def _run_forward(self, *operands: Any) -> tuple[Tensor, ...]:
         problem = _problem(operands)

@@ -34,13 +34,13 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def current() -> tuple[Observer, ...]:
+def current_observers() -> tuple[Observer, ...]:
     """The observers of this thread; none in what is being compiled."""
     return () if torch.compiler.is_compiling() else _thread.observers
 
 
 @contextmanager
-def only(*observers: Observer) -> Iterator[None]:
+def observed_by(*observers: Observer) -> Iterator[None]:
     """Let these observe this thread, and no others."""
     before, _thread.observers = _thread.observers, observers
     try:

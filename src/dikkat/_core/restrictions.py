@@ -31,16 +31,16 @@ def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
     if not can_read_values(query, key, value):
         return False
     most = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
-    return are_moderate(value) and largest(query) * largest(key) * query.shape[-1] < most
+    return are_moderate(value) and largest_magnitude(query) * largest_magnitude(key) * query.shape[-1] < most
 
 
 def are_moderate(value: Tensor) -> bool:
     """True where products of values with a gradient are finite, as long as that is below the cube of this bound."""
     bound: float = torch.finfo(torch.promote_types(value.dtype, torch.float32)).max ** 0.25
-    return largest(value) < bound
+    return largest_magnitude(value) < bound
 
 
-def largest(tensor: Tensor) -> float:
+def largest_magnitude(tensor: Tensor) -> float:
     """The largest absolute value; ∞ where something is NaN."""
     if not tensor.numel():
         return 0.0

@@ -63,7 +63,7 @@ def lengths_of(problem: Problem) -> tuple[Tensor, Tensor]:
     return found[0], found[1]
 
 
-def apart(problem: Problem) -> Iterator[tuple[Problem, dict[str, slice]]]:
+def split_sequences(problem: Problem) -> Iterator[tuple[Problem, dict[str, slice]]]:
     """Yield each sequence as a call of its own, and its rows among the "query" and the "key" ones, and its "pair"s.
 
     Of a call without sequences the call itself, which has no rows.
@@ -92,7 +92,7 @@ def by_sequence(run: Callable[[Problem], Result]) -> Callable[[Problem], Result]
     def runs(problem: Problem) -> Result:
         if problem.query_offsets is None:
             return run(problem)
-        mean, lse, weights, tail = zip(*(run(own) for own, _ in apart(problem)), strict=True)
+        mean, lse, weights, tail = zip(*(run(own) for own, _ in split_sequences(problem)), strict=True)
         pairs = [None if each is None else each.flatten(-2) for each in weights]
         return Result(torch.cat(mean, -2), _end_to_end(lse), _end_to_end(pairs), _end_to_end(tail))
 
@@ -105,7 +105,7 @@ def forward_by_sequence(forward: Forward) -> Forward:
     def forwards(problem: Problem) -> Output:
         if problem.query_offsets is None:
             return forward(problem)
-        mean, peak, total, weights = zip(*(forward(own) for own, _ in apart(problem)), strict=True)
+        mean, peak, total, weights = zip(*(forward(own) for own, _ in split_sequences(problem)), strict=True)
         pairs = torch.cat([each.flatten(-2) for each in weights], -1) if problem.wants_weights else weights[0]
         return Output(torch.cat(mean, -2), torch.cat(peak, -1), torch.cat(total, -1), pairs)
 
@@ -119,7 +119,7 @@ def backward_by_sequence(backward: Backward) -> Backward:
         if problem.query_offsets is None:
             return backward(problem, out, grads)
         found = []
-        for own, rows in apart(problem):
+        for own, rows in split_sequences(problem):
             found.append(backward(own, _cut(out, own, rows), _cut(grads, own, rows)))
         query, key, weight, value, bias, key_bias = zip(*found, strict=True)
         shared = torch.stack(weight).sum(0)

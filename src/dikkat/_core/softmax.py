@@ -31,7 +31,7 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
     return weights, peak.squeeze(-1), total.squeeze(-1)
 
 
-def shares(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:
+def softmax_weights(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:
     """The weights of `softmax` alone, by PyTorch's own, which goes over the scores once; same arguments.
 
     With `plain`, every row sees a key and no score is NaN.
@@ -86,4 +86,4 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
     restrictions = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     visible = restrictions.visible()
-    return shares(wide, wide != -_INF if visible is None else visible).to(scores.dtype)
+    return softmax_weights(wide, wide != -_INF if visible is None else visible).to(scores.dtype)

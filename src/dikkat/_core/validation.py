@@ -27,11 +27,11 @@ from dikkat._core.restrictions import (
 )
 from dikkat._core.sequences import check_offsets
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
-from dikkat._engine.pytorch_state import PLAIN, autocasts, can_read_values, transformed
+from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
 
 # Scores that compare keys as they come.
-_PLAIN = (Dot, ScaledDot)
+_COMPARE_AS_GIVEN = (Dot, ScaledDot)
 
 
 class Requested(NamedTuple):
@@ -55,7 +55,7 @@ class Heads(NamedTuple):
     projections: tuple[Callable[[Tensor], Tensor], ...]
 
 
-def problem(
+def problem_of_call(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -78,7 +78,7 @@ def problem(
         # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Where keys are compared as they
         # are and everything is finite, nothing needs to be zeroed: looking is quicker than copying.
         seen, live = (by_any_head(shown, len(batch)) for shown in restrictions.seen_and_live())
-        if heads is None and _all(live) and type(score) in _PLAIN and not _all(seen):
+        if heads is None and _all(live) and type(score) in _COMPARE_AS_GIVEN and not _all(seen):
             finite = are_finite(query, key, value) or None
         if not finite:
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
@@ -213,7 +213,7 @@ def compared(
     if restrictions.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
         # A row that is shared by batch elements which see it and others which do not is copied for each here.
         shared, seen = projected_key, restrictions.seen()
-        projected_key, value = apart(projected_key, seen), apart(value, seen)
+        projected_key, value = unshared(projected_key, seen), unshared(value, seen)
         packed = packed if projected_key is shared else None
     bias = restrictions.bias
     return Problem(
@@ -231,7 +231,7 @@ def compared(
         sink=None if requested.sink is None else _sink(requested.sink, query, lead),
         wants_state=requested.wants_state or requested.sink is not None,
         wants_weights=requested.wants_weights,
-        wants_bias_grad=bias is not None and (transformed() or (torch.is_grad_enabled() and bias.requires_grad)),
+        wants_bias_grad=bias is not None and (is_transformed() or (torch.is_grad_enabled() and bias.requires_grad)),
     )
 
 
@@ -271,7 +271,7 @@ def check_score(score: object) -> None:
 def check_features(name: str, tensor: Tensor) -> None:
     """Validate a query, key or value: dense, (..., length, features), of a dtype that is computed with."""
     check_dense(name, tensor)
-    if type(tensor) in PLAIN and not (torch.compiler.is_compiling() or transformed()):
+    if type(tensor) in PLAIN_TYPES and not (torch.compiler.is_compiling() or is_transformed()):
         check_room(name, tensor)
     if tensor.dtype not in FLOATS:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected float16, bfloat16, float32, float64")
@@ -333,7 +333,7 @@ def hide(tensor: Tensor, shown: Tensor) -> Tensor:
     return tensor.masked_fill(~shown[..., None], 0.0)
 
 
-def apart(tensor: Tensor, shown: Tensor) -> Tensor:
+def unshared(tensor: Tensor, shown: Tensor) -> Tensor:
     """Copy a broadcast tensor per batch element where visibility differs, and zero the hidden rows of each copy.
 
     Rows that are not shared have been zeroed before.

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dikkat._engine.pytorch_state import (
-    PLAIN,
+    PLAIN_TYPES,
     _functorch,
     autocasts,
     can_read_values,
     have_tangents,
-    transformed,
-    watched,
+    is_transformed,
+    is_watched,
 )
 
 
@@ -46,7 +46,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 def many_at_once(*gradients: Tensor | None) -> bool:
     """Whether a backward's gradients stand for many: under `torch.func`, or with `is_grads_batched`, an older vmap."""
-    return transformed() or any(_functorch.is_legacy_batchedtensor(t) for t in gradients if t is not None)
+    return is_transformed() or any(_functorch.is_legacy_batchedtensor(t) for t in gradients if t is not None)
 
 
 def check_dense(name: str, tensor: object) -> None:
@@ -97,7 +97,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     return start
 
 
-def of_plain(tensor: Tensor) -> int | None:
+def plain_address(tensor: Tensor) -> int | None:
     """`address` of a tensor that is known to be plain, on the CPU and of the right type; None where it lies otherwise.
 
     For small calls: it asks for no more than may differ between two tensors of one signature.
@@ -125,7 +125,7 @@ def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     return start
 
 
-def of_array(array: np.ndarray[Any, Any]) -> int:
+def array_address(array: np.ndarray[Any, Any]) -> int:
     """The address of the records of a NumPy array; the caller keeps the array until the call is over.
 
     Raises:
@@ -136,7 +136,7 @@ def of_array(array: np.ndarray[Any, Any]) -> int:
     return array.ctypes.data
 
 
-def check(name: str, tensor: Tensor, device: str) -> None:
+def check_numbers(name: str, tensor: Tensor, device: str) -> None:
     """Check a tensor that compiled code reads: its strides may be any, but its numbers must all be there.
 
     Raises:
@@ -149,7 +149,7 @@ def check(name: str, tensor: Tensor, device: str) -> None:
     check_room(name, tensor)
 
 
-def made(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
+def new_tensor(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
     """A new tensor on the CPU, whatever the default device is, and its address.
 
     Raises:
@@ -161,7 +161,7 @@ def made(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
     return tensor, tensor.data_ptr()
 
 
-def made_as(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
+def new_tensor_like(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
     """`made` with the type of a tensor on the CPU, where it is known that PyTorch makes tensors with memory."""
     tensor = like.new_empty(shape)
     return tensor, tensor.data_ptr()
@@ -170,7 +170,7 @@ def made_as(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
 _CPU = torch.device("cpu")  # a name would be looked up at each call
 
 
-def starts(tensors: Iterable[Tensor]) -> list[int]:
+def start_addresses(tensors: Iterable[Tensor]) -> list[int]:
     """The addresses of tensors, to be compared and never read; none where one has no memory."""
     try:
         return list(map(Tensor.data_ptr, tensors))
@@ -183,16 +183,16 @@ def is_aligned(tensor: Tensor) -> bool:
     return tensor.data_ptr() % 16 == 0
 
 
-def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
+def tensor_obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
     """The reasons for which compiled code cannot be called outside an operator, now and with these tensors."""
     reasons, present = [], [tensor for tensor in tensors if tensor is not None]
     if any(tensor.device.type != device for tensor in present):
         reasons.append(f"it runs on {'the CPU' if device == 'cpu' else device}")
-    elif torch.compiler.is_compiling() or transformed() or have_tangents(*present):
+    elif torch.compiler.is_compiling() or is_transformed() or have_tangents(*present):
         reasons.append("it runs outside torch.compile, torch.func and forward-mode derivatives")
-    elif watched() or torch._C._get_tracing_state() is not None:
+    elif is_watched() or torch._C._get_tracing_state() is not None:
         reasons.append("it runs outside traces and modes that see every operation, as FakeTensorMode and profilers")
-    elif not all(_keys(tensor) in _plain(device) for tensor in present):
+    elif not all(_keys(tensor) in _plain_key_sets(device) for tensor in present):
         reasons.append("it takes tensors with numbers of their own (not fake, functional, wrapped or sparse ones)")
     elif device == "cpu":
         reasons += without_numba()
@@ -225,7 +225,7 @@ _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functiona
 def _start(name: str, tensor: Tensor) -> int:
     """The address of the numbers of a tensor on the CPU."""
     # The dispatcher's keys are asked for only where cheaper checks fail: it shows in small calls.
-    if type(tensor) not in PLAIN or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
+    if type(tensor) not in PLAIN_TYPES or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
         _check(name, tensor, "cpu")
     try:
         start = tensor.data_ptr()
@@ -239,7 +239,7 @@ def _start(name: str, tensor: Tensor) -> int:
 
 
 def _check(name: str, tensor: Tensor, device: str) -> None:
-    if _keys(tensor) not in _plain(device):
+    if _keys(tensor) not in _plain_key_sets(device):
         raise _no_numbers(name, tensor, device)
 
 
@@ -281,7 +281,7 @@ _dispatch_keys = torch._C._dispatch_keys
 
 
 @cache
-def _plain(device: str) -> frozenset[Any]:
+def _plain_key_sets(device: str) -> frozenset[Any]:
     """The key sets of plain tensors of a device, made in inference mode or not."""
     with _disable_current_modes():
         with torch.inference_mode(False):

@@ -35,7 +35,7 @@ def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
         _unwanted.reset(before)
 
 
-def look() -> None:
+def check() -> None:
     """End the work if nobody waits for it any more: called between its parts."""
     unwanted = _unwanted.get()
     if unwanted is not None and unwanted():

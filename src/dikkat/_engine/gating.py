@@ -40,12 +40,12 @@ def gated(
     """
     parameters = [V.weight, V.bias, w.weight, w.bias, *([] if U is None else [U.weight, U.bias])]
     if rows.is_meta or not is_eager() or autocasts(rows.device.type):
-        return _plain(rows, *parameters), rows
+        return _unblocked(rows, *parameters), rows
     scores, same = _Gated.apply(rows, known, *parameters)  # type: ignore[no-untyped-call]
     return scores, same
 
 
-def _plain(rows: Tensor, *parameters: Tensor) -> Tensor:
+def _unblocked(rows: Tensor, *parameters: Tensor) -> Tensor:
     """All rows at once, in PyTorch's own operations, which it differentiates, maps and compiles."""
     rows, V, V_bias, w, w_bias, *gate = (t.to(_wide(rows)) for t in (rows, *parameters))
     hidden = linear(rows, V, V_bias).tanh()
@@ -83,7 +83,7 @@ class _Gated(torch.autograd.Function):
             needs = [ctx.needs_input_grad[0], *ctx.needs_input_grad[2:]]
             inputs = [t for t, needed in zip((rows, *parameters), needs, strict=True) if needed]
             with torch.enable_grad():
-                grads = iter(torch.autograd.grad(_plain(rows, *parameters), inputs, above, create_graph=twice))
+                grads = iter(torch.autograd.grad(_unblocked(rows, *parameters), inputs, above, create_graph=twice))
             first, *others = [next(grads) if needed else None for needed in needs]
             return first if of_rows is None or first is None else first + of_rows, None, *others
         network, x = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1])

@@ -45,14 +45,14 @@ class check_values:  # noqa: N801 - reads as the function it is used as
 
 
 # Types of plain tensors; a subclass may be anything.
-PLAIN = frozenset({Tensor, torch.nn.Parameter})
+PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 def can_read_values(*tensors: Tensor) -> bool:
     """True where Python may look at the values of these tensors, here and now, at no great cost."""
-    if torch.compiler.is_compiling() or transformed() or _recorded():
+    if torch.compiler.is_compiling() or is_transformed() or _recorded():
         return False
-    if not all(type(t) in PLAIN for t in tensors):
+    if not all(type(t) in PLAIN_TYPES for t in tensors):
         return False
     return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
 
@@ -78,14 +78,14 @@ def is_eager() -> bool:
     )
 
 
-def watched() -> bool:
+def is_watched() -> bool:
     """Whether a dispatch mode is active, which would see no compiled code."""
     return bool(_modes())
 
 
 def _recorded() -> bool:
     """True where `make_fx` records operations, for other values too."""
-    return watched() and get_proxy_mode() is not None
+    return is_watched() and get_proxy_mode() is not None
 
 
 def _capturing(tensors: tuple[Tensor, ...]) -> bool:
@@ -108,7 +108,7 @@ def have_tangents(*tensors: Tensor) -> bool:
     return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
-def transformed() -> bool:
+def is_transformed() -> bool:
     """True under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
     if torch.compiler.is_compiling():
         return False

@@ -38,7 +38,7 @@ NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64
 """The types that kernels are compiled for."""
 
 
-def up(count: int, step: int) -> int:
+def round_up(count: int, step: int) -> int:
     """The next multiple of a step."""
     return -(-count // step) * step
 
@@ -163,7 +163,7 @@ class Fields:
         return self
 
 
-class Call:
+class CallRecord:
     """One call's record while it is filled; keeps alive what its addresses point to.
 
     Args:
@@ -211,10 +211,10 @@ class Call:
         if FENCE:
             size = torch.Size(shape).numel() * kind.itemsize
             room = self._fenced[name] = torch.full(
-                (1, up(size, BYTES) + 2 * FENCE), _PATTERN, dtype=torch.uint8, device="cpu"
+                (1, round_up(size, BYTES) + 2 * FENCE), _PATTERN, dtype=torch.uint8, device="cpu"
             )
             return self.point(name, room[0, FENCE : FENCE + size].view(kind).view(shape))
-        made, self.fields[name] = addresses.made(shape, kind)
+        made, self.fields[name] = addresses.new_tensor(shape, kind)
         self.kept[name] = made
         return made
 
@@ -275,7 +275,7 @@ class Call:
         def run(begin: int, end: int) -> None:  # keeps the room alive
             fields["tasks"] = end
             _COUNTERS.pack_into(memory, counters, begin, 0)
-            threads.run(compiled, address, end - begin, number)
+            threads.run_on_threads(compiled, address, end - begin, number)
             if FENCE:
                 for name, (start, length) in places.items():
                     _check(f"scratch {name.removesuffix('_at')}", room, start, length)
@@ -297,7 +297,7 @@ class Ready:
     """
 
     def __init__(
-        self, call: Call, kernel: Callable[..., Any], tasks: int, operands: tuple[str, ...],
+        self, call: CallRecord, kernel: Callable[..., Any], tasks: int, operands: tuple[str, ...],
         outputs: dict[str, tuple[int, ...]],
     ) -> None:  # fmt: skip
         self._call, self._tasks, self._kernel = call, tasks, kernel(NUMPY[call.dtype], *call.variant)
@@ -324,12 +324,12 @@ class Ready:
         call, numbers, made = self._call, self._numbers.copy(), []
         for at, operand in zip(self._operands, operands, strict=True):
             if operand is not None:
-                place = addresses.of_plain(operand)
+                place = addresses.plain_address(operand)
                 if place is None:
                     return None
                 numbers[at] = place
         for at, shape, like in self._outputs:
-            output, numbers[at] = addresses.made_as(like, shape)
+            output, numbers[at] = addresses.new_tensor_like(like, shape)
             made.append(output)
         workers = 1 if call.alone else torch.get_num_threads()
         _room, numbers[self._scratch] = call.room(workers if self._tasks > 1 else 1)  # kept until the kernel is done
@@ -337,7 +337,7 @@ class Ready:
         address = ctypes.addressof(memory)
         numbers[self._counters] = address + call.record.counters
         self._front.pack_into(memory, 0, *numbers)
-        threads.run(self._kernel, address, self._tasks, workers)
+        threads.run_on_threads(self._kernel, address, self._tasks, workers)
         return made
 
 
@@ -353,13 +353,13 @@ _KEPT, _LARGEST_KEPT = _Kept(), 2**18
 def _room(workers: int, size: int, *, kept: bool) -> tuple[Tensor, int]:
     """Scratch memory for so many workers, and its address; the thread's own where `kept` and not too large."""
     if FENCE:
-        room, address = addresses.made((workers, size), torch.uint8)
+        room, address = addresses.new_tensor((workers, size), torch.uint8)
         return room.fill_(_PATTERN), address
     if not kept or size > _LARGEST_KEPT:
-        return addresses.made((workers, size), torch.uint8)
+        return addresses.new_tensor((workers, size), torch.uint8)
     if size > _KEPT.size:
         more = max(2 * size, BYTES)
-        _KEPT.room = addresses.made((1, more), torch.uint8)  # at once: an interrupt must not leave half of it
+        _KEPT.room = addresses.new_tensor((1, more), torch.uint8)  # at once: an interrupt must not leave half of it
         _KEPT.size = more  # last: where memory runs out, the old size stands
     return _KEPT.room
 
@@ -373,13 +373,13 @@ def _layout(
     for name, count in regions:
         size = count * (record.regions[name] or dtype).itemsize
         places[f"{name}_at"] = end + fence, size
-        end += fence + up(size, BYTES) + fence
+        end += fence + round_up(size, BYTES) + fence
     return places, end
 
 
 def _check(name: str, room: Tensor, start: int, size: int) -> None:
     """Raise an error where a fence of a region of so many bytes is damaged, in any row of the room."""
-    end = start + up(size, BYTES)
+    end = start + round_up(size, BYTES)
     for side, fence in (("before", room[:, start - FENCE : start]), ("behind", room[:, end : end + FENCE])):
         if bool((fence != _PATTERN).any()):
             raise RuntimeError(

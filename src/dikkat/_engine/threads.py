@@ -74,11 +74,11 @@ def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterato
         elif seconds > PART:
             size = max(size // 2, torch.get_num_threads())
         done = end
-        cancellation.look()
+        cancellation.check()
         yield done
 
 
-def run(kernel: Any, call: int, tasks: int, threads: int) -> None:
+def run_on_threads(kernel: Any, call: int, tasks: int, threads: int) -> None:
     """Run a compiled function of an address on so many threads; a single task on the caller's alone.
 
     Never on only some of PyTorch's: OpenMP would end the others, and start them again for the next operation.

@@ -378,7 +378,7 @@ def _halves(builder: Any, a: Any, b: Any, first: Sequence[int], second: Sequence
 
 
 @intrinsic
-def largest(typingctx: Any, vector: Any) -> Any:
+def largest_lane(typingctx: Any, vector: Any) -> Any:
     """The largest lane."""
     return vector.element(vector), built(
         lambda builder, vector: _fold(builder, vector, lambda a, b: _larger(builder, a, b))

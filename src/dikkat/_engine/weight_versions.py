@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from dikkat._engine.pytorch_state import transformed, watched
+from dikkat._engine.pytorch_state import is_transformed, is_watched
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -42,9 +42,9 @@ def learns(module: nn.Module, *tensors: Tensor) -> bool:
     return any(tensor.requires_grad for tensor in tensors) or any(p.requires_grad for p in module.parameters())
 
 
-def traced() -> bool:
+def is_traced() -> bool:
     """Whether operations are being traced."""
-    return torch.compiler.is_compiling() or transformed() or watched()
+    return torch.compiler.is_compiling() or is_transformed() or is_watched()
 
 
 class Writes:

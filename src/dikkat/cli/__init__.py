@@ -15,11 +15,11 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         # Imported here, so that Ctrl-C while the libraries are being imported is caught too.
-        from dikkat.cli.run import run
+        from dikkat.cli.run import run_application
 
         with warnings.catch_warnings():  # the caller's way of showing them comes back
             warnings.showwarning = show_warning
-            run()
+            run_application()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         # Of several extras that bring it, that of the command which was called.

@@ -450,7 +450,7 @@ def _experiment(seed: int, output: Path) -> None:
     from dikkat.regression.diagnostics import leave_out
     from dikkat.regression.tables import write_columns
 
-    done, rows = experiment.run(seed), []
+    done, rows = experiment.run_experiment(seed), []
     for each in done.poolings:
         sigma = "" if each.model.bandwidth == experiment.EVERYWHERE else f"{each.model.bandwidth_[0]:.4g}"
         rows.append([each.name, sigma, f"{leave_out(each.model).error:.4f}", f"{each.error:.4f}"])

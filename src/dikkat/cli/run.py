@@ -14,7 +14,7 @@ from dikkat.errors import InputError
 _UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of it that newer versions of typer have
 
 
-def run() -> None:
+def run_application() -> None:
     """Run the application; errors that a user can mend become one line on standard error and exit status 2."""
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # which has letters that a narrow locale has not

@@ -131,13 +131,13 @@ def attend_heads_together(
         run = (lambda: _state(shard, score, impl, ranks.rank, first, keys),)
         return {}, torch.func.functional_call(_Within(score), named, run)
 
-    with recording_hooks.only():
+    with recording_hooks.observed_by():
         state = ranks.together(own_state)
     mean, lse, tail = state
     flat = torch.cat([mean, lse[..., None], (torch.zeros_like(lse) if tail is None else tail)[..., None]], -1)
     size = mean.shape[-1]
     states = [State(each[..., :size], each[..., size], each[..., size + 1]) for each in ranks.gather(flat)]
-    if recording_hooks.current():
+    if recording_hooks.current_observers():
         with torch.no_grad():
             _tell(ranks, shard, score)
     return reduce(merge, states).mean.to(value.dtype)
@@ -161,7 +161,7 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "heads": None if heads is None else heads.number,
         "dropout": validation.probability(requested.dropout),
         "gradients": learns,
-        "recorded": bool(recording_hooks.current()),
+        "recorded": bool(recording_hooks.current_observers()),
     }
     for name in ("window", "segment_ids", "bias"):
         if restrictions.get(name) is not None:
@@ -182,11 +182,11 @@ def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: 
     own = _own(
         restrictions, validation.leading(("query", query), ("key", key), ("value", value)), query, key, first, keys
     )
-    problem = validation.problem(query, key, value, score, requested, heads, **own)
+    problem = validation.problem_of_call(query, key, value, score, requested, heads, **own)
     if problem.dropout:  # other weights are dropped on each rank, also where all have one seed
         seeds = validation.draw_seeds(problem.lead, query.device)
         problem = replace(problem, seeds=derive_seeds(seeds, torch.tensor(rank, device=query.device)))
-    result = dispatch.dispatch(problem, impl)
+    result = dispatch.run_problem(problem, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -225,8 +225,8 @@ def _tell(ranks: Ranks, shard: _Shard, score: Score) -> None:
     if bias is not None:
         restrictions = {**restrictions, "key_bias": torch.cat([own for _, own in parts], -1).to(key.device)}
     nothing = value.new_zeros(1).expand(*value.shape[:-2], whole.shape[-2], value.shape[-1])
-    problem = validation.problem(query, whole, nothing, score, validation.Requested(), heads, **restrictions)
-    for observer in recording_hooks.current():
+    problem = validation.problem_of_call(query, whole, nothing, score, validation.Requested(), heads, **restrictions)
+    for observer in recording_hooks.current_observers():
         observer.saw(problem)
 
 

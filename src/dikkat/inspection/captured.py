@@ -47,7 +47,7 @@ def of_dot_product(
         mask = None
     if causal and queries != keys:
         lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
-    problem = validation.problem(
+    problem = validation.problem_of_call(
         query, key, key.new_zeros(*key.shape[:-1], 1), Dot(),
         validation.Requested(wants_state=True, wants_weights=True),
         valid_lens=lens, mask=mask, causal=causal and queries == keys, bias=bias,

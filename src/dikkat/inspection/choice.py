@@ -20,7 +20,7 @@ def chosen(model: nn.Module, layers: Layers | None) -> dict[int | str | None, di
         TypeError: An entry of another kind.
         ValueError: An entry that no module has, with the nearest name; no entry.
     """
-    named = {_plain(path): module for path, module in model.named_modules()}
+    named = {_uncompiled_name(path): module for path, module in model.named_modules()}
     if layers is None:
         return {None: named}
     entries = [layers] if isinstance(layers, int | str) else list(layers) if isinstance(layers, Sequence) else [layers]
@@ -40,7 +40,7 @@ def chosen(model: nn.Module, layers: Layers | None) -> dict[int | str | None, di
     return found
 
 
-def _plain(path: str) -> str:
+def _uncompiled_name(path: str) -> str:
     """A module's name without what compilation adds."""
     return ".".join(part for part in path.split(".") if part != "_orig_mod")
 

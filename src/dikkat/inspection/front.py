@@ -78,8 +78,8 @@ def inspect(
     request = Request(**_part(call_and_request, Requesting))
     validation.check_score(score)
     validation.check_features("key", key)
-    with torch.no_grad(), recording_hooks.only():
-        problem = validation.problem(
+    with torch.no_grad(), recording_hooks.observed_by():
+        problem = validation.problem_of_call(
             query, key, _no_values(key, key.shape[:-2]) if value is None else value, score,
             validation.Requested(wants_state=True, wants_weights=True), **_part(call_and_request, Restricting),
         )  # fmt: skip
@@ -203,7 +203,7 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
 
 
 def _mean(whole: Problem, name: str) -> Tensor:
-    return dispatch.dispatch(replace(whole, wants_weights=False), name).mean
+    return dispatch.run_problem(replace(whole, wants_weights=False), name).mean
 
 
 def _at_once(problem: Problem, some: bool) -> tuple[Tensor, Tensor]:
@@ -220,7 +220,7 @@ def _at_once(problem: Problem, some: bool) -> tuple[Tensor, Tensor]:
 
 def _lse_and_weights(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     """The log-sum-exp and the weights of a few rows."""
-    result = dispatch.dispatch(problem, impl)
+    result = dispatch.run_problem(problem, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return result.lse, weights_of(result)

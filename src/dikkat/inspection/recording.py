@@ -17,11 +17,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from dikkat._core import recording_hooks
-from dikkat._core.dispatch import dispatch
+from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import check_names
-from dikkat._core.sequences import apart
-from dikkat._engine.pytorch_state import transformed
+from dikkat._core.sequences import split_sequences
+from dikkat._engine.pytorch_state import is_transformed
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
 from dikkat.inspection.choice import Layers, chosen
@@ -134,7 +134,7 @@ class _Recorder:
 
     def listen(self) -> None:
         """Be told of this thread's calls of attention."""
-        self._listening.enter_context(recording_hooks.only(*recording_hooks.current(), self))
+        self._listening.enter_context(recording_hooks.observed_by(*recording_hooks.current_observers(), self))
         self._listening.enter_context(_Mode(self))
 
     def ignore(self) -> None:
@@ -184,7 +184,7 @@ class _Recorder:
             return None
         # It computes all weights anyway; with gradients, a checkpoint must not find other tensors saved.
         if name == "reference" and self._calls and not problem.records:
-            all_of_it = dispatch(replace(problem, wants_state=True, wants_weights=True), name)
+            all_of_it = run_problem(replace(problem, wants_state=True, wants_weights=True), name)
             self.add(lambda: of_weights(weights_of(all_of_it), self._request, all_of_it.lse))
             wanted = problem.wants_state, problem.wants_weights, problem.wants_state
             return Result(all_of_it.mean, *(each if w else None for each, w in zip(all_of_it[1:], wanted, strict=True)))
@@ -196,7 +196,7 @@ class _Recorder:
     def saw(self, problem: Problem) -> None:
         """Look at a call of dikkat's; where sequences lie end to end, at each as at a call of its own."""
         plain = replace(problem, dropout=0.0, seeds=None)
-        for own in (plain,) if plain.query_offsets is None else (own for own, _ in apart(plain)):
+        for own in (plain,) if plain.query_offsets is None else (own for own, _ in split_sequences(plain)):
             self.add(partial(inspected, own, self._request))
 
     def saw_weights(self, weights: Tensor) -> None:
@@ -231,14 +231,14 @@ class _Recorder:
         if not self._calls or torch._C._current_graph_task_id() != -1:
             return None
         name, _ = self._calls[-1]
-        if transformed():
+        if is_transformed():
             raise ValueError(
                 f"record: got a call of {name!r} under torch.func (vmap, grad ...), where tensors stand for many "
                 "values; expected plain ones"
             )
         # Without autocast: weights are not to be rounded to halves.
         cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
-        with torch.no_grad(), recording_hooks.only(), torch._C.DisableTorchFunction(), cpu, cuda:
+        with torch.no_grad(), recording_hooks.observed_by(), torch._C.DisableTorchFunction(), cpu, cuda:
             try:
                 seen = look()
             except (TypeError, ValueError) as error:
@@ -291,7 +291,7 @@ class _Mode(TorchFunctionMode):
         named = kwargs or {}
         # Where one of these functions calls the other, it is one call: the mode is off within.
         result = func(*args, **named)
-        if func in _HEARD and self._recorder in recording_hooks.current():
+        if func in _HEARD and self._recorder in recording_hooks.current_observers():
             if func is torch.matmul:
                 self._recorder.columns = result.shape[-1]
             elif func is F.softmax:

@@ -9,12 +9,12 @@ from torch import Tensor
 from dikkat._core import recording_hooks, validation
 from dikkat._core.implementations import pack
 from dikkat._engine.addresses import check_dense
-from dikkat._engine.weight_versions import frozen, learns, traced
+from dikkat._engine.weight_versions import frozen, is_traced, learns
 from dikkat.attention import Memory, project_keys
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.sequence import CellState, Masks, SequenceTask
-from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
+from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, chosen_implementation
 from dikkat.scores import Score
 
 StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor])  # what comes in goes out
@@ -64,7 +64,7 @@ class _Attentional(StackedCells):
         check_dense("encoded", encoded)
         values = encoded if values is None else values
         memory = project_keys(encoded, values, score=self.score, valid_lens=valid_lens)
-        if not traced() and not learns(self, memory.key, memory.value):
+        if not is_traced() and not learns(self, memory.key, memory.value):
             memory = replace(memory, seen=frozen(self.score))
         return replace(memory, packed=pack(self.score.pair, memory.key))
 
@@ -111,11 +111,14 @@ class _Attentional(StackedCells):
             masks = Masks.drawn(inputs, memory.key.shape[-2], self, self.dropout, self.weight_dropout)
         memory = self._as_seen(memory)
         memory.check_recorded(self, inputs, before.hidden)
-        told = recording_hooks.current()
+        told = recording_hooks.current_observers()
         weights_needed = return_weights or bool(told)
         task = SequenceTask(inputs, memory, before, lengths, masks, weights_needed)
-        fused = choose(impl, sequence.obstacles(self, inputs, memory, memory.score, before)) == "numba"
-        with recording_hooks.only() if told else nullcontext():  # all steps are one call
+        fused = (
+            chosen_implementation(impl, sequence.recurrence_obstacles(self, inputs, memory, memory.score, before))
+            == "numba"
+        )
+        with recording_hooks.observed_by() if told else nullcontext():  # all steps are one call
             outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.in_steps)(self, task)
             for observer in told:
                 observer.saw_weights(cast(Tensor, weights))

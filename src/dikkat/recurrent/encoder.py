@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from dikkat._engine.addresses import check_dense, sent
 from dikkat.recurrent import cells
 from dikkat.recurrent.fused import launch as fused
-from dikkat.recurrent.stack import check_lengths, check_stack, choose, has_values
+from dikkat.recurrent.stack import check_lengths, check_stack, chosen_implementation, has_values
 
 StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
 
@@ -74,7 +74,7 @@ class _Encoder(nn.Module, Generic[StateT]):
                 f"inputs: got shape {tuple(inputs.shape)}; expected (batch, positions, {network.input_size})"
             )
         lengths = check_lengths(lengths, inputs.shape[0], inputs.shape[1], "positions of inputs")
-        if choose(impl, self._obstacles(inputs)) == "numba":
+        if chosen_implementation(impl, self._obstacles(inputs)) == "numba":
             outputs, final = self._fused(inputs, lengths)
         elif not has_values(lengths):
             outputs, final = self._padded(inputs, lengths)
@@ -94,7 +94,7 @@ class _Encoder(nn.Module, Generic[StateT]):
 
     def _obstacles(self, inputs: Tensor) -> list[str]:
         network = self._network
-        reasons = fused.obstacles((inputs, *self.parameters()))
+        reasons = fused.kernel_obstacles((inputs, *self.parameters()))
         if type(network) not in (self.kind,) or network._forward_hooks or network._forward_pre_hooks:
             reasons.append(f"{self.part} is no plain torch.nn.{self.kind.__name__}, or has hooks: it has to be called")
         if not len(inputs):
@@ -169,7 +169,7 @@ class _Encoder(nn.Module, Generic[StateT]):
             ones = below.new_ones(len(stack) - 1, below.shape[0], network.hidden_size)
             dropped = F.dropout(ones, network.dropout)
         zeros = below.new_zeros(len(stack), rows.batch, network.hidden_size)
-        return fused.run(
+        return fused.run_stack(
             F.linear(below, w_ih, b_ih),
             zeros,
             zeros if isinstance(network, nn.LSTM) else None,

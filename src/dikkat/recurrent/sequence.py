@@ -83,10 +83,14 @@ class SequenceResult(NamedTuple):
 # --- as one operation
 
 
-def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: CellState) -> list[str]:
+def recurrence_obstacles(
+    cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: CellState
+) -> list[str]:
     """The reasons why the compiled recurrence cannot run."""
     states = before.hidden, before.cell
-    reasons = fused.obstacles((inputs, memory.key, memory.value, memory.valid_lens, *states, *cells.parameters()))
+    reasons = fused.kernel_obstacles(
+        (inputs, memory.key, memory.value, memory.valid_lens, *states, *cells.parameters())
+    )
     reasons += score_obstacles(score)
     if memory.key.ndim != 3 or len(memory.key) != len(inputs):
         reasons.append(
@@ -157,7 +161,7 @@ def as_operation(cells: StackedCells, task: SequenceTask) -> SequenceResult:
     rows, masks = fused.Rows.of(task.lengths, *task.inputs.shape[:2]), task.masks
     kept = None if masks.weights is None else fused.take(masks.weights, rows)
     dropped = None if masks.features is None else torch.stack([fused.take(m, rows) for m in masks.features])
-    results = fused.run(
+    results = fused.run_stack(
         cells.first_gates(fused.take(task.inputs, rows)),
         task.before.hidden,
         task.before.cell,

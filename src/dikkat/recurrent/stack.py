@@ -44,7 +44,7 @@ def has_values(lengths: Tensor) -> bool:
     return lengths.device.type != "meta" and can_read_values(lengths.new_empty(0, device="cpu"))
 
 
-def choose(impl: str, obstacles: list[str]) -> str:
+def chosen_implementation(impl: str, obstacles: list[str]) -> str:
     """The implementation of a recurrence: `"numba"` where it runs, `"reference"` otherwise; a named one or an error."""
     if impl not in ("auto", "numba", "reference"):
         raise ValueError(f"impl: got {impl!r}; expected 'auto', 'numba' or 'reference'")

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat._core.arithmetic import farthest, log_profile, profile_slope
-from dikkat._core.softmax import shares
+from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
-from dikkat._engine.pytorch_state import autocasts, have_tangents, transformed
+from dikkat._engine.pytorch_state import autocasts, have_tangents, is_transformed
 from dikkat.recurrent import cells
 from dikkat.recurrent.fused.launch import Layer, differentiated
 from dikkat.scores import Pair, Profile
@@ -87,7 +87,7 @@ def run(operands: Operands, layers: list[Layer], pair: Pair, profile: Profile, l
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
     alone = look is None and operands.context_weight is None and len(operands.gates) == len(operands.key)
     with exact(device):
-        if learns and alone and not (torch.compiler.is_compiling() or transformed() or have_tangents(*present)):
+        if learns and alone and not (torch.compiler.is_compiling() or is_transformed() or have_tangents(*present)):
             return Steps(*_Run.apply(spec, *tensors))  # type: ignore[no-untyped-call]  # PyTorch's own has no types
         return _forward(operands, layers, look or Keys(operands, pair, profile).look)[0]
 
@@ -119,7 +119,7 @@ class Keys:
             scores = log_profile(self._profile, self._apart(query).square().sum(-1))
             scores = scores if mask is None else scores + mask
             if self._profile != "gaussian":  # keys may be beyond a kernel's support, even all
-                return shares(scores, scores != -torch.inf)
+                return softmax_weights(scores, scores != -torch.inf)
         return torch.softmax(scores, -1)
 
     def _tanh(self, query: Tensor) -> Tensor:

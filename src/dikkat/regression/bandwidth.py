@@ -23,7 +23,7 @@ _SAMPLE = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
 _FINE = 1e-21  # relative gain in the error at which a descent stops: the bandwidth then has about ten digits
 _ROUGH = 1e-5  # that of a first descent on the sample
-_ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
+_STEPS_OF_ONE_FEATURE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
 _COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of how many rows differ
 
 
@@ -60,7 +60,7 @@ class Path(NamedTuple):
     curve: Array
 
 
-def choose(
+def chosen_bandwidths(
     joined: Joined,
     bandwidth: str | float | ArrayLike,
     ridge: str | float,
@@ -376,7 +376,7 @@ def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Tri
         return part(box.clip(t))
 
     features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
-    single = {c: min((alone(c, step) for step in _ALONE), key=attrgetter("error")) for c in features}
+    single = {c: min((alone(c, step) for step in _STEPS_OF_ONE_FEATURE), key=attrgetter("error")) for c in features}
     features.sort(key=lambda c: single[c].error)
     ridge = np.flatnonzero(box.width == 0).tolist()
     result = []

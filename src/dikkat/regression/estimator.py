@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dikkat.errors import InputError
 from dikkat.regression import collections, effects, files, intervals
-from dikkat.regression.bandwidth import Searched, choose
+from dikkat.regression.bandwidth import Searched, chosen_bandwidths
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.dependence import errors_are_alike
 from dikkat.regression.folds import folds_of, membership
@@ -620,7 +620,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         degree = int(self.order == "linear")
         bandwidth = coding.widths(given) if numbers else given
         folds = folds_of(rows, joined)
-        chosen = choose(joined, bandwidth, self.ridge, self.kernel, degree, self.neighbors, folds)
+        chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, self.neighbors, folds)
         return self._with(
             rows, joined, ridge_=chosen.ridge,
             neighbors_=None if chosen.neighbors is None else int(chosen.neighbors),

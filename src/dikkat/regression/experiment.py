@@ -52,7 +52,7 @@ class Experiment:
     poolings: tuple[Pooling, Pooling, Pooling]
 
 
-def run(seed: int) -> Experiment:
+def run_experiment(seed: int) -> Experiment:
     r"""Draw the points and pool them in three ways.
 
     $$ y = 2 \sin x + x^{0.8} + \varepsilon, \qquad \varepsilon \sim N(0, 0.5^2), \quad x \sim U[0, 5), $$

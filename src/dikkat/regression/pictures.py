@@ -118,7 +118,7 @@ def draw_history(
     right.yaxis.set_minor_formatter(NullFormatter())
     _name(right, "epoch", "bandwidth σ / range" if several else f"bandwidth σ of {names[0]}")
     if several:
-        _plain(figure.legend(loc="outside right center", frameon=False, fontsize=8).get_texts())
+        _literal_label(figure.legend(loc="outside right center", frameon=False, fontsize=8).get_texts())
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
@@ -193,7 +193,7 @@ def _intervals(axes: Axes, curve: Curve) -> None:
         axes.errorbar(curve.at, center, half, fmt="none", color="C0", alpha=0.5, label="95 % confidence")
         axes.plot(curve.at, curve.estimate, "o", color="C0", label="estimate")
         axes.set_xticks(curve.at, names, rotation=30 if len(names) > 3 else 0)
-        _plain(axes.get_xticklabels())
+        _literal_label(axes.get_xticklabels())
         return
     axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % confidence")
     axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
@@ -221,7 +221,7 @@ def _name(axes: Axes, xlabel: str, ylabel: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _plain(texts: Sequence[Any]) -> None:
+def _literal_label(texts: Sequence[Any]) -> None:
     families = families_for([text.get_text() for text in texts])
     for text in texts:
         text.set(fontfamily=families, parse_math=False)

@@ -65,7 +65,7 @@ from dikkat.regression.moments.launch import Profile, Window
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
 _WIDER = 2.0  # the bandwidth of errors over that of values
 _ENOUGH, _WIDENINGS = 50.0, 20  # rows whose errors make a distribution; most steps by which their window is widened
-_ALONE = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
+_MIN_DEGREES_OF_FREEDOM = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
 _FREE = 0.5  # degrees of freedom below which a quantile says nothing: from 600 standard errors on at 95 %
 _UNTESTED = 1e-300  # the weight of a row that no fold tests, where errors are asked for
 _GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
@@ -337,9 +337,9 @@ class Smoother:
         around, squared = (moments(at, self._residuals, replace(window, squared=each)) for each in (False, True))
         values = self.joined.y.shape[1]
         error, noise, share = around.value.split([values, values, 1], 1)
-        few = share <= _ALONE
+        few = share <= _MIN_DEGREES_OF_FREEDOM
         freedom = (2 * around.lse - squared.lse).exp()[:, None] * share
-        noise = noise / share.clamp(min=_ALONE)
+        noise = noise / share.clamp(min=_MIN_DEGREES_OF_FREEDOM)
         if self.tested is not None:
             noise = noise * torch.tensor(self.tested.alike)
             freedom = freedom.clamp(max=float(len(self.tested.folds)))

@@ -8,7 +8,7 @@ SPECIAL = 4
 """The number of these tokens."""
 
 
-def normalised(log_probability: Any, length: Any, penalty: float) -> Any:
+def normalised_score(log_probability: Any, length: Any, penalty: float) -> Any:
     """The score by which ended hypotheses compete, of numbers or arrays, compiled or not.
 
     Wu et al., "Google's neural machine translation system" (2016), section 7.

@@ -6,7 +6,7 @@ import numpy as np
 
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp
-from dikkat._engine.vectors import Pointer, full, lanes_of, largest, load, maximum, store, total
+from dikkat._engine.vectors import Pointer, full, lanes_of, largest_lane, load, maximum, store, total
 
 
 @inlined
@@ -21,7 +21,7 @@ def largest_of(scores: Pointer, blocks: int, zero: Any) -> float:
     top = load(scores, 0)
     for block in range(1, blocks):
         top = maximum(load(scores, block * lanes_of(zero)), top)
-    return largest(top)
+    return largest_lane(top)
 
 
 @inlined

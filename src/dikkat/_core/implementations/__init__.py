@@ -40,7 +40,7 @@ class Backend:
     ready: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
 
 
-def _plain(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], Result]) -> Backend:
+def _with_reasons_alone(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], Result]) -> Backend:
     """An implementation whose `examine` gives reasons alone."""
     return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem))
 
@@ -61,16 +61,16 @@ BACKENDS = {
         wants_seeds=False, ready=sdpa.ready,
     ),
     "reference": replace(
-        _plain(reference.obstacles, reference.run),
+        _with_reasons_alone(reference.obstacles, reference.run),
         ready=lambda problem: (reference if on_cpu(problem.query) else pairwise).ready(problem),
     ),
-    "chunked": _plain(chunked.obstacles, chunked.run),
-    "products": _plain(products.obstacles, products.run),
+    "chunked": _with_reasons_alone(chunked.obstacles, chunked.run),
+    "products": _with_reasons_alone(products.obstacles, products.run),
     "numba-few": Backend(
         _dense(lambda problem: Examined(few.obstacles(problem)), _NO_OFFSETS), lambda problem, _: few.run(problem),
         skips_hidden=True, ready=few.ready,
     ),
-    "numba": _plain(attention_launch.obstacles, attention_launch.run),
+    "numba": _with_reasons_alone(attention_launch.obstacles, attention_launch.run),
     "triton": Backend(
         _dense(lambda problem: Examined(gpu_launch.obstacles(problem)), _NO_OFFSETS),
         lambda problem, _: gpu_launch.run(problem),

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
+from dikkat._core.arithmetic import (
+    cap,
+    clip,
+    dropout_scale,
+    log_profile,
+    must_exclude,
+    pool,
+    profile_slope,
+    weighted_sum,
+)
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
 from dikkat._core.problem import Problem, narrow
 from dikkat._core.restrictions import pairs_of
@@ -26,7 +35,7 @@ _TILE, _DEVICE_TILE = 2**20, 2**25
 # The least number of pairs of a tile, where there are as many: 64 × 64.
 _SQUARE = 2**12
 # From this many numbers a batch element is worth a loop of its own, which skips the keys past its length.
-_ALONE = 2**18
+_NUMBERS_FOR_A_LOOP = 2**18
 
 
 def obstacles(problem: Problem) -> list[str]:
@@ -113,7 +122,7 @@ def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
         made = scores if problem.softcap else None
     elif problem.weight is not None:
         made = tile.pairs(visible).tanh_()
-        scores = weigh(made, problem.weight)
+        scores = weighted_sum(made, problem.weight)
     else:
         made = tile.pairs(visible)
         scores = log_profile(problem.profile, made.square().sum(-1))
@@ -216,7 +225,7 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
     each = lead.numel() // lead[dim] * _features(problem)
     pairs = max(1, problem.restrictions.queries * problem.restrictions.keys)
     step = max(1, _tile(problem) // (each * min(pairs, _SQUARE)))
-    if apart and each * pairs >= _ALONE:
+    if apart and each * pairs >= _NUMBERS_FOR_A_LOOP:
         step = 1
     if step >= lead[dim]:
         yield problem, tensors

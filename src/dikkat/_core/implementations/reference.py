@@ -11,20 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import cap, clip, dropout_scale, log_profile, pool, weigh
+from dikkat._core.arithmetic import cap, clip, dropout_scale, log_profile, pool, weighted_sum
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import positions
 from dikkat._core.sequences import by_sequence
-from dikkat._core.softmax import shares, softmax
-from dikkat._engine.pytorch_state import PLAIN, transformed
+from dikkat._core.softmax import softmax, softmax_weights
+from dikkat._engine.pytorch_state import PLAIN_TYPES, is_transformed
 from dikkat.state import log_sum_exp
 
 
 def obstacles(problem: Problem) -> list[str]:
     """Why it cannot run."""
     offsets = problem.query_offsets
-    traced = torch.compiler.is_compiling() or transformed()
-    if offsets is not None and (traced or offsets.is_meta or type(offsets) not in PLAIN):
+    traced = torch.compiler.is_compiling() or is_transformed()
+    if offsets is not None and (traced or offsets.is_meta or type(offsets) not in PLAIN_TYPES):
         return ["it goes from sequence to sequence, whose beginnings cannot be read while PyTorch traces or on meta"]
     return []
 
@@ -48,7 +48,7 @@ def run(problem: Problem) -> Result:
         reached = scores != -float("inf")
         visible = reached if visible is None else visible & reached
         hidden_from_some = visible
-    weights = shares(scores, visible, plain=bool(problem.finite) and restrictions.leaves_some())
+    weights = softmax_weights(scores, visible, plain=bool(problem.finite) and restrictions.leaves_some())
     lse, tail = log_sum_exp(*softmax(scores, visible)[1:]) if problem.wants_state else (None, None)
     scale = dropout_scale(problem)
     kept = weights if scale is None else weights * scale
@@ -72,7 +72,7 @@ def _pairwise(problem: Problem, query: Tensor, key: Tensor, weight: Tensor | Non
     if visible is not None:
         pairs = torch.where(visible[..., None], pairs, 0.0)
     if problem.pair == "additive" and weight is not None:
-        return weigh(pairs.tanh_(), weight)
+        return weighted_sum(pairs.tanh_(), weight)
     return log_profile(problem.profile, pairs.square().sum(-1))
 
 

@@ -14,9 +14,9 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat._core.operators import no_second_derivatives, once
 from dikkat._core.problem import Examined, Problem, Result
-from dikkat._core.restrictions import Hidden, Restrictions, are_finite, largest
+from dikkat._core.restrictions import Hidden, Restrictions, are_finite, largest_magnitude
 from dikkat._engine.addresses import on_cpu
-from dikkat._engine.pytorch_state import can_read_values, extremes, transformed
+from dikkat._engine.pytorch_state import can_read_values, extremes, is_transformed
 
 _INF = float("inf")
 # Not cuDNN's kernels, which are planned anew for each shape: batches of texts have many shapes.
@@ -88,7 +88,7 @@ def _obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch's fast path on a CPU has been switched off (torch.backends.cuda.enable_flash_sdp)")
     if device == "cuda" and problem.dtype == torch.float64:
         found.append("PyTorch's fast paths on CUDA take no float64")
-    if transformed() or problem.has_tangents:
+    if is_transformed() or problem.has_tangents:
         found.append("PyTorch's fast paths do not run under torch.func transforms, nor in forward mode")
     if problem.pair == "inner" and restrictions.vary_by_row() and _is_seen_to_do_harm(problem):
         found.append("something is not finite, and PyTorch's fast paths would show it to rows that it is hidden from")
@@ -119,7 +119,7 @@ def _loses_nan(problem: Problem) -> bool:
     query = problem.query
     if problem.finite or not (query.is_cpu and can_read_values(query)):
         return False
-    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR and largest(query) == _INF
+    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR and largest_magnitude(query) == _INF
 
 
 def _is_seen_to_do_harm(problem: Problem) -> bool:

@@ -16,7 +16,7 @@ from dikkat._engine.vectors import (
     at,
     full,
     lanes_of,
-    largest,
+    largest_lane,
     load,
     magnitude,
     maximum,
@@ -52,7 +52,7 @@ def _exponentials(query: Pointer, into: Pointer, size: int, zero: Any) -> float:
         x = load(query, c)
         peak = maximum(magnitude(x), peak)
         store(into, c, exp(x + x))
-    return largest(peak)
+    return largest_lane(peak)
 
 
 @inlined
@@ -163,7 +163,7 @@ def _peak(call: Call, query: Pointer, zero: Any) -> float:
     peak = full(0, zero)
     for c in range(0, call.features, lanes_of(zero)):
         peak = maximum(magnitude(load(query, c)), peak)
-    return largest(peak)
+    return largest_lane(peak)
 
 
 @inlined

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 from dikkat._core.compiled.scoring import PROFILES, RANGES
 from dikkat._engine import addresses
-from dikkat._engine.record import Call, up
+from dikkat._engine.record import CallRecord, round_up
 from dikkat.recurrent.fused.record import CALL, CHOICES, PANEL, PANELS
 from dikkat.recurrent.fused.stack import Layer, Rows, Sequences
 from dikkat.scores import Pair, Profile
@@ -45,7 +45,7 @@ def in_type(operand: Any, kind: torch.dtype) -> Any:
     return operand.to(kind)
 
 
-class Stack(Call):
+class StackRecord(CallRecord):
     """A call of a stack; `wide` is how many numbers a panel is wide."""
 
     def __init__(self, spec: Spec, dtype: torch.dtype, hidden: int, lstm: bool) -> None:
@@ -97,7 +97,7 @@ class Stack(Call):
 
     def up(self, size: int) -> int:
         """The next multiple of a panel's columns."""
-        return up(size, self.wide)
+        return round_up(size, self.wide)
 
     def fill(self, tensor: Tensor, groups: int = 1) -> Tensor:
         """The last dimension, of so many groups, each filled up with zeros to whole panels; contiguous."""

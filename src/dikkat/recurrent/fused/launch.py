@@ -15,18 +15,18 @@ from torch.nn.functional import pad
 from dikkat._core.operators import once
 from dikkat._engine import addresses
 from dikkat._engine.addresses import many_at_once
-from dikkat.recurrent.fused.calls import OPERANDS, Spec, Stack, first, in_type, wide_type
+from dikkat.recurrent.fused.calls import OPERANDS, Spec, StackRecord, first, in_type, wide_type
 from dikkat.recurrent.fused.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 
-__all__ = ["Attention", "Layer", "Rows", "Sequences", "differentiated", "obstacles", "put", "run", "take"]
+__all__ = ["Attention", "Layer", "Rows", "Sequences", "differentiated", "kernel_obstacles", "put", "run_stack", "take"]
 
 
-def obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
+def kernel_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
     """The reasons why the kernels cannot run on these tensors."""
-    return addresses.obstacles(tensors)
+    return addresses.tensor_obstacles(tensors)
 
 
-def run(
+def run_stack(
     gates: Tensor,
     state: Tensor,
     cell: Tensor | None,
@@ -76,7 +76,7 @@ class _Run(torch.autograd.Function):
             raise TypeError("gates, state: got None; expected tensors")
         operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
         layers = _layers(rest[len(OPERANDS) :])
-        record = Stack(spec, gates.dtype, state.shape[-1], cell is not None)
+        record = StackRecord(spec, gates.dtype, state.shape[-1], cell is not None)
         record.point_weights(operands, layers, transposed=False)
         record.point_attention(operands)
         if dropped is not None:
@@ -120,7 +120,7 @@ def _layers(weights: list[Tensor | None]) -> list[Layer]:
 
 
 def _backward(
-    record: Stack, tensors: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    record: StackRecord, tensors: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...], needed: tuple[bool, ...]
 ) -> list[Tensor | None]:
     _, state, _cell, dropped, *rest = tensors
     operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
@@ -134,7 +134,7 @@ def _backward(
     return _gradients(made, record, operands, layers, needed, state.shape[-1], dropped)
 
 
-def _point_gradients(made: Stack, record: Stack, grads: tuple[Tensor | None, ...]) -> None:
+def _point_gradients(made: StackRecord, record: StackRecord, grads: tuple[Tensor | None, ...]) -> None:
     """Point the record to the incoming gradients, and make room for the results."""
     at = made.fields
     layers, tokens, hidden, batch, wide = at["layers"], at["tokens"], at["hidden"], at["batch"], at["wide"]
@@ -169,7 +169,7 @@ def _point_gradients(made: Stack, record: Stack, grads: tuple[Tensor | None, ...
 class _Steps:
     """Sums over all steps of a run, from which the gradients of weights come; without padding."""
 
-    def __init__(self, made: Stack) -> None:
+    def __init__(self, made: StackRecord) -> None:
         self._groups, self._low, self._dtype = made.groups, made.spec.low, made.dtype
 
     def cut(self, tensor: Tensor, size: int) -> Tensor:
@@ -192,7 +192,8 @@ class _Steps:
 
 
 def _gradients(
-    made: Stack, record: Stack, operands: dict[str, Tensor | None], layers: list[Layer], needed: tuple[bool, ...],
+    made: StackRecord, record: StackRecord, operands: dict[str, Tensor | None], layers: list[Layer],
+    needed: tuple[bool, ...],
     hidden: int, dropped: Tensor | None,
 ) -> list[Tensor | None]:  # fmt: skip
     """All gradients, in the order of the operands."""

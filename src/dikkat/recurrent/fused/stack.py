@@ -160,7 +160,7 @@ def _fit(name: str, tensor: Tensor | None, *expected: int) -> None:
         return
     if tensor.shape != expected:
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {expected}")
-    addresses.check(name, tensor, "cpu")
+    addresses.check_numbers(name, tensor, "cpu")
 
 
 def fit_run(

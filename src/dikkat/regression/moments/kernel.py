@@ -26,7 +26,7 @@ from dikkat._engine.vectors import (
     claim,
     full,
     lanes_of,
-    largest,
+    largest_lane,
     load,
     maximum,
     pointer,
@@ -222,7 +222,7 @@ def _weights(
     if not fixed:
         top = maximum(maximum(w0, w1), maximum(w2, w3))
         if some(top > full(peak + MARGIN, zero)):
-            before, peak = peak, largest(top)
+            before, peak = peak, largest_lane(top)
             _raise(before, peak, row, call.columns, zero)
     base = full(peak if peak > -np.inf else zero, zero)
     return peak, exp2(w0 - base), exp2(w1 - base), exp2(w2 - base), exp2(w3 - base)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dikkat._engine import addresses
-from dikkat._engine.record import BYTES, NUMPY, Call, up
+from dikkat._engine.record import BYTES, NUMPY, CallRecord, round_up
 from dikkat.regression.moments.record import BINS, CALL, GROUP, PRICES, SORTED, TILE
 
 # --- by pairs
@@ -157,7 +157,7 @@ def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
     boxes = []
     for extreme, how, end in ((keys.amin(1), "min", math.inf), (keys.amax(1), "max", -math.inf)):
         for each in (extreme, torch.segment_reduce(extreme, how, lengths=lengths)):
-            filler = up(len(each), lanes) - len(each)
+            filler = round_up(len(each), lanes) - len(each)
             boxes.append(torch.nn.functional.pad(each.mT, (0, filler), value=end).contiguous())
     low, group_low, high, group_high = boxes
     weights = weights.reshape(count, wide)
@@ -232,7 +232,7 @@ def sensitivity(
     return call.average(size * values).reshape(len(query), size, values) / call.unit**2
 
 
-class _Observed(Call):
+class _Observed(CallRecord):
     """A call whose observer hears of the pairs that are done."""
 
     def run_all(self, kernel: Any, tasks: int, first: int, keys: int, **regions: int) -> None:
@@ -293,7 +293,7 @@ class _Pairs(_Observed):
         most = min(_ROWS if fields["gaussian"] else _FEW_ROWS, max(_ROWS // 4, _TASK // row_cost))
         rows = max(1, min(most, len(result), _SUMS // (lanes * columns)))
         fields |= {"rows": rows, "columns": columns}
-        wide, padded = TILE * lanes, up(rows, lanes)
+        wide, padded = TILE * lanes, round_up(rows, lanes)
         self.run_all(
             kernel.windows, -(-len(result) // rows), _TASK // (rows * row_cost), keys,
             sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),

@@ -71,7 +71,7 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     inside = (torch.arange(positions, device=device) < batch.source_lengths.unsqueeze(1)).to(memory.value.dtype)
     rows = []
     for previous, token in zip(batch.target[:, :-2].unbind(1), batch.target[:, 1:-1].unbind(1), strict=True):
-        cancellation.look()
+        cancellation.check()
         _, weights, after = model.step_features(previous, memory, state)
         most, places = weights.topk(tried, 1)
         here = alone.select(each * positions + places.flatten())

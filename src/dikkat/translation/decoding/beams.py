@@ -16,7 +16,7 @@ from dikkat.errors import InputError
 from dikkat.translation.decoding.compiled.run import Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.rules import normalised
+from dikkat.translation.rules import normalised_score
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 OVER = 1e9  # above it is no log-probability, but the place of a hypothesis that has ended
@@ -66,7 +66,7 @@ def step_by_step(
 def _searched(steps: "ModelSteps", beams: "Beams") -> list[list[Hypothesis]]:
     tokens: Table = np.full(len(beams.sentences), BEGIN)
     while len(tokens):
-        cancellation.look()
+        cancellation.check()
         owners = beams.owners
         tokens, rows = beams.extend(*steps.step(torch.from_numpy(tokens)))
         # Hypotheses of one sentence share its memory.
@@ -234,11 +234,11 @@ class Beams:
         ended = there & (tokens == END)
         goes_on = there & ~ended
         with np.errstate(invalid="ignore"):
-            competing = np.where(ended, normalised(totals, length, self._penalty), -np.inf)
+            competing = np.where(ended, normalised_score(totals, length, self._penalty), -np.inf)
         self._best_ended = -np.sort(-np.hstack([self._best_ended, competing]), axis=1)[:, : self._n_best]
         self._open = self._open - ended.sum(1, keepdims=True)
         # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
-        hope = normalised(np.where(goes_on, totals, -np.inf).max(1), self._most, self._penalty)
+        hope = normalised_score(np.where(goes_on, totals, -np.inf).max(1), self._most, self._penalty)
         at_limit = self._most == length
         over = at_limit | (self._best_ended[:, -1] >= hope)
         out = ended | (goes_on & at_limit[:, None])
@@ -271,7 +271,7 @@ class Beams:
         """Each sentence's n best, best first: the last step, the place there and whether it is finished; (N,) each."""
         steps, places = tables.out.nonzero()
         finished = tables.ended[steps, places]
-        scores = normalised(tables.totals[steps, places], steps + 1, self._penalty)
+        scores = normalised_score(tables.totals[steps, places], steps + 1, self._penalty)
         sentences = places // self._beam
         # By sentence, finished ones first, the best first; of equal ones the one that was out first.
         order = np.lexsort((-scores, ~finished, sentences))

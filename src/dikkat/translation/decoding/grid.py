@@ -52,7 +52,7 @@ def searched(
     tables: list[tuple[Tensor, Tensor, Tensor]] = []
     most = max(each.most for each in sentences)
     for step in range(most):
-        cancellation.look()
+        cancellation.check()
         barred = may_end
         if any(each.fewest > step for each in sentences):
             early = barrier.clone()

@@ -276,7 +276,7 @@ class Compiled:
         self._tables: list[dict[str, Any]] = [*map(vars, self._parts), *inner, *_HOOKS_OF_ALL_MODULES]
         self._values = self._present(model)
         self._tensors = [*model.parameters(), *model.buffers()]
-        self._starts = addresses.starts(self._tensors)
+        self._starts = addresses.start_addresses(self._tensors)
         self._writes = Writes(self._tensors)
         there = (t for t in self._tensors if t.is_contiguous() and t.numel() and t.untyped_storage().nbytes())
         numbers = [tensor.detach().view(-1) for tensor in there]
@@ -296,7 +296,7 @@ class Compiled:
             and all(map(is_, now, self._values))
             and list(map(type, self._parts)) == self._types
             and self._writes.none(self._tensors)
-            and addresses.starts(self._tensors) == self._starts  # which `.to()` changes without a count
+            and addresses.start_addresses(self._tensors) == self._starts  # which `.to()` changes without a count
             and torch.equal(torch.cat(self._sampled), self._before)  # as a write through `.data` does
         )
 
@@ -335,7 +335,7 @@ def _panels(model: TranslationModel, kept: Compiled, *, int8: bool) -> Panels:
         if panels := kept.panels.get(int8):
             return panels
         for name, tensor in model.named_parameters():
-            addresses.check(name, tensor, "cpu")  # a storage that was given back would end the process
+            addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
             if bool(tensor.isnan().any()):
                 raise InputError(
                     f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training "

@@ -122,7 +122,7 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
     copies = torch.tensor([model.attends and UNKNOWN in source])
     fewest, previous = limits(GREEDY, len(source))[0], BEGIN
     for index in range(_most(steering, len(source))):
-        cancellation.look()
+        cancellation.check()
         features, weights, after = model.step_features(torch.tensor([previous], device=device), memory, state)
         if pins := steering.pins.get(index):
             weights = _pinned(weights, pins)

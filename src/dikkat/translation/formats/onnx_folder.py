@@ -50,7 +50,7 @@ def write(
     """Write a model's graphs, in float32, and what a program needs beside them; see `Translator.export_onnx`."""
     folder = absolute(Path(folder))
     check_replaceable(folder, FILES)
-    plain = _plain(model)
+    plain = _float32_copy(model)
     made = graphs(plain)
     check(made, plain)
     content = {
@@ -65,7 +65,7 @@ def write(
     write_folder(folder, content, replace=True)
 
 
-def _plain(model: TranslationModel) -> TranslationModel:
+def _float32_copy(model: TranslationModel) -> TranslationModel:
     """A copy in evaluation mode, in float32, on the CPU."""
     if reasons := model.undescribed():
         raise InputError(f"model: got one that cannot be written as graphs: {'; '.join(reasons)}")

@@ -44,12 +44,12 @@ def undescribed(model: nn.Module) -> list[str]:
     return reasons
 
 
-def obstacles(model: nn.Module) -> list[str]:
+def search_obstacles(model: nn.Module) -> list[str]:
     """The reasons why a compiled search cannot run on the weights alone of such a model."""
     modules = list(model.modules())
     parameters = [each for part in modules for each in part._parameters.values() if each is not None]
     buffers = [each for part in modules for each in part._buffers.values()]
-    reasons = addresses.obstacles([*parameters, *buffers])
+    reasons = addresses.tensor_obstacles([*parameters, *buffers])
     if torch.is_autocast_enabled("cpu"):
         reasons.append("it computes in one precision, and torch.autocast is on")
     kinds = {parameter.dtype for parameter in parameters}

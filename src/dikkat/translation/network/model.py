@@ -290,7 +290,7 @@ class TranslationModel(nn.Module):
 
     def network_obstacles(self) -> list[str]:
         """Why a search cannot run on the weights alone, as one compiled call; empty where it can."""
-        return described.obstacles(self) + self._own_methods()
+        return described.search_obstacles(self) + self._own_methods()
 
     def _own_methods(self) -> list[str]:
         if type(self) is TranslationModel and not any(callable(getattr(type(self), name, None)) for name in vars(self)):

@@ -12,7 +12,7 @@ from dikkat._core.implementations.numba.elements import enter, record_of
 from dikkat._core.implementations.numba.packing import pack_rows, packed_key, packed_value, raw_keys
 from dikkat._core.implementations.numba.record import CALL, GROUP, TILE_BACK
 from dikkat._core.implementations.numba.scores import distance_scores, inner_product, inner_scores, squared_distance
-from dikkat._core.implementations.numba.visibility import bias_grad_of, drop, first_of, limits_of, restrict, turn_of
+from dikkat._core.implementations.numba.visibility import begin_scores, bias_grad_of, drop, first_of, limits_of, turn_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, copy, load_part, store_four, workplace_of
@@ -263,7 +263,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                                 continue
                             row, sums = at(query, g * size), at(query_sums, g * sums_stride)
                             mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * call.values)
-                            whole = restrict(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
+                            whole = begin_scores(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
                             if distance is not None:
                                 distance_scores(call, count, blocks, width, row, key, scores, whole, zero)
                             if inner is not None:

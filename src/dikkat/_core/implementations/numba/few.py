@@ -9,12 +9,12 @@ from torch import Tensor
 
 from dikkat._core.arithmetic import farthest
 from dikkat._core.implementations.numba import launch
-from dikkat._core.implementations.numba.launch import ProblemCall
+from dikkat._core.implementations.numba.launch import ProblemRecord
 from dikkat._core.implementations.numba.record import FEW
 from dikkat._core.operators import Gradients, Kernel, Output
 from dikkat._core.problem import Problem, Result
 from dikkat._engine import addresses
-from dikkat._engine.record import FENCE, Ready, up
+from dikkat._engine.record import FENCE, Ready, round_up
 from dikkat.state import log_sum_exp
 
 # Up to so many queries, and for so many pairs times features, packing keys takes longer than it saves: where they cross
@@ -23,14 +23,14 @@ _QUERIES, _SMALL = 4, {"additive": 2**17, "distance": 2**19, "inner": 2**19}
 # The logarithm of the largest e^{2x} of which a product of four is a number.
 _MOST = {torch.float32: 20.0, torch.float64: 170.0}
 # Below so many pairs times features a second thread takes longer to wake than it saves.
-_ALONE = 2**15
+_ONE_THREAD = 2**15
 
 
 def obstacles(problem: Problem) -> list[str]:
     """The reasons why the kernels cannot run a problem."""
     restrictions, lead, weight = problem.restrictions, problem.lead, problem.weight
     operands = (problem.query, problem.key, problem.value)
-    reasons = addresses.obstacles([*operands, weight, restrictions.lens])
+    reasons = addresses.tensor_obstacles([*operands, weight, restrictions.lens])
     if problem.dropout:
         reasons.append("it has no dropout")
     if problem.softcap:
@@ -60,7 +60,7 @@ def run(problem: Problem) -> Result:
     """Scores, softmax and average in one compiled call."""
     problem = problem.wide()
     if not (problem.wants_state or problem.records):
-        mean, weights = _pooled(_Call.of(problem), problem)
+        mean, weights = _pooled(_FewRecord.of(problem), problem)
         return Result(mean, None, weights)
     mean, peak, total, weights = _KERNEL.run(problem)
     lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
@@ -73,25 +73,25 @@ def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
 
     if problem.wants_state or problem.records or FENCE:
         return None
-    call, rows = _Call(problem), (*problem.lead, problem.restrictions.queries)
+    call, rows = _FewRecord(problem), (*problem.lead, problem.restrictions.queries)
     outputs = {"mean": (*rows, problem.value.shape[-1])}
     if problem.wants_weights:
         outputs["weights"] = (*rows, problem.restrictions.keys)
     return Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
 
 
-class _Call(ProblemCall):
+class _FewRecord(ProblemRecord):
     def __init__(self, problem: Problem) -> None:
         super().__init__(FEW, problem)
         features, restrictions = problem.query.shape[-1], problem.restrictions
-        padded, keys = up(features, self.lanes), up(restrictions.keys, self.lanes)
+        padded, keys = round_up(features, self.lanes), round_up(restrictions.keys, self.lanes)
         self.fields |= {
             "padded": padded,
             "most": _MOST[self.dtype],
             "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
         }
         self.rows = self.batch * restrictions.queries
-        self.alone = self.rows * restrictions.keys * features <= _ALONE
+        self.alone = self.rows * restrictions.keys * features <= _ONE_THREAD
         self.lay_out(
             query=padded, weight=padded, scores=keys, shares=keys, sums=self.lanes**2, spare=self.lanes, by_score=keys,
             query_sums=padded, weight_sums=padded,
@@ -111,13 +111,13 @@ class _Call(ProblemCall):
 
 
 def _forward(problem: Problem) -> Output:
-    call, rows = _Call.of(problem), (*problem.lead, problem.restrictions.queries)
+    call, rows = _FewRecord.of(problem), (*problem.lead, problem.restrictions.queries)
     peak, whole = call.new("peak", *rows), call.new("total", *rows)
     mean, weights = _pooled(call, problem)
     return Output(mean, peak, whole, problem.query.new_empty(0) if weights is None else weights)
 
 
-def _pooled(call: _Call, problem: Problem) -> tuple[Tensor, Tensor | None]:
+def _pooled(call: _FewRecord, problem: Problem) -> tuple[Tensor, Tensor | None]:
     """The means, and the weights if they are requested."""
     from dikkat._core.implementations.numba import few_kernel
 
@@ -131,7 +131,7 @@ def _pooled(call: _Call, problem: Problem) -> tuple[Tensor, Tensor | None]:
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     from dikkat._core.implementations.numba import few_kernel
 
-    call = _Call.of(problem)
+    call = _FewRecord.of(problem)
     if problem.wants_weights:
         call.point("weights_grad", grads.weights.contiguous())
     above = (("mean_grad", grads.mean), ("total_grad", grads.total))

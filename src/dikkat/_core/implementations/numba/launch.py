@@ -32,8 +32,8 @@ from dikkat._core.problem import OWN_DIMENSIONS, Problem
 from dikkat._core.restrictions import restrict
 from dikkat._core.summary import Asked, Summary, cell_sizes
 from dikkat._engine import addresses
-from dikkat._engine.pytorch_state import transformed
-from dikkat._engine.record import BYTES, Call, Record, up
+from dikkat._engine.pytorch_state import is_transformed
+from dikkat._engine.record import BYTES, CallRecord, Record, round_up
 from dikkat.scores import Pair
 from dikkat.state import log_sum_exp
 
@@ -56,11 +56,11 @@ def obstacles(problem: Problem) -> list[str]:
     return reasons or addresses.without_numba()
 
 
-class ProblemCall(Call):
+class ProblemRecord(CallRecord):
     """A problem as the record of an operation: its sizes, to which `of` adds the operands of a call."""
 
     problem: Problem
-    _sizes: "ProblemCall"
+    _sizes: "ProblemRecord"
 
     def __init__(self, record: Record, problem: Problem) -> None:
         super().__init__(record, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
@@ -98,7 +98,7 @@ class ProblemCall(Call):
         return call
 
 
-class _Call(ProblemCall):
+class _AttentionRecord(ProblemRecord):
     parts: Any  # of a backward, of each batch element, or (sequences,) of each sequence
     together: Any = 1  # parts that one task does, of each sequence
 
@@ -111,14 +111,14 @@ class _Call(ProblemCall):
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
         self.fields |= {
             "profile": PROFILES.index(problem.profile),
-            "padded": up(size, FOLD) if problem.pair == "additive" else size,
+            "padded": round_up(size, FOLD) if problem.pair == "additive" else size,
             "blocks": -(-restrictions.keys // self.lanes),
             "scale": ranges.scale,
             "limit": ranges.limit,
             "highest": highest,
             "softcap": problem.softcap,
             # Behind the last key of a sequence its last block reads on.
-            "key_bias_stride": up(restrictions.keys, self.lanes) + (self.lanes if self.spans else 0),
+            "key_bias_stride": round_up(restrictions.keys, self.lanes) + (self.lanes if self.spans else 0),
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
@@ -235,7 +235,7 @@ class _Call(ProblemCall):
         size = fields["values"]
         fields["exact"] = must_exclude(problem)
         narrow = size < self.lanes // 2
-        stride = size * self.lanes if narrow else up(size, self.lanes)
+        stride = size * self.lanes if narrow else round_up(size, self.lanes)
         fields["narrow"], fields["value_stride"] = narrow, stride
         self.pack(values=narrow)
         if not narrow and stride != size:
@@ -261,7 +261,7 @@ def _filled(tensor: Tensor, size: int) -> Tensor:
 
 def can_pack(pair: Pair, key: Tensor) -> bool:
     """Whether packing projected keys once pays off for many calls: only additive keys have exponentials to keep."""
-    return pair == "additive" and key.device.type == "cpu" and not (transformed() or addresses.without_numba())
+    return pair == "additive" and key.device.type == "cpu" and not (is_transformed() or addresses.without_numba())
 
 
 @torch.library.custom_op("dikkat::numba_pack", mutates_args=())
@@ -271,7 +271,7 @@ def pack(key: Tensor) -> Tensor:
     restrictions = restrict(lead, 1, count, key.device)
     nothing = key.new_empty((*lead, count, 0))
     problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, restrictions, lead).wide()
-    return _Call.of(problem).pack(values=False).reshape(_packed_shape(key))
+    return _AttentionRecord.of(problem).pack(values=False).reshape(_packed_shape(key))
 
 
 @pack.register_fake
@@ -282,13 +282,13 @@ def _(key: Tensor) -> Tensor:
 def _packed_shape(key: Tensor) -> tuple[int, ...]:
     *lead, count, size = key.shape
     lanes = BYTES // torch.promote_types(key.dtype, torch.float32).itemsize
-    return (*lead, -(-count // lanes), up(size, FOLD), lanes)
+    return (*lead, -(-count // lanes), round_up(size, FOLD), lanes)
 
 
 def _forward(problem: Problem) -> Output:
     from dikkat._core.implementations.numba import kernel
 
-    call = _Call.of(problem)
+    call = _AttentionRecord.of(problem)
     fields, lead, restrictions = call.fields, problem.lead, problem.restrictions
     rows = min(_ROWS, max(1, restrictions.queries))
     parts = -(-(restrictions.queries if call.spans is None else call.spans.each["query"]) // rows)
@@ -313,7 +313,7 @@ def _forward(problem: Problem) -> Output:
 
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
-    call = _Call.of(problem)
+    call = _AttentionRecord.of(problem)
     row_of = call.spans.row_of_pairs() if call.spans is not None and problem.wants_weights else None
     grad = upstream(problem, out, grads, row_of)
     fields, lead, queries = call.fields, problem.lead, problem.restrictions.queries
@@ -357,13 +357,15 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     )
 
 
-def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+def _additive_backward(
+    call: _AttentionRecord, mean_grad: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
     """Compute the gradients of key, weight, value and bias for each task."""
     from dikkat._core.implementations.numba import additive_backward
 
     fields, problem = call.fields, call.problem
     keys, size, values = fields["keys"], fields["features"], fields["values"]
-    padded, stride = up(size, call.lanes), up(values, call.lanes)
+    padded, stride = round_up(size, call.lanes), round_up(values, call.lanes)
     fields |= {"padded": padded, "value_stride": stride, "key_owners": call.key_owners}
     call.point("mean_grad", _filled(mean_grad, stride))
     call.point("value", _filled(problem.value, stride))
@@ -397,7 +399,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     return by_key, by_weight, by_value, by_key_bias
 
 
-def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+def _blocked_backward(call: _AttentionRecord, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
     """Compute the gradients of key, value and bias for each task."""
     from dikkat._core.implementations.numba import backward
 
@@ -438,13 +440,13 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
 run = Operator("numba", _forward, _backward)
 
 
-def _divide_summary(call: _Call, asked: Asked) -> tuple[int, int, bool]:
+def _divide_summary(call: _AttentionRecord, asked: Asked) -> tuple[int, int, bool]:
     """The rows of a group, the tasks of a batch element, and whether shares are kept until their totals are known."""
     queries, width = call.fields["queries"], TILE * call.lanes
     rows = min(_ROWS, max(1, queries))
     if not (asked.sums or asked.cells is not None):
         return rows, -(-queries // rows), False
-    fit = _SHARES // max(1, up(call.fields["keys"], width) * call.dtype.itemsize)
+    fit = _SHARES // max(1, round_up(call.fields["keys"], width) * call.dtype.itemsize)
     keeps = fit >= min(rows, _FEWEST)
     rows = min(rows, fit) if keeps else rows
     # Every task has its own sums: no more tasks than keep the threads busy.
@@ -465,7 +467,12 @@ def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary
     from dikkat._core.implementations.numba import summaries
 
     problem = problem.wide()
-    call, lead, queries, keys = _Call.of(problem), problem.lead, problem.restrictions.queries, problem.restrictions.keys
+    call, lead, queries, keys = (
+        _AttentionRecord.of(problem),
+        problem.lead,
+        problem.restrictions.queries,
+        problem.restrictions.keys,
+    )
     rows, parts, keeps = _divide_summary(call, asked)
     fields, tasks, width = call.fields, call.batch * parts, TILE * call.lanes
     fields |= {"parts": parts, "rows": rows, "top": asked.top, "keeps": keeps}

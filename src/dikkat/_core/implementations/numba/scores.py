@@ -7,7 +7,7 @@ import numpy as np
 from dikkat._core.compiled.profiles import log_profile
 from dikkat._core.implementations.numba.packing import packed_key, raw_keys, raw_row
 from dikkat._core.implementations.numba.record import FOLD
-from dikkat._core.implementations.numba.visibility import restrict
+from dikkat._core.implementations.numba.visibility import begin_scores
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, Work, store_four
@@ -261,7 +261,7 @@ def tile_scores(
 ) -> None:  # fmt: skip
     """Write a tile's scores, −∞ for hidden pairs, of the rows from i0 on with the blocks of keys from j0 on."""
     query, weight, scores = work.query, work.weight, work.scores
-    whole = restrict(call, b, i0, rows, j0, blocks, width, work.limits, scores, zero)
+    whole = begin_scores(call, b, i0, rows, j0, blocks, width, work.limits, scores, zero)
     key = packed_key(call, b, j0, zero)
     if additive is not None:
         _additive_scores(call, b, i0, rows, j0, blocks, width, query, key, weight, power, constant, scores, whole, zero)

@@ -11,7 +11,7 @@ from torch import Tensor
 from dikkat._core.implementations.numba.record import PEAK_KEYS, SHARED, SPANS
 from dikkat._core.problem import Problem
 from dikkat._core.sequences import lengths_of
-from dikkat._engine.record import Call
+from dikkat._engine.record import CallRecord
 
 # Whose batch elements those of a packed operand are.
 _OWNERS = {"packed_key": "key", "key_peak": "key", "key_beyond": "key", "packed_value": "value"}
@@ -60,7 +60,9 @@ class Spans:
         rows = np.arange(self.total("query")).repeat(self.each["key"].repeat(self.each["query"]))
         return torch.from_numpy(rows)
 
-    def divide(self, call: Call, heads: int, parts: Numbers, together: Any = 1, *, of_owners: bool = False) -> int:
+    def divide(
+        self, call: CallRecord, heads: int, parts: Numbers, together: Any = 1, *, of_owners: bool = False
+    ) -> int:
         """Write into a call what its tasks need; return how many there are.
 
         Args:

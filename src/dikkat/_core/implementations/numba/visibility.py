@@ -101,7 +101,7 @@ def limits_of(call: Call, b: int, i0: int, rows: int, limits: Pointer) -> int:
 
 
 @inlined
-def restrict(
+def begin_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, limits: Pointer, scores: Pointer,
     zero: Any,
 ) -> bool:  # fmt: skip

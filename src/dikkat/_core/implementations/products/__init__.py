@@ -26,7 +26,7 @@ from dikkat._core.implementations.products.sines import SERIES
 from dikkat._core.implementations.triton import launch as gpu_launch
 from dikkat._core.operators import Gradients, Operator, Output
 from dikkat._core.problem import Problem
-from dikkat._core.restrictions import largest, pairs_of
+from dikkat._core.restrictions import largest_magnitude, pairs_of
 from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
 from dikkat._core.softmax import softmax
 from dikkat.state import Pooled, join
@@ -77,11 +77,11 @@ class Plain:
     @staticmethod
     def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan | None:
         """The plan of a call, or None where it reaches too far."""
-        reach = largest(query) + largest(key)
+        reach = largest_magnitude(query) + largest_magnitude(key)
         line = next((i for i, known in enumerate(table[:, 0].tolist()) if reach <= known), None)
         if line is None:
             return None
-        head = torch.tensor([_INF, 0.0, _power(reach, 0.0), _power(largest(weight))], device=table.device)
+        head = torch.tensor([_INF, 0.0, _power(reach, 0.0), _power(largest_magnitude(weight))], device=table.device)
         head[1] = table[line, 1]
         return Plan(torch.cat([head, table[line, 2:]]), _TERMS, head, head)
 

@@ -24,7 +24,7 @@ def limit_of(restrictions, element, sizes, rows, n, m, shift, CAUSAL: tl.constex
 
 
 @triton.jit
-def restrict(score, restrictions, element, sizes, rows, cols, limit, n, m):
+def restricted_scores(score, restrictions, element, sizes, rows, cols, limit, n, m):
     """The scores with their bias, −∞ where hidden; and who sees whom."""
     inside_rows, inside_cols = tl.minimum(rows, n - 1).to(tl.int64), tl.minimum(cols, m - 1).to(tl.int64)
     visible = cols[None, :] < limit[:, None]
@@ -97,7 +97,7 @@ def attend(
     for key_block in range(0, tl.cdiv(tl.max(limit, 0), BN)):
         cols = key_block * BN + tl.arange(0, BN)
         score, _made = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
-        score, visible = restrict(score, restrictions, element, sizes, rows, cols, limit, n, m)
+        score, visible = restricted_scores(score, restrictions, element, sizes, rows, cols, limit, n, m)
         higher = tl.maximum(peak, tl.max(score, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
         share = tl.where(visible, tl.exp(score - base[:, None]), 0.0)
@@ -122,7 +122,7 @@ def attend(
 
 
 @triton.jit
-def weigh(
+def weights_tile(
     scored, restrictions, value, weights, peaks, totals, by_mean, drift, by_weight, by_score, by_bias, live,
     sizes, first, n, m, features, size, shift, threshold, scale,
     CAUSAL: tl.constexpr, PROFILE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, W: tl.constexpr,
@@ -147,7 +147,7 @@ def weigh(
     bias = tl.zeros([BN], tl.float32)
     if tl.max(limit, 0) > key_block * BN:
         score, square = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
-        score, visible = restrict(score, restrictions, element, sizes, rows, cols, limit, n, m)
+        score, visible = restricted_scores(score, restrictions, element, sizes, rows, cols, limit, n, m)
         inside_rows = tl.minimum(rows, n - 1).to(tl.int64)
         peak = tl.load(at(peaks, element, sizes) + inside_rows * peaks.row)
         base = tl.where(peak == float("-inf"), 0.0, peak)

@@ -199,7 +199,7 @@ def _dropout(problem: Problem) -> tuple[int, float]:
 def _check_readable(problem: Problem, *more: Tensor) -> None:
     """Check every operand, since Triton takes addresses as they are."""
     for tensor in (*problem.tensors().values(), *more):
-        addresses.check("an operand of attention", tensor, problem.query.device.type)
+        addresses.check_numbers("an operand of attention", tensor, problem.query.device.type)
 
 
 def _is_empty(problem: Problem) -> bool:

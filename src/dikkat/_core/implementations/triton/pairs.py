@@ -174,7 +174,7 @@ def _fold_two(x, y, v, features, x_step, y_step, BM: tl.constexpr, BN: tl.conste
 
 
 @triton.jit
-def _plain(q, k, v, features, q_step, k_step, v_step, BM: tl.constexpr, BN: tl.constexpr):
+def _sum_of_tanh(q, k, v, features, q_step, k_step, v_step, BM: tl.constexpr, BN: tl.constexpr):
     """Σ v tanh(q + k)."""
     total = tl.zeros([BM, BN], tl.float32)
     for _ in range(0, features):
@@ -261,5 +261,5 @@ def score_tile(
             q = at(scored.query, element, sizes) + tl.minimum(rows, n - 1).to(tl.int64) * scored.query.row
             k = at(scored.key, element, sizes) + tl.minimum(cols, m - 1).to(tl.int64) * scored.key.row
             w = at(scored.weight, element, sizes)
-            score = _plain(q, k, w, features, scored.query.col, scored.key.col, scored.weight.col, BM, BN)
+            score = _sum_of_tanh(q, k, w, features, scored.query.col, scored.key.col, scored.weight.col, BM, BN)
         return score, score

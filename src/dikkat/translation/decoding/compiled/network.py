@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from dikkat._core.compiled.scoring import PROFILES
 from dikkat._engine import addresses
-from dikkat._engine.record import BYTES, up
+from dikkat._engine.record import BYTES, round_up
 from dikkat.recurrent.fused.record import CHOICES
 from dikkat.storage.int8 import quantized
 from dikkat.translation.decoding.compiled.record import (
@@ -114,7 +114,7 @@ class Panels:
         self.idle: dict[tuple[int, ...], Any] = {}
 
     def _up(self, size: int) -> int:
-        return up(size, self._wide)
+        return round_up(size, self._wide)
 
     def _sizes_of(self, net: Network) -> dict[str, int]:
         own = self._up(net.encoder[0][0].weight_hh.shape[1])

@@ -27,7 +27,7 @@ from dikkat._engine.vectors import (
     claim,
     full,
     lanes_of,
-    largest,
+    largest_lane,
     load,
     load_int8,
     magnitude,
@@ -233,7 +233,7 @@ def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -
             peak = full(0, zero)
             for c in range(0, part.count, lanes):
                 peak = maximum(magnitude(load(source, c)), peak)
-            most = largest(peak)
+            most = largest_lane(peak)
             by = full(zero if most == 0 else 127 / most, zero)
             for c in range(0, part.count, lanes):
                 store_int16(into, c, load(source, c) * by)
@@ -355,7 +355,7 @@ def _exponentials(call: Call, b: int, zero: Any) -> None:
             x = load(pointer(call.key, zero), place + c)
             peak = maximum(magnitude(x), peak)
             store(pointer(call.key_exp, zero), place + c, exp(x + x))
-    pointer(call.reach, zero)[b] = largest(peak)
+    pointer(call.reach, zero)[b] = largest_lane(peak)
 
 
 @inlined

@@ -8,15 +8,15 @@ import numpy as np
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
-from dikkat._engine.vectors import Pointer, at, full, lanes_of, largest, load, maximum, pointer, some, total
+from dikkat._engine.vectors import Pointer, at, full, lanes_of, largest_lane, load, maximum, pointer, some, total
 from dikkat.translation.decoding.compiled.record import DONE, UNKNOWN_SCORES
-from dikkat.translation.rules import END, SPECIAL, UNKNOWN, normalised
+from dikkat.translation.rules import END, SPECIAL, UNKNOWN, normalised_score
 
 # In a kernel's signature: a phase, and where the search is.
 Phase = Any
 State = Any
 
-_normalised = inlined(normalised)
+_normalised = inlined(normalised_score)
 
 
 @inlined
@@ -60,7 +60,7 @@ def rank(
                     better = scores[c + k] > gains[count - 1]
                     if better and (token + k >= SPECIAL or _allowed(call, state, b, token + k)):
                         _insert(gains, tokens, count, scores[c + k], token + k)
-        peak = largest(top)
+        peak = largest_lane(top)
         base, sums = full(peak if peak > -np.inf else zero, zero), full(0, zero)
         for c in range(0, wide, lanes):
             sums += exp(load(scores, c) - base)

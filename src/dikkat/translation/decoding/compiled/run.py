@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dikkat._core.compiled.scoring import RANGES
 from dikkat._engine import addresses, cancellation
-from dikkat._engine.record import Call, up
+from dikkat._engine.record import CallRecord, round_up
 from dikkat.translation.decoding.compiled.network import Panels
 from dikkat.translation.decoding.compiled.record import (
     BUDGET,
@@ -37,7 +37,7 @@ _PART = 0.05
 # it takes: a busy machine would otherwise do little but begin and end.
 _FIRST, _LEAST = 1 << 28, 1 << 26
 # Bytes of a step's weights times rows up to which one thread is faster than several that wait for each other.
-_ALONE = 1 << 19
+_ONE_THREAD_BYTES = 1 << 19
 # Steps that there is room for at first.
 _STEPS = 64
 # Bytes up to which a search's memory is kept for the next of its shape, since making it may take longer than the
@@ -131,15 +131,15 @@ class Run:
     def __init__(self, panels: Panels, count: int, longest: int, beam: int, n_best: int, steps: int) -> None:
         self._count, self._longest, self._beam, self._n_best = count, longest, beam, n_best
         self._capacity, self._attends = count * beam, panels.attends
-        self._call = call = Call(SEARCH, panels.dtype, (True if panels.int8 else None,))
+        self._call = call = CallRecord(SEARCH, panels.dtype, (True if panels.int8 else None,))
         ranges = RANGES[panels.dtype]
         keys = longest if panels.attends else 1
         call.fields |= panels.sizes | {
-            "phases": addresses.of_array(panels.phases), "parts": addresses.of_array(panels.parts),
+            "phases": addresses.array_address(panels.phases), "parts": addresses.array_address(panels.parts),
             "phase_count": len(panels.phases), "part_count": len(panels.parts), "loop": panels.loop,
             "sentences": count, "longest": longest, "positions": count * longest, "capacity": self._capacity,
             "beam": beam, "n_best": n_best, "blocks": panels.blocks,
-            "keys": keys, "key_row": up(keys, 2 * call.lanes), "scale": panels.scale,
+            "keys": keys, "key_row": round_up(keys, 2 * call.lanes), "scale": panels.scale,
             "folded": ranges.folded, "single": ranges.single, "most": ranges.most,
             "largest": torch.finfo(panels.dtype).max,
         }  # fmt: skip
@@ -155,7 +155,7 @@ class Run:
             call.new(name, rows, beam)
         self._small()
         self._make_room(steps)
-        call.alone = panels.matrices * min(self._capacity, CHUNK) < _ALONE
+        call.alone = panels.matrices * min(self._capacity, CHUNK) < _ONE_THREAD_BYTES
         call.lay_out(block=CHUNK * panels.widest, exps=panels.sizes["features"])
         self.nbytes = sum(tensor.nbytes for name, tensor in call.kept.items() if name not in panels.tensors)
 
@@ -189,10 +189,10 @@ class Run:
         chunks = count * -(-self._longest // CHUNK)
         sizes = {
             "sources": count * self._longest, "lengths": count, "fewest": count, "limits": count, "open": count,
-            "copies": up(count, 8) // 8, "chunk_first": chunks, "chunk_rows": chunks, "next_rows": rows,
+            "copies": round_up(count, 8) // 8, "chunk_first": chunks, "chunk_rows": chunks, "next_rows": rows,
             "next_sentences": rows, "next_tokens": rows, "totals": rows, "best_ended": best,
-            "result_steps": best, "result_places": best, "result_ended": up(best, 8) // 8, "result_scores": best,
-            "result_totals": best, "state": STATE.itemsize // 8, "control": up(CONTROL, LINE) // 8,
+            "result_steps": best, "result_places": best, "result_ended": round_up(best, 8) // 8, "result_scores": best,
+            "result_totals": best, "state": STATE.itemsize // 8, "control": round_up(CONTROL, LINE) // 8,
         }  # fmt: skip
         # Behind it a line, so that the last table, for which workers fight, has lines of its own.
         room = call.point("control", torch.zeros(sum(sizes.values()) + LINE // 8, dtype=torch.int64, device="cpu"))
@@ -296,7 +296,7 @@ class Run:
                 raise UnknownScoresError
             if status == DONE:
                 return
-            cancellation.look()
+            cancellation.check()
             if status == FULL:
                 self._make_room(min(self._limit, 2 * self._room))
                 self.nbytes = _SMALL + 1  # and is not kept

@@ -21,7 +21,7 @@ from dikkat._engine.vectors import (
     full,
     lane_numbers,
     lanes_of,
-    largest,
+    largest_lane,
     load,
     load_bfloat16,
     maximum,
@@ -74,7 +74,7 @@ def _row(call: Call, row: int, shares: Pointer, sums: Pointer, tail: Pointer, ha
         store(shares, c, x)
         top = maximum(x, top)
         scores += where(lane_numbers(zero) < full(call.size - c, zero), x, nothing)
-    peak = largest(top)
+    peak = largest_lane(top)
     label = shares[pointer(call.target, np.int64(0))[row]] - peak
     base, shared = full(peak, zero), nothing
     for c in range(0, call.size, lanes):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dikkat._engine import addresses
-from dikkat._engine.record import Call, up
+from dikkat._engine.record import CallRecord, round_up
 from dikkat.translation.network.fused_loss.record import CALL
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float64)
@@ -12,7 +12,7 @@ _TYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 def runs(scores: Tensor) -> bool:
     """Whether the kernel runs on such scores."""
-    return scores.dtype in _TYPES and not addresses.obstacles([scores])
+    return scores.dtype in _TYPES and not addresses.tensor_obstacles([scores])
 
 
 class CrossEntropy:
@@ -37,11 +37,11 @@ class CrossEntropy:
         scale: float | None,
         divergence: float = 0.0,
     ) -> None:
-        self._dtype, self._call = dtype, Call(CALL, torch.promote_types(dtype, torch.float32))
+        self._dtype, self._call = dtype, CallRecord(CALL, torch.promote_types(dtype, torch.float32))
         self._threads, call = torch.get_num_threads(), self._call
         if bias is not None:
             call.point("bias", bias.detach().to(call.dtype).contiguous())
-        self._bias_sums = call.zeros("bias_sums", self._threads, up(size, call.lanes))
+        self._bias_sums = call.zeros("bias_sums", self._threads, round_up(size, call.lanes))
         self._losses = call.zeros("losses", self._threads)
         call.fields |= {
             "size": size,
@@ -65,7 +65,7 @@ class CrossEntropy:
         call.fields["rows"] = len(scores)
         call.point("scores", scores, self._dtype)
         call.point("target", target.contiguous())
-        size = up(call.fields["size"], call.lanes)
+        size = round_up(call.fields["size"], call.lanes)
         together = 2 if call.fields["divergence"] else 1
         tasks = min(self._threads, len(scores) // together)
         room = {"shares": together * size, "ratios": (together - 1) * size, "sums": 2 * together}

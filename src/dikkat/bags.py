@@ -21,9 +21,9 @@ from dikkat.state import Pooled, State, log_sum_exp, merge
 __all__ = ["AttentionPooling", "LengthBatchSampler", "PooledBags", "collate_bags"]
 
 _INF = float("inf")
-# Rows whose sum is made in one go, so that rounding grows with the root of so many and not of a whole bag.
+# Rows summed in one go: rounding errors grow with the square root of this number and not of a bag's size.
 _PIECE = 1024
-# Numbers of rows that are read at once: of half precision, they are copied.
+# Numbers read at once; rows in half precision are copied to float32 this many at a time.
 _AT_ONCE = 2**24
 
 

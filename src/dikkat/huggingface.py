@@ -85,8 +85,9 @@ def _mask(**request: Any) -> Tensor | None:
 
     mask: Tensor | None = sdpa_mask(**request)
     if mask is None:
-        # Left out, maybe, since PyTorch's function is causal by itself. Its causality is not ours where a static cache
-        # has places to come, and is not that of each layer: eager attention, which needs the mask, is the measure.
+        # No mask may mean that PyTorch's `is_causal` is enough. But `is_causal` is aligned at the top left, which is
+        # wrong for a static cache with free places, and some layers are not causal: ask for the mask that eager
+        # attention gets.
         mask = sdpa_mask(**request | {"allow_is_causal_skip": False})
         first, keys = request.get("q_offset", 0), request["kv_length"] + request.get("kv_offset", 0)
         if mask is not None and isinstance(first, int) and not torch.compiler.is_compiling():

@@ -17,12 +17,12 @@ from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, check_values, e
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 from dikkat.state import State, sunk
 
-# Scores whose projections depend on shapes and parameters alone: another one may look at numbers.
+# Scores whose projections depend on shapes and parameters alone; a user's score may branch on values.
 _SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
 _STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
-# Implementations that run calls so small that the checks of a first call would take longer.
+# Implementations of calls so small that validation would take longer than the arithmetic.
 _KEPT = frozenset({"reference", "sdpa", "numba-few", "numba"})
 # Limits on the programs that are kept: their number, since lengths vary, and the numbers in an operand.
 _MOST, _LARGEST = 1024, 2**20
@@ -259,7 +259,8 @@ def run_call(
             if sum(map(len, _PROGRAMS.values())) >= _MOST:
                 _PROGRAMS.clear()
             kept = program.kept()
-            # A distance that overflows is clipped by the reference's first call alone: its scores must tell of that.
+            # Only a first call clips distances that overflow. A kept program does not, so it must detect overflow in
+            # its scores.
             if kept.ready or problem.pair != "distance" or program.name != "reference" or not at_hand:
                 _PROGRAMS.setdefault(signature, {})[second] = kept
     return result

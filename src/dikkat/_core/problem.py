@@ -146,7 +146,7 @@ class Problem:
         return self.replaced(wide) if wide else self
 
     def again(self, **fields: Any) -> "Problem":
-        """A call like this one with other tensors of the same shapes and types: nothing is looked at again."""
+        """A copy with other tensors of the same shapes and types, without validation."""
         made = object.__new__(Problem)
         made.__dict__.update(self.__dict__, **fields)
         return made

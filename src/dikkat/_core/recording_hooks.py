@@ -1,4 +1,4 @@
-"""The observers of the calls of attention that a thread makes: none, unless something is recorded there."""
+"""Observers of a thread's calls of attention; there are none unless something is being recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Observer(Protocol):
     """Is told of every call of attention."""
 
     def runs(self, name: str, problem: Problem) -> Result | None:
-        """The result of a call that the implementation of this name is to run, if it can be looked at on the way."""
+        """Runs the call itself if it can be recorded on the way, and returns the result; else None."""
 
     def saw(self, problem: Problem) -> None:
         """Take note of a call that was computed."""
@@ -41,7 +41,7 @@ def current_observers() -> tuple[Observer, ...]:
 
 @contextmanager
 def observed_by(*observers: Observer) -> Iterator[None]:
-    """Let these observe this thread, and no others."""
+    """Replace this thread's observers by these for the duration of the context."""
     before, _thread.observers = _thread.observers, observers
     try:
         yield

@@ -158,7 +158,7 @@ class Restrictions:
     bias_hides: bool = field(default=True, init=False)
 
     def again(self, **fields: Any) -> "Restrictions":
-        """The restrictions of a call like this one, with other tensors of the same shapes and types."""
+        """A copy with other tensors of the same shapes and types, without validation."""
         made = object.__new__(Restrictions)
         made.__dict__.update(self.__dict__, **fields)
         return made
@@ -172,7 +172,7 @@ class Restrictions:
             return None
         on_cpu = self.extremes is not None and self.device.type == "cpu"
         key = positions(self.keys) if on_cpu else torch.arange(self.keys, device=self.device)
-        if cols is not _ALL:  # cut after it is made: the indices of a slice would tie a compiled graph to one length
+        if cols is not _ALL:  # sliced after it is made: slice bounds would specialise a compiled graph to one length
             key = key[cols]
         parts: list[Tensor] = []
         if self.lens is not None:
@@ -206,7 +206,7 @@ class Restrictions:
         return self.bias is not None and self.bias_hides
 
     def _by_pair(self) -> bool:
-        """True where only the pairs themselves tell who sees whom."""
+        """True where visibility is given pair by pair, by a mask or a bias of −∞."""
         return self.mask is not None or self._by_bias()
 
     def vary_by_row(self) -> bool:
@@ -286,7 +286,7 @@ class Restrictions:
         lead = [t.shape[:-1] for t in (self.lens, self.starts, self.key_bias, self.exclude) if t is not None]
         lead += [pairs.shape[:-2] for pairs in (self.mask, self.bias) if pairs is not None]
         blocks = [slice(None)]
-        if self.vary_by_row() and not torch.compiler.is_compiling():  # a loop would tie a graph to one length
+        if self.vary_by_row() and not torch.compiler.is_compiling():  # a loop would specialise the graph
             step = max(1, 2**24 // max(1, math.prod(broadcast(*lead)) * self.keys))
             blocks = [slice(start, start + step) for start in range(0, self.queries, step)]
         seen = torch.zeros(self.keys, dtype=torch.bool, device=self.device)

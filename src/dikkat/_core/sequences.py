@@ -64,7 +64,7 @@ def lengths_of(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def split_sequences(problem: Problem) -> Iterator[tuple[Problem, dict[str, slice]]]:
-    """Yield each sequence as a call of its own, and its rows among the "query" and the "key" ones, and its "pair"s.
+    """Yield each sequence as a `Problem` of its own, with the slices of its queries, its keys and its pairs.
 
     Of a call without sequences the call itself, which has no rows.
     """

@@ -30,7 +30,7 @@ from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
 
-# Scores that compare keys as they come.
+# Scores without a projection.
 _COMPARE_AS_GIVEN = (Dot, ScaledDot)
 
 
@@ -211,7 +211,7 @@ def compared(
             f"expected ({projected_query.shape[-1]},), one a projected feature"
         )
     if restrictions.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
-        # A row that is shared by batch elements which see it and others which do not is copied for each here.
+        # A broadcast row that some batch elements see and others do not is copied for each of them here.
         shared, seen = projected_key, restrictions.seen()
         projected_key, value = unshared(projected_key, seen), unshared(value, seen)
         packed = packed if projected_key is shared else None

@@ -167,7 +167,7 @@ def new_tensor_like(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
     return tensor, tensor.data_ptr()
 
 
-_CPU = torch.device("cpu")  # a name would be looked up at each call
+_CPU = torch.device("cpu")  # a string would be parsed at each call
 
 
 def start_addresses(tensors: Iterable[Tensor]) -> list[int]:
@@ -224,7 +224,7 @@ _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functiona
 
 def _start(name: str, tensor: Tensor) -> int:
     """The address of the numbers of a tensor on the CPU."""
-    # The dispatcher's keys are asked for only where cheaper checks fail: it shows in small calls.
+    # Dispatch keys are read only where cheaper checks fail: their cost shows in small calls.
     if type(tensor) not in PLAIN_TYPES or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
         _check(name, tensor, "cpu")
     try:
@@ -273,7 +273,7 @@ def _reach(tensor: Tensor) -> int:
 
 
 def _keys(tensor: Tensor) -> Any:
-    """The dispatcher's key set as one number: each kind of tensor that is not plain adds to it."""
+    """The dispatch key set as an integer; every kind of tensor subclass or mode sets further bits."""
     return _dispatch_keys(tensor).raw_repr()
 
 

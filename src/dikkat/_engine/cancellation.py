@@ -1,4 +1,4 @@
-"""The end of work that nobody waits for any more: long computations ask between their parts whether to go on."""
+"""Cooperative cancellation: long computations check between their parts whether anybody still waits for them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
 
 
 def check() -> None:
-    """End the work if nobody waits for it any more: called between its parts."""
+    """Raise `StoppedError` if the work was cancelled; called between its parts."""
     unwanted = _unwanted.get()
     if unwanted is not None and unwanted():
         raise StoppedError

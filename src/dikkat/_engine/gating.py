@@ -88,7 +88,7 @@ class _Gated(torch.autograd.Function):
             return first if of_rows is None or first is None else first + of_rows, None, *others
         network, x = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1])
         above, into = above.reshape(len(x), len(network.w)), None
-        if ctx.needs_input_grad[0]:  # what the rows' other use made is nobody else's: it is added to
+        if ctx.needs_input_grad[0]:  # nobody else holds the gradient of the rows' other use: add in place
             into = torch.zeros_like(x) if of_rows is None else of_rows.reshape(x.shape)
         weight, bias, w, w_bias = (torch.zeros_like(t) for t in network.tensors)
         for block in blocks(x, network.width):
@@ -112,7 +112,7 @@ class _Gated(torch.autograd.Function):
 
 
 class _Network:
-    """The parameters, V and U side by side, in the type that is computed in."""
+    """The parameters, V and U concatenated, in the accumulation dtype."""
 
     def __init__(self, rows: Tensor, parameters: Sequence[Tensor]) -> None:
         V, V_bias, w, w_bias, *gate = parameters

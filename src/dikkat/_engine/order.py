@@ -39,7 +39,7 @@ def added(typingctx: Any, address: Any, number: Any) -> Any:
 
 @intrinsic
 def wait_a_little(typingctx: Any, longer: Any) -> Any:
-    """A turn of a loop that waits: say so to the processor, or, for longer, let another thread have it."""
+    """One iteration of a spin wait: a pause instruction, and after many a yield to the scheduler."""
 
     def build(builder: Any, longer: Any) -> None:
         if builder.module.triple.startswith(("x86_64", "i686")):

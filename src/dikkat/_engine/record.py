@@ -359,8 +359,8 @@ def _room(workers: int, size: int, *, kept: bool) -> tuple[Tensor, int]:
         return addresses.new_tensor((workers, size), torch.uint8)
     if size > _KEPT.size:
         more = max(2 * size, BYTES)
-        _KEPT.room = addresses.new_tensor((1, more), torch.uint8)  # at once: an interrupt must not leave half of it
-        _KEPT.size = more  # last: where memory runs out, the old size stands
+        _KEPT.room = addresses.new_tensor((1, more), torch.uint8)  # in one assignment: an interrupt must not split it
+        _KEPT.size = more  # last, so that the old size still holds where the allocation fails
     return _KEPT.room
 
 

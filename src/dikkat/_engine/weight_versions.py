@@ -1,4 +1,4 @@
-"""Copies of modules, and counts of the writes to their parameters."""
+"""Frozen copies of modules, and detection of writes to their parameters by version counters."""
 
 from collections.abc import Iterable
 from operator import is_
@@ -15,7 +15,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def frozen(module: ModuleT) -> ModuleT:
-    """A copy of a module that nothing changes: its tensors are its own, without gradients; all else is shared.
+    """A frozen copy of a module: its tensors are cloned without gradients, all other attributes are shared.
 
     Not `copy.deepcopy`, which refuses the weights that pruning and weight norm compute, and copies what hooks hold.
     """

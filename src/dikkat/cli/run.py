@@ -26,7 +26,7 @@ def run_application() -> None:
         _fail(_misuse(error))
     except InterruptedCommand:
         raise KeyboardInterrupt from None
-    except BrokenPipeError:  # the reader of our output has seen enough; nothing is to be said to it any more
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         sys.stdout = StringIO()
         raise SystemExit(1) from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""PyTorch's own calls of attention, as calls that can be looked at."""
+"""Adapts PyTorch's own attention functions to the requests of `inspect`."""
 
 import inspect
 import math

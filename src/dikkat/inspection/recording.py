@@ -133,12 +133,12 @@ class _Recorder:
         self.columns = 0  # of the last product of matrices: as many as keys, where a softmax follows
 
     def listen(self) -> None:
-        """Be told of this thread's calls of attention."""
+        """Start to observe this thread's calls of attention."""
         self._listening.enter_context(recording_hooks.observed_by(*recording_hooks.current_observers(), self))
         self._listening.enter_context(_Mode(self))
 
     def ignore(self) -> None:
-        """Be told of them no more."""
+        """Stop observing."""
         self._listening.close()
 
     @contextmanager
@@ -175,7 +175,7 @@ class _Recorder:
                     self.ignore()
 
         yield module.register_forward_pre_hook(enter)
-        # Of recordings one in the other the inner one begins last, so it ends first.
+        # Nested recordings close in reverse order.
         yield module.register_forward_hook(leave, always_call=True, prepend=True)
 
     def runs(self, name: str, problem: Problem) -> Result | None:
@@ -248,7 +248,7 @@ class _Recorder:
 
 
 def _is_passed_over(module: nn.Module) -> bool:
-    """Whether a module gets no hooks: of TorchScript, or a layer of PyTorch's without children.
+    """Whether a module gets no hooks: a TorchScript module, or one of PyTorch's leaf layers.
 
     Recurrences and scores run in compiled code only where nothing is hooked to their layers.
     """

@@ -29,9 +29,9 @@ _OF_ROWS = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "fo
 
 
 class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Training rows and a bandwidth; a fit is made as another object, whose attributes the estimator takes in one step.
+    """Training rows and a bandwidth; a fit is made on a new object, whose attributes are then taken in one step.
 
-    What the estimators have no setting for is the attribute's default here.
+    The attributes below are defaults for settings that a subclass lacks.
     """
 
     kernel: Profile

@@ -67,7 +67,7 @@ class Column(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """A column: numbers, datetime64, or objects with None for missing cells; and the levels that its type declares."""
+    """A column's cells (numbers, datetime64, or objects with None for missing) and the levels its dtype declares."""
 
     values: NDArray[Any]
     levels: tuple[Level, ...] | None = None

@@ -129,7 +129,7 @@ def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = 
         if not len(held) or not rows.weight[rest].any():
             name = type(folds).__name__
             raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
-        # A search does not start from what was found for all rows, which has followed the noise of those held out.
+        # The search starts anew: starting from the bandwidths of all rows would leak the held-out rows.
         fitted = model._anew(rows.take(rest))
         predicted[held] = fitted._answer(fitted._coordinates(rows.x[held]))
     return _judged(predicted, rows, joined)

@@ -356,7 +356,7 @@ class _Centred(NamedTuple):
 
 
 def local_fit(around: Moments, ridge: Tensor | None) -> LocalFit:
-    """The local constant; with Λ S_0, (p,) or (n, p), the local line, with slopes along the first p coordinates."""
+    """The local constant; with the ridge Λ S_0, (p,) or (n, p), the local line; the first p coordinates have slopes."""
     if ridge is None:
         return LocalFit(torch.ones_like(around.lse)[:, None], around.value[:, None])
     slopes = ridge.shape[-1]

@@ -65,7 +65,7 @@ from dikkat.regression.moments.launch import Profile, Window
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
 _WIDER = 2.0  # the bandwidth of errors over that of values
 _ENOUGH, _WIDENINGS = 50.0, 20  # rows whose errors make a distribution; most steps by which their window is widened
-_MIN_DEGREES_OF_FREEDOM = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
+_MIN_DEGREES_OF_FREEDOM = 1e-5  # minimum residual degrees of freedom a row; with fewer the fit interpolates
 _FREE = 0.5  # degrees of freedom below which a quantile says nothing: from 600 standard errors on at 95 %
 _UNTESTED = 1e-300  # the weight of a row that no fold tests, where errors are asked for
 _GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope

@@ -96,7 +96,7 @@ class Table:
         return result, others
 
     def check_usable(self, name: str) -> None:
-        """Refuse a column that cannot be used without a word on what it is to be taken as."""
+        """Refuse a column whose type must be declared (category, ordered, number) before it can be used."""
         self.check_once(name)
         if fault := self._fault(self.names.index(name)):
             named = f", or --categorical {name} too" if self.holds_text(name) else ""

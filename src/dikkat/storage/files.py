@@ -92,7 +92,7 @@ def check_replaceable(path: str | os.PathLike[str]) -> int | None:
     """
     target = Path(path).resolve()
     try:
-        status = Path(path).stat()  # not the target's: a pipe that /dev/stdout leads to has a name that is no file's
+        status = Path(path).stat()  # not the link's target: /dev/stdout may point to a pipe, whose name is no path
     except FileNotFoundError:
         if target.parent.is_dir():
             return None

@@ -20,7 +20,7 @@ class Ranges(NamedTuple):
         highest: Up to which |q| and |k| attention computes exponentials; pairs beyond are computed one by one.
         folded: Up to which max|q| + max|k| the recurrence has two features share a division.
         single: Up to which max|q| and max|k| the recurrence computes exponentials.
-        most: The largest p, which stands for all larger ones, infinity too.
+        most: p is clamped to this, infinity too.
     """
 
     scale: float

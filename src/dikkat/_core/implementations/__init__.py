@@ -77,9 +77,9 @@ BACKENDS = {
     ),
 }  # fmt: skip
 
-# The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`.
+# The largest tensor, in elements, for which the reference is preferred to `chunked`.
 _SMALL = 2**22
-# Projected keys so large are packed.
+# From this many numbers on, projected keys are packed.
 _PACKED = 2**17
 # PyTorch 2.6 has no `is_exporting`.
 _exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
@@ -199,7 +199,7 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
             return "sdpa"
         if pairs_of(problem) <= _SMALL:
             return "reference"
-        # Compiled code skips what a window leaves out by the vector, and reads a bias once.
+        # Compiled code skips masked keys a vector at a time, and reads a bias once.
         compiled = problem.restrictions.bias is not None or problem.restrictions.starts is not None
         return next(filter(runs, ("numba", "chunked") if compiled else ("chunked",)), "reference")
     if CROSSOVERS.by_reference(problem):

@@ -34,7 +34,7 @@ _INF = float("inf")
 _TILE, _DEVICE_TILE = 2**20, 2**25
 # The least number of pairs of a tile, where there are as many: 64 × 64.
 _SQUARE = 2**12
-# From this many numbers a batch element is worth a loop of its own, which skips the keys past its length.
+# From this many numbers on, each batch element is computed by itself, so that keys past its length are skipped.
 _NUMBERS_FOR_A_LOOP = 2**18
 
 
@@ -114,7 +114,7 @@ def _state(tile: _Tile) -> Pooled:
 
 
 def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The scores of a tile, who sees whom, and what the gradient needs: tanh(q + k), q − k, or what is capped."""
+    """The scores of a tile, its mask, and what the gradient needs: tanh(q + k), q − k, or the uncapped product."""
     problem, visible = tile.problem, tile.visible()
     made: Tensor | None = None
     if problem.pair == "inner":

@@ -44,7 +44,7 @@ def run(problem: Problem) -> Result:
     scores = restrictions.biased(scores)
     if scores.shape[:-2] != problem.lead:  # a restriction may have leading dimensions that no query or key has
         scores = scores.expand(*problem.lead, *scores.shape[-2:])
-    if problem.pair == "distance" and problem.profile != "gaussian":  # beyond a kernel's support a key is hidden too
+    if problem.pair == "distance" and problem.profile != "gaussian":  # outside a kernel's support a key is hidden
         reached = scores != -float("inf")
         visible = reached if visible is None else visible & reached
         hidden_from_some = visible

@@ -123,7 +123,7 @@ def _loses_nan(problem: Problem) -> bool:
 
 
 def _is_seen_to_do_harm(problem: Problem) -> bool:
-    """Whether something is not finite, as far as values can be read without waiting for a device."""
+    """Whether a NaN or ∞ is seen, where values can be read without synchronising with a device."""
     operands = (problem.query, problem.key, problem.value)
     if problem.finite is not None:
         return not problem.finite

@@ -30,7 +30,7 @@ def attend(
     seed_generator: Any = None,
     return_weights: bool = False,
 ) -> Any:
-    r"""Attention: for each query the average of the values, weighted by how its score with their keys compares.
+    r"""Attention: for each query the average of the values, weighted by the softmax of its scores with the keys.
 
     $$ o_i = \sum_j w_{ij} v_j, \qquad
        w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$

@@ -55,7 +55,7 @@ class StackRecord(CallRecord):
         self._sources: list[Tensor] = []
         rows, batch, ranges = spec.rows, spec.rows.batch, RANGES[dtype]
         threads = torch.get_num_threads()
-        # As many for each thread, so that none waits for another.
+        # The same number of tasks for each thread.
         tasks = min(batch, threads * -(-batch // (threads * _ROWS)))
         self.fields |= {
             "tasks": tasks,

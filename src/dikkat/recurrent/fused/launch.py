@@ -87,7 +87,7 @@ class _Run(torch.autograd.Function):
             record.forget()
             ctx.record = record
             ctx.save_for_backward(None, *tensors[1:])
-        # Detached: the record, which the graph keeps, would otherwise hold results that hold the graph.
+        # Detached: the graph keeps the record alive, and a result with a grad_fn in it would make a reference cycle.
         results = record.results(state.shape[-1], operands)
         return tuple(None if result is None else result.detach() for result in results)
 

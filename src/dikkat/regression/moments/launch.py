@@ -23,7 +23,7 @@ _ROWS, _FEW_ROWS = 32, 8
 _SUMS = 2**15
 # The most operations of a task, about a tenth of a second of a core; operations of a pair beside its columns.
 _TASK, _PAIR = 2**28, 16
-# Smaller relative weights, as powers of 2, are 0 in the type.
+# Base-2 logarithm of the smallest relative weight that the dtype can hold.
 _LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
 
 # --- along one feature

@@ -200,7 +200,7 @@ class _Sentences:
         self._lengths = torch.from_numpy(sentences.lengths)
         self._starts = torch.from_numpy(np.cumsum(sentences.lengths, dtype=np.int64)) - self._lengths
         self._count = len(sentences.numbers)
-        # Padding and the end stand behind all sentences, where a look-up behind the end of one is led.
+        # Padding and the end token follow all sentences: out-of-range indices point there.
         self._numbers = torch.from_numpy(np.append(sentences.numbers, np.array([PAD, END], np.int32)))
 
     def padded(self, rows: Tensor, *, ends: bool = False) -> tuple[Tensor, Tensor]:

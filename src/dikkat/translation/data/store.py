@@ -229,7 +229,7 @@ def _from_file(path: Path) -> tuple[Any, Counts]:
         counts, batches = b"", []
         for number in range(reader.num_record_batches):
             batch, notes = reader.get_batch_with_custom_metadata(number)
-            batch.validate()  # nothing is read before it is sure to be within the file
+            batch.validate()  # checked before the memory map is read past the end of the file
             counts = notes.get(b"counts", b"") if notes else b""
             batches.append(batch)
         return _table(batches), Counts(**json.loads(counts))

@@ -237,7 +237,8 @@ class Beams:
             competing = np.where(ended, normalised_score(totals, length, self._penalty), -np.inf)
         self._best_ended = -np.sort(-np.hstack([self._best_ended, competing]), axis=1)[:, : self._n_best]
         self._open = self._open - ended.sum(1, keepdims=True)
-        # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
+        # Log-probabilities only fall as a hypothesis grows and the divisor grows with length, so this bounds every
+        # final score.
         hope = normalised_score(np.where(goes_on, totals, -np.inf).max(1), self._most, self._penalty)
         at_limit = self._most == length
         over = at_limit | (self._best_ended[:, -1] >= hope)

@@ -215,7 +215,7 @@ def _examined(models: Sequence[TranslationModel], search: Search) -> "tuple[list
         kept = vars(model).get(COMPILED)
         if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits(model):
             kept = None
-            vars(model).pop(COMPILED, None)  # with its panels, which nobody will ask for
+            vars(model).pop(COMPILED, None)  # drop its panels, which nobody will ask for
             if obstacles := model.eval().network_obstacles():
                 reasons += obstacles
             else:
@@ -269,7 +269,7 @@ class Compiled:
 
     def __init__(self, model: nn.Module) -> None:
         self.panels: dict[bool, Panels] = {}
-        # Without the model itself, which then goes without the collector of garbage.
+        # No reference to the model itself: without a cycle, it is freed as soon as nobody holds it.
         self._parts = list(model.modules())[1:]
         self._types = list(map(type, self._parts))
         inner = [vars(part)[name] for part in model.modules() for name in _TABLES]

@@ -161,7 +161,7 @@ def _pinned(weights: Tensor, pins: Mapping[int, float]) -> Tensor:
 
 
 def _most(steering: Steering, positions: int) -> int:
-    """The most steps: those of a search, or as many as words are given without a gap."""
+    """The maximum number of steps: the search's limit, or the number of consecutive words that are given, if larger."""
     given = next(index for index in range(len(steering.words) + 1) if index not in steering.words)
     return max(limits(GREEDY, positions)[1], given)
 

@@ -34,7 +34,7 @@ Markup = Literal["html"]
 Kind = TypeVar("Kind")
 Marked = tuple[str, str, Element]
 
-_WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
+_WINDOW = 16  # batches: enough to sort sentences by length, few enough for output to start soon
 _AT_ONCE = 64  # sentences on a CPU, whose caches they fill
 _PLACES = 2_560  # hypotheses elsewhere, of which a step takes hardly longer than of a few
 _LENGTH = 100  # source tokens: sentences that are longer come fewer at once, so that memory stays bounded

@@ -85,7 +85,7 @@ def linear_cross_entropy(
     if r_drop:  # pairs are neighbours, so that a chunk has both
         features, target = features.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1), target.repeat_interleave(2)
         scale /= 2
-    # Inside a Function gradients are always off: whether the caller wants any is known out here only.
+    # Inside an autograd.Function grad mode is always off, so whether the caller wants gradients is read here.
     loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
         features, weight, bias, target, label_smoothing, r_drop / 2, scale, products, torch.is_grad_enabled()
     )

@@ -225,7 +225,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
         call = carray(record_of(record, work.own), 1, layout)[0]
         scores, weights, by_score, query_sums = work.scores, work.weights, work.by_score, work.query_sums
         query, limits = work.query, work.limits
-        sums_stride = (size + lanes - 1) // lanes * lanes  # of inner products' sums the lanes are features, not keys
+        sums_stride = (size + lanes - 1) // lanes * lanes  # for inner products a vector holds features, not keys
         if distance is not None:
             sums_stride = size * lanes
         while True:
@@ -237,7 +237,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             key_grad = at(pointer(call.key_grad, zero), task * call.blocks * size * lanes)
             value_grad = at(pointer(call.value_grad, zero), task * call.blocks * call.values * lanes)
             key_bias_grad = at(pointer(call.key_bias_grad, zero), task * call.blocks * lanes)
-            if call.spans != 0:  # blocks of a sequence stay in the scratch, and its rows leave it
+            if call.spans != 0:  # a sequence's packed blocks stay in scratch; its rows are copied out
                 key_grad, value_grad, key_bias_grad = work.key_sums, work.value_sums, work.score_sums
             for part in range(task % call.parts, task % call.parts + call.together):
                 first = part * call.part_rows

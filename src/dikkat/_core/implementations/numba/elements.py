@@ -1,4 +1,4 @@
-"""The batch element of a task where sequences lie end to end: a record of its own, in which it is the only one.
+"""Packed sequences: each worker's copy of the record describes the one sequence of its task as a batch of one.
 
 A worker has a copy of the call's record. For each task it moves the addresses in it to where the task's sequence
 begins, and writes the sequence's lengths: what a kernel does then is what it does for one call of that sequence alone.

@@ -20,9 +20,9 @@ from dikkat.state import log_sum_exp
 # Up to so many queries, and for so many pairs times features, packing keys takes longer than it saves: where they cross
 # in 18 shapes, on one thread and on two of an EPYC.
 _QUERIES, _SMALL = 4, {"additive": 2**17, "distance": 2**19, "inner": 2**19}
-# The logarithm of the largest e^{2x} of which a product of four is a number.
+# The logarithm of the largest e^{2x} such that a product of four stays finite.
 _MOST = {torch.float32: 20.0, torch.float64: 170.0}
-# Below so many pairs times features a second thread takes longer to wake than it saves.
+# Pairs times features below which waking a second thread costs more than it saves.
 _ONE_THREAD = 2**15
 
 

@@ -246,7 +246,7 @@ def _write_weights(
     out = at(pointer(call.weights, zero), row * call.keys + j0)
     for block in range(blocks):
         score = load(scores, block * lanes)
-        # A hidden key weighs nothing, in a row of NaN too.
+        # A hidden key has weight 0, also in a row of NaN.
         share = where(score == hidden, nothing, exp(score - base) * by)
         if j0 + (block + 1) * lanes <= call.keys:
             store(out, block * lanes, share)

@@ -117,7 +117,7 @@ class _AttentionRecord(ProblemRecord):
             "limit": ranges.limit,
             "highest": highest,
             "softcap": problem.softcap,
-            # Behind the last key of a sequence its last block reads on.
+            # The last block of a sequence reads past its last key.
             "key_bias_stride": round_up(restrictions.keys, self.lanes) + (self.lanes if self.spans else 0),
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,

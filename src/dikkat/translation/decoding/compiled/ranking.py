@@ -170,7 +170,8 @@ def _decide(call: Call, state: State, b: int, going: int) -> int:
         elif there:
             hope = max(hope, totals[e])
     at_limit = limit == length
-    # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
+    # Log-probabilities only fall as a hypothesis grows and the divisor grows with length, so this bounds every final
+    # score.
     over = at_limit or best[call.n_best - 1] >= _normalised(hope, limit, call.penalty)
     for e in range(beam):
         goes = e < places and totals[e] > -np.inf and not ended[e]

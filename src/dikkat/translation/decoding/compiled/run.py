@@ -194,7 +194,8 @@ class Run:
             "result_steps": best, "result_places": best, "result_ended": round_up(best, 8) // 8, "result_scores": best,
             "result_totals": best, "state": STATE.itemsize // 8, "control": round_up(CONTROL, LINE) // 8,
         }  # fmt: skip
-        # Behind it a line, so that the last table, for which workers fight, has lines of its own.
+        # One cache line of padding behind it: the last table is written by all workers, and must not share a line
+        # (false sharing).
         room = call.point("control", torch.zeros(sum(sizes.values()) + LINE // 8, dtype=torch.int64, device="cpu"))
         self._memory = memory = room.numpy()
         base, at = call.fields["control"], 0

@@ -118,7 +118,7 @@ def _made_once(problem: Problem, blocks: _Blocks) -> _Made:
     features, lead = problem.weight.shape[-1], problem.weight.shape[:-1]
     v, gain = x.new_empty((*lead, x.shape[-2])), x.new_empty((*lead, 2))
     launch(
-        "attention.pairs.scale_weight", (prod(lead),), operand(problem.weight[..., None, :]), sizes_of(lead), v, gain,
+        "triton.pairs.scale_weight", (prod(lead),), operand(problem.weight[..., None, :]), sizes_of(lead), v, gain,
         features, x.shape[-2], FEATURES=128,
     )  # fmt: skip
     return _Made(x, query_peaks, y, key_peaks, v, gain)
@@ -132,7 +132,7 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
     made = side.new_empty((*lead, rows, count * block))
     peaks = side.new_empty((*lead, count))
     launch(
-        "attention.pairs.lay_out", (prod(lead) * count,),
+        "triton.pairs.lay_out", (prod(lead) * count,),
         operand(side), sizes_of(lead), made, peaks, length, features, count * block, rows, factor,
         farthest(features, side.dtype) if problem.profile == "gaussian" else _INF,
         ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
@@ -222,7 +222,7 @@ def _forward(problem: Problem) -> Output:
         scored, restricted = _scored(problem, made, blocks, everything), _restricted(restrictions, seeds, everything)
         grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
         launch(
-            "attention.kernel.attend", grid,
+            "triton.kernel.attend", grid,
             scored, restricted, operand(problem.value), mean, peak, total, sizes_of(lead),
             n, m, problem.query.shape[-1], size, m - n, *_dropout(problem),
             CAUSAL=restrictions.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
@@ -262,7 +262,7 @@ def _weigh(
             buffers.by_score, buffers.by_bias, buffers.live,
         )  # fmt: skip
     launch(
-        "attention.kernel.weigh", (count * -(-n // blocks.rows) * -(-m // blocks.keys),),
+        "triton.kernel.weights_tile", (count * -(-n // blocks.rows) * -(-m // blocks.keys),),
         scored, restricted, operand(problem.value), weights, operand(peak[..., rows], 1),
         operand(None if total is None else total[..., rows], 1), *upstream,
         sizes_of(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
@@ -348,7 +348,7 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
             sums.key_bias.view(-1, m)[elements] += by_bias.sum(-2)
         if size:
             launch(
-                "attention.gradients.value_gradient", (count * key_blocks, -(-size // values)),
+                "triton.gradients.value_gradient", (count * key_blocks, -(-size // values)),
                 weights, live, operand(grad.mean[..., rows, :]), sums.value, sizes, elements.start, n, m, size,
                 EXACT=_exact(problem), BM=blocks.rows, BN=blocks.keys, BD=values, num_warps=blocks.warps,
             )  # fmt: skip
@@ -389,7 +389,7 @@ def _pull(
     warps = max(2, blocks.side * blocks.features // 512)  # 16 numbers a thread
     grid = (count * -(-length // blocks.side), max(1, -(-features // blocks.features)))
     launch(
-        "attention.gradients.side_gradient", grid,
+        "triton.gradients.side_gradient", grid,
         operand(side.tensor), operand(other.tensor), *(operand(t) for t in other.powers), operand(weight),
         operand(side.peaks, 1), operand(other.peaks, 1), operand(by_score), operand(live), operand(into),
         operand(by_weight), sizes_of(problem.lead), first, length, by_score.shape[2], features,

@@ -90,19 +90,19 @@ def _mib(record: Record) -> str:
 
 
 def _gpu(runs: list[Run]) -> Iterable[Row]:
-    """For each shape, dtype and pass on a GPU: `auto`, its kernels' own time and number, and plain PyTorch."""
+    """For each shape and dtype on a GPU, forward and both passes: `auto`, its kernels' own time, and plain PyTorch's."""
     for run in runs:
-        for record in run.find(who="auto"):
-            same = {"dtype": record["dtype"], "pass": record["pass"]}
-            peers = [r for r in run.find(**same) if _shape(r) == _shape(record) and "ms" in r]
-            compiled = next((r for r in peers if r["who"] == "torch.compile"), None)
-            yield [
-                f"{_shape(record)}, {record['dtype']}, {record['pass']}",
-                spread(record["ms"]),
-                f"{number(record['kernels_ms'])} in {record['launches']}",
-                _beside(next(r for r in peers if r["who"] == EAGER), record["ms"]),
-                _beside(compiled, record["ms"]),
-            ]
+        ours = run.find(who="auto")
+        for forward, both in zip(ours[::2], ours[1::2], strict=True):
+            cells = []
+            for record in (forward, both):
+                same = {"dtype": record["dtype"], "pass": record["pass"]}
+                peers = [r for r in run.find(**same) if _shape(r) == _shape(record) and "ms" in r]
+                by = {who: next((r for r in peers if r["who"] == who), None) for who in (EAGER, "torch.compile")}
+                median = record["ms"]["median"]
+                beside = [times(r["ms"]["median"], median) if r else "" for r in by.values()]
+                cells.append([number(median), number(record["kernels_ms"]), *beside])
+            yield [f"{_shape(forward)}, {forward['dtype']}", *("; ".join(filter(None, each)) for each in zip(*cells))]
 
 
 def _small(runs: list[Run]) -> Iterable[Row]:
@@ -349,7 +349,7 @@ TABLES = [
     Table(
         "gpu",
         ("calls-nvidia-h200",),
-        ("additive, ms by the clock", "`auto`", "its kernels", EAGER, "torch.compile"),
+        ("additive, ms: forward; with gradients", "`auto`", "its kernels", EAGER, "torch.compile"),
         _gpu,
     ),
     Table("small", ("small-1", "small-2"), SMALL, _small),

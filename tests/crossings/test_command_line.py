@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import resource
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -184,8 +185,7 @@ def call(line: list[str], content: bytes, output: str, obedient: bool) -> tuple[
                 blocks.append(block)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if pipe is not None:
-        with suppress(OSError):
-            os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # so that the writer ends where nobody has read
+        os.kill(writer, signal.SIGKILL)  # where nobody has read, it waits
         os.waitpid(writer, 0)
     out, err = (b"".join(blocks).decode() for blocks in said)
     return status, out, err

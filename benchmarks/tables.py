@@ -90,7 +90,7 @@ def _mib(record: Record) -> str:
 
 
 def _gpu(runs: list[Run]) -> Iterable[Row]:
-    """For each shape and dtype on a GPU, forward and both passes: `auto`, its kernels' own time, and plain PyTorch's."""
+    """For each shape and dtype on a GPU, forward and both passes: `auto`, its kernels' own time, plain PyTorch."""
     for run in runs:
         ours = run.find(who="auto")
         for forward, both in zip(ours[::2], ours[1::2], strict=True):
@@ -102,7 +102,8 @@ def _gpu(runs: list[Run]) -> Iterable[Row]:
                 median = record["ms"]["median"]
                 beside = [times(r["ms"]["median"], median) if r else "" for r in by.values()]
                 cells.append([number(median), number(record["kernels_ms"]), *beside])
-            yield [f"{_shape(forward)}, {forward['dtype']}", *("; ".join(filter(None, each)) for each in zip(*cells))]
+            columns = ("; ".join(filter(None, each)) for each in zip(*cells, strict=True))
+            yield [f"{_shape(forward)}, {forward['dtype']}", *columns]
 
 
 def _small(runs: list[Run]) -> Iterable[Row]:

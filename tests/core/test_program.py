@@ -417,12 +417,14 @@ def test_queries_that_see_no_key_do_not_reach_gradients(case: str, broken: float
 def test_a_program_keeps_nothing_of_its_first_call_alive(case: str, grad: bool, size: str) -> None:
     lead, queries, keys = SHAPES[size]
     score = SCORES[case]()
+    gc.freeze()  # what is collected below is this test's
     sources = [torch.randn(*lead, rows, 7, requires_grad=grad) for rows in (queries, keys, keys)]
     operands = [source * 2 for source in sources]
     out = dikkat.attend(*operands, score=score)
     alive = [weakref.ref(each) for each in operands]
     del operands, out
     gc.collect()
+    gc.unfreeze()
     assert [each() for each in alive] == [None] * 3
 
 

@@ -60,7 +60,7 @@ BENCHES = (
     Bench("regression.judgement", "which criterion, and which method, predicts best", (), PEERS),
     Bench("regression.intervals", "intervals of new values: coverage and width, beside MAPIE's", (), PEERS),
     Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
-    Bench("translation.links", "word links and tags, where the links are known"),
+    Bench("translation.links", "word links, where they are known"),
     Bench("translation.training", "training beside the textbook's loop", _DATA),
     Bench("translation.translating", "sentences beside the textbook's loop, int8", ("--model", "{model}", *_DATA)),
     Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),

@@ -17,7 +17,6 @@ _EXTRAS = {
     "textbook": {"tokenizers", "regex", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
     "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
-    "onnx": {"onnx", "onnxruntime"},
     "serve": {"fastapi", "uvicorn", "prometheus_client", "limits"},
     "show": {"matplotlib"},
     "notebook": {"anywidget", "jupyterlab"},

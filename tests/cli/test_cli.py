@@ -280,15 +280,12 @@ def test_line_ends_of_old_macs_are_named(run, model, tmp_path):
     assert run("translate", model, "--file", tmp_path / "one") == (0, "Va !\n", "")
 
 
-def test_a_link_and_a_model_in_the_way_are_called_what_they_are(run, model, tmp_path):
+def test_a_link_in_the_way_is_called_what_it_is(run, model, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
     refused(
         run("quantize", model, "--output", tmp_path / "link"), "link: got a link; expected a folder, or a free name"
     )
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
-    refused(run("export", model, "--onnx", tmp_path / "model"), "holds model.safetensors, which would be lost. Give")
 
 
 def test_the_epoch_of_the_best_validation_is_said(model):

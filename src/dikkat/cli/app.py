@@ -24,7 +24,7 @@ _COMMANDS = {
     "show": "Show the attention of translations, as a picture and as a page.",
     "info": "Print the origin, size, scores and settings of a translator.",
     "quantize": "Write a translator with weights in int8, a quarter of the size.",
-    "export": "Write a translator as a page for browsers, or as ONNX graphs.",
+    "export": "Write a translator as a page for browsers.",
     "serve": "Serve translators over HTTP: a page, and a JSON API.",
     "compare": "Train a recipe with different settings, and compare the results.",
     "recipes": "List the recipes that come with dikkat.",

@@ -530,25 +530,6 @@ class Translator(BaseTranslator):
         """
         model_folder.write(folder, self._contents(), int8=int8)
 
-    def export_onnx(self, folder: str | Path) -> None:
-        """Write the model as two ONNX graphs, whole or not at all: the encoder, and one step of the decoder.
-
-        ONNX Runtime has to come within 1e-5 of PyTorch first, on sentences of several lengths.
-
-        Args:
-            folder: Where; a folder that this made is replaced, anything else is not.
-
-        Raises:
-            InputError: A model with layers of one's own, weights that are not finite or too large for an ONNX file, or
-                graphs that compute something else than PyTorch; nothing is written.
-            ModelFolderError: Something else is there.
-            ModuleNotFoundError: The packages of the extra `onnx` are not installed.
-            OSError: The system could not write; an older folder is as it was.
-        """
-        from dikkat.translation.formats import onnx_folder
-
-        onnx_folder.write(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer)
-
     def export_html(self, path: str | Path, *, title: str | None = None, examples: Sequence[str] = ()) -> None:
         """Write the model as one HTML file, whole or not at all: weights in int8, and a decoder in the page itself.
 

@@ -12,7 +12,7 @@ from urllib.request import url2pathname
 _EXTRAS = {
     "translation": {
         "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "sacremoses", "regex", "pyarrow", "httpx",
-        "platformdirs", "huggingface_hub",
+        "platformdirs",
     },
     "textbook": {"tokenizers", "regex", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
     "transformers": {"transformers", "safetensors"},

@@ -564,63 +564,6 @@ def test_evaluate_refuses_what_does_not_fit(run, arguments, message):
     refused(run("evaluate", *arguments), message)
 
 
-def test_compare_trains_each_way_and_says_which_failed(run, tmp_path, monkeypatch):
-    (tmp_path / "r.toml").write_text(
-        'corpus = {name = "phrasebook", first = 40}\nvalidation = {share = 0.2}\nepochs = 1\n'
-    )
-    monkeypatch.setenv("COLUMNS", "80")
-    command = ["compare", tmp_path / "r.toml", "--vary", "hidden-size=8,16", "--output", tmp_path / "out"]
-    out, err = made(run(*command))
-    assert "2 of 2: hidden_size=16: done" in err
-    written = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    rows = [line.split() for line in out.splitlines()[1:3]]
-    for row, each in zip(rows, written, strict=True):
-        numbers = f"{each['parameters']:,} {each['validation_loss']:.3f} {each['bleu']:.2f}"
-        assert row[:4] == [each["name"], *numbers.split()]
-    assert (tmp_path / "out" / "comparison.svg").exists()
-    (tmp_path / "out" / "hidden_size=16" / "result.json").unlink()
-    monkeypatch.setattr(TranslationModel, "loss", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
-    (tmp_path / "out" / "hidden_size=16" / "training").rename(tmp_path / "gone")
-    status, out, _ = run(*command)
-    assert status == 1
-    assert "hidden_size=16: TrainingDivergedError: the loss became nan at step 1" in out
-    assert out.splitlines()[1].split() == rows[0]
-    refused(run(*command[:2], "--vary", "hidden-size", "-o", tmp_path / "o"), "write --vary SETTING=VALUE,VALUE")
-    refused(run(*command[:2], "--vary", "scroe=dot", "-o", tmp_path / "o"), "did you mean score?")
-    assert not (tmp_path / "o").exists()
-
-
-def test_compare_takes_values_in_place_of_the_recipes(run, tmp_path):
-    (tmp_path / "test.tsv").write_text("Come in.\tEntrez !\n", encoding="utf-8")
-    options = [*BOOK, *QUICK, "--test", tmp_path / "test.tsv", "--dropout", 0.3, "--no-bidirectional"]
-    made(run("compare", "phrasebook", *options, "--vary", "seed=5", "--output", tmp_path / "out"))
-    plan = Recipe.load(tmp_path / "out" / "seed=5" / "recipe.toml")
-    assert str(plan.corpus) == FEW
-    assert str(plan.validation) == OTHERS
-    assert plan.test.tsv == str(tmp_path / "test.tsv")
-    settings = plan.settings
-    assert (settings.seed, settings.dropout, settings.hidden_size, settings.bidirectional) == (5, 0.3, 8, False)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--vary", "score=dot", "--vary", "score=additive"], "--vary score is given twice: write --vary score=dot,a"),
-        (["--vary", "max-length=5", "--max-length", 7], "--max-length is given, and --vary has its values"),
-        (["--vary", "seed=1", "--dropout", 2], "dikkat: --dropout: got 2; expected a number of at least 0"),
-        (
-            ["--validation", "none", "--test", "none", "--vary", "seed=1"],
-            "dikkat: seed=1: there are neither validation nor test pairs",
-        ),
-        (["--batch-tokens", 99, "--vary", "batch_size=8,16"], "--batch-size and --batch-tokens are both given"),
-        (["--vary", "seed={1}"], "--vary seed: got {1}; expected such as"),
-    ],
-)
-def test_compare_refuses_what_does_not_fit(run, tmp_path, options, message):
-    refused(run("compare", "phrasebook", *options, "--output", tmp_path / "out"), message)
-    assert not (tmp_path / "out").exists()
-
-
 def test_recipes_are_listed_with_their_purpose_and_place(run):
     out, _ = made(run("recipes"))
     assert re.search(r"^book +The textbook's experiment", out, re.MULTILINE)
@@ -1049,7 +992,6 @@ COMMANDS = [
     "quantize",
     "export",
     "serve",
-    "compare",
     "recipes",
     "regress",
     "warm",

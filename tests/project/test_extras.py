@@ -17,7 +17,6 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 IMPORTED = {
     "prometheus-client": "prometheus_client",
     "scikit-learn": "sklearn",
-    "huggingface-hub": "huggingface_hub",
 }
 
 

@@ -26,7 +26,6 @@ _COMMANDS = {
     "quantize": "Write a translator with weights in int8, a quarter of the size.",
     "export": "Write a translator as a page for browsers.",
     "serve": "Serve translators over HTTP: a page, and a JSON API.",
-    "compare": "Train a recipe with different settings, and compare the results.",
     "recipes": "List the recipes that come with dikkat.",
     "regress": "Predict a column of a table from others by kernel regression.",
     "warm": "Compile all kernels for this processor, so that nothing waits for them later.",

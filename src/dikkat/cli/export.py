@@ -26,7 +26,7 @@ def export(
         option("A sentence for the page to begin with. May be given several times.", "SENTENCE", "--example"),
     ] = None,
 ) -> None:
-    """Write a translator for use without Python: one page for a browser, which translates by itself and shows its attention."""
+    """Write a translator as one page for a browser, which translates by itself and shows its attention."""
     check_replaceable(html)
     translator = Translator.load(model)
     translator.export_html(html, title=title, examples=example or [])

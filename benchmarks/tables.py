@@ -140,14 +140,8 @@ def _models(runs: list[Run]) -> Iterable[Row]:
             yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _longer(found["ratio"])]
             share = found["growth of memory, bytes"] / found["bytes of all maps"]
             yield ["… memory that this adds, of all maps'", f"{100 * share:.1f} %"]
-        elif run.name == "recording-generate":
-            yield ["Llama's shape, 200 new tokens, two heads recorded: time beside none", _longer(found["ratio"])]
         else:
-            which = "one recording" if found["recordings"] == 1 else f"{found['recordings']} recordings"
-            yield [
-                f"Whisper's shape, times of 100 tokens of {which} beside transformers' own",
-                _quicker(found["ratio"]),
-            ]
+            yield ["Llama's shape, 200 new tokens, two heads recorded: time beside none", _longer(found["ratio"])]
 
 
 def _quicker(ratio: Record) -> str:
@@ -360,8 +354,6 @@ TABLES = [
             "pairs",
             "recording-layer",
             "recording-generate",
-            "recording-timestamps",
-            "recording-timestamps-of-8",
         ),
         ("", ""),
         _models,

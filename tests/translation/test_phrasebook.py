@@ -147,75 +147,6 @@ def test_french_never_says(forbidden: str) -> None:
     assert not offenders(forbidden, FRENCH)[:5]
 
 
-def test_every_french_sentence_is_capital_first_and_small_after() -> None:
-    for text in FRENCH:
-        assert text[0].isupper()
-        assert text[1:] == text[1:].lower(), text
-
-
-def test_every_french_negation_has_both_halves() -> None:
-    for text in FRENCH:
-        halves = re.findall(r"\bn(?:e |')", text.lower()), re.findall(r"\b(pas|jamais)\b", text.lower())
-        assert len(halves[0]) == len(halves[1]), text
-
-
-def test_subjects_and_verbs_agree() -> None:
-    endings = {
-        "tu": "(s|x)$",
-        "nous": "(ons|sommes|aident)$",
-        "ils": "(nt)$",
-    }
-    clitics = r"(?:(?:ne|me|te|le|la|les|nous|se) |[nmtls]')*"
-    for pronoun, ending in endings.items():
-        for text in FRENCH:
-            for verb in re.findall(rf"(?:^|que |qu'){pronoun} {clitics}(\S+)", text.lower().rstrip(" .!?")):
-                assert re.search(ending, verb), text
-
-
-def test_adjectives_agree_with_pronouns() -> None:
-    assert len(offenders(r"^elle (n')?est (pas )?(très )?\w+\.$", FRENCH)) > 20
-    for text in FRENCH:
-        if match := re.fullmatch(r"Elle (?:n'est pas|est|était) (\w+)\.", text):
-            assert match[1].endswith("e") or match[1] == "ici", text
-        if match := re.fullmatch(r"(?:Nous|Ils) (?:ne )?(?:sommes|sont|étions|étaient)(?: pas)? (\w+)\.", text):
-            assert match[1].endswith(("s", "x")) or match[1] == "ici", text
-
-
-@pytest.mark.parametrize(
-    ("subject", "ending"),
-    [
-        ("elle est|elle n'est", "ée|ie|ue"),
-        ("il est|il n'est", "é|i|u"),
-        ("nous (?:ne )?sommes|ils (?:ne )?sont", "és|is|us"),
-    ],
-)
-def test_participles_with_etre_agree(subject: str, ending: str) -> None:
-    stems = "all|arriv|part|sort|rest|tomb|rentr|ven"
-    found = [
-        match
-        for text in FRENCH
-        if (match := re.match(rf"(?:{subject}) (?:pas |jamais )?(?:{stems})([éiu]\w*)", text.lower()))
-    ]
-    assert len({match[0] for match in found}) >= 6
-    assert not [match[0] for match in found if not re.fullmatch(ending, match[1])]
-
-
-@pytest.mark.parametrize(("clitic", "ending"), [("her", "e"), ("him", ""), ("them", "s"), ("us", "s")])
-def test_participles_agree_with_an_object_before_them(clitic: str, ending: str) -> None:
-    found = [(source, target) for source, target in BOOK if re.match(rf"(?:He|They) (?:saw|helped) {clitic}\b", source)]
-    assert found
-    for _, target in found:
-        assert re.search(rf"(?:a|ont) (?:vu|aidé){ending}\b(?!e)", target), target
-
-
-def test_auxiliary_follows_the_verb() -> None:
-    moving = "allée?s?|venue?s?|arrivée?s?|partie?s?|sortie?s?|restée?s?|tombée?s?|rentrée?s?|levée?s?|couchée?s?"
-    staying = "mangé|bu|lu|vu|acheté|dormi|travaillé|mis|pris|joué|couru|marché"
-    adverbs = "(?:pas |jamais |souvent )?"
-    assert not offenders(rf"\b(ai|as|a|avons|ont) {adverbs}({moving})\b", FRENCH)
-    assert not offenders(rf"\b(suis|es|est|sommes|sont) {adverbs}({staying})\b", FRENCH)
-
-
 # What English forbids
 
 
@@ -242,21 +173,6 @@ def test_english_never_says(forbidden: str) -> None:
     assert not offenders(forbidden, ENGLISH)[:5]
 
 
-def test_english_third_person_has_an_s() -> None:
-    inner = {"always", "often", "sometimes", "never", "can", "can't", "must", "was", "wasn't", "didn't", "doesn't"}
-    past = {"ate", "drank", "saw", "went", "came", "had", "knew", "bought", "lost", "broke", "wore", "found", "sold"}
-    past |= {"took", "wrote", "put", "read", "slept", "left", "fell", "got", "ran", "sang", "made", "did", "gave"}
-    past |= {"won", "understood", "chose", "spoke", "swam"}
-    for text in ENGLISH:
-        if match := re.match(r"(?:He|She) (\w+\S*)(?: (\w+))?", text.rstrip(".")):
-            verb = match[2] if match[1] in {"always", "often", "sometimes", "never"} else match[1]
-            assert verb in inner | past or verb.endswith(("s", "ed")), text
-
-
-def test_english_writes_i_large() -> None:
-    assert not [text for text in ENGLISH if re.search(r"\bi\b", text)]
-
-
 # What a sentence means
 
 
@@ -277,21 +193,6 @@ def test_english_words_are_always_translated_one_way(source: str, pattern: str) 
     found = [(one, other) for one, other in BOOK if re.search(source, one)]
     assert found
     assert not [pair for pair in found if not re.search(pattern, pair[1].lower())][:5]
-
-
-def test_every_question_and_only_questions_ask() -> None:
-    for source, target in BOOK:
-        assert source.endswith("?") == target.endswith(" ?"), source
-        if target.endswith("?"):
-            assert "est-ce" in target.lower() or re.match(r"Où (est|sont|étai)|Qui ", target), target
-        else:
-            assert "est-ce" not in target.lower(), target
-
-
-def test_a_sentence_without_a_subject_commands() -> None:
-    for source, target in BOOK:
-        bare = re.match(r"(Don't|Let's|Go|Eat|Read|Wait|Take|Buy|Sing|Put)\b", source)
-        assert not bare or target.endswith(" !"), source
 
 
 def test_every_word_of_a_held_out_sentence_may_be_linked_and_few_have_no_sure_link() -> None:

@@ -5,13 +5,11 @@ from typing import Any
 
 import keras
 import pytest
-from conformance import CASES as TABLE
-from conformance import Array, Case
+from conformance import CASES, Array, Case
 from gradients import Tensors, differentiate
 
 from dikkat.frameworks import keras as dikkat
 
-CASES = [case for case in TABLE if case.layer != "masked_softmax"]  # Keras has its own
 SQUARES = [case for case in CASES if "of one square" in case.name]
 
 

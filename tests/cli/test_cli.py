@@ -247,30 +247,6 @@ def test_a_place_where_no_page_can_be_is_said_before_the_model_is_loaded(
     os.close(writer)
 
 
-def from_pipe(*arguments, content):
-    reader, writer = os.pipe()
-    os.write(writer, content)
-    os.close(writer)
-    command = [sys.executable, "-m", "dikkat", *(str(each).format(pipe=f"/dev/fd/{reader}") for each in arguments)]
-    done = subprocess.run(command, pass_fds=[reader], capture_output=True, text=True, check=False)
-    os.close(reader)
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_a_pipe_is_no_corpus_to_learn_from(tmp_path):
-    found = from_pipe("train", "--corpus", "{pipe}", "-o", tmp_path / "m", content=b"Go.\tVa !\n")
-    refused(found, "dikkat: --corpus is ")
-    assert "got a pipe, which can be read once only; give a file" in found[2]
-
-
-def test_what_is_read_once_may_be_a_pipe(model):
-    assert from_pipe("translate", model, "--file", "{pipe}", content=b"I lost.\nGo.\n") == (
-        0,
-        "J'ai perdu.\nVa !\n",
-        "",
-    )
-
-
 def test_line_ends_of_old_macs_are_named(run, model, tmp_path):
     (tmp_path / "mac.tsv").write_bytes(b"Go.\tVa !\rI lost.\tJ'ai perdu.\r")
     said = "mac.tsv: its lines end in CR alone, as those of old Macs; expected LF, or CR LF"
@@ -1149,13 +1125,6 @@ def test_pairs_left_out_are_said_in_a_line_with_the_option(run, pairs, tmp_path,
     _, err = made(run("train", "--corpus", pairs, "-o", tmp_path / "model", *options))
     lines = [line for line in err.splitlines() if line.startswith("dikkat: ")]
     assert lines[0] == "dikkat: training corpus: 4 of 8 pairs left out: 4 longer than --max-length tokens on a side"
-
-
-def test_a_reader_that_goes_away_ends_it_quietly(model):
-    command = f"yes 'I lost.' | head -2000 | {sys.executable} -m dikkat translate {model} | head -1"
-    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert result.stdout == "J'ai perdu.\n"
-    assert result.stderr == ""
 
 
 def test_a_rank_without_torchrun_does_not_silence_the_training(run, tmp_path, monkeypatch):

@@ -563,7 +563,7 @@ def _in_order(query: Any, key: Any, value: Any) -> Tensors:
 
     Of shapes as of tensors: a list of them is one whose first member has a length itself.
     """
-    if isinstance(query, list | tuple) and not isinstance(query[0], int | None):
+    if isinstance(query, list | tuple) and not (query and isinstance(query[0], int | None)):
         if key is not None or value is not None or len(query) not in (2, 3):
             got = f"a list of {len(query)}" + ("" if key is None and value is None else ", and key or value beside it")
             raise TypeError(f"query: got {got}; expected a tensor, or the list [query, value] or [query, value, key]")

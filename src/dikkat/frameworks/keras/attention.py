@@ -33,11 +33,9 @@ def attend(
     $$ o_i = \sum_j w_{ij} v_j, \qquad
        w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
-    V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
-    output 0 and gradient 0. Keys that no query of a batch element sees have no effect, whatever they hold.
-
-    Leading dimensions broadcast; heads are the last of them, (B, H, n, d). Float16 and bfloat16 are accumulated in
-    float32. Values of `valid_lens` and `exclude` are checked where they can be read: in eager tensors on the CPU.
+    As `dikkat.attend`: V_i are the keys that query i may see, the intersection of all restrictions; a row that sees
+    none has weights 0, output 0 and gradient 0; float16 and bfloat16 are accumulated in float32. Values of `valid_lens`
+    and `exclude` are checked where they can be read: in eager tensors on the CPU.
 
     Args:
         query: (..., n, d_q), floating point.
@@ -60,9 +58,6 @@ def attend(
     Raises:
         TypeError: An argument of the wrong kind or dtype.
         ValueError: Shapes or values that do not fit.
-
-    Source:
-        Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
 
     Example:
         >>> from keras import ops

@@ -214,8 +214,8 @@ class AdditiveAttention(Attention):
 
     Args:
         num_hiddens: h.
-        dropout: See `Attention`, as for `seed` and `**options`.
-        seed: Of the dropout.
+        dropout: As of `Attention`.
+        seed: As of `Attention`.
         **options: Keras's.
 
     Example:
@@ -237,10 +237,7 @@ class AdditiveAttention(Attention):
 class DotProductAttention(Attention):
     r"""Attention with the scaled dot product, $a(q, k) = \langle q, k \rangle / \sqrt{d}$.
 
-    Args:
-        dropout: See `Attention`, as for `seed` and `**options`.
-        seed: Of the dropout.
-        **options: Keras's.
+    Its arguments are those of `Attention`.
 
     Example:
         >>> from keras import ops
@@ -259,10 +256,7 @@ class DotProductAttention(Attention):
 class BilinearAttention(Attention):
     r"""Attention with the bilinear score, $a(q, k) = k^\top W_q q$.
 
-    Args:
-        dropout: See `Attention`, as for `seed` and `**options`.
-        seed: Of the dropout.
-        **options: Keras's.
+    Its arguments are those of `Attention`.
 
     Example:
         >>> from keras import ops
@@ -437,18 +431,11 @@ class SelfAttention(Block):
             mask: (B, n) booleans: a token where it is False sees none and is seen by none. Keras passes the mask of x
                 under this name where x is the only tensor of the call,
             x_mask: And under this one where it is not.
-            return_weights: Whether to return the weights too.
-            attention_mask: Booleans (B, n, n), for all heads, or (B, heads, n, n); True takes part.
-            causal: Token i sees tokens j <= i.
-            key_bias: (B, n), added to the scores, or (B, heads, n). −∞ hides a token.
-            exclude: (B, n) integers: one token that each must not see, −1 for none; or (B, heads, n).
-
-        Returns:
-            (B, n, value_dim), or with `return_weights` the pair (output, weights (B, heads, n, n)).
-
-        Raises:
-            TypeError: An argument of the wrong kind or dtype.
-            ValueError: Shapes or values that do not fit.
+            return_weights: Whether to return the pair (output, weights (B, heads, n, n)).
+            attention_mask: As of `Attention`.
+            causal: As of `Attention`.
+            key_bias: As of `Attention`.
+            exclude: As of `Attention`.
         """
         tensors, _, restrictions = self._checked(
             x, valid_lens, mask, x_mask, attention_mask=attention_mask, causal=causal, key_bias=key_bias,

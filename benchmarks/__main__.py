@@ -19,7 +19,6 @@ INPUTS = {
     "corpus": "a folder with Multi30k's train, val and test_2016_flickr, .en.gz and .fr.gz",
     "model": "the folder of a translator that a Multi30k recipe trained",
     "seeds": "a folder with translators that were trained with no option, one of each seed, and val.tsv",
-    "book": "a checkout of the textbook's repository",
     "commit": "a commit to compare with",
 }
 
@@ -50,7 +49,6 @@ BENCHES = (
     Bench("attention.additive", "additive and distance attention beside their peers", (), PEERS),
     Bench("attention.small", "small calls beside plain PyTorch, over a grid"),
     Bench("attention.bags", "bags end to end beside a padded batch and the eager module, a large one in chunks"),
-    Bench("attention.pairs", "a bias of pairs beside PyTorch's, a window beside a mask"),
     Bench("attention.ragged", "sequences end to end beside a padded batch and single calls"),
     Bench("attention.host", "a process's first call"),
     Bench("attention.crossovers", "sizes at which one implementation overtakes another"),
@@ -60,14 +58,12 @@ BENCHES = (
     Bench("regression.judgement", "which criterion, and which method, predicts best", (), PEERS),
     Bench("regression.intervals", "intervals of new values: coverage and width, beside MAPIE's", (), PEERS),
     Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
-    Bench("translation.links", "word links and tags, where the links are known"),
-    Bench("translation.training", "training beside the textbook's loop", _DATA),
-    Bench("translation.translating", "sentences beside the textbook's loop, int8", ("--model", "{model}", *_DATA)),
+    Bench("translation.links", "word links, where they are known"),
+    Bench("translation.translating", "what int8 costs, a translation in a new process", ("--model", "{model}", *_DATA)),
     Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
     Bench("translation.own", "scores of translators trained with no option", ("{seeds}",)),
     Bench("translation.page", "pages in a browser: a translator, sentences, a map", ("{model}", *_DATA)),
     Bench("translation.serving", "a server under load", ("--model", "{model}", *_DATA)),
-    Bench("translation.experiment", "the textbook's experiment", ("--book", "{book}")),
     Bench("against", "the README's rows beside another commit", ("{commit}",)),
 )
 SUITES = dict.fromkeys(bench.suite for bench in BENCHES)

@@ -125,34 +125,12 @@ def _small(runs: list[Run]) -> Iterable[Row]:
 def _models(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         found = run.results
-        if run.name == "pairs":
-            for name, what in (
-                ("bias", "a bias (1, 8, 512, 512) with (8, 8, 512, 64), forward and backward"),
-                ("bias with a gradient", "… that learns"),
-            ):
-                yield [what, _quicker(found[name]["times as quick"])]
-            beside = found["window"]["beside a mask"]["times as quick"]
-            yield ["a window of 256 in 16,384 keys beside the mask of it", _quicker(beside)]
-            lengths = found["window"]["by length"]
-            each = ", ".join(f"{1000 * lengths[keys]['seconds']['median']:.0f}" for keys in lengths)
-            yield [f"… alone, of {', '.join(f'{int(keys):,}' for keys in lengths)} keys, ms", each]
-        elif run.name == "recording-layer":
+        if run.name == "recording-layer":
             yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _longer(found["ratio"])]
             share = found["growth of memory, bytes"] / found["bytes of all maps"]
             yield ["… memory that this adds, of all maps'", f"{100 * share:.1f} %"]
-        elif run.name == "recording-generate":
-            yield ["Llama's shape, 200 new tokens, two heads recorded: time beside none", _longer(found["ratio"])]
         else:
-            which = "one recording" if found["recordings"] == 1 else f"{found['recordings']} recordings"
-            yield [
-                f"Whisper's shape, times of 100 tokens of {which} beside transformers' own",
-                _quicker(found["ratio"]),
-            ]
-
-
-def _quicker(ratio: Record) -> str:
-    low, high = (ratio.get(name, ratio.get(other)) for name, other in (("min", "least"), ("max", "most")))
-    return f"{ratio['median']:.2f} times as quick ({low:.2f}–{high:.2f})"
+            yield ["Llama's shape, 200 new tokens, two heads recorded: time beside none", _longer(found["ratio"])]
 
 
 def _longer(ratio: Record) -> str:
@@ -273,28 +251,6 @@ def _scores(runs: list[Run]) -> Iterable[Row]:
             minutes = ""
 
 
-def _training(runs: list[Run]) -> Iterable[Row]:
-    for run in runs:
-        first = run.results[0]["tokens_per_second"]["median"]
-        for record in run.results:
-            rate = record["tokens_per_second"]
-            if record["who"] != "reference":
-                yield [record["size"], record["who"], spread(rate), times(rate["median"], first)]
-
-
-def _translating(runs: list[Run]) -> Iterable[Row]:
-    for run in runs:
-        cases = dict.fromkeys((r["size"], r["batch"], r["beam"]) for r in run.results if "batch" in r)
-        for size, batch, beam in cases:
-            found = {r["who"]: r for r in run.find(size=size, batch=batch, beam=beam)}
-            row = [size, f"{batch}, {'greedy' if beam == 1 else f'beam {beam}'}"]
-            for who in ("textbook's loop", "dikkat", "dikkat in int8"):
-                cell = spread(found[who]["sentences_per_second"])
-                more = f", {found[who]['times_the_loop']:.1f} ×" if "times_the_loop" in found[who] else ""
-                row.append(cell + (more if who != "textbook's loop" else ""))
-            yield row
-
-
 def _int8(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         bleu, folder = run.first(what="BLEU that int8 costs"), run.first(what="folder of int8")
@@ -324,25 +280,11 @@ def _pages(runs: list[Run]) -> Iterable[Row]:
         yield ["… from a weight to the new text with its pictures, beam 5, ms", spread(waits["pinning"])]
 
 
-def _experiment(runs: list[Run]) -> Iterable[Row]:
-    names = {
-        "book": "the textbook's own library, PyTorch",
-        "torch": "`dikkat.textbook.torch`",
-    }
-    for run in runs:
-        for who, name in names.items():
-            if found := run.results.get(who):
-                rate = statistics.median(each["tokens a second"] for each in found)
-                yield [name, number(rate), f"{statistics.mean(each['BLEU-2'] for each in found):.2f}"]
-
-
-BESIDE = ("size", "", "target tokens a second", "beside the first")
 SHAPES = ("(batch, queries, keys, features), ms", "`auto`", "eager PyTorch", "fastest peer", "record")
 SMALL = ("plain PyTorch's time over ours", "one thread", "below 0.9", "two threads", "below 0.9")
 ERRORS = ("largest error", "d = 3, range/σ = 10", "d = 3, range/σ = 1,000", "d = 1, range/σ = 1,000")
 METHODS = ("", "mean rank", "d ≤ 2", "d 3–6", "d ≥ 7", "mean, at least −1", "least", "CPU s of a fit")
 COVERAGE = ("90 % intervals", "mean share held", "least", "tables below .85", "mean width, sd of y", "infinite")
-TRANSLATING = ("size", "sentences at once", "textbook's loop, a second", "dikkat, float32", "dikkat, int8")
 TABLES = [
     Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _starting),
     Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
@@ -354,24 +296,9 @@ TABLES = [
         _gpu,
     ),
     Table("small", ("small-1", "small-2"), SMALL, _small),
-    Table(
-        "models",
-        (
-            "pairs",
-            "recording-layer",
-            "recording-generate",
-            "recording-timestamps",
-            "recording-timestamps-of-8",
-        ),
-        ("", ""),
-        _models,
-    ),
-    Table("training", ("translator-training-book", "translator-training-real"), BESIDE, _training),
-    Table("without", ("translator-without-book", "translator-without-real"), BESIDE, _training),
-    Table("translating", ("sentence-speed",), TRANSLATING, _translating),
+    Table("models", ("recording-layer", "recording-generate"), ("", ""), _models),
     Table("int8", ("sentence-quality",), ("BLEU on val, float32", "int8", "size of int8's folder"), _int8),
     Table("scores", ("phrasebook", "multi30k-en-fr", "multi30k-en-de"), ("", "BLEU", "chrF2", "training"), _scores),
-    Table("experiment", ("textbook-experiment",), ("", "tokens a second", "mean BLEU-2"), _experiment),
     Table("pages", ("page", "maps"), ("", "measured"), _pages),
     Table(
         "regression",

@@ -1,12 +1,10 @@
 """Recording a part of a model of transformers, beside the model alone, and beside "eager" attention.
 
-    python -m benchmarks.attention.recording [--only layer generate timestamps] [--quick]
+    python -m benchmarks.attention.recording [--only layer generate] [--quick]
 
 - `layer`: GPT-2's shape, 4,096 tokens: sums and the eight largest weights of one layer of twelve; the growth of memory,
   beside the bytes of all maps, which `output_attentions=True` returns;
-- `generate`: Llama's shape, 200 tokens: all weights of two heads of one layer;
-- `timestamps`, `timestamps-of-8`: the shape of Whisper's tiny model: the times of tokens, beside transformers' own, all
-  "eager"; one recording, and eight at once.
+- `generate`: Llama's shape, 200 tokens: all weights of two heads of one layer.
 
 Weights are random. Each is one process, in turns: without, with, without, with ...; answers are compared first.
 """
@@ -106,47 +104,9 @@ def generate(quick: bool) -> dict[str, Any]:
     return in_turns({"alone": lambda: model.generate(ids, **more), "recorded": recorded}, turns) | {"tokens": new}
 
 
-@torch.no_grad()
-def timestamps(quick: bool, recordings: int = 1) -> dict[str, Any]:
-    new, turns = (10, 2) if quick else (100, 5)
-    config = transformers.WhisperConfig(
-        vocab_size=1000, d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6,
-        decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536, pad_token_id=0, bos_token_id=1,
-        eos_token_id=2, decoder_start_token_id=3, suppress_tokens=[], begin_suppress_tokens=[],
-        attn_implementation="dikkat",
-    )  # fmt: skip
-    model = sharp(transformers.WhisperForConditionalGeneration(config))
-    model.generation_config.alignment_heads = [[2, 2], [3, 0], [3, 2], [3, 3], [3, 4], [3, 5]]
-    sound = torch.randn(recordings, 80, 3000)
-    more = {"max_new_tokens": new, "min_new_tokens": new, "return_timestamps": False}
-
-    def ours() -> dikkat.Timestamps:
-        model.set_attn_implementation("dikkat")
-        return dikkat.token_timestamps(model, sound, **more)
-
-    def eager() -> Any:
-        model.set_attn_implementation("eager")
-        return model.generate(sound, return_token_timestamps=True, return_dict_in_generate=True,
-                              force_unique_generate_call=True, **more)  # fmt: skip
-
-    found, right = ours(), eager()
-    assert torch.equal(found.sequences, right["sequences"])
-    apart = (found.seconds - right["token_timestamps"]).abs()
-    return in_turns({"dikkat": ours, "eager": eager}, turns) | {
-        "recordings": recordings,
-        "tokens": new,
-        "tokens with another time": int((apart > 1e-6).sum()),
-        "largest, s": float(apart.max()),
-    }
-
-
-def eight(quick: bool) -> dict[str, Any]:
-    return timestamps(quick, 8)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made = {"layer": layer, "generate": generate, "timestamps": timestamps, "timestamps-of-8": eight}
+    made = {"layer": layer, "generate": generate}
     parser.add_argument("--only", nargs="+", choices=made, default=list(made))
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")

@@ -67,11 +67,6 @@ def _run(task: Task, times: int) -> tuple[float, float]:
     return seconds, amount
 
 
-def rates(samples: list[tuple[float, float]]) -> dict[str, float]:
-    """Amount a second: median, smallest, largest."""
-    return spread([amount / seconds for seconds, amount in samples])
-
-
 def milliseconds(samples: list[tuple[float, float]]) -> dict[str, float]:
     """Of one."""
     return spread([1e3 * seconds / amount for seconds, amount in samples])

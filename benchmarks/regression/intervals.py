@@ -1,13 +1,11 @@
-"""Intervals of new values, and whether an answer hangs on how the columns are written.
+"""Intervals of new values.
 
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.intervals [--only STAGE,...] [--work FOLDER]
         [--out FOLDER]
 
 - `coverage`: 90 % intervals over the 51 tables of `reviewed` and `CASES`, by each method and by MAPIE's jackknife+
   around the same model, whose bandwidth is given: the share of new values that they hold, and their mean width in
-  standard deviations of y;
-- `tails`: the share of new values below and above 95 % intervals where noise is exponential;
-- `invariance`: how far predictions of the same rows are apart that were turned, permuted, scaled and moved.
+  standard deviations of y.
 """
 
 import warnings
@@ -25,7 +23,7 @@ from dikkat.regression import KernelRegressor
 from dikkat.regression.intervals import Method
 
 Ends = tuple[Array, Array]
-COVERAGE, DRAWS, TURNS = 0.9, 6, 24
+COVERAGE, DRAWS = 0.9, 6
 MAPIE = "MAPIE, jackknife+"
 
 
@@ -100,45 +98,6 @@ def cases() -> Iterator[Problem]:
     yield from review51()
 
 
-def outside(pairs: Pairs, facts: Record) -> list[Record]:
-    """The mean shares below and above intervals of 95 %."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for old, new in pairs:
-        model = KernelRegressor().fit(*old)
-        for way in get_args(Method):
-            lower, upper = model.predict_interval(new.key, 0.95, way)
-            found.setdefault(way, []).append((np.mean(new.value < lower), np.mean(new.value > upper)))
-    shares = {way: np.mean(each, 0).tolist() for way, each in found.items()}
-    return [{**facts, "method": way, "below": below, "above": above} for way, (below, above) in shares.items()]
-
-
-def apart(pairs: Pairs, facts: Record) -> list[Record]:
-    """The largest difference over the draws, in standard deviations of y."""
-    far: dict[str, list[float]] = {}
-    random = np.random.default_rng(0)
-    for old, new in pairs:
-        size = old.key.shape[1]
-        offset = random.normal(0, 10, size)
-        scale = np.exp(random.normal(0, 3, size)) * random.choice([-1, 1], size)
-        plain = KernelRegressor().fit(*old).predict(new.key)
-        for way, of in {
-            "-X": lambda x: -x,
-            "columns permuted": lambda x, size=size: x[:, np.roll(np.arange(size), 1)],
-            "affine": lambda x, scale=scale, offset=offset: (x + offset) * scale,
-        }.items():
-            other = KernelRegressor().fit(of(old.key), old.value).predict(of(new.key))
-            far.setdefault(way, []).append(float(np.abs(other - plain).max() / old.value.std()))
-    return [{**facts, "method": way, "apart": max(each), "of": each} for way, each in far.items()]
-
-
-_SKEWED = {f"exponential noise, d = {size}": (200, noisy(size, _exponential)) for size in (1, 2)}
-_TURNED = {"60 × 3": (60, normal(lambda x: np.sin(x[:, 0]) + 0.5 * x[:, 1], 3, 0.4))}
-STAGES = {
-    "coverage": Stage("regression-coverage", cases, covered),
-    "tails": Stage("regression-tails", lambda: of_drawn(_SKEWED, 1000, TURNS), outside),
-    "invariance": Stage("regression-invariance", lambda: of_drawn(_TURNED, 200, TURNS), apart),
-}
-
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    run(STAGES, __doc__)
+    run({"coverage": Stage("regression-coverage", cases, covered)}, __doc__)

@@ -27,11 +27,9 @@ if TYPE_CHECKING:
         Attentions,
         Inspection,
         Requesting,
-        Timestamps,
         Trace,
         inspect,
         record,
-        token_timestamps,
     )
     from dikkat.inspection.returned import attentions
     from dikkat.layers import (
@@ -63,7 +61,6 @@ __all__ = [
     "Restricting",
     "SelfAttention",
     "State",
-    "Timestamps",
     "Trace",
     "as_torch_attention",
     "attend",
@@ -86,7 +83,6 @@ __all__ = [
     "scores",
     "self_attention",
     "show",
-    "token_timestamps",
 ]
 
 _ROOMS = (

@@ -12,12 +12,11 @@ from urllib.request import url2pathname
 _EXTRAS = {
     "translation": {
         "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "sacremoses", "regex", "pyarrow", "httpx",
-        "platformdirs", "huggingface_hub",
+        "platformdirs",
     },
     "textbook": {"tokenizers", "regex", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
     "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
-    "onnx": {"onnx", "onnxruntime"},
     "serve": {"fastapi", "uvicorn", "prometheus_client", "limits"},
     "show": {"matplotlib"},
     "notebook": {"anywidget", "jupyterlab"},

@@ -247,30 +247,6 @@ def test_a_place_where_no_page_can_be_is_said_before_the_model_is_loaded(
     os.close(writer)
 
 
-def from_pipe(*arguments, content):
-    reader, writer = os.pipe()
-    os.write(writer, content)
-    os.close(writer)
-    command = [sys.executable, "-m", "dikkat", *(str(each).format(pipe=f"/dev/fd/{reader}") for each in arguments)]
-    done = subprocess.run(command, pass_fds=[reader], capture_output=True, text=True, check=False)
-    os.close(reader)
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_a_pipe_is_no_corpus_to_learn_from(tmp_path):
-    found = from_pipe("train", "--corpus", "{pipe}", "-o", tmp_path / "m", content=b"Go.\tVa !\n")
-    refused(found, "dikkat: --corpus is ")
-    assert "got a pipe, which can be read once only; give a file" in found[2]
-
-
-def test_what_is_read_once_may_be_a_pipe(model):
-    assert from_pipe("translate", model, "--file", "{pipe}", content=b"I lost.\nGo.\n") == (
-        0,
-        "J'ai perdu.\nVa !\n",
-        "",
-    )
-
-
 def test_line_ends_of_old_macs_are_named(run, model, tmp_path):
     (tmp_path / "mac.tsv").write_bytes(b"Go.\tVa !\rI lost.\tJ'ai perdu.\r")
     said = "mac.tsv: its lines end in CR alone, as those of old Macs; expected LF, or CR LF"
@@ -280,15 +256,12 @@ def test_line_ends_of_old_macs_are_named(run, model, tmp_path):
     assert run("translate", model, "--file", tmp_path / "one") == (0, "Va !\n", "")
 
 
-def test_a_link_and_a_model_in_the_way_are_called_what_they_are(run, model, tmp_path):
+def test_a_link_in_the_way_is_called_what_it_is(run, model, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
     refused(
         run("quantize", model, "--output", tmp_path / "link"), "link: got a link; expected a folder, or a free name"
     )
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
-    refused(run("export", model, "--onnx", tmp_path / "model"), "holds model.safetensors, which would be lost. Give")
 
 
 def test_the_epoch_of_the_best_validation_is_said(model):
@@ -565,63 +538,6 @@ def test_files_of_translations_are_scored_without_a_model(run, tmp_path):
 )
 def test_evaluate_refuses_what_does_not_fit(run, arguments, message):
     refused(run("evaluate", *arguments), message)
-
-
-def test_compare_trains_each_way_and_says_which_failed(run, tmp_path, monkeypatch):
-    (tmp_path / "r.toml").write_text(
-        'corpus = {name = "phrasebook", first = 40}\nvalidation = {share = 0.2}\nepochs = 1\n'
-    )
-    monkeypatch.setenv("COLUMNS", "80")
-    command = ["compare", tmp_path / "r.toml", "--vary", "hidden-size=8,16", "--output", tmp_path / "out"]
-    out, err = made(run(*command))
-    assert "2 of 2: hidden_size=16: done" in err
-    written = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    rows = [line.split() for line in out.splitlines()[1:3]]
-    for row, each in zip(rows, written, strict=True):
-        numbers = f"{each['parameters']:,} {each['validation_loss']:.3f} {each['bleu']:.2f}"
-        assert row[:4] == [each["name"], *numbers.split()]
-    assert (tmp_path / "out" / "comparison.svg").exists()
-    (tmp_path / "out" / "hidden_size=16" / "result.json").unlink()
-    monkeypatch.setattr(TranslationModel, "loss", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
-    (tmp_path / "out" / "hidden_size=16" / "training").rename(tmp_path / "gone")
-    status, out, _ = run(*command)
-    assert status == 1
-    assert "hidden_size=16: TrainingDivergedError: the loss became nan at step 1" in out
-    assert out.splitlines()[1].split() == rows[0]
-    refused(run(*command[:2], "--vary", "hidden-size", "-o", tmp_path / "o"), "write --vary SETTING=VALUE,VALUE")
-    refused(run(*command[:2], "--vary", "scroe=dot", "-o", tmp_path / "o"), "did you mean score?")
-    assert not (tmp_path / "o").exists()
-
-
-def test_compare_takes_values_in_place_of_the_recipes(run, tmp_path):
-    (tmp_path / "test.tsv").write_text("Come in.\tEntrez !\n", encoding="utf-8")
-    options = [*BOOK, *QUICK, "--test", tmp_path / "test.tsv", "--dropout", 0.3, "--no-bidirectional"]
-    made(run("compare", "phrasebook", *options, "--vary", "seed=5", "--output", tmp_path / "out"))
-    plan = Recipe.load(tmp_path / "out" / "seed=5" / "recipe.toml")
-    assert str(plan.corpus) == FEW
-    assert str(plan.validation) == OTHERS
-    assert plan.test.tsv == str(tmp_path / "test.tsv")
-    settings = plan.settings
-    assert (settings.seed, settings.dropout, settings.hidden_size, settings.bidirectional) == (5, 0.3, 8, False)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--vary", "score=dot", "--vary", "score=additive"], "--vary score is given twice: write --vary score=dot,a"),
-        (["--vary", "max-length=5", "--max-length", 7], "--max-length is given, and --vary has its values"),
-        (["--vary", "seed=1", "--dropout", 2], "dikkat: --dropout: got 2; expected a number of at least 0"),
-        (
-            ["--validation", "none", "--test", "none", "--vary", "seed=1"],
-            "dikkat: seed=1: there are neither validation nor test pairs",
-        ),
-        (["--batch-tokens", 99, "--vary", "batch_size=8,16"], "--batch-size and --batch-tokens are both given"),
-        (["--vary", "seed={1}"], "--vary seed: got {1}; expected such as"),
-    ],
-)
-def test_compare_refuses_what_does_not_fit(run, tmp_path, options, message):
-    refused(run("compare", "phrasebook", *options, "--output", tmp_path / "out"), message)
-    assert not (tmp_path / "out").exists()
 
 
 def test_recipes_are_listed_with_their_purpose_and_place(run):
@@ -1052,7 +968,6 @@ COMMANDS = [
     "quantize",
     "export",
     "serve",
-    "compare",
     "recipes",
     "regress",
     "warm",
@@ -1210,13 +1125,6 @@ def test_pairs_left_out_are_said_in_a_line_with_the_option(run, pairs, tmp_path,
     _, err = made(run("train", "--corpus", pairs, "-o", tmp_path / "model", *options))
     lines = [line for line in err.splitlines() if line.startswith("dikkat: ")]
     assert lines[0] == "dikkat: training corpus: 4 of 8 pairs left out: 4 longer than --max-length tokens on a side"
-
-
-def test_a_reader_that_goes_away_ends_it_quietly(model):
-    command = f"yes 'I lost.' | head -2000 | {sys.executable} -m dikkat translate {model} | head -1"
-    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert result.stdout == "J'ai perdu.\n"
-    assert result.stderr == ""
 
 
 def test_a_rank_without_torchrun_does_not_silence_the_training(run, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from dikkat.regression import KernelRegressor
 from dikkat.regression.diagnostics import hold_out
 
 # What the extra "regression" does not bring, nor PyTorch.
-OTHERS = {"tokenizers", "sacrebleu", "sacremoses", "regex", "httpx", "platformdirs", "huggingface_hub", "datasets"}
+OTHERS = {"tokenizers", "sacrebleu", "sacremoses", "regex", "httpx", "platformdirs", "datasets"}
 SETTINGS = "bandwidth", "kernel", "ridge", "neighbors"
 OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "polars"}
 

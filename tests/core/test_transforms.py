@@ -1,6 +1,5 @@
 """Every implementation under compile, export, vmap, forward mode and autocast; and the operators themselves."""
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -131,72 +130,6 @@ def test_export_for_any_batch_and_any_lengths(layer: str, restricted: str) -> No
         torch.testing.assert_close(exported.module()(*other), module(*other))
 
 
-@pytest.mark.parametrize("restriction", ["none", "lengths", "causal", "all"])
-@pytest.mark.parametrize("case", KINDS[:3])
-def test_forward_mode_is_the_references(case: str, restriction: str) -> None:
-    made = kit.call(case, restriction)
-    tensors = (made.query.detach(), made.key.detach(), made.value.detach())
-    tangents = tuple(torch.randn_like(t) for t in tensors)
-    limits = {n: t.detach() if isinstance(t, Tensor) else t for n, t in made.restricted.items()}
-
-    def run(impl: str) -> Any:
-        return lambda q, k, v: dikkat.attend(q, k, v, score=made.score, impl=impl, **limits)
-
-    _, came = torch.func.jvp(run("reference"), tensors, tangents)
-    step = 1e-6
-    ahead, behind = (
-        run("reference")(*(t + sign * step * d for t, d in zip(tensors, tangents, strict=True))) for sign in (1, -1)
-    )
-    torch.testing.assert_close(came, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(torch.func.jvp(run("auto"), tensors, tangents)[1], came)
-    with torch.autograd.forward_ad.dual_level():
-        duals = [torch.autograd.forward_ad.make_dual(t, d) for t, d in zip(tensors, tangents, strict=True)]
-        with pytest.raises(ValueError, match="forward-mode"):
-            run("chunked")(*duals)
-
-
-@pytest.mark.parametrize(
-    ("case", "name"),
-    [*product(["scaled dot", "additive", "gaussian"], ["bias", "key_bias", "sink"]), ("additive", "weight")],
-)
-def test_forward_mode_by_each_tensor_of_a_call(case: str, name: str) -> None:
-    """Not by query, key and value alone; with sizes for which "auto" takes a kernel of its own."""
-    torch.manual_seed(0)
-    of_case = {"scaled dot": scores.ScaledDot(), "additive": scores.Additive(3, 3, 2), "gaussian": scores.Gaussian(1.3)}
-    score = of_case[case].double().requires_grad_(False)
-    query, key, value = (torch.randn(2, rows, 3, dtype=torch.float64) for rows in (67, 131, 131))
-    shape = {"bias": (67, 131), "key_bias": (131,), "sink": (), "weight": (1, 2)}[name]
-    point, tangent = (torch.randn(shape, dtype=torch.float64) for _ in range(2))
-
-    def run(point: Tensor, impl: str = "auto") -> Tensor:
-        options = {} if name == "weight" else {name: point}
-        if name != "weight":
-            return dikkat.attend(query, key, value, score=score, impl=impl, **options)
-        return torch.func.functional_call(Module(impl), {"score.w_v.weight": point}, ())
-
-    class Module(torch.nn.Module):
-        def __init__(self, impl: str) -> None:
-            super().__init__()
-            self.score, self.impl = score, impl
-
-        def forward(self) -> Tensor:
-            return dikkat.attend(query, key, value, score=self.score, impl=self.impl)
-
-    step = 1e-6
-    right = (run(point + step * tangent, "reference") - run(point - step * tangent, "reference")) / (2 * step)
-    assert float(right.abs().max()) > 1e-4
-    torch.testing.assert_close(torch.func.jvp(run, (point,), (tangent,))[1], right, rtol=1e-6, atol=1e-7)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(point, tangent)
-        for impl in ["auto", "chunked", "numba"]:
-            if impl != "auto" and name != "sink":  # which a program joins
-                with pytest.raises(ValueError, match="forward-mode"):
-                    run(dual, impl)
-                continue
-            came = torch.autograd.forward_ad.unpack_dual(run(dual, impl)).tangent
-            torch.testing.assert_close(came, right, rtol=1e-6, atol=1e-7)
-
-
 def test_forward_mode_over_reverse() -> None:
     """The inner transform hides what the outer one goes through."""
     torch.manual_seed(0)
@@ -205,40 +138,6 @@ def test_forward_mode_over_reverse() -> None:
     gradient = torch.func.grad(lambda x: dikkat.attend(x, key, key, score=score).sin().sum())
     right = (gradient(query + step * tangent) - gradient(query - step * tangent)) / (2 * step)
     torch.testing.assert_close(torch.func.jvp(gradient, (query,), (tangent,))[1], right, rtol=1e-6, atol=1e-7)
-
-
-def test_sdpa_does_not_run_under_vmap() -> None:
-    made = kit.call("scaled dot", "none")
-    with pytest.raises(ValueError, match=r"under torch\.func"):
-        torch.vmap(lambda query: dikkat.attend(query, made.key, made.value, score=made.score, impl="sdpa"))(
-            torch.randn(4, *made.query.shape, dtype=torch.float64)
-        )
-
-
-@over(ways=GENERAL[:-1], cases=KINDS, restriction=["lengths", "all", "window and segments", "all with a pair bias"])
-def test_vmap(way: str, case: str, restriction: str) -> None:
-    made = kit.call(case, restriction)
-    queries = torch.randn(4, *made.query.shape, dtype=torch.float64)
-    key, value = made.key.detach(), made.value.detach()
-
-    def run(query: Tensor, key: Tensor) -> Tensor:
-        return dikkat.attend(query, key, value, score=made.score, impl=impl, **made.restricted)
-
-    def loss(query: Tensor, key: Tensor) -> Tensor:
-        return run(query, key).sin().sum()
-
-    with kit.way(way) as impl:
-        torch.testing.assert_close(
-            torch.vmap(run, (0, None))(queries, key),
-            torch.stack([run(q, key) for q in queries]),
-            rtol=1e-12,
-            atol=1e-12,
-        )
-        came = torch.vmap(torch.func.grad(loss, argnums=(0, 1)), (0, None))(queries, key)
-        for index, query in enumerate(queries):
-            q, k = query.clone().requires_grad_(), key.clone().requires_grad_()
-            expected = torch.autograd.grad(loss(q, k), (q, k))
-            torch.testing.assert_close((came[0][index], came[1][index]), expected, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("way", ["reference", "chunked", "numba"])
@@ -256,34 +155,6 @@ def test_dropout_differs_where_nothing_but_the_seeds_is_batched(way: str) -> Non
     exact = dikkat.attend(query, key, value, score=score, impl="reference")
     error = (drawn.mean(0) - exact).abs() / (drawn.std(0) / len(drawn) ** 0.5)
     assert error.max() < 5
-
-
-@pytest.mark.parametrize("way", GENERAL)
-def test_vmap_over_lengths_and_scores_parameters(way: str) -> None:
-    torch.manual_seed(2)
-    score = scores.Additive(3, 5, 7).double()
-    query, key, value = (torch.randn(4, n, d, dtype=torch.float64) for n, d in ((2, 5), (11, 3), (11, 13)))
-    valid_lens = torch.tensor([0, 3, 11, 5])
-    stacked = {name: torch.randn(4, *p.shape, dtype=torch.float64) for name, p in score.named_parameters()}
-
-    class Attend(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.score = score
-
-        def forward(self, q: Tensor, k: Tensor, v: Tensor, length: Tensor) -> Tensor:
-            return dikkat.attend(q, k, v, score=self.score, valid_lens=length, impl=impl)
-
-    module = Attend()
-
-    def run(parameters: dict[str, Tensor], *rest: Tensor) -> Tensor:
-        return torch.func.functional_call(module, {f"score.{name}": p for name, p in parameters.items()}, rest)
-
-    with kit.way(way) as impl:
-        came = torch.vmap(run)(stacked, query, key, value, valid_lens)
-        for i in range(4):
-            one = run({name: p[i] for name, p in stacked.items()}, query[i], key[i], value[i], valid_lens[i])
-            torch.testing.assert_close(came[i], one, rtol=1e-12, atol=1e-12)
 
 
 # Additive projections are autocast's to round.

@@ -1,4 +1,4 @@
-"""Every command × what it reads × where it writes: 432 cells, of which 302 are left out by three reasons.
+"""Every command × what it reads × where it writes: 390 cells, of which 272 are left out by three reasons.
 
 A command enters all rows by being named in `COMMANDS`. Each cell is a call in a process that is forked off this one,
 and has to end with the right status; say what is wrong in one line, which names what the user gave; and leave no part
@@ -38,7 +38,7 @@ class Command:
 
     Attributes:
         line: Its arguments; IN is what it reads, OUT what it writes, MODEL a translator.
-        reads: What IN is: pairs, sentences, a table, a recipe or a model.
+        reads: What IN is: pairs, sentences, a table or a model.
         writes: What OUT is: a file or a folder.
         stdin: The arguments with which it reads standard input; else /dev/stdin is named in the place of IN.
     """
@@ -59,7 +59,6 @@ COMMANDS = {
     "quantize": Command("IN --output OUT", "model", "folder"),
     "export": Command("IN --html OUT", "model", "file"),
     "serve": Command("IN --port 0", "model"),
-    "compare": Command("IN --vary seed=0 --output OUT", "recipe", "folder"),
     "recipes": Command(""),
     "regress": Command(
         "IN --target y --folds 0 --output OUT", "table", "folder", stdin="- --target y --folds 0 -o OUT"
@@ -92,8 +91,8 @@ SILENT = ("train", "align")  # what they print is their result, and goes to OUT
 # A model is a folder, and a corpus is read twice: neither comes through a pipe.
 REFUSED = {(n, i) for n in ("train", "evaluate", "info", "quantize", "export", "serve") for i in INPUTS[1:3]}
 DONE = {("translate", "empty"), ("align", "empty")}  # no sentence is as good as any other number
-# Status and message where no name helps: of all sentences, and of a training that fails among others.
-OWN = {("show", "empty"): (2, "every sentence is empty"), ("compare", "empty"): (1, "no corpus is given")}
+# Status and message where no name helps: of all sentences.
+OWN = {("show", "empty"): (2, "every sentence is empty")}
 
 
 EVERY = [
@@ -119,8 +118,6 @@ def world() -> Iterator[Path]:
             "pairs": "".join(f"{source}\t{target}\n" for source, target in PAIRS),
             "sentences": "".join(f"{source}\n" for source, _ in PAIRS[:2]),
             "table": "x,y\n" + "".join(f"{x},{x * x}\n" for x in np.linspace(0, 3, 17)),
-            "recipe": 'corpus = {name = "phrasebook", first = 8}\nvalidation = {share = 0.4}\nepochs = 1\n'
-            "hidden_size = 8\nembedding_size = 8\nmin_freq = 1\n",
         }
         for kind, text in texts.items():
             (folder / kind).write_text(text, encoding="utf-8")

@@ -25,7 +25,6 @@ from sklearn.model_selection import KFold
 from crossings.slow_regression import Slow, quantile
 from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson, bandwidth, metric
 from dikkat.regression.diagnostics import along, among, hold_out, leave_out
-from dikkat.regression.significance import significance
 
 ROWS, QUERIES, LEVEL, QUANTILES = 19, 3, 0.7, [0.3, 0.5, 0.8]
 TOWNS, SIZES = ["Bonn", "Lyon", "Ulm"], ["L", "M", "S"]
@@ -66,7 +65,7 @@ REFUSED_IN_FIT = {
     ("silverman", "one direction"): "metric: got 'linear' with the bandwidth 'silverman'",
     ("aic", "cv"): "cv: got folds with bandwidth='aic'",
 }
-_TARGETS = {"jackknife+", "local", "split", "quantiles", "sample", "significance"}
+_TARGETS = {"jackknife+", "local", "split", "quantiles", "sample"}
 REFUSED = {
     ("split", "cv"): "method: got 'split', whose halves are drawn at random, with cv",
     ("gradient, error", "metric"): "return_std: got True with metric='linear'",
@@ -84,10 +83,9 @@ LEFT_OUT = {
     "aic beside weights": "its least is a staircase through all rows, where nothing is left to compare",
     "a setting that an estimator has not": "a density has no y, and a classifier no folds, ridge or neighbours",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
-    "a permutation of what is searched": "it costs a search for each column; its fits are those of `split`",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
 }
-REFITS = {"split", "hold_out", "partial_fit", "significance"}
+REFITS = {"split", "hold_out", "partial_fit"}
 STATES = ("fitted", "loaded", "cloned")
 
 
@@ -233,19 +231,6 @@ def expected_split(case):
     return center - reach, center + reach
 
 
-def expected_significance(case):
-    random, known = np.random.RandomState(0), np.flatnonzero(case.slow.there)
-    found = []
-    for j in range(case.x.shape[1]):
-        mixed = case.x.copy()
-        mixed[known, j] = case.x[random.permutation(known), j]
-        model = clone(case.fresh)
-        model.fit(case.form(mixed), case.y, case.weight)
-        slow = Slow(model)
-        found.append(np.average(slow.left_out[0][:, 0] ** 2, weights=slow.weight))
-    return found
-
-
 def in_parts(model, case):
     half = case.fit(clone(model), slice(0, 11))
     rest = None if case.weight is None else case.weight[11:]
@@ -348,7 +333,6 @@ REGRESSOR = {
         ],
     ),
     "among": (ordered_first, by_first),
-    "significance": (lambda m, c: significance(m, 1).permuted[:, 0], expected_significance),
 }  # fmt: skip
 ANY = {
     "attention_weights": (lambda m, c: m.attention_weights(c.query), lambda c: c.slow.attention(c.q)),
@@ -446,8 +430,6 @@ def pairs(estimator):
 
 
 def states(method, names):
-    if method == "significance":
-        return () if SEARCHED & set(names) else ("fitted",)
     if method in ("hold_out", "partial_fit") and SEARCHED & set(names) and "two columns" not in names:
         return ()
     return ("loaded",) if method in REFITS else STATES

@@ -33,12 +33,12 @@ class Case:
 
     Attributes:
         name: of the case.
-        layer: the class's name in `dikkat.frameworks.*`, or "masked_softmax"; or "attend" with `settings["score"]`,
-            the name of a class of scores.
+        layer: the class's name in `dikkat.frameworks.*`; or "attend" with `settings["score"]`, the name of a class of
+            scores.
         settings: the constructor's keyword arguments.
         tensors: the parameters under PyTorch's names.
-        inputs: the floating-point arguments of the call, by name. `masked_softmax`: scores. `SelfAttention`: x. The
-            others: query, key, value.
+        inputs: the floating-point arguments of the call, by name. `SelfAttention`: x. The others: query, key,
+            value.
         given: the other arguments: valid_lens, mask, causal, key_bias, exclude.
         reference: tensors, inputs, given -> outputs by name: "output" and "weights", of several heads (B, heads, n, m).
         dtype: in which the framework computes.
@@ -198,16 +198,6 @@ def _by_score(name: str) -> Callable[[Arrays, Arrays, Mapping[str, Any]], dict[s
     return reference
 
 
-def _masked_softmax(tensors: Arrays, inputs: Arrays, given: Mapping[str, Any]) -> dict[str, Array]:
-    scores = inputs["scores"]
-    weights = np.zeros_like(scores)
-    for b, row in np.ndindex(*scores.shape[:2]):
-        seen = _visible(given, b, row, *scores.shape[1:])
-        if seen:
-            weights[b, row, seen] = _softmax(scores[b, row, seen])
-    return {"weights": weights}
-
-
 def _heads(heads: int, q: Array, k: Array, v: Array, given: Mapping[str, Any]) -> dict[str, Array]:
     """Projected queries, keys and values, parted into heads; the heads' outputs stand side by side."""
 
@@ -312,16 +302,6 @@ def _attention_layers(**sizes: int) -> Iterator[tuple[str, str, dict[str, Any], 
 
 def _cases() -> Iterator[Case]:
     for kind, given in RESTRICTIONS.items():
-        if set(given) <= {"valid_lens"}:
-            yield Case(
-                f"masked softmax, {kind}",
-                "masked_softmax",
-                {},
-                {},
-                {"scores": _numbers(B, N, M)},
-                given,
-                _masked_softmax,
-            )
         for score, layer, settings, tensors, inputs in _attention_layers():
             name = f"{layer}{' learnt' if 'learnable' in settings else ''}, {kind}"
             yield Case(name, layer, settings, tensors, inputs, given, _by_score(score))
@@ -390,9 +370,6 @@ def _edge_cases() -> Iterator[Case]:
         )
         yield Case(f"dot, {words}", "DotProductAttention", {}, {}, _qkv(queries, keys), given, dot)
     # Whole numbers, so that float32 has scores of −2,000,000 and less exactly.
-    low = {"scores": np.array([[[-2e6, -2e6 + 1, -2e6 + 2, -3e6, 0.0]]] * B, np.float32)}
-    given = {"valid_lens": np.array([3, 4])}
-    yield Case("masked softmax of scores below −10⁶", "masked_softmax", {}, {}, low, given, _masked_softmax)
     far = _qkv()
     for name in ("query", "key"):
         far[name] = far[name].round(0)
@@ -445,8 +422,6 @@ def _half_cases() -> Iterator[Case]:
             }
             halves = {name: _rounded(each, dtype) for name, each in inputs.items()}
             yield Case(f"{layer} in {dtype}", layer, settings, rounded, halves, given, _by_score(score), dtype)
-        halves = {"scores": _rounded(_numbers(B, N, M), dtype)}
-        yield Case(f"masked softmax in {dtype}", "masked_softmax", {}, {}, halves, given, _masked_softmax, dtype)
 
 
 def _square_cases() -> Iterator[Case]:
@@ -466,10 +441,7 @@ def _square_cases() -> Iterator[Case]:
         name = f"MultiHeadAttention of one square, {kind}"
         settings = {"embed_dim": D, "num_heads": 2}
         yield Case(name, "MultiHeadAttention", settings, _of(_HEADS), inputs, given, _multi_head(2))
-    given = {"valid_lens": np.array([[0, 1, 5, 2, 3]])}
-    scores = {"scores": _numbers(1, M, M)}
-    yield Case("masked softmax of one square", "masked_softmax", {}, {}, scores, given, _masked_softmax)
-    # More than 2¹⁶ pairs times features, for which there is a loop; and beyond what it folds.
+    # Many pairs; and beyond what exponentials take.
     long = 59
     given = {"valid_lens": np.array([53]), "causal": True}
     settings = {"num_hiddens": 19}

@@ -101,17 +101,6 @@ def test_a_source_and_a_target(tmp_path: Path) -> None:
     assert [len(views["cross"][axis]) for axis in ("queries", "keys")] == [6, 5]
 
 
-def test_a_trace_with_whole_maps_and_tokens_of_ones_own(tmp_path: Path) -> None:
-    layer, x = dikkat.SelfAttention(6, 6, 6), torch.randn(1, 4, 6)
-    with dikkat.record(layer, weights=True) as trace:
-        layer(x)
-    trace.tokens = {"self": [dikkat.inspection.Token(each) for each in "abcd"]}
-    trace.to_html(tmp_path / "page.html")
-    view = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))["self"]
-    assert_holds(view, [trace[""].weights], [0])
-    assert [text for text, *_ in view["queries"]] == list("abcd")
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "words", "error", "message"),
     [
@@ -124,12 +113,3 @@ def test_a_trace_with_whole_maps_and_tokens_of_ones_own(tmp_path: Path) -> None:
 def test_bad_input(kind: str, text: Any, words: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         dikkat.show.attention(model(kind), tokenizer(words), text)
-
-
-def test_a_trace_without_maps_is_refused(tmp_path: Path) -> None:
-    layer = dikkat.SelfAttention(6, 6, 6)
-    with dikkat.record(layer, sums=True) as trace:
-        layer(torch.randn(1, 4, 6))
-    trace.tokens = {"self": []}
-    with pytest.raises(ValueError, match=r"trace\[''\]: got lse, sums; expected weights, or top_k and overview"):
-        trace.to_html(tmp_path / "page.html")

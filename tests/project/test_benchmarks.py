@@ -163,62 +163,6 @@ def test_a_worker_answers_fails_and_dies_without_harm(tmp_path):
         one.end()
 
 
-def test_the_textbooks_loop_and_this_librarys_translator_agree():
-    import torch
-
-    from benchmarks.translation import corpora, networks
-
-    sizes, batch = corpora.toy()
-    ways = [networks.way(name, sizes, torch.float64) for name in (networks.LOOP, networks.OURS)]
-    loop, ours = (one.gradients(batch) for one in ways)
-    assert len(loop) == 1 + len(list(ways[1].model.parameters()))
-    for name, right in loop.items():
-        torch.testing.assert_close(ours[name], right, rtol=1e-9, atol=1e-12, msg=name)
-    for one in ways:
-        for parameter in one.model.parameters():
-            parameter.grad *= 1e3  # as no network has, so that there is something to clip
-        one.clip()
-        norm = sum(parameter.grad.square().sum().item() for parameter in one.model.parameters()) ** 0.5
-        assert norm == pytest.approx(1.0, rel=1e-5)
-    losses = [one.step(one.prepare(batch)).item() for one in ways]
-    assert losses == pytest.approx([losses[0]] * 2, rel=1e-9)
-
-
-def test_a_translator_that_is_off_is_found():
-    import torch
-
-    from benchmarks.translation import corpora, networks, training
-
-    sizes, batch = corpora.toy()
-    exact = networks.way(networks.LOOP, sizes, torch.float64).gradients(batch)
-    found = {name: networks.way(name, sizes).gradients(batch) for name in training.PLAIN}
-    for name, plain in training.PLAIN.items():
-        share = training.ALLOWED[torch.bfloat16 if "bfloat16" in name else torch.float32]
-        assert training.wrong(exact, found[plain], found[name], share) == []
-    for name, tensor in (good := found[networks.OURS]).items():
-        for factor in (1.001, float("nan")):
-            assert training.wrong(exact, found[networks.LOOP], good | {name: tensor * factor}, 1e-4) == [name]
-
-
-def test_both_translators_say_the_same():
-    import torch
-
-    from benchmarks.translation import corpora, networks, textbook, translating
-
-    sizes, batch = corpora.toy()
-    torch.manual_seed(1)
-    loop = textbook.Loop(sizes).double()
-    for parameter in loop.parameters():  # so that sentences differ, and some of them end
-        torch.nn.init.normal_(parameter, std=0.7)
-    torch.nn.init.constant_(loop.output.bias[textbook.END], 2.0)
-    sources = [row[:length].tolist() for row, length in zip(batch.source, batch.source_lengths, strict=True)]
-    found = translating.by_loop(loop, sources, 1)
-    assert len({tuple(row) for row in found}) > 1
-    assert any(0 < len(row) < textbook.length_limit(len(source)) for row, source in zip(found, sources, strict=True))
-    assert networks.translate(networks.like(loop, sizes), sources, 1) == found
-    assert [textbook.beam(loop, source, 1) for source in sources] == found
-
-
 def test_turns_are_counted_and_bounded():
     import time
 

@@ -17,7 +17,6 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 IMPORTED = {
     "prometheus-client": "prometheus_client",
     "scikit-learn": "sklearn",
-    "huggingface-hub": "huggingface_hub",
 }
 
 
@@ -59,7 +58,7 @@ def test_the_textbook_needs_no_package_of_the_translator_beyond_its_own_extra():
 def test_a_message_says_where_this_package_came_from(monkeypatch, told, source):
     monkeypatch.setattr(extras, "__file__", "/nowhere/lib/dikkat/extras.py")
     monkeypatch.setattr(extras, "distributions", lambda name: [SimpleNamespace(read_text=lambda _: told)])
-    assert extras.missing("onnx", "onnx") == f'onnx is not installed. Run: pip install "{source}[onnx]"'
+    assert extras.missing("dask", "dask") == f'dask is not installed. Run: pip install "{source}[dask]"'
 
 
 UNINSTALLED = """
@@ -71,7 +70,7 @@ MetadataPathFinder.find_distributions = lambda context: () if context.name == "d
 from dikkat import cli, extras
 
 extras.__file__ = "/nowhere/lib/dikkat/extras.py"  # with no pyproject.toml above it
-print(extras.missing("onnx", "onnx"))
+print(extras.missing("dask", "dask"))
 for arguments in ("--version", "report", sys.argv[1]):
     sys.argv = ["dikkat", *arguments.split()]
     try:
@@ -88,7 +87,7 @@ def test_an_installation_is_no_condition(tmp_path):
     assert done.returncode == 0, done.stderr
     version = f"dikkat {dikkat.__version__}"
     told, shown, *lines = done.stdout.splitlines()
-    assert (told, shown) == ('onnx is not installed. Run: pip install "dikkat[onnx]"', version)
+    assert (told, shown) == ('dask is not installed. Run: pip install "dikkat[dask]"', version)
     assert f"  {version}" in lines
     assert dikkat.__version__ in (tmp_path / "model" / "settings.json").read_text(encoding="utf-8")
 

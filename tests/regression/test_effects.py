@@ -2,10 +2,8 @@ import dense
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.exceptions import NotFittedError
 
 from dikkat.regression import NadarayaWatson
-from dikkat.regression.significance import significance
 
 KERNELS = ["gaussian", "epanechnikov"]
 
@@ -82,46 +80,3 @@ def test_where_there_is_none():
     for order in dense.ORDERS:
         found = NadarayaWatson(bandwidth=0.5, order=order, ridge=0.25).fit(x, y).gradient(far)
         np.testing.assert_allclose(found, 0, atol=1e-6)
-
-
-def test_significance_by_permutation():
-    random = np.random.default_rng(3)
-    x = random.uniform(0, 3, (50, 2))
-    y = np.sin(2 * x[:, 0]) + 0.3 * random.normal(size=50)
-    model = NadarayaWatson(bandwidth=[0.3, 0.6]).fit(x, y)
-    found = significance(model, n_permutations=39, random_state=5)
-    again = significance(model, n_permutations=39, random_state=5)
-    np.testing.assert_array_equal(found.permuted, again.permuted)
-    assert found.p_value[0] == 1 / 40
-    assert found.p_value[1] > 0.05
-    expected = (1 + (found.permuted[1] <= found.error).sum()) / 40
-    assert found.p_value[1] == expected
-    shuffled = np.random.RandomState(5).permutation(50)
-    errors = []
-    for i in range(50):
-        mixed = np.column_stack([x[shuffled, 0], x[:, 1]])
-        others = np.arange(50) != i
-        errors.append(
-            y[i]
-            - dense.predict("gaussian", "constant", mixed[i : i + 1], mixed[others], y[others], model.bandwidth_)[0]
-        )
-    np.testing.assert_allclose(found.permuted[0, 0], np.mean(np.square(errors)), rtol=1e-9)
-    with pytest.raises(ValueError, match="n_permutations: got 0"):
-        significance(model, n_permutations=0)
-
-
-def test_where_there_is_nothing_to_predict_no_column_is_significant():
-    model = NadarayaWatson(bandwidth=1.0).fit(np.ones((5, 2)), np.arange(5.0))
-    found = significance(model, n_permutations=9)
-    assert found.error == 3.125  # of 0 to 4 each from the others' mean
-    assert found.p_value.tolist() == [1, 1]
-
-
-def test_what_has_no_significance():
-    x = np.arange(6.0)[:, None]
-    with pytest.raises(NotFittedError):
-        significance(NadarayaWatson(bandwidth=1.0))
-    with pytest.raises(ValueError, match="n_permutations: got None; expected a whole number"):
-        significance(NadarayaWatson(bandwidth=1.0).fit(x, x[:, 0]), n_permutations=None)
-    with pytest.raises(ValueError, match="model: got one of 2 targets; expected one target"):
-        significance(NadarayaWatson(bandwidth=1.0).fit(x, np.hstack([x, x])))

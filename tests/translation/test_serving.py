@@ -22,8 +22,6 @@ from dikkat._engine.cancellation import check
 from dikkat.serving import Limits, create_app
 from dikkat.serving.connections import Connection, Few, bounded
 from dikkat.translation import InputError, Search, Translator
-from dikkat.translation.decoding.steering import Steering, steps
-from dikkat.translation.text.tokenizer import END, UNKNOWN
 from translation.conftest import untrained
 
 SENTENCES = ["Where is the man?", "", "She sees Marie.", "I lost."]
@@ -71,12 +69,6 @@ def test_a_batch_in_its_order_without_weights_that_nobody_asked_for(client, tran
     assert client.post("/api/batch", json={"texts": []}).json() == {"results": []}
 
 
-def events(text: str) -> list[tuple[str, dict]]:
-    """Of a stream of server-sent events."""
-    blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.strip().split("\n\n")]
-    return [(block["event"], json.loads(block["data"])) for block in blocks]
-
-
 def test_tags_go_over_and_those_that_do_not_nest_are_one_requests_own_error(client, translator):
     texts = ["The <b>man</b> is calm.", "<p></p>"]
     answer = client.post("/api/batch", json={"texts": texts, "markup": "html"}).json()
@@ -95,66 +87,12 @@ def test_tags_for_a_model_without_attention_are_one_requests_own_error(translato
         assert client.post("/api/batch", json={"texts": ["Go."], "markup": "html"}).status_code == 200
 
 
-def test_a_stream_has_an_event_a_step_and_then_the_whole(client, translator):
-    answer = client.post("/api/stream", json={"text": "She sees Marie.", "likeliest": 2})
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    *found, (kind, whole) = events(answer.text)
-    taken = list(steps(translator, "She sees Marie."))
-    assert [event for event, _ in found] == ["step"] * len(taken)
-    assert [(each["step"], each["token"]) for _, each in found] == [(i, step.token) for i, step in enumerate(taken)]
-    assert [len(each["likeliest"]) for _, each in found] == [2] * len(taken)
-    assert found[0][1]["label"] == found[0][1]["likeliest"][0]["label"] == "elle"
-    assert kind == "end"
-    assert whole["target"] == "Elle voit Marie."
-
-
-def test_steered_words_and_weights(client, translator):
-    steering = Steering(words={1: 7}, pins={0: {2: 0.5, 0: 0.25}})
-    wanted = list(steps(translator, "She sees Marie.", steering))
-    asked = {
-        "text": "She sees Marie.",
-        "words": [{"step": 1, "token": 7}],
-        "pins": [{"step": 0, "position": 2, "weight": 0.5}, {"step": 0, "position": 0, "weight": 0.25}],
-    }
-    answer = client.post("/api/steer", json=asked).json()
-    assert [step["token"] for step in answer["steps"]] == [step.token for step in wanted]
-    assert answer["steps"][0]["attention"][2] == 0.5
-    assert answer["translation"]["score"] == pytest.approx(sum(step.log_probability for step in wanted), abs=1e-4)
-
-
-def test_attention_of_a_given_translation(client, translator):
-    answer = client.post("/api/attention", json={"text": "I lost.", "translation": "Elle voit Marie."}).json()
-    tokens = translator.target_tokenizer.numbers(["Elle voit Marie."])[0]
-    assert [step["token"] for step in answer["steps"]] == [*tokens, END]
-    (score,) = translator.score([("I lost.", "Elle voit Marie.")])
-    assert answer["translation"]["score"] == pytest.approx(score, abs=1e-4)
-    assert answer["translation"]["target"] == "Elle voit Marie."
-
-
-def test_words_that_the_model_does_not_know_in_a_given_translation(client):
-    given = "Le chinchilla est zorglub."
-    told = client.post("/api/attention", json={"text": "The man is calm.", "translation": given}).json()["translation"]
-    assert told["target"] == given
-    assert told["target_tokens"] == ["Le", "chinchilla", "est", "zorglub", "."]
-    given = "Il est chinchilla."  # nor is a word of the sentence taken that the model does not know either
-    told = client.post("/api/attention", json={"text": "The man is zorglub.", "translation": given}).json()
-    assert told["translation"]["target"] == given
-
-
-def test_an_unknown_word_that_is_picked(client):
-    asked = {"text": "The man is calm.", "words": [{"step": 0, "token": UNKNOWN}, {"step": 1, "token": END}]}
-    told = client.post("/api/steer", json=asked).json()["translation"]
-    assert (told["target"], told["target_tokens"]) == ("<unk>", ["<unk>"])
-    told = client.post("/api/steer", json=asked | {"text": "The man is zorglub."}).json()["translation"]
-    assert (told["target"], told["target_tokens"]) == ("zorglub", ["zorglub"])
-
-
 def test_what_there_is(client, translator):
     (model,) = client.get("/api/models").json()
     assert (model["name"], model["source_tokens"]) == ("small", len(translator.source_tokenizer))
     assert client.get("/api/health").json() == {"status": "ok"}
     assert client.post("/api/translate", json={"text": "Go.", "model": "small"}).status_code == 200
-    assert "/api/steer" in client.get("/api/openapi.json").json()["paths"]
+    assert "/api/batch" in client.get("/api/openapi.json").json()["paths"]
     counted = client.get("/metrics").text
     assert 'dikkat_requests_total{path="/api/health",status="200"}' in counted
     assert "dikkat_batch_sentences_bucket" in counted
@@ -264,21 +202,6 @@ def test_first_requests_at_once_pack_the_page_once(translator):
         ("batch", {"texts": ["go " * 500] * 2, "markup": "html"}, "text: got 4,500,000 as the sum of squared"),
         ("batch", {"texts": ["a"] * 257}, "texts: got 257 sentences; expected at most 256"),
         ("batch", {"texts": "Go."}, "texts: "),
-        ("stream", {"text": " "}, "sentence: got one without tokens"),
-        ("stream", {"text": "Go.", "likeliest": -1}, "likeliest: "),
-        ("steer", {"text": "Go.", "pins": [{"step": 0, "position": 0, "weight": -0.5}]}, "pins.0.weight: "),
-        ("steer", {"text": "Go.", "pins": [{"step": 0, "position": 0, "weight": 1.5}]}, "pins.0.weight: "),
-        ("steer", {"text": "Go.", "pins": [{"step": 0, "position": 2, "weight": 0.5}]}, "pins: got position 2"),
-        ("steer", {"text": "Go.", "words": [{"step": 0, "token": 10**6}]}, "words: got token 1000000"),
-        ("steer", {"text": "Go.", "words": [{"step": 0.5, "token": 4}]}, "words.0.step: "),
-        ("steer", {"text": "Go.", "words": [{"step": 0, "token": END}]}, "words: got the end at step 0; expected it"),
-        ("steer", {"text": "Go.", "words": [{"step": 1, "token": 4}] * 2}, "words: got two of one step"),
-        (
-            "steer",
-            {"text": "Go.", "pins": [{"step": 1, "position": 0, "weight": 0.1}] * 2},
-            "pins: got two of one",
-        ),
-        ("attention", {"text": "", "translation": "Va !"}, "sentence: got one without tokens"),
     ],
 )
 def test_a_request_that_cannot_be_answered_is_told_why(client, path, body, what):
@@ -305,12 +228,8 @@ def test_a_body_that_is_not_json(client, body, place):
         *(("translate", body, 422) for body in ("", "[]", "null", '"text"', "1e999")),
         ("translate", "[" * 50_000, 400),
         *(
-            (path, body % number, 422)
+            ("translate", f'{{"text": "Go.", "length_penalty": {number}}}', 422)
             for number in ("NaN", "Infinity", "-Infinity", "1e999")
-            for path, body in (
-                ("translate", '{"text": "Go.", "length_penalty": %s}'),
-                ("steer", '{"text": "Go.", "pins": [{"step": 0, "position": 0, "weight": %s}]}'),
-            )
         ),
     ],
 )

@@ -4,7 +4,6 @@ from dikkat.inspection.front import inspect
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.returned import attentions
-from dikkat.inspection.timestamps import Timestamps, token_timestamps
 from dikkat.inspection.trace import Attentions, Trace
 from dikkat.show.views import Token
 
@@ -12,11 +11,9 @@ __all__ = [
     "Attentions",
     "Inspection",
     "Requesting",
-    "Timestamps",
     "Token",
     "Trace",
     "attentions",
     "inspect",
     "record",
-    "token_timestamps",
 ]

@@ -2,8 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -11,30 +10,23 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from fastapi.sse import format_sse_event
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
 
 from dikkat import __version__
-from dikkat._engine.cancellation import StoppedError, stopping
+from dikkat._engine.cancellation import StoppedError
 from dikkat.errors import InputError
 from dikkat.serving.guards import GONE, PAGE_POLICY, Guards, busy
 from dikkat.serving.limits import Limits
 from dikkat.serving.messages import (
-    AttentionRequest,
     BatchRequest,
     BatchResponse,
     ErrorMessage,
     Health,
     ModelInfo,
-    SteerRequest,
-    SteerResponse,
-    StreamRequest,
-    TakenStep,
     Translated,
     TranslateRequest,
     TranslateResponse,
@@ -42,14 +34,10 @@ from dikkat.serving.messages import (
 from dikkat.serving.metrics import Metrics
 from dikkat.serving.queue import BusyError, Queue
 from dikkat.translation import Translation, Translator
-from dikkat.translation.decoding.steering import Steering, Step, steps, translation
 from dikkat.translation.decoding.translator import check_sentence
-from dikkat.translation.text.tokenizer import END
 
 T = TypeVar("T")
-_STREAM = "text/event-stream"
 _AT_ONCE = 64  # translations that are written in less time than it takes to hand them to another thread
-_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {_STREAM: {}}, "description": "Events `step`, and `end`"}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorMessage, "description": "A body that cannot be read"},
     413: {"model": ErrorMessage, "description": "More than the server takes at once"},
@@ -97,7 +85,7 @@ def create_app(
     limits = limits or Limits()
     served = Served(dict(translators), limits)
     app = FastAPI(
-        title="dikkat", version=__version__, description="Translators with attention that can be seen and steered.",
+        title="dikkat", version=__version__, description="Translators with attention that can be seen.",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=served.life,
     )  # fmt: skip
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -120,14 +108,12 @@ class Served:
 
     def __init__(self, translators: dict[str, Translator], limits: Limits) -> None:
         self._translators, self._limits, self.metrics = translators, limits, Metrics()
-        self._walks: set[_Walk] = set()
         self._pages: dict[str, tuple[bytes, dict[str, str]]] = {}
         self._working: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def life(self, _: FastAPI) -> AsyncIterator[None]:
         """The time from the start of the server to its end, in which its queue works."""
-        self._threads = ThreadPoolExecutor(1, "dikkat-steps")
         self._queue = Queue(self._limits, self.metrics)
         self._packing = {name: asyncio.Lock() for name in self._translators}
         self._working = working = asyncio.create_task(self._queue.run())
@@ -136,7 +122,6 @@ class Served:
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
-            self._threads.shutdown(wait=False)
 
     def _check_working(self) -> None:
         if self._working is None or self._working.done():
@@ -147,9 +132,6 @@ class Served:
         post, get = app.post, app.get
         post("/api/translate", response_model=TranslateResponse, responses=_ERRORS)(self.translate)
         post("/api/batch", response_model=BatchResponse, responses=_ERRORS)(self.batch)
-        post("/api/stream", response_class=StreamingResponse, responses=_EVENTS | _ERRORS)(self.stream)
-        post("/api/steer", response_model=SteerResponse, responses=_ERRORS)(self.steer)
-        post("/api/attention", response_model=SteerResponse, responses=_ERRORS)(self.attention)
         get("/", response_class=HTMLResponse, responses={404: _ERRORS[404]})(self.page)
         get("/api/models", response_model=list[ModelInfo])(self.models)
         get("/api/health", response_model=Health)(self.health)
@@ -188,87 +170,6 @@ class Served:
             for text in texts:  # here, since an error within a batch would be everybody's
                 translator.marked(text, "text")
         return await _while_there(request, self._queue.translate(translator, body.search(), texts, body.markup))
-
-    async def steer(self, body: SteerRequest, request: Request) -> Response:
-        """Translate a sentence greedily, with words and attention weights of the reader's own."""
-        pins: dict[int, dict[int, float]] = {}
-        for pin in body.pins:
-            pins.setdefault(pin.step, {})[pin.position] = pin.weight
-        words = {word.step: word.token for word in body.words}
-        if len(words) < len(body.words):
-            raise InputError("words: got two of one step; expected one")
-        if sum(map(len, pins.values())) < len(body.pins):
-            raise InputError("pins: got two of one step and position; expected one")
-        steering = Steering(words, pins)
-        return await self._steered(body.model, body.text, steering, body.likeliest, request)
-
-    async def attention(self, body: AttentionRequest, request: Request) -> Response:
-        """The attention of the model while it writes a given translation."""
-        self._check(body.translation, "translation")
-        given = self._translator(body.model).target_tokenizer.encode(body.translation)
-        if not given.ids:
-            raise InputError("translation: got one without tokens; expected at least one")
-        steering = Steering(dict(enumerate([*given.ids, END])))
-        own = {"target": body.translation, "target_tokens": given.pieces}  # words that the model does not know too
-        return await self._steered(body.model, body.text, steering, 0, request, own)
-
-    async def _steered(
-        self, name: str | None, text: str, steering: Steering, likeliest: int, request: Request,
-        given: dict[str, Any] | None = None,
-    ) -> Response:  # fmt: skip
-        translator = self._translator(name)
-        with self._begun(translator, text, steering, likeliest) as walk:
-
-            async def gathered() -> list[Step]:
-                return [step async for step in self._walked(walk)]
-
-            taken = await _while_there(request, gathered())
-        return await _answer(
-            lambda: SteerResponse(
-                translation=Translated.of(translation(translator, text, taken), attention=True).model_copy(
-                    update=given
-                ),
-                steps=[TakenStep.of(index, step, translator) for index, step in enumerate(taken)],
-            ),
-            aside=True,
-        )
-
-    async def stream(self, body: StreamRequest) -> StreamingResponse:
-        """Translate a sentence greedily: an event `step` for each token, and `end` with all of it, or `error`."""
-        translator = self._translator(body.model)
-        walk = self._begun(translator, body.text, Steering(), body.likeliest)
-        return _Stream(self._events(translator, body.text, walk), walk)
-
-    async def _events(self, translator: Translator, text: str, walk: "_Walk") -> AsyncIterator[bytes]:
-        taken: list[Step] = []
-        try:
-            async for step in self._walked(walk):
-                yield _event("step", TakenStep.of(len(taken), step, translator))
-                taken.append(step)
-        except (InputError, TimeoutError) as error:  # the answer has begun, and its status is sent
-            yield _event("error", ErrorMessage(error=str(error) or _TOO_LONG))
-        else:
-            yield _event("end", Translated.of(translation(translator, text, taken), attention=True))
-
-    def _begun(self, translator: Translator, text: str, steering: Steering, likeliest: int) -> "_Walk":
-        """The steps of a translation; faults of the request are found before the first."""
-        self._check(text, "text")
-        if len(self._walks) >= self._limits.streams:
-            raise BusyError(1)
-        walk = _Walk(steps(translator, text, steering, likeliest=likeliest), self._walks)
-        self._walks.add(walk)
-        return walk
-
-    async def _walked(self, walk: "_Walk") -> AsyncIterator[Step]:
-        """The steps of a walk, each computed on another thread, until the time is up."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._limits.seconds
-        while True:
-            computing = loop.run_in_executor(self._threads, walk.next)
-            step = await asyncio.wait_for(computing, max(0.001, end - loop.time()))
-            if step is None:
-                return
-            yield step
 
     async def page(self, request: Request, model: str | None = None) -> Response:
         """A page that translates by itself, as `dikkat export --html` writes it."""
@@ -331,38 +232,6 @@ class Served:
         check_sentence(text, name)
 
 
-class _Walk:
-    """A step-by-step translation under way, registered until it is closed."""
-
-    def __init__(self, steps: Iterator[Step], under_way: "set[_Walk]") -> None:
-        self._steps, self._under_way, self._is_left = steps, under_way, False
-
-    def __enter__(self) -> "_Walk":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_left = True
-        self._under_way.discard(self)
-
-    def next(self) -> Step | None:
-        """The next step; None behind the last."""
-        with stopping(lambda: self._is_left):
-            return next(self._steps, None)
-
-
-class _Stream(StreamingResponse):
-    """Events of a walk, which is left however the answer ends."""
-
-    def __init__(self, events: AsyncIterator[bytes], walk: _Walk) -> None:
-        super().__init__(events, media_type=_STREAM)
-        self._walk = walk
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
-        with self._walk:
-            await super().__call__(scope, receive, send)
-
-
 def _answers(best: list[list[Translation]], body: TranslateRequest | BatchRequest) -> list[TranslateResponse]:
     return [
         TranslateResponse(translations=[Translated.of(each, attention=body.attention) for each in translations])
@@ -374,10 +243,6 @@ async def _answer(answer: Callable[[], BaseModel], *, aside: bool) -> Response:
     """An answer as JSON; aside, on another thread, where it is long: a short one takes less time than going there."""
     text = await asyncio.to_thread(lambda: answer().model_dump_json()) if aside else answer().model_dump_json()
     return Response(text, media_type="application/json")
-
-
-def _event(kind: str, data: BaseModel) -> bytes:
-    return format_sse_event(event=kind, data_str=data.model_dump_json())
 
 
 async def _while_there(request: Request, work: Awaitable[T]) -> T:

@@ -20,7 +20,6 @@ class Limits:
             `attention` and `markup`, eight times as many.
         beam: Hypotheses of a sentence that go on; more: 422.
         queue: Sentences that wait for their turn; more: 429.
-        streams: Translations that are followed step by step at once; more: 429.
         rate: Requests of one address, `"20/second"`, `"600/minute"`; more: 429. None: any number.
         seconds: Until the work on a request is stopped: 503.
         batch: Sentences that are translated together.
@@ -41,14 +40,13 @@ class Limits:
     cells: int = 2**22
     beam: int = 16
     queue: int = 1_024
-    streams: int = 16
     rate: str | None = None
     seconds: float = 30.0
     batch: int = 64
 
     def __post_init__(self) -> None:
         """Check every number."""
-        for name in ("body", "characters", "sentences", "cells", "beam", "queue", "streams", "batch"):
+        for name in ("body", "characters", "sentences", "cells", "beam", "queue", "batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}; expected at least 1")
         if not (0 < self.seconds < math.inf):

@@ -5,13 +5,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from dikkat.translation import Search, Translation, Translator
+from dikkat.translation import Search, Translation
 from dikkat.translation.decoding.options import SearchPrecision
-from dikkat.translation.decoding.steering import Step
 from dikkat.translation.decoding.translator import Markup
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Index = Annotated[int, Field(ge=0, le=2**31, strict=True)]
 
 
 class _Message(BaseModel):
@@ -64,42 +62,6 @@ class BatchRequest(SearchRequest):
     texts: Annotated[list[str], FailFast()]
 
 
-class StreamRequest(ModelRequest):
-    """A sentence, to be followed word by word."""
-
-    text: str
-    likeliest: int = Field(5, ge=0, le=50, strict=True, description="Tokens to tell of at each step.")
-
-
-class Word(_Message):
-    """A token that is to be written at a step."""
-
-    step: Index
-    token: Index
-
-
-class Pin(_Message):
-    """An attention weight that is to be had at a step by a source position."""
-
-    step: Index
-    position: Index
-    weight: Annotated[Number, Field(ge=0, le=1)]
-
-
-class SteerRequest(StreamRequest):
-    """A sentence, with words and weights of the reader's own."""
-
-    words: Annotated[list[Word], FailFast()] = Field(default_factory=list, max_length=1_000)
-    pins: Annotated[list[Pin], FailFast()] = Field(default_factory=list, max_length=10_000)
-
-
-class AttentionRequest(ModelRequest):
-    """A sentence and a translation of it."""
-
-    text: str
-    translation: str
-
-
 class Translated(BaseModel):
     """A translation."""
 
@@ -129,48 +91,6 @@ class BatchResponse(BaseModel):
     """The answers to several sentences, in their order."""
 
     results: list[TranslateResponse]
-
-
-class Candidate(BaseModel):
-    """A token that might have come."""
-
-    token: int
-    label: str
-    log_probability: float
-
-
-class TakenStep(BaseModel):
-    """A step of a translation."""
-
-    step: int
-    token: int
-    label: str
-    log_probability: float
-    attention: list[float]
-    likeliest: list[Candidate]
-
-    @classmethod
-    def of(cls, index: int, step: Step, translator: Translator) -> "TakenStep":
-        """The message of the library's step, with the labels that the translator has for tokens."""
-        label, *others = translator.target_tokenizer.labels([step.token, *(token for token, _ in step.likeliest)])
-        return cls(
-            step=index,
-            token=step.token,
-            label=label,
-            log_probability=step.log_probability,
-            attention=step.weights.tolist(),
-            likeliest=[
-                Candidate(token=token, label=other, log_probability=score)
-                for (token, score), other in zip(step.likeliest, others, strict=True)
-            ],
-        )
-
-
-class SteerResponse(BaseModel):
-    """A translation, step by step."""
-
-    translation: Translated
-    steps: list[TakenStep]
 
 
 class ModelInfo(BaseModel):

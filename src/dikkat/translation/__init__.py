@@ -41,7 +41,6 @@ with needing("translation"):
         SettingsError,
         TrainingFolderError,
     )
-    from dikkat.translation.formats.hub import HubError
     from dikkat.translation.formats.recipe import Recipe
     from dikkat.translation.network.loss import linear_cross_entropy
     from dikkat.translation.network.model import TranslationModel
@@ -70,7 +69,6 @@ __all__ = [
     "Ensemble",
     "Evaluation",
     "GoldLinks",
-    "HubError",
     "Hypothesis",
     "InputError",
     "ModelFolderError",

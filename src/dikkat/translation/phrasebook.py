@@ -16,7 +16,7 @@ English sentence alone:
 | big, tall | grand; of an animal, big is gros |
 | know someone, know that, know how | connaître, savoir, savoir |
 
-The pairs lie beside this module in `phrasebook.tsv`, which `tools/phrasebook` composes.
+The pairs lie beside this module in `phrasebook.tsv`: English, French, training or test, and the links of a test pair.
 
 Examples:
     >>> from dikkat.translation import phrasebook

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dikkat.frameworks.keras.blocks import parameters
+from dikkat.frameworks.keras.weights import parameters
 
 Array = np.ndarray[Any, Any]
 Tensors = dict[str, Any]

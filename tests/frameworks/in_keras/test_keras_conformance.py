@@ -1,7 +1,6 @@
 """The table of cases in Keras, on the backend of this process: layers, values and gradients."""
 
 import dataclasses
-from inspect import signature
 from typing import Any
 
 import keras
@@ -11,7 +10,7 @@ from gradients import Tensors, differentiate
 
 from dikkat.frameworks import keras as dikkat
 
-SQUARES = [case for case in CASES if "of one square" in case.name and case.layer != "masked_softmax"]
+SQUARES = [case for case in CASES if "of one square" in case.name]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -36,15 +35,11 @@ def restrictions(case: Case) -> dict[str, Any]:
 
 def run(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     layer = made(case)
-    if case.layer != "masked_softmax":  # which has no weights
-        shapes = {f"{name}_shape": array.shape for name, array in case.inputs.items()}
-        layer.build(**{name: shapes[name] for name in signature(layer.build).parameters})
-        dikkat.load_tensors(layer, case.tensors)
+    layer.build(**{f"{name}_shape": array.shape for name, array in case.inputs.items()})
+    dikkat.load_tensors(layer, case.tensors)
     given = restrictions(case)
 
     def function(tensors: Tensors) -> Tensors:
-        if case.layer == "masked_softmax":
-            return {"weights": layer(tensors["scores"], **given)}
         output, weights = layer(*tensors.values(), **given, return_weights=True)
         return {"output": output, "weights": weights}
 
@@ -53,8 +48,6 @@ def run(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
 
 def made(case: Case) -> Any:
     settings = dict(case.settings)
-    if case.layer == "masked_softmax":
-        return dikkat.MaskedSoftmax(dtype=case.dtype)
     if "score" in settings:
         of_score = {name: settings.pop(name) for name in ("bandwidth", "learnable") if name in settings}
         settings["score"] = getattr(dikkat, settings["score"])(**of_score)

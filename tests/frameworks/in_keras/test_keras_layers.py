@@ -15,7 +15,6 @@ from keras import ops
 
 import dikkat as in_torch
 from dikkat.frameworks import keras as dikkat
-from dikkat.frameworks.keras.additive import additive
 
 B, N, M, D_Q, D_K, D_V, H = 2, 3, 5, 7, 11, 13, 17
 
@@ -117,7 +116,6 @@ def test_symbolic_calls_with_some_sizes_known() -> None:
     lens, mask = keras.Input((None,), dtype="int32"), keras.Input((None, M), dtype="bool")
     output = dikkat.DotProductAttention()(query, key, key, lens, attention_mask=mask)
     assert output.shape == (None, N, D_Q)
-    assert dikkat.MaskedSoftmax()(keras.Input((N, None)), keras.Input((), dtype="int32")).shape == (None, N, None)
     with pytest.raises(ValueError, match=r"value: got 5 rows"):
         dikkat.DotProductAttention()(query, query, key)
     with pytest.raises(ValueError, match=r"attention_mask: got shape \(None, 2, 5\)"):
@@ -178,7 +176,7 @@ def test_half_precision_accumulates_in_float32() -> None:
     key = np.zeros((1, 20011, 1), np.float16)
     assert numpy(dikkat.attend(key[:, :1], key, value, score=dikkat.Dot())).item() == value[0, 0, 0]
     far = np.array([[[300.0], [301.0]]], np.float16)
-    weights = numpy(dikkat.attention_weights(far[:, :1], far, score=dikkat.Dot()))
+    weights = numpy(dikkat.attend(far[:, :1], far, far, score=dikkat.Dot(), return_weights=True)[1])
     np.testing.assert_allclose(weights[0, 0], [0.0, 1.0], atol=1e-6)
 
 
@@ -192,14 +190,14 @@ def test_float64_stays_float64(which: int) -> None:
     np.testing.assert_allclose(numpy(output), expected(module, *wide, valid_lens=lens), atol=1e-13)
     x = ops.convert_to_tensor(arrays((B, N, D_Q))[0].astype(np.float64))
     for score in ("Cosine", "Epanechnikov", "ScaledDot"):
-        weights = dikkat.attention_weights(x, x, score=getattr(dikkat, score)(dtype="float64"))
+        weights = dikkat.attend(x, x, x, score=getattr(dikkat, score)(dtype="float64"), return_weights=True)[1]
         true = in_torch.attention_weights(*[torch.tensor(numpy(x))] * 2, score=getattr(in_torch.scores, score)())
         np.testing.assert_allclose(numpy(weights), true.numpy(), atol=1e-13)
 
 
 def test_what_the_caller_has_is_not_written_to() -> None:
     scores = ops.ones((B, N, M))
-    dikkat.masked_softmax(scores, np.array([0, 2]))
+    dikkat.attend(scores, scores, scores, score=dikkat.Dot(), valid_lens=np.array([0, 2]))
     assert (ops.convert_to_numpy(scores) == 1).all()
 
 
@@ -231,18 +229,6 @@ def test_a_mask_of_few_dimensions(mask: Array) -> None:
     np.testing.assert_allclose(
         numpy(layer(*tensors, attention_mask=ops.convert_to_tensor(mask))), true.numpy(), atol=2e-6
     )
-
-
-def test_additive_scores_where_denominators_are_as_large_as_they_get() -> None:
-    """One of them e^59.8, so that their product overflows beside another as large, and not beside a small one."""
-    query = np.array([[15.0, -5.0, 15.0, 15.0, -15.0, 0.5, 0.1, -0.4]], np.float32)
-    key = np.array([[14.9, -5.0, 14.9, 14.9, 14.9, -0.2, 14.9, -14.9]], np.float32)
-    weight = np.array([0.5, -2.0, 1.5, 1.0, -1.0, 3.0, 0.7, 1.3], np.float32)
-    for order in (np.arange(8), np.array([0, 5, 1, 2, 4, 3, 6, 7]), np.array([5, 3, 0, 4, 2, 6, 7, 1])):
-        queries, keys = query[:, order].repeat(97, 0), key[:, order].repeat(89, 0)  # too many to compute at once
-        found = additive(*map(ops.convert_to_tensor, (queries, keys, weight[order])))
-        true = (weight * np.tanh(query.astype(np.float64) + key)).sum()
-        np.testing.assert_allclose(numpy(found), np.full((97, 89), true), atol=3e-6)
 
 
 def test_no_keys_no_queries_and_no_batch() -> None:
@@ -308,7 +294,6 @@ def test_a_layer_in_every_step() -> None:
     shapes = (B, None, D_Q), (B, M, D_K), (B, M, D_V)
     assert dikkat.AdditiveAttention(H).compute_output_shape(*shapes) == (B, None, D_V)
     assert dikkat.MultiHeadAttention(D_Q, num_heads=1).compute_output_shape(*shapes) == (B, None, D_Q)
-    assert dikkat.MaskedSoftmax().compute_output_shape((B, N, None)) == (B, N, None)
 
 
 def test_a_pattern_addresses_a_weight() -> None:

@@ -167,10 +167,6 @@ def test_a_function_names_the_layer_for_a_functional_model() -> None:
     for tensors, limits in (((query, key, key), {}), ((np.ones((B, N, D), "f"),) * 3, {"valid_lens": keras.Input(())})):
         with pytest.raises(TypeError, match=r"got a symbolic tensor of a functional model.*Attention\(score\)"):
             dikkat.attend(*tensors, score=dikkat.Dot(), **limits)
-    with pytest.raises(TypeError, match=r"got a symbolic tensor of a functional model.*Attention\(score\)"):
-        dikkat.attention_weights(query, key, score=dikkat.Additive(3))
-    with pytest.raises(TypeError, match=r"got a symbolic tensor of a functional model.*MaskedSoftmax\(\)"):
-        dikkat.masked_softmax(query, keras.Input((), dtype="int32"))
 
 
 def test_what_is_refused() -> None:

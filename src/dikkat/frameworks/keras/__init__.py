@@ -7,18 +7,16 @@ have PyTorch's names and layouts, so that `load_tensors` takes any framework's w
 from dikkat.frameworks.keras import backend  # noqa: F401 - first, since it says what is missing
 
 # isort: split
-from dikkat.frameworks.keras.attention import attend, attention_weights
-from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, save_tensors, tensors
-from dikkat.frameworks.keras.heads import MultiHeadAttention, SelfAttention
+from dikkat.frameworks.keras.attention import attend
 from dikkat.frameworks.keras.layers import (
     AdditiveAttention,
     Attention,
     BilinearAttention,
     DotProductAttention,
     KernelAttention,
-    MaskedSoftmax,
+    MultiHeadAttention,
+    SelfAttention,
 )
-from dikkat.frameworks.keras.masking import masked_softmax
 from dikkat.frameworks.keras.scores import (
     Additive,
     Average,
@@ -33,10 +31,11 @@ from dikkat.frameworks.keras.scores import (
     Triangular,
     VectorSum,
 )
+from dikkat.frameworks.keras.weights import Block, Linear, load_tensors, save_tensors, tensors
 
 __all__ = [
     "Additive", "AdditiveAttention", "Attention", "Average", "Bilinear", "BilinearAttention", "Block", "Boxcar",
     "Cosine", "Dot", "DotProductAttention", "Epanechnikov", "Gaussian", "KernelAttention", "Linear",
-    "MaskedSoftmax", "MultiHeadAttention", "ScaledDot", "Score", "SelfAttention", "Triangular", "VectorSum",
-    "attend", "attention_weights", "load_tensors", "masked_softmax", "save_tensors", "tensors",
+    "MultiHeadAttention", "ScaledDot", "Score", "SelfAttention", "Triangular", "VectorSum",
+    "attend", "load_tensors", "save_tensors", "tensors",
 ]  # fmt: skip

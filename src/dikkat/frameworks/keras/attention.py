@@ -7,10 +7,8 @@ import keras
 from keras import ops
 
 from dikkat._core.validation import probability
-from dikkat.frameworks.keras.additive import additive
-from dikkat.frameworks.keras.backend import as_tensor, check_concrete, features, kind, product, shape_of, wide
-from dikkat.frameworks.keras.checks import Sizes, leading
-from dikkat.frameworks.keras.masking import check_restrictions, softmax, visible
+from dikkat.frameworks.keras.backend import as_tensor, features, product, shape_of, wide
+from dikkat.frameworks.keras.restrictions import check, hide, sizes_of, softmax, visible
 from dikkat.frameworks.keras.scores import Score, check_score
 from dikkat.scores import Profile
 
@@ -35,11 +33,9 @@ def attend(
     $$ o_i = \sum_j w_{ij} v_j, \qquad
        w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
-    V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
-    output 0 and gradient 0. Keys that no query of a batch element sees have no effect, whatever they hold.
-
-    Leading dimensions broadcast; heads are the last of them, (B, H, n, d). Float16 and bfloat16 are accumulated in
-    float32. Values of `valid_lens` and `exclude` are checked where they can be read: in eager tensors on the CPU.
+    As `dikkat.attend`: V_i are the keys that query i may see, the intersection of all restrictions; a row that sees
+    none has weights 0, output 0 and gradient 0; float16 and bfloat16 are accumulated in float32. Values of `valid_lens`
+    and `exclude` are checked where they can be read: in eager tensors on the CPU.
 
     Args:
         query: (..., n, d_q), floating point.
@@ -63,9 +59,6 @@ def attend(
         TypeError: An argument of the wrong kind or dtype.
         ValueError: Shapes or values that do not fit.
 
-    Source:
-        Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
-
     Example:
         >>> from keras import ops
         >>> from dikkat.frameworks.keras import ScaledDot
@@ -74,18 +67,17 @@ def attend(
         >>> ops.convert_to_numpy(output).ravel().tolist()
         [0.5, 4.0]
     """
-    given = (query, key, value, valid_lens, mask, key_bias, exclude)
-    check_concrete("attend", "Attention(score)(query, key, value)", *given)
+    if any(map(keras.utils.is_keras_tensor, (query, key, value, valid_lens, mask, key_bias, exclude))):
+        raise TypeError(
+            "attend: got a symbolic tensor of a functional model; expected tensors with values. There, use the layer: "
+            "Attention(score)(query, key, value)"
+        )
     query, key, value = features("query", query), features("key", key), features("value", value)
-    restrictions = {
-        "valid_lens": as_tensor(valid_lens),
-        "mask": as_tensor(mask),
-        "causal": causal,
-        "key_bias": as_tensor(key_bias),
-        "exclude": as_tensor(exclude),
-    }
+    given = {"valid_lens": valid_lens, "mask": mask, "key_bias": key_bias, "exclude": exclude}
+    restrictions = {"causal": causal, **{name: as_tensor(each) for name, each in given.items()}}
     check_score(score)
-    sizes = check_call(query, key, value, **restrictions)
+    sizes = sizes_of(query, key, value)
+    check(sizes, **restrictions)
     if not score.built:
         score.build(shape_of(query), shape_of(key))
     shown = visible(len(sizes.lead), ops.shape(query)[-2], ops.shape(key)[-2], **restrictions)
@@ -101,44 +93,16 @@ def attend(
     return (output, ops.cast(weights, value.dtype)) if return_weights else output
 
 
-def attention_weights(query: Any, key: Any, *, score: Score, **restrictions: Any) -> Any:
-    """The weights alone.
-
-    Args:
-        query: (..., n, d_q), floating point.
-        key: (..., m, d_k).
-        score: The scoring function.
-        **restrictions: `valid_lens`, `mask`, `causal`, `key_bias`, `exclude`.
-
-    Returns:
-        (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
-
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes or values that do not fit.
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import Dot
-        >>> weights = attention_weights(ops.zeros((1, 2)), ops.zeros((4, 2)), score=Dot(), valid_lens=2)
-        >>> ops.convert_to_numpy(weights).tolist()
-        [[0.5, 0.5, 0.0, 0.0]]
-    """
-    query, key = features("query", query), features("key", key)
-    nothing = ops.cast(key[..., :0], query.dtype)
-    return attend(query, key, nothing, score=score, return_weights=True, **restrictions)[1]
-
-
 def _compare(score: Score, query: Any, key: Any) -> Any:
     """Scores (..., n, m), float32 or float64, of projected queries and keys."""
     dtype = wide(query, key)
     query, key = ops.cast(query, dtype), ops.cast(key, dtype)
     if score.pair == "inner":
         return product(query, ops.swapaxes(key, -1, -2))
+    query, key = ops.expand_dims(query, -2), ops.expand_dims(key, -3)
     if score.pair == "additive":
-        return additive(query, key, ops.cast(score.pair_weight(), dtype))
-    square = ops.sum(ops.square(ops.expand_dims(query, -2) - ops.expand_dims(key, -3)), axis=-1)
-    return _log_profile(score.profile, square)
+        return ops.sum(ops.cast(score.pair_weight(), dtype) * ops.tanh(query + key), axis=-1)
+    return _log_profile(score.profile, ops.sum(ops.square(query - key), axis=-1))
 
 
 def _log_profile(profile: Profile, square: Any) -> Any:
@@ -155,30 +119,3 @@ def _log_profile(profile: Profile, square: Any) -> Any:
         square = ops.where(at_zero, 0.0, ops.sqrt(ops.where(at_zero, 1.0, square)))
     outside = square >= 1
     return ops.where(outside, -math.inf, ops.log1p(-ops.where(outside, 0.0, square)))
-
-
-def hide(query: Any, key: Any, value: Any, shown: Any) -> tuple[Any, Any, Any]:
-    """The tensors with 0 for queries that see no key, and for keys and values that no query sees, by `visible`."""
-    if shown is None:
-        return query, key, value
-    live = ops.expand_dims(ops.any(shown, axis=-1), -1)
-    seen = ops.expand_dims(ops.any(shown, axis=-2), -1)
-    return ops.where(live, query, 0.0), ops.where(seen, key, 0.0), ops.where(seen, value, 0.0)
-
-
-def check_call(query: Any, key: Any, value: Any, **restrictions: Any) -> Sizes:
-    """The sizes of a call, whose tensors and restrictions are checked."""
-    named = {"query": query, "key": key, "value": value}
-    shapes = {name: shape_of(tensor) for name, tensor in named.items()}
-    keys, values = shapes["key"][-2], shapes["value"][-2]
-    if None not in (keys, values) and keys != values:
-        raise ValueError(
-            f"value: got {values} rows (shape {shapes['value']}); expected {keys}, one for each key (shape "
-            f"{shapes['key']})"
-        )
-    for name, tensor in named.items():
-        if kind(tensor) != kind(query):
-            raise TypeError(f"{name}: got dtype {kind(tensor)}; expected {kind(query)}, that of query")
-    sizes = Sizes(leading(shapes), shapes["query"][-2], keys)
-    check_restrictions(*sizes, **restrictions)
-    return sizes

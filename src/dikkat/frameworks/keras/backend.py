@@ -32,8 +32,7 @@ _refuse(keras.backend.backend())
 
 from keras import ops  # noqa: E402
 
-from dikkat.frameworks.keras.checks import Shape  # noqa: E402
-
+Shape = tuple[int | None, ...]  # None: a length that is not known yet
 Array = np.ndarray[Any, Any]
 
 
@@ -97,12 +96,3 @@ def features(name: str, tensor: Any) -> Any:
     if len(shape_of(tensor)) < 2:
         raise ValueError(f"{name}: got shape {shape_of(tensor)}; expected (..., length, features)")
     return tensor
-
-
-def check_concrete(function: str, layer: str, *tensors: Any) -> None:
-    """A check that no tensor stands for an input of a functional model."""
-    if any(map(keras.utils.is_keras_tensor, tensors)):
-        raise TypeError(
-            f"{function}: got a symbolic tensor of a functional model; expected tensors with values. There, use the "
-            f"layer: {layer}"
-        )

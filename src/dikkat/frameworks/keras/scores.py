@@ -1,7 +1,21 @@
-"""Scoring functions: how a query is compared with a key, as in `dikkat.scores`.
+"""Scoring functions: how a query is compared with a key, by the formulas and with the parameters of `dikkat.scores`.
 
 Sizes of queries and keys come when a score is built, as everywhere in Keras: a query is (..., n, d_q), a key
-(..., m, d_k); projected, both have h features. Parameters have the names of `dikkat.scores`.
+(..., m, d_k); projected, both have h features.
+
+Examples:
+    >>> from keras import ops
+    >>> from dikkat.frameworks.keras import attend
+    >>> value = ops.array([[1.0], [3.0]])
+    >>> float(attend(ops.zeros((1, 3)), ops.zeros((2, 5)), value, score=Average())[0, 0])
+    2.0
+    >>> x = ops.array([[0.0], [1.0], [5.0]])
+    >>> ops.convert_to_numpy(attend(x[:1], x, ops.eye(3), score=Boxcar(bandwidth=1.0))).tolist()
+    [[0.5, 0.5, 0.0]]
+    >>> score = Additive(num_hiddens=7)
+    >>> score.build((None, 5), (None, 3))
+    >>> tuple(score.project_key(ops.zeros((2, 11, 3))).shape), tuple(score.pair_weight().shape)
+    ((2, 11, 7), (7,))
 """
 
 import math
@@ -11,9 +25,8 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 from keras import ops
 
-from dikkat.frameworks.keras.backend import Array, wide
-from dikkat.frameworks.keras.blocks import Block, Linear, linear, registered
-from dikkat.frameworks.keras.checks import Shape
+from dikkat.frameworks.keras.backend import Array, Shape, wide
+from dikkat.frameworks.keras.weights import Block, Linear, linear, registered
 from dikkat.scores import Gaussian as TorchGaussian
 from dikkat.scores import Pair, Profile, whole
 
@@ -55,7 +68,6 @@ class _Alike(Score):
     """A score of queries and keys with the same features."""
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
-        """Check the sizes."""
         if query_shape[-1] != key_shape[-1]:
             raise ValueError(
                 f"query, key: got {query_shape[-1]} and {key_shape[-1]} features; expected by {type(self).__name__} "
@@ -65,19 +77,7 @@ class _Alike(Score):
 
 @registered
 class Average(Score):
-    """Every key scores 0, so that the output is the mean of the visible values.
-
-    Queries and keys may have any number of features; neither has a gradient.
-
-    Source: *Dive into Deep Learning*, section "Attention Pooling by Similarity", the constant kernel.
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import attend
-        >>> value = ops.array([[1.0], [3.0]])
-        >>> float(attend(ops.zeros((1, 3)), ops.zeros((2, 5)), value, score=Average())[0, 0])
-        2.0
-    """
+    """Every key scores 0, so that the output is the mean of the visible values, whatever the sizes."""
 
     pair = "inner"
 
@@ -85,40 +85,19 @@ class Average(Score):
         """Zeros, (..., n, 1)."""
         return ops.zeros_like(query[..., :1])
 
-    def project_key(self, key: Any) -> Any:
-        """Zeros, (..., m, 1)."""
-        return ops.zeros_like(key[..., :1])
+    project_key = project_query
 
 
 @registered
 class Dot(_Alike):
-    """⟨q, k⟩.
-
-    Source: Luong, Pham and Manning 2015, section 3.1, "dot".
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import attention_weights
-        >>> round(float(attention_weights(ops.eye(2), ops.eye(2), score=Dot())[0, 0]), 4)
-        0.7311
-    """
+    """⟨q, k⟩ (Luong, Pham and Manning 2015, "dot")."""
 
     pair = "inner"
 
 
 @registered
 class ScaledDot(_Alike):
-    """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
-
-    Source: Vaswani et al. 2017, section 3.2.1.
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import attention_weights
-        >>> x = 2 * ops.eye(4)[:2]
-        >>> round(float(attention_weights(x, x, score=ScaledDot())[0, 0]), 4)
-        0.8808
-    """
+    """⟨q, k⟩ / √d, with d the number of features (Vaswani et al. 2017)."""
 
     pair = "inner"
 
@@ -129,17 +108,7 @@ class ScaledDot(_Alike):
 
 @registered
 class Bilinear(Score):
-    """kᵀ W_q q, for queries and keys of different sizes.
-
-    Source: Luong, Pham and Manning 2015, section 3.1, "general".
-
-    Example:
-        >>> from keras import ops
-        >>> score = Bilinear()
-        >>> score.build((None, 5), (None, 3))
-        >>> tuple(score.project_query(ops.zeros((7, 5))).shape)
-        (7, 3)
-    """
+    """kᵀ W_q q, for queries and keys of different sizes (Luong, Pham and Manning 2015, "general")."""
 
     pair = "inner"
 
@@ -155,41 +124,27 @@ class Bilinear(Score):
 
 @registered
 class Cosine(_Alike):
-    """⟨q, k⟩ / (‖q‖ ‖k‖); a zero vector scores 0.
-
-    Source: Graves, Wayne and Danihelka 2014, section 3.3.1, content addressing (with strength 1).
-
-    Example:
-        >>> from keras import ops
-        >>> ops.convert_to_numpy(Cosine().project_key(ops.array([[3.0, 4.0]]))).round(4).tolist()
-        [[0.6000000238418579, 0.800000011920929]]
-    """
+    """⟨q, k⟩ / (‖q‖ ‖k‖); a zero vector scores 0 (Graves, Wayne and Danihelka 2014)."""
 
     pair = "inner"
 
     def project_query(self, query: Any) -> Any:
-        """q / ‖q‖."""
-        return _unit(query)
+        """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
+        vector = ops.cast(query, wide(query))
+        if 0 in tuple(vector.shape):  # of which there is no maximum
+            return vector
+        peak = ops.stop_gradient(ops.max(ops.abs(vector), axis=-1, keepdims=True))
+        vector = vector / ops.where(peak == 0, 1.0, peak)
+        square = ops.sum(vector * vector, axis=-1, keepdims=True)
+        # Not held above a small number: that would give the zero vector a gradient of 1/small.
+        return vector / ops.sqrt(ops.where(square == 0, 1.0, square))
 
-    def project_key(self, key: Any) -> Any:
-        """k / ‖k‖."""
-        return _unit(key)
+    project_key = project_query
 
 
 @registered
 class VectorSum(_Alike):
-    """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend.
-
-    Source: an exercise of *Dive into Deep Learning*, "Attention Scoring Functions".
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import attention_weights
-        >>> query, key = ops.reshape(ops.arange(6.0), (2, 3)), ops.eye(5, 3)
-        >>> weights = ops.convert_to_numpy(attention_weights(query, key, score=VectorSum()))
-        >>> bool(abs(weights[0] - weights[1]).max() < 1e-6)
-        True
-    """
+    """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend."""
 
     pair = "inner"
 
@@ -215,20 +170,11 @@ class VectorSum(_Alike):
 
 @registered
 class Additive(Score):
-    """Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
+    """Σ_h v_h tanh((W_q q)_h + (W_k k)_h) (Bahdanau, Cho and Bengio 2015, appendix A.1.2).
 
     Args:
         num_hiddens: h.
         **options: Keras's `name`, `dtype` and `trainable`.
-
-    Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
-
-    Example:
-        >>> from keras import ops
-        >>> score = Additive(num_hiddens=7)
-        >>> score.build((None, 5), (None, 3))
-        >>> tuple(score.project_key(ops.zeros((2, 11, 3))).shape), tuple(score.pair_weight().shape)
-        ((2, 11, 7), (7,))
     """
 
     pair = "additive"
@@ -276,23 +222,19 @@ class _Distance(_Alike):
         return super().get_config() | {"bandwidth": self._sigma.tolist()}
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
-        """Make σ, () or (d,): its logarithm where it is learned."""
+        """Make σ, () or (d,): its logarithm where it is learned; in float32 or wider, in mixed precision too."""
         super().build(query_shape, key_shape)
-        if self.learnable:
-            self.log_bandwidth = self._constant("log_bandwidth", np.log(self._sigma), trainable=True)
-        else:
-            self.fixed_bandwidth = self._constant("fixed_bandwidth", self._sigma, trainable=False)
-
-    def _constant(self, name: str, values: Any, trainable: bool) -> Any:
-        """A variable in float32 or wider, in half and mixed precision too."""
-        return self.add_weight(
+        name = "log_bandwidth" if self.learnable else "fixed_bandwidth"
+        values = np.log(self._sigma) if self.learnable else self._sigma
+        made = self.add_weight(
             name=name,
             shape=values.shape,
             dtype="float64" if self.variable_dtype == "float64" else "float32",
             initializer=lambda shape, dtype=None: ops.cast(values, dtype),
-            trainable=trainable,
+            trainable=self.learnable,
             autocast=False,
         )
+        setattr(self, name, made)
 
     @property
     def bandwidth(self) -> Any:
@@ -319,7 +261,7 @@ class _Distance(_Alike):
 
 @registered
 class Gaussian(_Distance):
-    """−½ ‖(q − k)/σ‖².
+    """−½ ‖(q − k)/σ‖² (Nadaraya 1964; Watson 1964).
 
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.
@@ -329,15 +271,6 @@ class Gaussian(_Distance):
     Raises:
         TypeError: A bandwidth that is no number.
         ValueError: A bandwidth that is not positive and finite, or of the wrong shape.
-
-    Source: Nadaraya 1964; Watson 1964.
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import attention_weights
-        >>> x = ops.array([[0.0], [2.0]])
-        >>> round(float(attention_weights(x, x, score=Gaussian(bandwidth=2.0))[0, 0]), 4)
-        0.6225
     """
 
 
@@ -346,16 +279,8 @@ class Boxcar(_Distance):
     """0 where ‖(q − k)/σ‖ ≤ 1, −∞ beyond: the mean of the values within reach.
 
     Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature. It cannot be learned by
-            gradient, which is 0 wherever it exists.
-        **options: Keras's `name`, `dtype` and `trainable`.
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import attention_weights
-        >>> x = ops.array([[0.0], [1.0], [5.0]])
-        >>> ops.convert_to_numpy(attention_weights(x[:1], x, score=Boxcar(bandwidth=1.0))).tolist()
-        [[0.5, 0.5, 0.0]]
+        bandwidth: As of `Gaussian`. It cannot be learned by gradient, which is 0 wherever it exists.
+        **options: Keras's.
     """
 
     profile = "boxcar"
@@ -367,44 +292,14 @@ class Boxcar(_Distance):
 
 @registered
 class Epanechnikov(_Distance):
-    """log(1 − s) with s = ‖(q − k)/σ‖² below 1, −∞ beyond.
-
-    Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: Whether σ is trained.
-        **options: Keras's `name`, `dtype` and `trainable`.
-
-    Source: Epanechnikov 1969.
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import attention_weights
-        >>> x = ops.array([[0.0], [1.0], [5.0]])
-        >>> weights = attention_weights(x[:1], x, score=Epanechnikov(bandwidth=2.0))
-        >>> round(float(weights[0, 0]), 4), float(weights[0, 2])
-        (0.5714, 0.0)
-    """
+    """log(1 − s) with s = ‖(q − k)/σ‖² below 1, −∞ beyond (Epanechnikov 1969); arguments as of `Gaussian`."""
 
     profile = "epanechnikov"
 
 
 @registered
 class Triangular(_Distance):
-    """log(1 − r) with r = ‖(q − k)/σ‖ below 1, −∞ beyond.
-
-    Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: Whether σ is trained.
-        **options: Keras's `name`, `dtype` and `trainable`.
-
-    Example:
-        >>> from keras import ops
-        >>> from dikkat.frameworks.keras import attention_weights
-        >>> x = ops.array([[0.0], [1.0], [5.0]])
-        >>> weights = attention_weights(x[:1], x, score=Triangular(bandwidth=2.0))
-        >>> round(float(weights[0, 0]), 4), float(weights[0, 2])
-        (0.6667, 0.0)
-    """
+    """log(1 − r) with r = ‖(q − k)/σ‖ below 1, −∞ beyond; arguments as of `Gaussian`."""
 
     profile = "triangular"
 
@@ -429,15 +324,3 @@ def size_of(name: str, shape: Shape) -> int:
     if size is None:
         raise ValueError(f"{name}: got shape {shape}; expected one whose number of features, the last, is known")
     return size
-
-
-def _unit(vector: Any) -> Any:
-    """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
-    vector = ops.cast(vector, wide(vector))
-    if 0 in tuple(vector.shape):  # of which there is no maximum
-        return vector
-    peak = ops.stop_gradient(ops.max(ops.abs(vector), axis=-1, keepdims=True))
-    vector = vector / ops.where(peak == 0, 1.0, peak)
-    square = ops.sum(vector * vector, axis=-1, keepdims=True)
-    # Not held above a small number: that would give the zero vector a gradient of 1/small.
-    return vector / ops.sqrt(ops.where(square == 0, 1.0, square))

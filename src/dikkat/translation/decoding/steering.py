@@ -10,9 +10,9 @@ from torch import Tensor
 from dikkat._engine import cancellation
 from dikkat.attention import Memory
 from dikkat.errors import InputError
-from dikkat.translation.decoding.beams import Hypothesis, allowed, best, unknown_scores
+from dikkat.translation.decoding.beams import allowed, best, unknown_scores
 from dikkat.translation.decoding.options import GREEDY, limits
-from dikkat.translation.decoding.translator import Translation, Translator, check_sentence
+from dikkat.translation.decoding.translator import Translator, check_sentence
 from dikkat.translation.text.tokenizer import BEGIN, END, UNKNOWN
 
 _ROUNDING = 1e-6
@@ -92,26 +92,6 @@ def steps(
         raise InputError("sentence: got one without tokens; expected at least one, or there is nothing to look at")
     _check(translator, steering, len(source))
     return _walk(translator, source, steering, likeliest)
-
-
-def translation(translator: Translator, sentence: str, taken: list[Step]) -> Translation:
-    """The translation that some steps make, whole or so far.
-
-    Args:
-        translator: As in `steps`.
-        sentence: As in `steps`.
-        taken: Steps, from the first on.
-
-    Returns:
-        As `Translator.translate` returns it; its score is that of the tokens given those before and what was pinned.
-    """
-    finished = bool(taken) and taken[-1].token == END
-    written = taken[: len(taken) - finished]
-    encoded = translator.source_tokenizer.encode_all([sentence])[0]
-    weights = torch.stack([step.weights for step in written]) if written else torch.zeros(0, len(encoded.ids))
-    score = sum(step.log_probability for step in taken)
-    hypothesis = Hypothesis([step.token for step in written], score, weights, finished)
-    return translator.as_translation(sentence, encoded, hypothesis)
 
 
 @torch.no_grad()

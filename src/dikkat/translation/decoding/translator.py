@@ -19,7 +19,7 @@ from dikkat.translation.decoding.alignment import Link, agreed, links, of_units,
 from dikkat.translation.decoding.beams import Hypothesis
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.search import beam_search, forced_scores
-from dikkat.translation.formats import hub, model_folder
+from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
@@ -479,43 +479,6 @@ class Translator(BaseTranslator):
                     )
         return Ensemble(tuple(each.model for each in translators), first.source_tokenizer, first.target_tokenizer)
 
-    @classmethod
-    def from_hub(
-        cls, repo: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None
-    ) -> "Translator":
-        """Load a model of the Hugging Face Hub.
-
-        Args:
-            repo: Its name there, `user/model`.
-            revision: A branch, tag or commit; None: the newest.
-            token: Of an account that may read it; None: the one that is logged in, if any.
-            endpoint: The address of another hub.
-
-        Raises:
-            HubError: It is not there, or cannot be reached.
-            ModelFolderError: What is there is no model of dikkat's.
-        """
-        return cls.load(hub.pull(repo, revision=revision, token=token, endpoint=endpoint))
-
-    def push_to_hub(
-        self, repo: str, *, private: bool = False, token: str | None = None, endpoint: str | None = None
-    ) -> str:
-        """Upload the model to the Hugging Face Hub, with a card that says what it is and how to use it.
-
-        Args:
-            repo: Its name there, `user/model`; made if need be.
-            private: Whether a new one is for its owner alone.
-            token: Of an account that may write; None: the one that is logged in.
-            endpoint: The address of another hub.
-
-        Returns:
-            The address of what was uploaded.
-
-        Raises:
-            HubError: The hub refuses, or cannot be reached.
-        """
-        return hub.push(self._contents(), repo, private=private, token=token, endpoint=endpoint)
-
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder whole or not at all: weights, settings and tokenizers.
 
@@ -529,25 +492,6 @@ class Translator(BaseTranslator):
             OSError: The system could not write; an older model is as it was.
         """
         model_folder.write(folder, self._contents(), int8=int8)
-
-    def export_onnx(self, folder: str | Path) -> None:
-        """Write the model as two ONNX graphs, whole or not at all: the encoder, and one step of the decoder.
-
-        ONNX Runtime has to come within 1e-5 of PyTorch first, on sentences of several lengths.
-
-        Args:
-            folder: Where; a folder that this made is replaced, anything else is not.
-
-        Raises:
-            InputError: A model with layers of one's own, weights that are not finite or too large for an ONNX file, or
-                graphs that compute something else than PyTorch; nothing is written.
-            ModelFolderError: Something else is there.
-            ModuleNotFoundError: The packages of the extra `onnx` are not installed.
-            OSError: The system could not write; an older folder is as it was.
-        """
-        from dikkat.translation.formats import onnx_folder
-
-        onnx_folder.write(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer)
 
     def export_html(self, path: str | Path, *, title: str | None = None, examples: Sequence[str] = ()) -> None:
         """Write the model as one HTML file, whole or not at all: weights in int8, and a decoder in the page itself.

@@ -3,7 +3,7 @@
 import json
 import os
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,12 +42,11 @@ _LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the 
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8"}  # as safetensors says
 
 
-def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
+def check_replaceable(folder: Path) -> None:
     """Refuse a place for a model that is no free name, empty folder, or model folder and nothing else.
 
     Args:
         folder: Where.
-        files: What a model folder of this kind has, beside the sums.
 
     Raises:
         ModelFolderError: Something else is there, which saving would destroy.
@@ -60,7 +59,7 @@ def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
         raise ModelFolderError(f"{folder}: got a link; expected a folder, or a free name. Give what it leads to")
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
-    others = sorted({entry.name for entry in folder.iterdir()} - {*files, SUMS})
+    others = sorted({entry.name for entry in folder.iterdir()} - {*FILES, SUMS})
     if others:
         raise ModelFolderError(
             f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which would be lost. Give another "
@@ -68,17 +67,16 @@ def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
         )
 
 
-def check_writable(folder: Path, files: Collection[str] = FILES) -> None:
+def check_writable(folder: Path) -> None:
     """Try out, before the work, that a model can be saved in a place.
 
     Args:
         folder: Where.
-        files: As of `check_replaceable`.
 
     Raises:
         ModelFolderError: Something else is there, or the system lets nothing be written.
     """
-    check_replaceable(folder, files)
+    check_replaceable(folder)
     try:
         check_free(absolute(folder))
     except OSError as error:

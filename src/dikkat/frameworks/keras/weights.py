@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Self
 import keras
 from keras import ops
 
-from dikkat.frameworks.keras.backend import Array, product, shape_of, wide
-from dikkat.frameworks.keras.checks import check_features
+from dikkat.frameworks.keras.backend import Array, Shape, product, shape_of, wide
 from dikkat.storage.tensors import Tensors, check, read, write
 
 _OPTIONS = ("name", "dtype", "trainable", "autocast", "activity_regularizer")  # of every Keras layer
@@ -31,6 +30,7 @@ class Block(keras.layers.Layer):
             expected = ", ".join([*own, *(name for name in _OPTIONS if name not in own)])
             raise TypeError(f"{', '.join(unknown)}: got {got} that {type(self).__name__} has not; expected {expected}")
         super().__init__(**options)
+        self.supports_masking = True
 
     def get_config(self) -> dict[str, Any]:
         """The arguments with which the constructor makes this layer again."""
@@ -57,8 +57,6 @@ class Block(keras.layers.Layer):
 class Linear(Block):
     r"""W x + b, with PyTorch's layout and initial values.
 
-    $$ y = x W^\top + b $$
-
     Args:
         features: Features that come out.
         use_bias: Whether there is a b.
@@ -83,11 +81,10 @@ class Linear(Block):
     ) -> None:
         super().__init__(**options)
         self.features, self.use_bias, self.bias_initializer = features, use_bias, bias_initializer
-        self.supports_masking = True
 
-    def build(self, x_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         """Make W and b for inputs (..., features in)."""
-        size = x_shape[-1]
+        size = input_shape[-1]
         bound = max(1, size or 0) ** -0.5
         uniform = keras.initializers.RandomUniform
         self.weight = self.add_weight(name="weight", shape=(self.features, size), initializer=uniform(-bound, bound))
@@ -99,7 +96,7 @@ class Linear(Block):
         out = product(x, ops.transpose(self.weight))
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """(..., features)."""
         return (*input_shape[:-1], self.features)
 
@@ -110,17 +107,21 @@ def linear(layer: Linear, x: Any, name: str) -> Any:
     return layer(x)
 
 
+def check_features(name: str, shape: Shape, expected: int) -> None:
+    """A check of a tensor's number of features against the parameters that it meets."""
+    if shape[-1] != expected:
+        raise ValueError(f"{name}: got {shape[-1]} features (shape {shape}); expected {expected}, as this was made")
+
+
 def parameters(layer: Any, prefix: str = "") -> dict[str, Any]:
     """A layer's variables by PyTorch's names, such as `score.W_q.weight`: those that public attributes lead to."""
     # On PyTorch a Keras layer is a torch module too, which keeps the layers in it apart.
     attributes = vars(layer) | vars(layer).get("_modules", {})
     variables: dict[str, Any] = {}
     for name, value in attributes.items():
-        if name.startswith("_"):
-            continue
-        if isinstance(value, keras.Variable):
+        if isinstance(value, keras.Variable) and not name.startswith("_"):
             variables[prefix + name] = value
-        elif isinstance(value, keras.layers.Layer):
+        elif isinstance(value, keras.layers.Layer) and not name.startswith("_"):
             variables |= parameters(value, f"{prefix}{name}.")
     return variables
 
@@ -197,11 +198,10 @@ def _built(layer: Any) -> dict[str, Any]:
         )
     variables = parameters(layer)
     reached = {id(variable) for variable in variables.values()}
-    for weight in layer.weights:
-        if id(weight) not in reached:
-            raise ValueError(
-                f"layer: got {name}, of which no public attribute leads to its weight {weight.path}, which so has no "
-                "name; expected layers that keep their weights and layers as attributes of their own (not in lists, as "
-                "keras.Sequential does): take these one by one"
-            )
+    if lost := [weight.path for weight in layer.weights if id(weight) not in reached]:
+        raise ValueError(
+            f"layer: got {name}, of which no public attribute leads to its weight {lost[0]}, which so has no name; "
+            "expected layers that keep their weights and layers as attributes of their own (not in lists, as "
+            "keras.Sequential does): take these one by one"
+        )
     return variables

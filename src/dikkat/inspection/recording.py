@@ -24,8 +24,8 @@ from dikkat._core.sequences import split_sequences
 from dikkat._engine.pytorch_state import is_transformed
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
-from dikkat.inspection.choice import Layers, chosen
 from dikkat.inspection.front import inspected, is_by_product
+from dikkat.inspection.layer_selection import Layers, chosen
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
 

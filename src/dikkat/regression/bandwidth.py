@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dikkat.regression.criterion import HOPELESS, MOST, Criterion, Step, Trial
-from dikkat.regression.factors import Factors
 from dikkat.regression.folds import Fold, Held
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments.launch import Profile
+from dikkat.regression.nearest_neighbors import Factors
 
 Rule = Literal["silverman", "scott"]
 Searched = Literal["auto", "loo", "aic"]

@@ -117,7 +117,7 @@ class Memory:
         """Refuse parameters that were written to since: where they are trained, no copy may replace them."""
         if torch.compiler.is_compiling() or self.writes is None:
             return
-        if not self.writes.none(self.score.parameters()):
+        if not self.writes.are_none(self.score.parameters()):
             raise ValueError(
                 "memory: the score's parameters have been changed since `prepare`, so that queries and keys would not "
                 "go together; prepare it again (once for each update), or under torch.no_grad(), where it keeps what "
@@ -433,14 +433,14 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
     same = key is value
     key = validation.rank(key, len(lead))
     # Copies, so that writing to the caller's tensors later does not change the memory.
-    key = validation.hide(key, restrictions.seen()) if restrictions.hide() else key.clone()
+    key = validation.hide(key, restrictions.seen()) if restrictions.may_hide() else key.clone()
     if same:  # as in a decoder: one copy serves both
         value = key
     else:
         value = validation.rank(value, len(lead))
-        value = validation.hide(value, restrictions.seen()) if restrictions.hide() else value.clone()
+        value = validation.hide(value, restrictions.seen()) if restrictions.may_hide() else value.clone()
     projected = validation.rank(score.project_key(key), len(lead))
-    if restrictions.hide():
+    if restrictions.may_hide():
         projected, value = (validation.unshared(t, restrictions.seen()) for t in (projected, value))
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))

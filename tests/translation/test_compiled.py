@@ -18,7 +18,7 @@ from dikkat import scores
 from dikkat.translation import InputError, Search, Settings, TranslationModel, beam_search, explain_search
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.compiled import run
-from dikkat.translation.text.tokenizer import END, UNKNOWN
+from dikkat.translation.text.special_tokens import END, UNKNOWN
 
 SOURCES = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
 

@@ -17,7 +17,7 @@ from dikkat.translation.decoding.options import limits
 from dikkat.translation.decoding.translator import BaseTranslator
 from dikkat.translation.network import loss
 from dikkat.translation.network.model import TranslationModel
-from dikkat.translation.text.tokenizer import UNKNOWN
+from dikkat.translation.text.special_tokens import UNKNOWN
 from operations import Operations
 
 PAIRS = [(f"{a} {b} {c}", f"{c} {a} {b}") for a in "abcde" for b in "fghij" for c in "kl"]

@@ -77,16 +77,16 @@ class Program(NamedTuple):
             return self._run(problem)
         with recording_hooks.observed_by():  # what an implementation calls is part of this call
             *others, last = told
-            result = last.runs(self.name, problem)
+            result = last.compute(self.name, problem)
             if result is None:
                 others, result = [*told], self._run(problem)
             for observer in others:
-                observer.saw(problem)
+                observer.observe_call(problem)
         return result
 
     def _run(self, problem: Problem) -> Result:
         if problem.sink is not None:
-            mean, lse, weights, tail = self._run(problem.again(sink=None))
+            mean, lse, weights, tail = self._run(problem.unchecked_copy(sink=None))
             if lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
                 raise RuntimeError("the implementation returned no log-sum-exp")
             state, weights = sunk(State(mean, lse, tail), weights, problem.sink)
@@ -103,9 +103,11 @@ class Program(NamedTuple):
         shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
         ready = None if make is None else make(problem)
         kept: dict[Any, Any] | None = {} if on_cpu(problem.query) else None
-        return Program(self.name, problem.without_tensors().again(kept=kept), None, problem.records, shape, ready)
+        return Program(
+            self.name, problem.without_tensors().unchecked_copy(kept=kept), None, problem.records, shape, ready
+        )
 
-    def again(
+    def rerun(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         projects_keys: bool,
     ) -> Result | None:  # fmt: skip
@@ -150,8 +152,8 @@ class Program(NamedTuple):
             result = Result(outputs[0], None, outputs[1] if template.wants_weights else None)
         else:
             if lens is not None and self.lens_shape is not None:
-                restrictions = restrictions.again(lens=lens.view(self.lens_shape), extremes=known)
-            problem = template.again(
+                restrictions = restrictions.unchecked_copy(lens=lens.view(self.lens_shape), extremes=known)
+            problem = template.unchecked_copy(
                 query=query,
                 key=key,
                 weight=weight,
@@ -166,7 +168,7 @@ class Program(NamedTuple):
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, hidden: Hidden | None,
     ) -> Result:  # fmt: skip
-        """`again` where looking at numbers would wait for a device: what no query sees is 0 in queries and keys.
+        """`rerun` where looking at numbers would wait for a device: what no query sees is 0 in queries and keys.
 
         Args:
             query: (..., n, h), projected.
@@ -187,8 +189,10 @@ class Program(NamedTuple):
             if hidden is not None and hidden.keys is not None:
                 value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
             weight = None if weight is None else weight[(None,) * len(template.lead)]
-            restrictions = template.restrictions.again(lens=lens, mask=mask)
-            problem = template.again(query=query, key=key, weight=weight, value=value, restrictions=restrictions)
+            restrictions = template.restrictions.unchecked_copy(lens=lens, mask=mask)
+            problem = template.unchecked_copy(
+                query=query, key=key, weight=weight, value=value, restrictions=restrictions
+            )
             result = BACKENDS[self.name].run(problem, None)
             return result if template.wants_state else result._replace(mean=result.mean.to(value.dtype))
 
@@ -235,7 +239,7 @@ def run_call(
         else:
             (to_compare, keys), weight = score.project(query, key), score.pair_weight()
             program = programs.get(_projected_signature(to_compare, keys, weight, value))
-            result = None if program is None else program.again(to_compare, keys, weight, value, lens, keys is not key)
+            result = None if program is None else program.rerun(to_compare, keys, weight, value, lens, keys is not key)
         if result is not None:
             return result
     make: Any = validation.problem_of_call if prepared is None else validation.problem_of_prepared

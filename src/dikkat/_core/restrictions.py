@@ -157,7 +157,7 @@ class Restrictions:
     extremes: tuple[int, int] | None = field(default=None, init=False)  # so that `replace` forgets them
     bias_hides: bool = field(default=True, init=False)
 
-    def again(self, **fields: Any) -> "Restrictions":
+    def unchecked_copy(self, **fields: Any) -> "Restrictions":
         """A copy with other tensors of the same shapes and types, without validation."""
         made = object.__new__(Restrictions)
         made.__dict__.update(self.__dict__, **fields)
@@ -223,7 +223,7 @@ class Restrictions:
         by_lens = self.lens is None or (self.extremes is not None and self.extremes[0] > 0)
         return others and by_lens and self.keys >= (self.queries if self.causal else 1)
 
-    def hide(self) -> bool:
+    def may_hide(self) -> bool:
         """True where any pair may be hidden; without queries every key is hidden, and without keys every query."""
         return self._restricts() or not (self.queries and self.keys)
 
@@ -382,7 +382,7 @@ def restrict(
     found: dict[str, Any] = {} if known is None else {"extremes": known}
     if bias is not None and bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -_INF):
         found["bias_hides"] = False
-    return restrictions.again(**found) if found else restrictions
+    return restrictions.unchecked_copy(**found) if found else restrictions
 
 
 def _lens(

@@ -74,7 +74,7 @@ def problem_of_call(
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **restricting)
     query, key, value = (rank(t, len(batch)) for t in (query, key, value))
     finite = None
-    if restrictions.hide():
+    if restrictions.may_hide():
         # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Where keys are compared as they
         # are and everything is finite, nothing needs to be zeroed: looking is quicker than copying.
         seen, live = (by_any_head(shown, len(batch)) for shown in restrictions.seen_and_live())
@@ -167,13 +167,13 @@ def problem_of_prepared(
     """Validate a call of `attend_memory`."""
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
-    further = restrictions.hide()
+    further = restrictions.may_hide()
     if valid_lens is not None:  # which belong to the memory's own first dimension
         own = rank(align(valid_lens, key.shape[:-2]), len(lead), 1)
         lens = own if restrictions.lens is None else torch.minimum(own, restrictions.lens)
         restrictions = replace(restrictions, lens=lens)
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))
-    if restrictions.hide():
+    if restrictions.may_hide():
         query = hide(query, restrictions.live())
     if further:
         seen = restrictions.seen()
@@ -210,7 +210,7 @@ def compared(
             f"score: got a pair_weight of {type(score).__name__} with shape {tuple(weight.shape)}; "
             f"expected ({projected_query.shape[-1]},), one a projected feature"
         )
-    if restrictions.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
+    if restrictions.may_hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
         # A broadcast row that some batch elements see and others do not is copied for each of them here.
         shared, seen = projected_key, restrictions.seen()
         projected_key, value = unshared(projected_key, seen), unshared(value, seen)

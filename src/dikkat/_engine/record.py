@@ -106,7 +106,8 @@ COMPILED = (
     "dikkat._core.compiled",
     "dikkat.recurrent.fused",
     "dikkat.translation.decoding.compiled",
-    "dikkat.translation.rules",
+    "dikkat.translation.decoding.length_penalty",
+    "dikkat.translation.text.special_tokens",
 )
 _IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, ]*)", re.MULTILINE)
 
@@ -188,7 +189,7 @@ class CallRecord:
         self._fenced: dict[str, Tensor] = {}
         self._regions: tuple[dict[str, tuple[int, int]], int] = {}, 0
 
-    def again(self) -> Self:
+    def copy(self) -> Self:
         """Another call with the same values, to be changed on its own; this one keeps alive what they point to."""
         made = object.__new__(type(self))
         made.__dict__ |= self.__dict__
@@ -225,7 +226,7 @@ class CallRecord:
         return self.point(name, torch.zeros(shape, dtype=self.kind(name), device="cpu"))
 
     def lay_out(self, **regions: int) -> None:
-        """Set the size of each region, in numbers for each worker, for this call and those made `again` of it."""
+        """Set the size of each region, in numbers for each worker, for this call and its copies."""
         self._regions = places, _ = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
         self.fields |= {name: start for name, (start, _) in places.items()}
 

@@ -65,20 +65,20 @@ class Writes:
         self._stepped = not none_before
         _observers[id(self)] = self
 
-    def none(self, tensors: Iterable[Tensor]) -> bool:
+    def are_none(self, tensors: Iterable[Tensor]) -> bool:
         """True where these are the same tensors as ever, and none has been written to."""
         if self._stepped or [tensor._version for tensor in self._counted] != self._versions:
             return False
         now = list(tensors)
         return len(now) == len(self._tensors) and all(map(is_, now, self._tensors))
 
-    def step(self, parameters: set[int]) -> None:
+    def count_step(self, parameters: set[int]) -> None:
         """Note an optimiser's step, by the ids of its parameters."""
         self._stepped = self._stepped or not parameters.isdisjoint(map(id, self._tensors))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy counts the writes to its own copies of the tensors."""
-        return Writes, (self._tensors, self.none(self._tensors))
+        return Writes, (self._tensors, self.are_none(self._tensors))
 
 
 _observers: WeakValueDictionary[int, Writes] = WeakValueDictionary()
@@ -90,7 +90,7 @@ def _count_step(optimizer: Optimizer, *_: Any) -> None:
     stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for observer in _observers.valuerefs():  # a list, which other threads do not change
         if (writes := observer()) is not None:
-            writes.step(stepped)
+            writes.count_step(stepped)
 
 
 register_optimizer_step_post_hook(_count_step)

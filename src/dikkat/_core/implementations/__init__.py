@@ -224,7 +224,7 @@ def _by_plain_products(problem: Problem) -> bool:
     if on_cpu(problem.query):
         return CROSSOVERS.by_products(problem)
     # On a device the fused kernel has a mask made for it, in more operations than products of few queries are.
-    hides, few = problem.restrictions.hide(), problem.restrictions.queries <= CROSSOVERS.rows
+    hides, few = problem.restrictions.may_hide(), problem.restrictions.queries <= CROSSOVERS.rows
     return hides and few and problem.narrow_dtype is torch.float32
 
 

@@ -33,7 +33,7 @@ def obstacles(problem: Problem) -> list[str]:
 def run(problem: Problem) -> Result:
     """Scores, softmax, average."""
     if problem.kept is None:
-        problem = problem.wide()
+        problem = problem.in_wide_dtype()
     restrictions = problem.restrictions
     visible = restrictions.visible()
     # Where all rows of a batch element see the same keys, the front door has set the others to 0: plain products do.

@@ -78,9 +78,9 @@ class StackRecord(CallRecord):
         for name in ROW_FIELDS:
             self.point(name, getattr(rows, name))
 
-    def again(self) -> Self:
+    def for_kernel(self) -> Self:
         """A call with the same addresses, for another kernel."""
-        made = super().again()
+        made = super().copy()
         made._packs, made._sources = [], []
         return made
 

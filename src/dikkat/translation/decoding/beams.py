@@ -14,10 +14,10 @@ from dikkat._engine import cancellation
 from dikkat._engine.addresses import sent
 from dikkat.errors import InputError
 from dikkat.translation.decoding.compiled.run import Sentence
+from dikkat.translation.decoding.length_penalty import normalised_score
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.rules import normalised_score
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 OVER = 1e9  # above it is no log-probability, but the place of a hypothesis that has ended
 

@@ -20,7 +20,7 @@ from dikkat.translation.decoding.beams import OVER, Beams, Hypothesis, mean_log
 from dikkat.translation.decoding.compiled.run import Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 _AT_ONCE = 8  # steps from one look at the tables to the next
 

@@ -26,7 +26,7 @@ from dikkat.translation.decoding.compiled.run import Sentence
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
-from dikkat.translation.text.tokenizer import UNKNOWN
+from dikkat.translation.text.special_tokens import UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
 _CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
@@ -295,7 +295,7 @@ class Compiled:
             len(now) == len(self._values)
             and all(map(is_, now, self._values))
             and list(map(type, self._parts)) == self._types
-            and self._writes.none(self._tensors)
+            and self._writes.are_none(self._tensors)
             and addresses.start_addresses(self._tensors) == self._starts  # which `.to()` changes without a count
             and torch.equal(torch.cat(self._sampled), self._before)  # as a write through `.data` does
         )

@@ -24,7 +24,8 @@ from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.markup import Element, carry, parse
-from dikkat.translation.text.tokenizer import UNKNOWN, Encoded, Tokenizer
+from dikkat.translation.text.special_tokens import UNKNOWN
+from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dikkat.translation.network import described
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.network.weights import Affine, Network
 from dikkat.translation.settings import Settings
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
 COMPILED = "_compiled"  # the attribute in which a search keeps what it has compiled of a model
 DecoderState = Tensor | tuple[Tensor, Tensor]  # a GRU's, and an LSTM's: states and cells

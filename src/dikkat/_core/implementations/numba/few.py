@@ -58,7 +58,7 @@ def is_quicker(problem: Problem) -> bool:
 
 def run(problem: Problem) -> Result:
     """Scores, softmax and average in one compiled call."""
-    problem = problem.wide()
+    problem = problem.in_wide_dtype()
     if not (problem.wants_state or problem.records):
         mean, weights = _pooled(_FewRecord.of(problem), problem)
         return Result(mean, None, weights)

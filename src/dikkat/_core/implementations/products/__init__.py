@@ -257,7 +257,7 @@ class _Call(NamedTuple):
         others |= restrictions.bias is not None or restrictions.exclude is not None
         exact = restrictions.vary_by_row() and must_exclude(problem)
         visible = None
-        if others or exact or (self.steps is Plain and restrictions.hide()):
+        if others or exact or (self.steps is Plain and restrictions.may_hide()):
             visible = restrictions.visible(rows, cols)
         if visible is not None:
             visible = visible.expand(*problem.lead, rows.stop - rows.start, cols.stop - cols.start)
@@ -596,16 +596,15 @@ class _Sums:
 
 def _exact_forward(problem: Problem) -> Output:
     """The forward of `chunked`, in this one's types."""
-    mean, peak, total, weights = chunked.run.forward(problem.wide())
+    mean, peak, total, weights = chunked.run.forward(problem.in_wide_dtype())
     kind = problem.narrow_dtype
     return Output(mean if problem.wants_state else mean.to(kind), peak, total, weights.to(kind))
 
 
 def _exact_backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     wide = (torch.zeros_like(o) if g is None else g for o, g in zip(out, grads, strict=True))
-    found = chunked.run.backward(
-        problem.wide(), Output(*(t.to(problem.dtype) for t in out)), Output(*(t.to(problem.dtype) for t in wide))
-    )
+    out, grads = (Output(*(t.to(problem.dtype) for t in each)) for each in (out, wide))
+    found = chunked.run.backward(problem.in_wide_dtype(), out, grads)
     tensors = problem.tensors()
     return Gradients(
         *(g.to(tensors[n].dtype) if n in tensors else g for n, g in zip(Gradients._fields, found, strict=True))

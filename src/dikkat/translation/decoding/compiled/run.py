@@ -29,7 +29,7 @@ from dikkat.translation.decoding.compiled.record import (
     TICKETS,
     UNKNOWN_SCORES,
 )  # fmt: skip
-from dikkat.translation.rules import BEGIN
+from dikkat.translation.text.special_tokens import BEGIN
 
 # About the seconds between two checks for Ctrl-C.
 _PART = 0.05

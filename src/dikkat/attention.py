@@ -271,8 +271,8 @@ def attend(
             segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude, sink=sink,
         )  # fmt: skip
     result = dispatch.run_call(
-        query, key, value, score, requested, impl,
-        valid_lens, mask, causal, window, segment_ids, bias, key_bias, exclude,
+        query, key, value, score, requested, impl, valid_lens=valid_lens, mask=mask, causal=causal, window=window,
+        segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
     return output_of(result, value, return_weights)
 
@@ -391,7 +391,7 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     What this call saw is what counts: writing to `key`, `value` or `valid_lens` afterwards changes nothing. Nor does
     changing the score's parameters where gradients are off, or none of these require any: the memory keeps a copy.
     Where the parameters learn, a memory is refused once they have been changed, by an optimiser or by a write that
-    PyTorch counts. A write through `.data` is not seen: prepare the memory again.
+    PyTorch counts. A write through `.data`, or on a GPU by a fused optimiser, may not be seen: prepare it again.
 
     Args:
         key: (..., m, d_k), floating point.
@@ -506,8 +506,8 @@ def attend_memory(
     memory.check_recorded(score, query)
     requested = validation.Requested(dropout, wants_weights=return_weights, sink=sink)
     result = dispatch.run_call(
-        query, memory.key, memory.value, score, requested, impl, memory.valid_lens,
-        prepared=validation.Prepared(memory.packed), **restrictions,
+        query, memory.key, memory.value, score, requested, impl, prepared=validation.Prepared(memory.packed),
+        valid_lens=memory.valid_lens, **restrictions,
     )  # fmt: skip
     return output_of(result, memory.value, return_weights)
 

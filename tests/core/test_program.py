@@ -43,14 +43,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(dispatch, "_PROGRAMS", {})
     run, again, found, this = dispatch.run_call, dispatch.Program.rerun, [], threading.local()
 
-    def ran(*given: Any) -> Any:
+    def ran(*given: Any, **more: Any) -> Any:
         this.known = False
-        result = run(*given)
+        result = run(*given, **more)
         found.append(this.known)
         return result
 
-    def ran_again(self: dispatch.Program, *given: Any) -> Any:
-        came = again(self, *given)
+    def ran_again(self: dispatch.Program, *given: Any, **more: Any) -> Any:
+        came = again(self, *given, **more)
         this.known = came is not None
         return came
 

@@ -54,6 +54,10 @@ class Heads(NamedTuple):
     number: int
     projections: tuple[Callable[[Tensor], Tensor], ...]
 
+    def project(self, *tensors: Tensor) -> list[Tensor]:
+        """Query, key and value, each projected for every head."""
+        return [of(tensor) for tensor, of in zip(tensors, self.projections, strict=True)]
+
 
 def problem_of_call(
     query: Tensor,
@@ -83,7 +87,7 @@ def problem_of_call(
         if not finite:
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     if heads is not None:
-        query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
+        query, key, value = heads.project(query, key, value)
     found = compared(query, value, score.project(query, key), score, restrictions, lead, requested)
     return replace(found, finite=finite)
 

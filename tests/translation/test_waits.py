@@ -12,7 +12,7 @@ from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.beams import step_by_step
-from dikkat.translation.decoding.compiled.run import Sentence
+from dikkat.translation.decoding.hypothesis import Sentence
 from dikkat.translation.decoding.options import limits
 from dikkat.translation.decoding.translator import BaseTranslator
 from dikkat.translation.network import loss

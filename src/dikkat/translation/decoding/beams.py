@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from dikkat._engine import cancellation
 from dikkat._engine.addresses import sent
 from dikkat.errors import InputError
-from dikkat.translation.decoding.compiled.run import Sentence
+from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.length_penalty import normalised_score
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
@@ -22,24 +21,6 @@ from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 OVER = 1e9  # above it is no log-probability, but the place of a hypothesis that has ended
 
 Table = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A translation of a sentence that a search returns.
-
-    Attributes:
-        ids: The T target tokens, without the end.
-        score: log-probability of the tokens and, where it is finished, the end; natural logarithm, not normalised.
-        weights: (T, S) float32 on the CPU: where each token looked; every row adds up to 1. Of a model without
-            attention all are alike.
-        finished: Whether the model ended the sentence itself, rather than the limit on its length.
-    """
-
-    ids: list[int]
-    score: float
-    weights: Tensor
-    finished: bool
 
 
 @torch.no_grad()

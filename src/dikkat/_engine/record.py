@@ -317,17 +317,20 @@ class Ready:
         self._memory = fields.memory
 
     def __call__(self, *operands: Tensor | None) -> list[Tensor] | None:
-        """The outputs; None where an operand's memory is not laid out as the kernel reads it.
+        """The outputs; None where an operand has no memory, or less than its shape takes.
 
         Args:
             operands: In the order of their names, on the CPU, plain and of the types and shapes that the call has.
         """
-        call, numbers, made = self._call, self._numbers.copy(), []
+        call, numbers, made, copies = self._call, self._numbers.copy(), [], []
         for at, operand in zip(self._operands, operands, strict=True):
             if operand is not None:
                 place = addresses.plain_address(operand)
-                if place is None:
-                    return None
+                if place is None:  # kept until the kernel is done
+                    copies.append(operand.resolve_neg().contiguous())
+                    place = addresses.plain_address(copies[-1])
+                    if place is None:
+                        return None
                 numbers[at] = place
         for at, shape, like in self._outputs:
             output, numbers[at] = addresses.new_tensor_like(like, shape)
@@ -338,7 +341,10 @@ class Ready:
         address = ctypes.addressof(memory)
         numbers[self._counters] = address + call.record.counters
         self._front.pack_into(memory, 0, *numbers)
-        threads.run_on_threads(self._kernel, address, self._tasks, workers)
+        if workers == 1 or self._tasks == 1:
+            self._kernel(address)
+        else:
+            threads.run_on_threads(self._kernel, address, self._tasks, workers)
         return made
 
 

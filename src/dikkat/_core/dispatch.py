@@ -97,7 +97,7 @@ class Program(NamedTuple):
         device = problem.query.device.type
         if not autocasts(device):
             return BACKENDS[self.name].run(problem, self.found)
-        with torch.autocast(device, enabled=False):  # what is accumulated in float32 is not to be halved again
+        with torch.autocast(device, enabled=False):  # sums in float32 must not be cast to halves again
             return BACKENDS[self.name].run(problem, self.found)
 
     def kept(self) -> "Program":
@@ -204,7 +204,7 @@ class Program(NamedTuple):
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
+    """Whether the sum of all numbers is finite; a sum that overflows counts as not finite."""
     total = tensor.detach().sum().item()
     return total - total == 0
 
@@ -234,7 +234,7 @@ def run_call(
     problem = make(*given, score, requested, heads if prepared is None else prepared, **restricting)
     program = Program.of(problem, impl)
     result = program.run()
-    if heads is not None:  # in the type that they project to, which autocast may have halved
+    if heads is not None:  # in the projections' dtype, which autocast may have halved
         result = result._replace(mean=result.mean.to(problem.value.dtype))
     if signature is not None and _is_kept(program, heads, *given):
         problem = program.problem
@@ -316,7 +316,7 @@ def _of_inputs(hidden: Tensor, heads: validation.Heads | None) -> Tensor:
 
 
 def _zeroed(tensor: Tensor, rows: Tensor) -> Tensor:
-    """A tensor with 0 in some rows, whose gradients are 0 as they come."""
+    """A tensor with 0 in some rows, whose gradients are 0 in those rows already."""
     if not tensor.requires_grad or not torch.is_grad_enabled():
         return tensor.masked_fill(rows, 0.0)
     found: Tensor = _Zeroed.apply(tensor, rows)  # type: ignore[no-untyped-call]
@@ -366,7 +366,7 @@ def _signature(
         return None
     place: Hashable = None
     if not (on_cpu(query) and on_cpu(key) and on_cpu(value)):
-        if check_values.everywhere:  # each call looks
+        if check_values.everywhere:  # each call checks its values
             return None
         device, by_mask = query.device, None
         if key.device != device or value.device != device or (isinstance(lens, Tensor) and lens.device != device):
@@ -434,5 +434,5 @@ def _is_kept(program: Program, heads: validation.Heads | None, *given: Tensor) -
 
 
 def _are_apart(lead: torch.Size, *given: Tensor) -> bool:
-    """False where batch elements share a row, which is then read as often as they are."""
+    """False where batch elements share a row, which a kernel would read past its end."""
     return all(t.shape[:-2] == lead for t in given)

@@ -105,7 +105,7 @@ def _problem(operands: Sequence[Any]) -> Problem:
 
 
 def _schema(returned: int, *more: str) -> str:
-    """PyTorch's signature of an operator that takes the operands, and more tensors, and returns so many."""
+    """PyTorch's signature of an operator that takes the operands, and more tensors, and returns `returned` tensors."""
     taken = [f"{kind} {name}" for name, kind in _OPERANDS.items()] + [f"Tensor {name}" for name in more]
     return f"({', '.join(taken)}) -> ({', '.join(['Tensor'] * returned)})"
 

@@ -41,7 +41,7 @@ class Examined(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One call as every implementation receives it: checked, projected, what nobody sees set to 0.
+    """One call as every implementation receives it: validated, projected, hidden rows set to 0.
 
     All tensors have the same number of leading dimensions, which broadcast. PyTorch operators take the tensors, numbers
     and names of these fields, in their order (`operator`).
@@ -68,7 +68,7 @@ class Problem:
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.
         wants_bias_grad: Whether the bias, as large as the pairs, has a gradient that a backward must compute.
-        finite: Whether query, key, value and their inner products are finite; None where nobody has looked.
+        finite: Whether query, key, value and their inner products are finite; None where this has not been checked.
         kept: What implementations keep from one call to the next of the same shapes and types; None for a single call.
     """
 

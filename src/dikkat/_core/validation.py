@@ -1,4 +1,4 @@
-"""Validate a call, zero what nobody sees, project queries and keys.
+"""Validate a call, zero its hidden rows, project queries and keys.
 
 Private; the front door is `attention`.
 """
@@ -68,7 +68,7 @@ def problem_of_call(
     heads: Heads | None = None,
     **restricting: Unpack[Restricting],
 ) -> Problem:
-    """Validate a call of `attend` or of a layer, zero what nobody sees, and project the rest."""
+    """Validate a call of `attend` or of a layer, zero hidden rows, and project the others."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
@@ -104,7 +104,7 @@ def problem_of_sequences(
     window: tuple[int | None, int | None] | None,
     key_bias: Tensor | None,
 ) -> Problem:
-    """Validate a call of sequences that lie end to end, zero what nobody sees, and project the rest."""
+    """Validate a call of sequences that lie end to end, zero hidden rows, and project the others."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))

@@ -236,7 +236,7 @@ class CallRecord:
         return self._regions[1]
 
     def room(self, workers: int) -> tuple[Tensor, int]:
-        """Scratch for so many workers, and its address."""
+        """Scratch for `workers` workers, and its address."""
         return _room(workers, self.room_size, kept=self.alone)
 
     def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:
@@ -358,7 +358,7 @@ _KEPT, _LARGEST_KEPT = _Kept(), 2**18
 
 
 def _room(workers: int, size: int, *, kept: bool) -> tuple[Tensor, int]:
-    """Scratch memory for so many workers, and its address; the thread's own where `kept` and not too large."""
+    """Scratch memory for `workers` workers, and its address; the thread's own where `kept` and not too large."""
     if FENCE:
         room, address = addresses.new_tensor((workers, size), torch.uint8)
         return room.fill_(_PATTERN), address
@@ -385,7 +385,7 @@ def _layout(
 
 
 def _check(name: str, room: Tensor, start: int, size: int) -> None:
-    """Raise an error where a fence of a region of so many bytes is damaged, in any row of the room."""
+    """Raise an error where a fence of a region of `size` bytes is damaged, in any row of the room."""
     end = start + round_up(size, BYTES)
     for side, fence in (("before", room[:, start - FENCE : start]), ("behind", room[:, end : end + FENCE])):
         if bool((fence != _PATTERN).any()):

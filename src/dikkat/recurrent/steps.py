@@ -152,9 +152,9 @@ class Keys:
 
 
 class Joined(NamedTuple):
-    """The matrix and bias that make the query, of so many features, and the recurrent gates of the top layer's state.
+    """The matrix and bias that make the query, of `size` features, and the recurrent gates of the top layer's state.
 
-    The size is 0 where the state itself is the query.
+    `size` is 0 where the state itself is the query.
     """
 
     weight: Tensor

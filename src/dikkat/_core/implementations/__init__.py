@@ -107,7 +107,7 @@ class Crossovers(NamedTuple):
         few_whole: The same for a single query that sees all keys, forward too.
         kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
             Without it they are quicker at any size.
-        device: Pairs times features, on a device: up to so many, the few kernels of plain products take no longer than
+        device: Pairs times features, on a device: up to here the few kernels of plain products take no longer than
             the host needs to launch others. They build each of these numbers: half a gigabyte.
     """
 

@@ -310,7 +310,7 @@ def fold(tensor: Tensor, size: int, lead: torch.Size) -> Tensor:
 
 
 def unfold(out: Tensor, values: int, lead: torch.Size) -> Tensor:
-    """The reverse of `fold`, for what has so many features."""
+    """The reverse of `fold`, of `values` features."""
     if out.shape[-1] != values:
         out = out[..., :values]
     return out.squeeze(1) if len(lead) == 1 else out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])

@@ -127,7 +127,7 @@ class Beams:
     """The hypotheses of a batch while they grow: B sentences of K places, best first.
 
     The network's rows are those places alone whose hypotheses go on, in the order of the places. Bookkeeping is done
-    in NumPy, of which an operation on a few numbers takes a quarter of the time of PyTorch's.
+    in NumPy, whose operations on a few numbers take a quarter of the time of PyTorch's.
 
     Attributes:
         owners: (R,), the sentence of each of the network's rows.
@@ -193,7 +193,7 @@ class Beams:
         return self._record(tokens[rows, ranks], rows, sentence * beam + places, reached[sentence, places, ranks])
 
     def take(self, tables: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """Go on by steps that somebody else has chosen, with a row of the network for every place.
+        """Take steps that were chosen elsewhere, with a row of the network for every place.
 
         Args:
             tables: Of each step tokens, rows and log-probabilities (B, K), best first behind those that are `OVER`.
@@ -266,7 +266,7 @@ class Beams:
         """The tokens (N, T) and what they looked at (N, T, S), of the hypotheses that end in these places."""
         ids, weights = [], []
         for step in reversed(range(len(self._steps))):
-            # Behind a hypothesis's last step this reads whatever stands at its place, which nobody will look at.
+            # Past a hypothesis's last step this reads arbitrary entries, which are not used.
             ids.append(tables.tokens[step][places])
             if self.weights:
                 looked_at = self.weights[step]
@@ -333,7 +333,7 @@ def best(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def unknown_scores() -> InputError:
-    """The error for a row of which no token is the best."""
+    """The error for a row whose best score is not finite."""
     return InputError(
         "the model's scores of the next token are not numbers (NaN or infinite), so that none is the best: its "
         "weights are damaged, or its training diverged. Train it again, with a lower learning rate"

@@ -213,7 +213,7 @@ def _examined(models: Sequence[TranslationModel], search: Search) -> "tuple[list
         kept = vars(model).get(COMPILED)
         if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits():
             kept = None
-            vars(model).pop(COMPILED, None)  # drop its panels, which nobody will ask for
+            vars(model).pop(COMPILED, None)  # frees its panels, which are stale
             if obstacles := model.eval().network_obstacles():
                 reasons += obstacles
             else:
@@ -252,7 +252,7 @@ class Compiled:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        # No reference to the model itself: without a cycle, it is freed as soon as nobody holds it.
+        # No reference to the model itself: without a cycle, it is freed with its last reference.
         self.panels: dict[bool, Panels] = {}
         self._writes = Writes([*model.parameters(), *model.buffers()])
 

@@ -454,7 +454,7 @@ def _divide_summary(call: _AttentionRecord, asked: Asked) -> tuple[int, int, boo
 
 
 def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary:
-    """The requested summaries of the weights, of which no more than those of a few rows are in memory at once.
+    """The requested summaries of the weights, with those of a few rows in memory at a time.
 
     Args:
         problem: The call.

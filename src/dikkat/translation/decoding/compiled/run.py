@@ -87,7 +87,7 @@ class Run:
     """Searches of one shape, one after the other: the record of their kernels, and the memory that it points to.
 
     Args:
-        panels: The weights, to be kept by whoever keeps this.
+        panels: The weights; the caller keeps them alive.
         count: Sentences.
         longest: Tokens of the longest.
         beam: Hypotheses of a sentence that go on.
@@ -235,7 +235,7 @@ class Run:
             self._call.new("quantized_scales", most * 4)
 
     def _make_room(self, steps: int) -> None:
-        """Make tables for so many steps, with the contents of the present ones."""
+        """Make tables for `steps` steps, with the contents of the present ones."""
         count, beam, call = self._count, self._beam, self._call
         old = {name: call.kept.get(name) for name in ("weights", *_TABLES)}
         call.new("weights", steps if self._attends else 1, self._capacity, call.fields["key_row"])

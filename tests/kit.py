@@ -527,24 +527,20 @@ def record() -> Iterator[list[str]]:
 
         return runs
 
-    def spy_on_ready(name: str, make: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        def makes(problem: Any) -> Any:
-            ready = make(problem) if make else None
+    def spy_on_kept(run: Callable[..., Any]) -> Callable[..., Any]:
+        def runs(program: dispatch.Program, *given: Any, **more: Any) -> Any:
+            known = len(ran)
+            found = run(program, *given, **more)
+            ran[known:] = [program.name] * (found is not None)
+            return found
 
-            def runs(*given: Any) -> Any:
-                found = ready(*given) if ready else None
-                ran.extend([name] * (found is not None))
-                return found
-
-            return runs if ready else None
-
-        return makes if make else None
+        return runs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "_PROGRAMS", {})  # those that are kept already would run unseen
+        for method in ("rerun", "on_device"):
+            patch.setattr(dispatch.Program, method, spy_on_kept(getattr(dispatch.Program, method)))
         for name, backend in list(BACKENDS.items()):
-            seen = replace(backend, run=spy(name, backend.run), ready=spy_on_ready(name, backend.ready))
-            patch.setitem(BACKENDS, name, seen)
+            patch.setitem(BACKENDS, name, replace(backend, run=spy(name, backend.run)))
         yield ran
 
 
@@ -553,7 +549,7 @@ def chosen(name: str) -> Iterator[str]:
     """Let "auto" take an implementation, as of `way`: the road of users, on which programs are kept."""
     first = implementations._first
     with way(name) as impl, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "_PROGRAMS", {})
+        patch.setattr(dispatch, "_PROGRAMS", {})  # those of this choice are kept apart
         patch.setattr(implementations, "_first", lambda problem, runs: impl if runs(impl) else first(problem, runs))
         yield impl
 

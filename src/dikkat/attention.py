@@ -117,7 +117,7 @@ class Memory:
         """Refuse parameters that were written to since: where they are trained, no copy may replace them."""
         if torch.compiler.is_compiling() or self.writes is None:
             return
-        if not self.writes.none(self.score.parameters()):
+        if not self.writes.are_none(self.score.parameters()):
             raise ValueError(
                 "memory: the score's parameters have been changed since `prepare`, so that queries and keys would not "
                 "go together; prepare it again (once for each update), or under torch.no_grad(), where it keeps what "
@@ -271,8 +271,8 @@ def attend(
             segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude, sink=sink,
         )  # fmt: skip
     result = dispatch.run_call(
-        query, key, value, score, requested, impl,
-        valid_lens, mask, causal, window, segment_ids, bias, key_bias, exclude,
+        query, key, value, score, requested, impl, valid_lens=valid_lens, mask=mask, causal=causal, window=window,
+        segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
     return output_of(result, value, return_weights)
 
@@ -391,7 +391,7 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     What this call saw is what counts: writing to `key`, `value` or `valid_lens` afterwards changes nothing. Nor does
     changing the score's parameters where gradients are off, or none of these require any: the memory keeps a copy.
     Where the parameters learn, a memory is refused once they have been changed, by an optimiser or by a write that
-    PyTorch counts. A write through `.data` is not seen: prepare the memory again.
+    PyTorch counts. A write through `.data`, or on a GPU by a fused optimiser, may not be seen: prepare it again.
 
     Args:
         key: (..., m, d_k), floating point.
@@ -433,14 +433,14 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
     same = key is value
     key = validation.rank(key, len(lead))
     # Copies, so that writing to the caller's tensors later does not change the memory.
-    key = validation.hide(key, restrictions.seen()) if restrictions.hide() else key.clone()
+    key = validation.hide(key, restrictions.seen()) if restrictions.may_hide() else key.clone()
     if same:  # as in a decoder: one copy serves both
         value = key
     else:
         value = validation.rank(value, len(lead))
-        value = validation.hide(value, restrictions.seen()) if restrictions.hide() else value.clone()
+        value = validation.hide(value, restrictions.seen()) if restrictions.may_hide() else value.clone()
     projected = validation.rank(score.project_key(key), len(lead))
-    if restrictions.hide():
+    if restrictions.may_hide():
         projected, value = (validation.unshared(t, restrictions.seen()) for t in (projected, value))
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
@@ -506,8 +506,8 @@ def attend_memory(
     memory.check_recorded(score, query)
     requested = validation.Requested(dropout, wants_weights=return_weights, sink=sink)
     result = dispatch.run_call(
-        query, memory.key, memory.value, score, requested, impl, memory.valid_lens,
-        prepared=validation.Prepared(memory.packed), **restrictions,
+        query, memory.key, memory.value, score, requested, impl, prepared=validation.Prepared(memory.packed),
+        valid_lens=memory.valid_lens, **restrictions,
     )  # fmt: skip
     return output_of(result, memory.value, return_weights)
 

@@ -39,7 +39,7 @@ from dikkat.translation import (
 from dikkat.translation.data.store import Store
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.formats.recipe import Recipe
-from dikkat.translation.text.tokenizer import END
+from dikkat.translation.text.special_tokens import END
 from dikkat.translation.training import suited
 from dikkat.translation.training import train as trainings
 from dikkat.translation.training.results import Training

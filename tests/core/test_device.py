@@ -123,11 +123,10 @@ def test_precision_and_checks_that_are_asked_for_anew_count_at_once(monkeypatch:
             torch.set_float32_matmul_precision("highest")
             assert float((dikkat.attend(query, key, value, score=score) - exact).abs().max()) < 2e-6
             lens = torch.tensor([3, 41])
-            assert dispatch._signature(query, key, value, score, validation.Requested(), lens, None, False, None, None)
+            call: Any = (query, key, value), score, validation.Requested(), None, None, {"valid_lens": lens}
+            assert dispatch._signature(*call)
             with dikkat.check_values():
-                assert not dispatch._signature(
-                    query, key, value, score, validation.Requested(), lens, None, False, None, None
-                )
+                assert not dispatch._signature(*call)
     finally:
         torch.set_float32_matmul_precision(before)
 

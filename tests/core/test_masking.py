@@ -114,7 +114,7 @@ def test_seen_and_live_are_what_the_pairs_say() -> None:
         )
         visible = made.visible()
         if visible is None:
-            assert not made.hide()
+            assert not made.may_hide()
             continue
         pairs = visible.expand(3, 2, 5, 7)
         assert torch.equal(made.seen().expand(3, 2, 7), pairs.any(-2)), trial

@@ -41,21 +41,21 @@ RESTRICTIONS = ["none", "all", "alike", "some", "by row"]
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call was run by the program of an earlier one."""
     monkeypatch.setattr(dispatch, "_PROGRAMS", {})
-    run, again, found, this = dispatch.run_call, dispatch.Program.again, [], threading.local()
+    run, again, found, this = dispatch.run_call, dispatch.Program.rerun, [], threading.local()
 
-    def ran(*given: Any) -> Any:
+    def ran(*given: Any, **more: Any) -> Any:
         this.known = False
-        result = run(*given)
+        result = run(*given, **more)
         found.append(this.known)
         return result
 
-    def ran_again(self: dispatch.Program, *given: Any) -> Any:
-        came = again(self, *given)
+    def ran_again(self: dispatch.Program, *given: Any, **more: Any) -> Any:
+        came = again(self, *given, **more)
         this.known = came is not None
         return came
 
     monkeypatch.setattr(dispatch, "run_call", ran)
-    monkeypatch.setattr(dispatch.Program, "again", ran_again)
+    monkeypatch.setattr(dispatch.Program, "rerun", ran_again)
     return found
 
 
@@ -155,7 +155,7 @@ def test_a_program_keeps_no_tensor_of_a_call(taken: list[bool]) -> None:
     for _ in range(2):
         dikkat.attend(x, x, x, score=scores.Gaussian(), valid_lens=torch.tensor([3, 5, 7, 11, 13]))
     ((only,),) = (programs.values() for programs in dispatch._PROGRAMS.values())
-    assert not only.problem.again(weight=None).restrictions.again().lens
+    assert not only.problem.unchecked_copy(weight=None).restrictions.unchecked_copy().lens
     assert all(getattr(only.problem, name) is None for name in ("query", "key", "value", "weight"))
 
 

@@ -27,7 +27,7 @@ from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
 from dikkat.translation.text.markup import carry, parse
-from dikkat.translation.text.tokenizer import END
+from dikkat.translation.text.special_tokens import END
 from dikkat.translation.text.units import Units
 
 _ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator, greedy
 from dikkat.translation.network.model import Batch, collate, expected
 from dikkat.translation.settings import ScoreName
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 SETTINGS = Settings(embedding_size=6, hidden_size=10, num_layers=2, dropout=0.0)
 PAIRS = [([5, 6, 7, 8, 9], [4, 5]), ([4], [6, 7, 8, 9]), ([10, 5], [4])]

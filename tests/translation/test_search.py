@@ -23,7 +23,7 @@ from dikkat.translation import (
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.beams import best
 from dikkat.translation.network.model import collate
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 
 @pytest.fixture(params=["one call", "step by step"])

@@ -16,7 +16,7 @@ from dikkat.translation import (
     beam_search,
 )
 from dikkat.translation.decoding.steering import Steering, steps
-from dikkat.translation.text.tokenizer import BEGIN, END
+from dikkat.translation.text.special_tokens import BEGIN, END
 
 SENTENCES = ["Where is the man?", "She sees Marie.", "I lost.", "The man, she lost.", "Zorglub is calm."]
 

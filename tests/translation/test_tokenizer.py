@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dikkat.translation import ModelFolderError, SettingsError, Tokenizer
 from dikkat.translation.text import orthography
 from dikkat.translation.text import tokenizer as module
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 FRENCH = [
     "Où est l'homme ?",

@@ -12,12 +12,12 @@ from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.beams import step_by_step
-from dikkat.translation.decoding.compiled.run import Sentence
+from dikkat.translation.decoding.hypothesis import Sentence
 from dikkat.translation.decoding.options import limits
 from dikkat.translation.decoding.translator import BaseTranslator
 from dikkat.translation.network import loss
 from dikkat.translation.network.model import TranslationModel
-from dikkat.translation.text.tokenizer import UNKNOWN
+from dikkat.translation.text.special_tokens import UNKNOWN
 from operations import Operations
 
 PAIRS = [(f"{a} {b} {c}", f"{c} {a} {b}") for a in "abcde" for b in "fghij" for c in "kl"]

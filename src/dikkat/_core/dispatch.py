@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from dikkat._core import recording_hooks, validation
 from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
-from dikkat._core.restrictions import Hidden, align, are_moderate
+from dikkat._core.restrictions import Hidden, Restricting, align, are_moderate
 from dikkat._engine.addresses import check_room, on_cpu
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, check_values, extremes, is_eager
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
@@ -22,6 +22,9 @@ _SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Addit
 _STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
+_NUMBERS = frozenset({float, int})
+# The restrictions that a kept program takes, masks on a device alone.
+_SERVED = ("valid_lens", "mask", "causal")
 # Implementations of calls so small that validation would take longer than the arithmetic.
 _KEPT = frozenset({"reference", "sdpa", "numba-few", "numba"})
 # Limits on the programs that are kept: their number, since lengths vary, and the numbers in an operand.
@@ -77,16 +80,16 @@ class Program(NamedTuple):
             return self._run(problem)
         with recording_hooks.observed_by():  # what an implementation calls is part of this call
             *others, last = told
-            result = last.runs(self.name, problem)
+            result = last.compute(self.name, problem)
             if result is None:
                 others, result = [*told], self._run(problem)
             for observer in others:
-                observer.saw(problem)
+                observer.observe_call(problem)
         return result
 
     def _run(self, problem: Problem) -> Result:
         if problem.sink is not None:
-            mean, lse, weights, tail = self._run(problem.again(sink=None))
+            mean, lse, weights, tail = self._run(problem.unchecked_copy(sink=None))
             if lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
                 raise RuntimeError("the implementation returned no log-sum-exp")
             state, weights = sunk(State(mean, lse, tail), weights, problem.sink)
@@ -94,7 +97,7 @@ class Program(NamedTuple):
         device = problem.query.device.type
         if not autocasts(device):
             return BACKENDS[self.name].run(problem, self.found)
-        with torch.autocast(device, enabled=False):  # what is accumulated in float32 is not to be halved again
+        with torch.autocast(device, enabled=False):  # sums in float32 must not be cast to halves again
             return BACKENDS[self.name].run(problem, self.found)
 
     def kept(self) -> "Program":
@@ -103,11 +106,13 @@ class Program(NamedTuple):
         shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
         ready = None if make is None else make(problem)
         kept: dict[Any, Any] | None = {} if on_cpu(problem.query) else None
-        return Program(self.name, problem.without_tensors().again(kept=kept), None, problem.records, shape, ready)
+        return Program(
+            self.name, problem.without_tensors().unchecked_copy(kept=kept), None, problem.records, shape, ready
+        )
 
-    def again(
+    def rerun(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
-        projects_keys: bool,
+        packed: Tensor | None, *, projects_keys: bool, projects_values: bool,
     ) -> Result | None:  # fmt: skip
         """The result of another call of its signature; None where that needs the checks of a first call.
 
@@ -120,7 +125,9 @@ class Program(NamedTuple):
             weight: (h,), or None.
             value: (..., m, d_v).
             lens: As the caller gave them, contiguous.
+            packed: Of a prepared memory, as in `Problem`.
             projects_keys: Whether the keys were projected: the gradient of a projection multiplies what it was given.
+            projects_values: The same of the values.
         """
         template, backend = self.problem, BACKENDS[self.name]
         restrictions, known = template.restrictions, None
@@ -144,18 +151,19 @@ class Program(NamedTuple):
             blind = restrictions.causal and restrictions.queries > restrictions.keys  # the first queries see no key
             if blind and not _is_finite(query):
                 return None
-            if not backend.skips_hidden and not are_moderate(value):
+            if (projects_values or not backend.skips_hidden) and not are_moderate(value):
                 return None
         if outputs is not None:
             result = Result(outputs[0], None, outputs[1] if template.wants_weights else None)
         else:
             if lens is not None and self.lens_shape is not None:
-                restrictions = restrictions.again(lens=lens.view(self.lens_shape), extremes=known)
-            problem = template.again(
+                restrictions = restrictions.unchecked_copy(lens=lens.view(self.lens_shape), extremes=known)
+            problem = template.unchecked_copy(
                 query=query,
                 key=key,
                 weight=weight,
                 value=value,
+                packed=packed,
                 restrictions=restrictions,
                 finite=True if reads else None,
             )
@@ -166,7 +174,7 @@ class Program(NamedTuple):
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, hidden: Hidden | None,
     ) -> Result:  # fmt: skip
-        """`again` where looking at numbers would wait for a device: what no query sees is 0 in queries and keys.
+        """`rerun` where looking at numbers would wait for a device: what no query sees is 0 in queries and keys.
 
         Args:
             query: (..., n, h), projected.
@@ -187,14 +195,16 @@ class Program(NamedTuple):
             if hidden is not None and hidden.keys is not None:
                 value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
             weight = None if weight is None else weight[(None,) * len(template.lead)]
-            restrictions = template.restrictions.again(lens=lens, mask=mask)
-            problem = template.again(query=query, key=key, weight=weight, value=value, restrictions=restrictions)
+            restrictions = template.restrictions.unchecked_copy(lens=lens, mask=mask)
+            problem = template.unchecked_copy(
+                query=query, key=key, weight=weight, value=value, restrictions=restrictions
+            )
             result = BACKENDS[self.name].run(problem, None)
             return result if template.wants_state else result._replace(mean=result.mean.to(value.dtype))
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
+    """Whether the sum of all numbers is finite; a sum that overflows counts as not finite."""
     total = tensor.detach().sum().item()
     return total - total == 0
 
@@ -205,54 +215,29 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 def run_call(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str,
-    valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
-    window: tuple[int | None, int | None] | None = None, segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
-    bias: Tensor | None = None, key_bias: Tensor | None = None, exclude: Tensor | None = None,
     heads: validation.Heads | None = None, prepared: validation.Prepared | None = None,
+    **restricting: Unpack[Restricting],
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes.
 
     `heads` project what is given. What is `prepared` is a memory's: keys that are projected, and 0 past their lengths.
     """
-    signature = None
-    if (
-        impl == "auto"
-        and window is None
-        and segment_ids is None
-        and requested.sink is bias is key_bias is exclude is None
-    ):
-        signature = _signature(query, key, value, score, requested, valid_lens, mask, causal, heads, prepared)
+    given = query, key, value
+    signature = _signature(given, score, requested, heads, prepared, restricting) if impl == "auto" else None
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
-        check_room("query", query)
-        check_room("key", key)
-        check_room("value", value)
-        if isinstance(valid_lens, Tensor):
-            check_room("valid_lens", valid_lens)
-        lens: Any = valid_lens  # a tensor, or None: so says the signature
-        if not on_cpu(query):
-            result = _on_device(programs, query, key, value, score, lens, mask, causal, heads, prepared)
-        else:
-            (to_compare, keys), weight = score.project(query, key), score.pair_weight()
-            program = programs.get(_projected_signature(to_compare, keys, weight, value))
-            result = None if program is None else program.again(to_compare, keys, weight, value, lens, keys is not key)
+        lens, mask, causal = (restricting.get(name) for name in _SERVED)
+        result = _run_known(programs, *given, score, heads, prepared, lens, mask, causal)
         if result is not None:
             return result
     make: Any = validation.problem_of_call if prepared is None else validation.problem_of_prepared
-    problem = make(
-        query, key, value, score, requested, heads if prepared is None else prepared,
-        valid_lens=valid_lens, mask=mask, causal=causal, window=window,
-        segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude,
-    )  # fmt: skip
+    problem = make(*given, score, requested, heads if prepared is None else prepared, **restricting)
     program = Program.of(problem, impl)
     result = program.run()
-    if heads is not None:  # in the type that they project to, which autocast may have halved
+    if heads is not None:  # in the projections' dtype, which autocast may have halved
         result = result._replace(mean=result.mean.to(problem.value.dtype))
-    at_hand = on_cpu(query)
-    if signature is None or (at_hand and program.name not in _KEPT):
-        return result
-    problem = program.problem
-    if _is_kept(problem, query, key, value) if at_hand else _is_kept_on_device(problem, heads, query, key, value):
+    if signature is not None and _is_kept(program, heads, *given):
+        problem = program.problem
         weight = None if problem.weight is None else problem.weight.reshape(-1)
         second = _projected_signature(problem.query, problem.key, weight, problem.value)
         if second not in _PROGRAMS.get(signature, {}):
@@ -261,44 +246,68 @@ def run_call(
             kept = program.kept()
             # Only a first call clips distances that overflow. A kept program does not, so it must detect overflow in
             # its scores.
-            if kept.ready or problem.pair != "distance" or program.name != "reference" or not at_hand:
+            if kept.ready or problem.pair != "distance" or program.name != "reference" or not on_cpu(query):
                 _PROGRAMS.setdefault(signature, {})[second] = kept
     return result
 
 
-def _on_device(
-    programs: dict[Hashable, Program], query: Tensor, key: Tensor, value: Tensor, score: Score, lens: Tensor | None,
-    mask: Tensor | None, causal: bool, heads: validation.Heads | None, prepared: validation.Prepared | None,
+def _run_known(
+    programs: dict[Hashable, Program], query: Tensor, key: Tensor, value: Tensor, score: Score,
+    heads: validation.Heads | None, prepared: validation.Prepared | None,
+    lens: Any, mask: Any, causal: Any,
 ) -> Result | None:  # fmt: skip
-    """The result of a call of a known signature on a device, if its program is kept.
+    """The result of a call of a known signature, if its program is kept and can do without the checks of a first call.
 
-    What is hidden is set to 0 before it is projected, as in a first call: to look at it would wait for the device.
+    On a device what is hidden is set to 0 before it is projected, as in a first call: to look at it would wait.
     """
-    hidden, lead = None, query.shape[:-2] if heads is None else torch.Size((*query.shape[:-2], heads.number))
+    check_room("query", query)
+    check_room("key", key)
+    check_room("value", value)
     if lens is not None:
         check_room("valid_lens", lens)
-        lens = align(lens.to(torch.int64), lead)
-    if mask is not None:
-        check_room("mask", mask)
-        mask = mask[(None,) * (len(lead) + 2 - mask.ndim)]
-    if causal or lens is not None or mask is not None:
-        hidden = Hidden(query.shape[-2], key.shape[-2], query.device, lens, mask, causal)
-        same = value is key
-        if (dead := hidden.queries) is not None:
-            query = _zeroed(query, _of_inputs(dead, heads))
-        if prepared is not None:
-            hidden.keys = None
-        elif (unseen := hidden.keys) is not None:
-            rows = _of_inputs(unseen, heads)
-            key = _zeroed(key, rows)
-            if same or heads is not None:
-                value, hidden.keys = key if same else _zeroed(value, rows), None
+    at_hand, hidden, projects = on_cpu(query), None, heads is not None
+    if not at_hand:
+        lead = query.shape[:-2] if heads is None else torch.Size((*query.shape[:-2], heads.number))
+        if lens is not None:
+            lens = align(lens.to(torch.int64), lead)
+        if mask is not None:
+            check_room("mask", mask)
+            mask = mask[(None,) * (len(lead) + 2 - mask.ndim)]
+        if causal or lens is not None or mask is not None:
+            hidden = Hidden(query.shape[-2], key.shape[-2], query.device, lens, mask, bool(causal))
+            query, key, value = _without_hidden(hidden, query, key, value, heads, prepared)
     if heads is not None:
-        query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
-    compared = score.project(query, key) if prepared is None else (score.project_query(query), key)
+        query, key, value = heads.project(query, key, value)
+    compared, projected = score.project(query, key) if prepared is None else (score.project_query(query), key)
     weight = score.pair_weight()
-    program = programs.get(_projected_signature(*compared, weight, value))
-    return None if program is None else program.on_device(*compared, weight, value, lens, mask, hidden)
+    program = programs.get(_projected_signature(compared, projected, weight, value))
+    if program is None:
+        return None
+    if not at_hand:
+        return program.on_device(compared, projected, weight, value, lens, mask, hidden)
+    packed = None if prepared is None else prepared.packed
+    return program.rerun(
+        compared, projected, weight, value, lens, packed,
+        projects_keys=projects or projected is not key, projects_values=projects,
+    )  # fmt: skip
+
+
+def _without_hidden(
+    hidden: Hidden, query: Tensor, key: Tensor, value: Tensor,
+    heads: validation.Heads | None, prepared: validation.Prepared | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Operands with 0 in hidden rows; `hidden.keys` remains where the values' are left to the program."""
+    same = value is key
+    if (dead := hidden.queries) is not None:
+        query = _zeroed(query, _of_inputs(dead, heads))
+    if prepared is not None:
+        hidden.keys = None
+    elif (unseen := hidden.keys) is not None:
+        rows = _of_inputs(unseen, heads)
+        key = _zeroed(key, rows)
+        if same or heads is not None:
+            value, hidden.keys = key if same else _zeroed(value, rows), None
+    return query, key, value
 
 
 def _of_inputs(hidden: Tensor, heads: validation.Heads | None) -> Tensor:
@@ -307,7 +316,7 @@ def _of_inputs(hidden: Tensor, heads: validation.Heads | None) -> Tensor:
 
 
 def _zeroed(tensor: Tensor, rows: Tensor) -> Tensor:
-    """A tensor with 0 in some rows, whose gradients are 0 as they come."""
+    """A tensor with 0 in some rows, whose gradients are 0 in those rows already."""
     if not tensor.requires_grad or not torch.is_grad_enabled():
         return tensor.masked_fill(rows, 0.0)
     found: Tensor = _Zeroed.apply(tensor, rows)  # type: ignore[no-untyped-call]
@@ -330,23 +339,34 @@ def run_problem(problem: Problem, impl: str = "auto") -> Result:
 
 
 def _signature(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, lens: Tensor | int | None,
-    mask: Tensor | None, causal: bool, heads: validation.Heads | None, prepared: validation.Prepared | None,
+    given: tuple[Tensor, Tensor, Tensor], score: Score, requested: validation.Requested,
+    heads: validation.Heads | None, prepared: validation.Prepared | None, restricting: Restricting,
 ) -> Hashable:  # fmt: skip
-    """Everything that the checks of a call depend on; None for a call whose program is not kept."""
-    if requested.dropout or type(requested.dropout) not in (float, int) or not is_eager():
+    """Everything that the checks of a call depend on; None for a call whose program is not kept.
+
+    A restriction that is not `_SERVED` keeps none, nor does a request that is no flag.
+    """
+    for name, each in restricting.items():
+        if each is not None and each is not False and name not in _SERVED:
+            return None
+    if requested.dropout or type(requested.dropout) not in _NUMBERS:
         return None
+    for flag in requested[1:]:
+        if flag is not None and type(flag) is not bool:
+            return None
     own = vars(score) if isinstance(score, Score) else {"pair": score}
-    if "pair" in own or "profile" in own or own.get("softcap") is not None:
+    if "pair" in own or "profile" in own or own.get("softcap") is not None or not is_eager():
         return None
     # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks
         return None
+    query, key, value = given
+    lens, mask, causal = restricting.get("valid_lens"), restricting.get("mask"), restricting.get("causal", False)
     if not (_is_plain(query) and _is_plain(key) and _is_plain(value)) or type(causal) is not bool:
         return None
     place: Hashable = None
     if not (on_cpu(query) and on_cpu(key) and on_cpu(value)):
-        if check_values.everywhere:  # each call looks
+        if check_values.everywhere:  # each call checks its values
             return None
         device, by_mask = query.device, None
         if key.device != device or value.device != device or (isinstance(lens, Tensor) and lens.device != device):
@@ -356,8 +376,8 @@ def _signature(
                 return None
             by_mask = mask.shape
         kind = autocasts(device.type), torch.get_float32_matmul_precision()
-        place = (device, *kind, by_mask, heads and heads.number, prepared is not None)
-    elif type(score) not in _SCORES or not (mask is None and heads is None and prepared is None):
+        place = (device, *kind, by_mask)
+    elif type(score) not in _SCORES or mask is not None:
         return None
     by_lens = None
     if lens is not None:
@@ -367,8 +387,8 @@ def _signature(
             return None
         by_lens = lens.shape
     return (
-        type(score), query.shape, query.dtype, key.shape, key.dtype, value.shape,
-        value.dtype, by_lens, causal, requested, place,
+        type(score), query.shape, query.dtype, key.shape, key.dtype, value.shape, value.dtype, by_lens, causal,
+        requested, heads and heads.number, prepared and (prepared.packed is None,), place,
     )  # fmt: skip
 
 
@@ -395,26 +415,24 @@ def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, valu
     )
 
 
-def _is_kept(problem: Problem, *given: Tensor) -> bool:
+def _is_kept(program: Program, heads: validation.Heads | None, *given: Tensor) -> bool:
     """Whether a program serves other calls of its signature, given other numbers in the shapes of these."""
-    value = problem.value
-    if problem.finite is False or max(t.numel() for t in given) > _LARGEST or value.dtype not in _FLOATS:
+    problem = program.problem
+    value, lead, restrictions = problem.value, problem.lead, problem.restrictions
+    if not value.shape[-1] or not _are_apart(lead if heads is None else lead[:-1], *given):
         return False
-    if not value.shape[-1] or not _are_apart(problem.lead, *given):
+    if not on_cpu(given[0]):  # where a program hides rows itself
+        by_head = heads is not None and restrictions.mask is not None and restrictions.mask.shape[-3] != 1
+        return bool(restrictions.queries and restrictions.keys and lead.numel()) and not by_head
+    if program.name not in _KEPT or problem.finite is False or max(t.numel() for t in given) > _LARGEST:
         return False
-    if any(type(t) not in PLAIN_TYPES or t.dtype is not value.dtype for t in (problem.query, problem.key)):
+    if value.dtype not in _FLOATS or any(
+        type(t) not in PLAIN_TYPES or t.dtype is not value.dtype for t in (problem.query, problem.key)
+    ):
         return False
     return problem.weight is None or (_is_plain(problem.weight) and problem.weight.dtype is value.dtype)
 
 
-def _is_kept_on_device(problem: Problem, heads: validation.Heads | None, *given: Tensor) -> bool:
-    """`_is_kept` where a program hides rows itself."""
-    lead, mask = problem.lead, problem.restrictions.mask
-    by_head = heads is not None and mask is not None and mask.shape[-3] != 1
-    some = problem.restrictions.queries and problem.restrictions.keys and problem.value.shape[-1] and lead.numel()
-    return bool(some) and not by_head and _are_apart(lead if heads is None else lead[:-1], *given)
-
-
 def _are_apart(lead: torch.Size, *given: Tensor) -> bool:
-    """False where batch elements share a row, which is then read as often as they are."""
+    """False where batch elements share a row, which a kernel would read past its end."""
     return all(t.shape[:-2] == lead for t in given)

@@ -105,13 +105,13 @@ def _problem(operands: Sequence[Any]) -> Problem:
 
 
 def _schema(returned: int, *more: str) -> str:
-    """PyTorch's signature of an operator that takes the operands, and more tensors, and returns so many."""
+    """PyTorch's signature of an operator that takes the operands, and more tensors, and returns `returned` tensors."""
     taken = [f"{kind} {name}" for name, kind in _OPERANDS.items()] + [f"Tensor {name}" for name in more]
     return f"({', '.join(taken)}) -> ({', '.join(['Tensor'] * returned)})"
 
 
 class Kernel:
-    """A forward and a backward of problems in one dtype (`Problem.wide`), outside autograd and autocast.
+    """A forward and a backward of problems in one dtype (`Problem.in_wide_dtype`), outside autograd and autocast.
 
     Args:
         forward: Of the problem.
@@ -225,7 +225,7 @@ class Operator(Kernel):
 
     def __call__(self, problem: Problem) -> Result:
         """The result of a problem: eager, traced, or under a torch.func transform."""
-        problem = problem if self.keep else problem.wide()
+        problem = problem if self.keep else problem.in_wide_dtype()
         # `kept` is set only by a program that checked for eager mode when it was made.
         plain = is_eager() and not problem.query.is_meta
         if problem.kept is not None or (plain and all(type(t) in PLAIN_TYPES for t in problem.tensors().values())):

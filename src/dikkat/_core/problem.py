@@ -41,7 +41,7 @@ class Examined(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One call as every implementation receives it: checked, projected, what nobody sees set to 0.
+    """One call as every implementation receives it: validated, projected, hidden rows set to 0.
 
     All tensors have the same number of leading dimensions, which broadcast. PyTorch operators take the tensors, numbers
     and names of these fields, in their order (`operator`).
@@ -68,7 +68,7 @@ class Problem:
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.
         wants_bias_grad: Whether the bias, as large as the pairs, has a gradient that a backward must compute.
-        finite: Whether query, key, value and their inner products are finite; None where nobody has looked.
+        finite: Whether query, key, value and their inner products are finite; None where this has not been checked.
         kept: What implementations keep from one call to the next of the same shapes and types; None for a single call.
     """
 
@@ -135,7 +135,7 @@ class Problem:
         """The call with `change(name, tensor)` in every tensor's place, and other fields."""
         return self.replaced({name: change(name, tensor) for name, tensor in self.tensors().items()}, **rest)
 
-    def wide(self) -> "Problem":
+    def in_wide_dtype(self) -> "Problem":
         """The call in the dtype of the arithmetic."""
         query, restrictions = self.query.dtype, self.restrictions
         plain = query is self.key.dtype is self.value.dtype and self._weight_is(query)
@@ -145,7 +145,7 @@ class Problem:
         wide = {name: tensors[name].to(kind) for name in _NUMBERS if name in tensors and tensors[name].dtype != kind}
         return self.replaced(wide) if wide else self
 
-    def again(self, **fields: Any) -> "Problem":
+    def unchecked_copy(self, **fields: Any) -> "Problem":
         """A copy with other tensors of the same shapes and types, without validation."""
         made = object.__new__(Problem)
         made.__dict__.update(self.__dict__, **fields)
@@ -154,17 +154,17 @@ class Problem:
     def without_tensors(self) -> "Problem":
         """The call's shape and options alone."""
         own, restricting = (dict.fromkeys(names) for names in (_OWN_TENSORS, _OF_RESTRICTIONS))
-        return self.again(**own, restrictions=self.restrictions.again(**restricting))
+        return self.unchecked_copy(**own, restrictions=self.restrictions.unchecked_copy(**restricting))
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Problem":
         """The call with tensors again, of the shapes and types it had."""
         own = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
         restrictions = self.restrictions
         if len(own) < len(tensors):
-            restrictions = restrictions.again(
+            restrictions = restrictions.unchecked_copy(
                 **{name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS}
             )
-        return self.again(**own, restrictions=restrictions)
+        return self.unchecked_copy(**own, restrictions=restrictions)
 
     def _weight_is(self, kind: torch.dtype) -> bool:
         return self.weight is None or self.weight.dtype is kind
@@ -173,7 +173,9 @@ class Problem:
         """Some of the elements of one leading dimension."""
         lead = torch.Size((*self.lead[:dim], rows.stop - rows.start, *self.lead[dim + 1 :]))
         made = self.mapped(lambda _, tensor: narrow(tensor, dim, rows), lead=lead)
-        return made.again(restrictions=made.restrictions.again(bias_hides=self.restrictions.bias_hides))
+        return made.unchecked_copy(
+            restrictions=made.restrictions.unchecked_copy(bias_hides=self.restrictions.bias_hides)
+        )
 
 
 def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Is told of every call of attention."""
 
-    def runs(self, name: str, problem: Problem) -> Result | None:
+    def compute(self, name: str, problem: Problem) -> Result | None:
         """Runs the call itself if it can be recorded on the way, and returns the result; else None."""
 
-    def saw(self, problem: Problem) -> None:
+    def observe_call(self, problem: Problem) -> None:
         """Take note of a call that was computed."""
 
-    def saw_weights(self, weights: Tensor) -> None:
+    def observe_weights(self, weights: Tensor) -> None:
         """Take note of the weights (..., n, m), before dropout, of a call that computes all of them anyway."""
 
 

@@ -119,7 +119,7 @@ def check_names(given: Mapping[str, object], allowed: type) -> None:
 
 _ALL = slice(None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Keys of a window that reaches beyond every key; a position plus so many is an int64.
+# Keys of a window that reaches beyond every key; a position plus this number fits in an int64.
 _FARTHEST = 2**62
 # How many of a restriction's last dimensions are its own: those before them are the call's leading dimensions.
 OWN_DIMENSIONS = {"lens": 1, "starts": 1, "mask": 2, "bias": 2, "key_bias": 1, "exclude": 1}
@@ -157,7 +157,7 @@ class Restrictions:
     extremes: tuple[int, int] | None = field(default=None, init=False)  # so that `replace` forgets them
     bias_hides: bool = field(default=True, init=False)
 
-    def again(self, **fields: Any) -> "Restrictions":
+    def unchecked_copy(self, **fields: Any) -> "Restrictions":
         """A copy with other tensors of the same shapes and types, without validation."""
         made = object.__new__(Restrictions)
         made.__dict__.update(self.__dict__, **fields)
@@ -223,7 +223,7 @@ class Restrictions:
         by_lens = self.lens is None or (self.extremes is not None and self.extremes[0] > 0)
         return others and by_lens and self.keys >= (self.queries if self.causal else 1)
 
-    def hide(self) -> bool:
+    def may_hide(self) -> bool:
         """True where any pair may be hidden; without queries every key is hidden, and without keys every query."""
         return self._restricts() or not (self.queries and self.keys)
 
@@ -382,7 +382,7 @@ def restrict(
     found: dict[str, Any] = {} if known is None else {"extremes": known}
     if bias is not None and bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -_INF):
         found["bias_hides"] = False
-    return restrictions.again(**found) if found else restrictions
+    return restrictions.unchecked_copy(**found) if found else restrictions
 
 
 def _lens(
@@ -539,7 +539,7 @@ def _check_kind(
 
 
 def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -> tuple[int, int] | None:
-    """The least and the largest number, checked; None where there is none, or it cannot be read."""
+    """The extremes of a tensor, checked; None of an empty one, or where values cannot be read."""
     if not tensor.numel() or not can_read_values(tensor):
         return None
     smallest, largest = extremes(tensor)
@@ -549,13 +549,13 @@ def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -
     return smallest, largest
 
 
-# By device and what each is of; nobody writes to them.
+# Constant tensors, by device and content; read only.
 _TABLES: dict[tuple[torch.device, Any], Tensor] = {}
 _CPU = torch.device("cpu")
 
 
 def _table(device: torch.device, name: Any, least: int, make: Callable[[], Tensor]) -> Tensor:
-    """A tensor of at least so many numbers that serves all calls on a device."""
+    """A constant tensor of at least `least` numbers, shared by all calls on a device."""
     table = _TABLES.get((device, name))  # other threads may exchange it meanwhile
     if table is not None and len(table) >= least:
         return table
@@ -591,7 +591,7 @@ _FEW = 2**20
 
 
 class Hidden:
-    """The keys and queries that lengths, causality and a mask hide, found in few operations, reading no number.
+    """The keys and queries that lengths, causality and a mask hide, in few operations and without reading a value.
 
     Args:
         queries: n, above 0.

@@ -69,21 +69,21 @@ def split_sequences(problem: Problem) -> Iterator[tuple[Problem, dict[str, slice
     Of a call without sequences the call itself, which has no rows.
     """
     queries, keys = (lengths.tolist() for lengths in lengths_of(problem))
-    whole = problem.again(query_offsets=None, key_offsets=None)
+    whole = problem.unchecked_copy(query_offsets=None, key_offsets=None)
     if not queries:
         yield whole, dict.fromkeys(("query", "key", "pair"), slice(0, 0))
     sizes, tensors = {"query": queries, "key": keys}, problem.tensors()
     cut = {name: tensors[name].split(sizes[of], dim) for name, (of, dim) in _ROWS.items() if name in tensors}
     ends = {"query": 0, "key": 0, "pair": 0}
     for at, (n, m) in enumerate(zip(queries, keys, strict=True)):
-        own = whole.again(restrictions=whole.restrictions.again(queries=n, keys=m))
+        own = whole.unchecked_copy(restrictions=whole.restrictions.unchecked_copy(queries=n, keys=m))
         own = own.with_tensors(tensors | {name: parts[at] for name, parts in cut.items()})
         rows = {}
         for of, length in (("query", n), ("key", m), ("pair", n * m)):
             rows[of] = slice(ends[of], ends[of] + length)
             ends[of] += length
         seeds = None if problem.seeds is None else derive_seeds(problem.seeds, torch.full_like(problem.seeds, at))
-        yield own.again(seeds=seeds, query_offsets=None, key_offsets=None), rows
+        yield own.unchecked_copy(seeds=seeds, query_offsets=None, key_offsets=None), rows
 
 
 def by_sequence(run: Callable[[Problem], Result]) -> Callable[[Problem], Result]:

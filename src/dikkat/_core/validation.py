@@ -1,4 +1,4 @@
-"""Validate a call, zero what nobody sees, project queries and keys.
+"""Validate a call, zero its hidden rows, project queries and keys.
 
 Private; the front door is `attention`.
 """
@@ -54,6 +54,10 @@ class Heads(NamedTuple):
     number: int
     projections: tuple[Callable[[Tensor], Tensor], ...]
 
+    def project(self, *tensors: Tensor) -> list[Tensor]:
+        """Query, key and value, each projected for every head."""
+        return [of(tensor) for tensor, of in zip(tensors, self.projections, strict=True)]
+
 
 def problem_of_call(
     query: Tensor,
@@ -64,7 +68,7 @@ def problem_of_call(
     heads: Heads | None = None,
     **restricting: Unpack[Restricting],
 ) -> Problem:
-    """Validate a call of `attend` or of a layer, zero what nobody sees, and project the rest."""
+    """Validate a call of `attend` or of a layer, zero hidden rows, and project the others."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
@@ -74,7 +78,7 @@ def problem_of_call(
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **restricting)
     query, key, value = (rank(t, len(batch)) for t in (query, key, value))
     finite = None
-    if restrictions.hide():
+    if restrictions.may_hide():
         # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Where keys are compared as they
         # are and everything is finite, nothing needs to be zeroed: looking is quicker than copying.
         seen, live = (by_any_head(shown, len(batch)) for shown in restrictions.seen_and_live())
@@ -83,7 +87,7 @@ def problem_of_call(
         if not finite:
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     if heads is not None:
-        query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
+        query, key, value = heads.project(query, key, value)
     found = compared(query, value, score.project(query, key), score, restrictions, lead, requested)
     return replace(found, finite=finite)
 
@@ -100,7 +104,7 @@ def problem_of_sequences(
     window: tuple[int | None, int | None] | None,
     key_bias: Tensor | None,
 ) -> Problem:
-    """Validate a call of sequences that lie end to end, zero what nobody sees, and project the rest."""
+    """Validate a call of sequences that lie end to end, zero hidden rows, and project the others."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
@@ -167,13 +171,13 @@ def problem_of_prepared(
     """Validate a call of `attend_memory`."""
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
-    further = restrictions.hide()
+    further = restrictions.may_hide()
     if valid_lens is not None:  # which belong to the memory's own first dimension
         own = rank(align(valid_lens, key.shape[:-2]), len(lead), 1)
         lens = own if restrictions.lens is None else torch.minimum(own, restrictions.lens)
         restrictions = replace(restrictions, lens=lens)
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))
-    if restrictions.hide():
+    if restrictions.may_hide():
         query = hide(query, restrictions.live())
     if further:
         seen = restrictions.seen()
@@ -210,7 +214,7 @@ def compared(
             f"score: got a pair_weight of {type(score).__name__} with shape {tuple(weight.shape)}; "
             f"expected ({projected_query.shape[-1]},), one a projected feature"
         )
-    if restrictions.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
+    if restrictions.may_hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
         # A broadcast row that some batch elements see and others do not is copied for each of them here.
         shared, seen = projected_key, restrictions.seen()
         projected_key, value = unshared(projected_key, seen), unshared(value, seen)

@@ -85,7 +85,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
 
     Raises:
         TypeError: Another dtype.
-        ValueError: No numbers to read, or not so many in a row as the shape says.
+        ValueError: No memory, or fewer contiguous numbers than the shape says.
     """
     start = _start(name, tensor)
     if tensor.dtype != dtype:
@@ -140,7 +140,7 @@ def check_numbers(name: str, tensor: Tensor, device: str) -> None:
     """Check a tensor that compiled code reads: its strides may be any, but its numbers must all be there.
 
     Raises:
-        ValueError: No numbers to read, or not so many as the shape says.
+        ValueError: No memory, or fewer numbers than the shape says.
     """
     if device == "cpu":
         _start(name, tensor)

@@ -8,12 +8,12 @@ _unwanted: ContextVar[Callable[[], bool] | None] = ContextVar("stopping", defaul
 
 
 class StoppedError(Exception):
-    """The computation was stopped, since nobody waits for its result."""
+    """The computation was cancelled."""
 
 
 @contextmanager
 def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """A context in which, on this thread, long computations end early once nobody waits for them.
+    """A context in which, on this thread, long computations end early once they are cancelled.
 
     Args:
         unwanted: Called several times a second, between two parts of the work; it must be quick.

@@ -100,7 +100,7 @@ def _compiling(function: Callable[[Any], None]) -> Iterator[None]:
 
 @cache
 def _announce() -> None:
-    """Say once why a call takes long, where somebody waits for it; `dikkat warm`, which has workers, says it itself."""
+    """Say once, on a terminal, why a call takes long; `dikkat warm`, which has workers, says it itself."""
     if sys.stderr.isatty() and parent_process() is None:
         text = "compiling for this processor, once: 5 to 20 seconds for a kind of call. `dikkat warm` compiles all"
         print(f"dikkat: {text}", file=sys.stderr)

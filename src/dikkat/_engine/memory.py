@@ -101,7 +101,7 @@ def store_four(memory: Pointer, index: int, step: int, v0: Vector, v1: Vector, v
 
 @inlined
 def clear(memory: Pointer, count: int, zero: Any) -> None:
-    """Set so many numbers to 0, and perhaps some more, less than a vector."""
+    """Set `count` numbers to 0, rounded up to whole vectors."""
     for place in range(0, count, lanes_of(zero)):
         store(memory, place, full(0, zero))
 
@@ -116,7 +116,7 @@ def load_part(row: Pointer, c: int, size: int, zero: Any) -> Vector:
 
 @inlined
 def copy(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
-    """Copy so many numbers."""
+    """Copy `count` numbers."""
     lanes = lanes_of(zero)
     whole = count - count % lanes
     for place in range(0, whole, lanes):
@@ -127,6 +127,6 @@ def copy(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
 
 @inlined
 def copy_vectors(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
-    """Copy so many numbers, a multiple of a vector's."""
+    """Copy `count` numbers, a multiple of the lanes."""
     for place in range(0, count, lanes_of(zero)):
         store(into, place, load(source, place))

@@ -19,7 +19,7 @@ from dikkat._engine.vectors import I32, I64, VECTORS, VectorType, built, call_ll
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PANELS = {1: (4, 2, 1), 2: (2, 1), 3: (2, 1), 4: (1,), 5: (1,), 6: (1,)}
-"""Panels that so many rows go through at once: six rows and one panel are twelve sums of half a vector in registers."""
+"""Panels at once, by the number of rows: six rows and one panel are twelve sums of half a vector in registers."""
 
 
 def _prefetch(builder: Any, spot: Any) -> None:
@@ -111,7 +111,7 @@ def _add_product(
 
 
 def wide_block(rows: int, vectors: int) -> Any:
-    """The product of so many rows with a panel that is so many vectors wide; the next panel is prefetched."""
+    """The product of a group of rows with a panel some vectors wide; the next panel is prefetched."""
 
     @intrinsic
     def block(typingctx: Any, a: Any, a_step: Any, panel: Any, count: Any, c: Any, c_step: Any) -> Any:
@@ -129,7 +129,7 @@ def wide_block(rows: int, vectors: int) -> Any:
 
 
 def _by_size(builder: Any, rows: Any, panels: Any, build: Callable[[int, int], None]) -> None:
-    """Code for each number of rows and panels, of which that of the given numbers is run."""
+    """A branch of code for each number of rows and panels."""
     end = builder.append_basic_block("products.end")
     choice = builder.switch(builder.add(builder.mul(rows, I64(8)), panels), end)
     for row_count, panel_counts in _PANELS.items():

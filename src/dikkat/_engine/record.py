@@ -106,7 +106,8 @@ COMPILED = (
     "dikkat._core.compiled",
     "dikkat.recurrent.fused",
     "dikkat.translation.decoding.compiled",
-    "dikkat.translation.rules",
+    "dikkat.translation.decoding.length_penalty",
+    "dikkat.translation.text.special_tokens",
 )
 _IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, ]*)", re.MULTILINE)
 
@@ -188,7 +189,7 @@ class CallRecord:
         self._fenced: dict[str, Tensor] = {}
         self._regions: tuple[dict[str, tuple[int, int]], int] = {}, 0
 
-    def again(self) -> Self:
+    def copy(self) -> Self:
         """Another call with the same values, to be changed on its own; this one keeps alive what they point to."""
         made = object.__new__(type(self))
         made.__dict__ |= self.__dict__
@@ -225,7 +226,7 @@ class CallRecord:
         return self.point(name, torch.zeros(shape, dtype=self.kind(name), device="cpu"))
 
     def lay_out(self, **regions: int) -> None:
-        """Set the size of each region, in numbers for each worker, for this call and those made `again` of it."""
+        """Set the size of each region, in numbers for each worker, for this call and its copies."""
         self._regions = places, _ = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
         self.fields |= {name: start for name, (start, _) in places.items()}
 
@@ -235,7 +236,7 @@ class CallRecord:
         return self._regions[1]
 
     def room(self, workers: int) -> tuple[Tensor, int]:
-        """Scratch for so many workers, and its address."""
+        """Scratch for `workers` workers, and its address."""
         return _room(workers, self.room_size, kept=self.alone)
 
     def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:
@@ -316,17 +317,20 @@ class Ready:
         self._memory = fields.memory
 
     def __call__(self, *operands: Tensor | None) -> list[Tensor] | None:
-        """The outputs; None where an operand's memory is not laid out as the kernel reads it.
+        """The outputs; None where an operand has no memory, or less than its shape takes.
 
         Args:
             operands: In the order of their names, on the CPU, plain and of the types and shapes that the call has.
         """
-        call, numbers, made = self._call, self._numbers.copy(), []
+        call, numbers, made, copies = self._call, self._numbers.copy(), [], []
         for at, operand in zip(self._operands, operands, strict=True):
             if operand is not None:
                 place = addresses.plain_address(operand)
-                if place is None:
-                    return None
+                if place is None:  # kept until the kernel is done
+                    copies.append(operand.resolve_neg().contiguous())
+                    place = addresses.plain_address(copies[-1])
+                    if place is None:
+                        return None
                 numbers[at] = place
         for at, shape, like in self._outputs:
             output, numbers[at] = addresses.new_tensor_like(like, shape)
@@ -337,7 +341,10 @@ class Ready:
         address = ctypes.addressof(memory)
         numbers[self._counters] = address + call.record.counters
         self._front.pack_into(memory, 0, *numbers)
-        threads.run_on_threads(self._kernel, address, self._tasks, workers)
+        if workers == 1 or self._tasks == 1:
+            self._kernel(address)
+        else:
+            threads.run_on_threads(self._kernel, address, self._tasks, workers)
         return made
 
 
@@ -351,7 +358,7 @@ _KEPT, _LARGEST_KEPT = _Kept(), 2**18
 
 
 def _room(workers: int, size: int, *, kept: bool) -> tuple[Tensor, int]:
-    """Scratch memory for so many workers, and its address; the thread's own where `kept` and not too large."""
+    """Scratch memory for `workers` workers, and its address; the thread's own where `kept` and not too large."""
     if FENCE:
         room, address = addresses.new_tensor((workers, size), torch.uint8)
         return room.fill_(_PATTERN), address
@@ -378,7 +385,7 @@ def _layout(
 
 
 def _check(name: str, room: Tensor, start: int, size: int) -> None:
-    """Raise an error where a fence of a region of so many bytes is damaged, in any row of the room."""
+    """Raise an error where a fence of a region of `size` bytes is damaged, in any row of the room."""
     end = start + round_up(size, BYTES)
     for side, fence in (("before", room[:, start - FENCE : start]), ("behind", room[:, end : end + FENCE])):
         if bool((fence != _PATTERN).any()):

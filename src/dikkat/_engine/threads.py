@@ -79,7 +79,7 @@ def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterato
 
 
 def run_on_threads(kernel: Any, call: int, tasks: int, threads: int) -> None:
-    """Run a compiled function of an address on so many threads; a single task on the caller's alone.
+    """Run a compiled function of an address on `threads` threads; a single task on the caller's alone.
 
     Never on only some of PyTorch's: OpenMP would end the others, and start them again for the next operation.
 

@@ -161,12 +161,12 @@ def bits_of(typingctx: Any, base: Any) -> Any:
 
 
 def _load(builder: Any, base: Any, index: Any, kind: ir.VectorType, size: int) -> Any:
-    """A vector from element `index` on, whose elements have so many bytes and lie at multiples of them."""
+    """A vector from element `index` on, whose elements are aligned to their size."""
     return builder.load(builder.bitcast(builder.gep(base, [index]), kind.as_pointer()), align=size)
 
 
 def _store(builder: Any, base: Any, index: Any, vector: Any, size: int) -> None:
-    """Write a vector from element `index` on, whose elements have so many bytes and lie at multiples of them."""
+    """Write a vector from element `index` on, whose elements are aligned to their size."""
     builder.store(vector, builder.bitcast(builder.gep(base, [index]), vector.type.as_pointer()), align=size)
 
 

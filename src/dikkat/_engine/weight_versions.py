@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 from operator import is_
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from dikkat._engine.pytorch_state import is_transformed, is_watched
+from dikkat._engine.addresses import start_addresses
+from dikkat._engine.pytorch_state import can_read_values, is_transformed, is_watched
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -48,10 +47,10 @@ def is_traced() -> bool:
 
 
 class Writes:
-    """The writes to some tensors since this was made, as PyTorch counts them, and the steps of optimisers.
+    """The writes to some tensors since this was made.
 
-    PyTorch's count misses fused optimisers: any optimiser's step is a write to all of its parameters. Not counted are
-    writes through `.data` or a NumPy view, to tensors made in inference mode, and by fused optimisers in torch.compile.
+    PyTorch counts its own, but neither those of fused optimisers nor those through `.data` or a NumPy view: on a CPU
+    some numbers of each tensor are compared too, which a write of few numbers need not touch.
 
     Args:
         tensors: The tensors.
@@ -59,38 +58,33 @@ class Writes:
     """
 
     def __init__(self, tensors: Iterable[Tensor], none_before: bool = True) -> None:
-        self._tensors = list(tensors)
+        self._tensors, self._none_before = list(tensors), none_before
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
-        self._versions = [tensor._version for tensor in self._counted]
-        self._stepped = not none_before
-        _observers[id(self)] = self
+        readable = (t for t in self._tensors if t.numel() and t.is_contiguous() and can_read_values(t))
+        numbers = [t.detach().view(-1) for t in readable if t.untyped_storage().nbytes()]
+        self._sampled = [each[:: -(-len(each) // _SAMPLED)] for each in numbers]
+        self._versions, self._numbers = self._present_versions(), self._present_numbers()
 
-    def none(self, tensors: Iterable[Tensor]) -> bool:
-        """True where these are the same tensors as ever, and none has been written to."""
-        if self._stepped or [tensor._version for tensor in self._counted] != self._versions:
+    def _present_versions(self) -> tuple[list[int], list[int]]:
+        """Of the tensors; and their addresses, which are all that `.to()` of a module changes."""
+        return [tensor._version for tensor in self._counted], start_addresses(self._tensors)
+
+    def _present_numbers(self) -> Tensor:
+        return torch.cat(self._sampled).view(torch.uint8) if self._sampled else torch.empty(0, device="cpu")
+
+    def are_none(self, tensors: Iterable[Tensor] | None = None) -> bool:
+        """True where no write has been seen, and these are, if they are given, the same tensors as ever."""
+        if tensors is not None:
+            now = list(tensors)
+            if len(now) != len(self._tensors) or not all(map(is_, now, self._tensors)):
+                return False
+        if not self._none_before or self._present_versions() != self._versions:
             return False
-        now = list(tensors)
-        return len(now) == len(self._tensors) and all(map(is_, now, self._tensors))
-
-    def step(self, parameters: set[int]) -> None:
-        """Note an optimiser's step, by the ids of its parameters."""
-        self._stepped = self._stepped or not parameters.isdisjoint(map(id, self._tensors))
+        return not can_read_values(*self._sampled) or torch.equal(self._present_numbers(), self._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy counts the writes to its own copies of the tensors."""
-        return Writes, (self._tensors, self.none(self._tensors))
+        return Writes, (self._tensors, self.are_none())
 
 
-_observers: WeakValueDictionary[int, Writes] = WeakValueDictionary()
-
-
-def _count_step(optimizer: Optimizer, *_: Any) -> None:
-    if torch.compiler.is_compiling() or not _observers:
-        return
-    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    for observer in _observers.valuerefs():  # a list, which other threads do not change
-        if (writes := observer()) is not None:
-            writes.step(stepped)
-
-
-register_optimizer_step_post_hook(_count_step)
+_SAMPLED = 61  # numbers of a tensor that are compared

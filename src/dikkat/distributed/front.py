@@ -95,6 +95,10 @@ def attend(
     )
 
 
+# The restrictions that `_own` cuts down to a rank's keys.
+_SERVED = frozenset({"valid_lens", "mask", "causal", "key_bias", "exclude"})
+
+
 class _Shard(NamedTuple):
     """A rank's part of a call: its keys and values, and the restrictions of the whole."""
 
@@ -163,8 +167,8 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "gradients": learns,
         "recorded": bool(recording_hooks.current_observers()),
     }
-    for name in ("window", "segment_ids", "bias"):
-        if restrictions.get(name) is not None:
+    for name, given in restrictions.items():
+        if given is not None and name not in _SERVED:
             raise ValueError(
                 f"{name}: got one, with keys on several ranks; expected None: they take a mask or key_bias"
             )
@@ -227,7 +231,7 @@ def _tell(ranks: Ranks, shard: _Shard, score: Score) -> None:
     nothing = value.new_zeros(1).expand(*value.shape[:-2], whole.shape[-2], value.shape[-1])
     problem = validation.problem_of_call(query, whole, nothing, score, validation.Requested(), heads, **restrictions)
     for observer in recording_hooks.current_observers():
-        observer.saw(problem)
+        observer.observe_call(problem)
 
 
 class _Within(nn.Module):

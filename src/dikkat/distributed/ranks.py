@@ -59,7 +59,7 @@ class Ranks:
     def together(self, step: Callable[[], tuple[dict[str, Any], ResultT]]) -> ResultT:
         """The result of a step that all ranks take, each with a description that must be the same on all of them.
 
-        An error of one rank is told to the others, so that none waits for what will not come.
+        An error of one rank is sent to the others, so that none waits for a message that never comes.
 
         Raises:
             RankError: The descriptions differ, or another rank raised an error.

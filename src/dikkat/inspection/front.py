@@ -188,7 +188,7 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
     by_name = problem.sink is not None or on_cpu(problem.query) or not any_pair
     some = restrictions.leaves_some() and (problem.pair != "distance" or problem.profile == "gaussian")
     rows_of = partial(_lse_and_weights, impl=name) if by_name else partial(_at_once, some=some)
-    problem = problem if by_name else problem.wide()
+    problem = problem if by_name else problem.in_wide_dtype()
     summary = summarise(
         lambda rows: rows_of(of_rows(problem, rows)),
         restrictions.queries,

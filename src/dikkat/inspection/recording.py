@@ -24,8 +24,8 @@ from dikkat._core.sequences import split_sequences
 from dikkat._engine.pytorch_state import is_transformed
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
-from dikkat.inspection.choice import Layers, chosen
 from dikkat.inspection.front import inspected, is_by_product
+from dikkat.inspection.layer_selection import Layers, chosen
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
 
@@ -95,7 +95,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     recorder = _Recorder(checked)
     with ExitStack() as stack:
         stack.enter_context(_uncompiled())
-        stack.callback(recorder.ignore)
+        stack.callback(recorder.stop)
         stack.enter_context(
             recorder.hooked(model, {name: each for found in by_entry.values() for name, each in found.items()})
         )
@@ -132,12 +132,12 @@ class _Recorder:
         self.unseen: list[str] = []  # modules, of flexible attention
         self.columns = 0  # of the last product of matrices: as many as keys, where a softmax follows
 
-    def listen(self) -> None:
+    def start(self) -> None:
         """Start to observe this thread's calls of attention."""
         self._listening.enter_context(recording_hooks.observed_by(*recording_hooks.current_observers(), self))
         self._listening.enter_context(_Mode(self))
 
-    def ignore(self) -> None:
+    def stop(self) -> None:
         """Stop observing."""
         self._listening.close()
 
@@ -163,7 +163,7 @@ class _Recorder:
         def enter(*_: Any) -> None:
             if threading.get_ident() == self._thread:
                 if not self._calls:
-                    self.listen()
+                    self.start()
                 self._calls.append(call)
 
         def leave(*_: Any) -> None:
@@ -172,13 +172,13 @@ class _Recorder:
                 while self._calls.pop() is not call:
                     pass
                 if not self._calls:
-                    self.ignore()
+                    self.stop()
 
         yield module.register_forward_pre_hook(enter)
         # Nested recordings close in reverse order.
         yield module.register_forward_hook(leave, always_call=True, prepend=True)
 
-    def runs(self, name: str, problem: Problem) -> Result | None:
+    def compute(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""
         if problem.query_offsets is not None:
             return None
@@ -193,13 +193,13 @@ class _Recorder:
         seen = self.add(lambda: inspected(problem, self._request, impl=name, pools=True))
         return None if seen is None or seen.output is None else Result(seen.output, None, None)
 
-    def saw(self, problem: Problem) -> None:
+    def observe_call(self, problem: Problem) -> None:
         """Look at a call of dikkat's; where sequences lie end to end, at each as at a call of its own."""
         plain = replace(problem, dropout=0.0, seeds=None)
         for own in (plain,) if plain.query_offsets is None else (own for own, _ in split_sequences(plain)):
             self.add(partial(inspected, own, self._request))
 
-    def saw_weights(self, weights: Tensor) -> None:
+    def observe_weights(self, weights: Tensor) -> None:
         """Look at weights that a recurrence, or a model's own operations, made."""
         self.add(lambda: of_weights(weights, self._request))
 
@@ -218,7 +218,7 @@ class _Recorder:
             weights = weights * (logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
         elif sinks is not None:  # a sink stands after the keys
             weights = weights[..., :-1]
-        self.saw_weights(weights)
+        self.observe_weights(weights)
 
     def could_not_see(self) -> None:
         """Take note of a call whose weights nobody can see."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dikkat.inspection.choice import Layers
+from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
 from dikkat.inspection.trace import Attentions
 

@@ -121,7 +121,7 @@ class _Attentional(StackedCells):
         with recording_hooks.observed_by() if told else nullcontext():  # all steps are one call
             outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.in_steps)(self, task)
             for observer in told:
-                observer.saw_weights(cast(Tensor, weights))
+                observer.observe_weights(cast(Tensor, weights))
         return (
             outputs,
             contexts,

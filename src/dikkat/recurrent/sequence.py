@@ -229,7 +229,7 @@ def prepared(
         lens = memory.valid_lens.expand(batch)[:, None, None]
         shown = torch.arange(key.shape[1], device=key.device) < lens
         value = torch.where(shown.mT, value, 0.0)
-        # Where nothing is seen values are 0, and the softmax of −∞ alone would be no number.
+        # Where every key is hidden values are 0, and the softmax of −∞ alone would be NaN.
         mask = torch.zeros_like(shown, dtype=kind).masked_fill_(~shown & (lens > 0), -torch.inf)
     maps = (memory.score.pair_weight(), *fitting_map(cells, memory)) if compared else (None, None, None)
     if maps[1] is not None and maps[1].shape[1] != cells.hidden_size:

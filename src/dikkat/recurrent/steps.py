@@ -151,13 +151,29 @@ class Keys:
         return -torch.bmm(slope, apart.squeeze(1)).squeeze(1)
 
 
-def joined(operands: Operands, layer: Layer) -> tuple[Tensor, Tensor, int]:
-    """The matrix and bias that make query and recurrent gates of the top layer's state, and the query's size."""
-    weight, bias = operands.query_weight, operands.query_bias
-    if weight is None:
-        return layer.hidden_weight, layer.hidden_bias, 0
-    bias = layer.hidden_bias.new_zeros(len(weight)) if bias is None else bias
-    return torch.cat([weight, layer.hidden_weight]), torch.cat([bias, layer.hidden_bias]), len(weight)
+class Joined(NamedTuple):
+    """The matrix and bias that make the query, of `size` features, and the recurrent gates of the top layer's state.
+
+    `size` is 0 where the state itself is the query.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    size: int
+
+    @classmethod
+    def of(cls, operands: Operands, layer: Layer) -> "Joined":
+        """Those of the top layer."""
+        weight, bias = operands.query_weight, operands.query_bias
+        if weight is None:
+            return cls(layer.hidden_weight, layer.hidden_bias, 0)
+        bias = layer.hidden_bias.new_zeros(len(weight)) if bias is None else bias
+        return cls(torch.cat([weight, layer.hidden_weight]), torch.cat([bias, layer.hidden_bias]), len(weight))
+
+    def __call__(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and gates of states (R, h)."""
+        both = torch.addmm(self.bias, state, self.weight.t())
+        return (both[:, : self.size], both[:, self.size :]) if self.size else (state, both)
 
 
 def moved(
@@ -178,14 +194,13 @@ def moved(
 
 def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps, list[_Taken]]:
     x, each_layer = operands, range(len(layers))
-    weight, bias, size = joined(x, layers[-1])
+    joined = Joined.of(x, layers[-1])
     hidden: Any = x.state.unbind(0)
     cell: Any = _parts(x.cell, len(layers), 0)
     steps = x.gates.shape[1]
     kept, dropped, taken = _parts(x.kept, steps), _parts(x.dropped, steps, 2), []
     for step, first in enumerate(x.gates.unbind(1)):
-        top = torch.addmm(bias, hidden[-1], weight.t())
-        query, recurrent = (top[:, :size], top[:, size:]) if size else (hidden[-1], top)
+        query, recurrent = joined(hidden[-1])
         weights = looked = look(query)
         if kept[step] is not None:
             looked = weights * kept[step].view_as(weights)
@@ -217,8 +232,13 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         *tensors, states = ctx.saved_tensors
-        compute = partial(_backward, ctx.spec, *_operands(tensors), states, ctx.taken, *grads)
+        (operands, layers), spec = _operands(tensors), ctx.spec
+        taken, ctx.taken = ctx.taken, None  # they go with this backward; another one takes the steps again
         with exact(states.device.type):
+            if taken is None:
+                with torch.no_grad():
+                    taken = _forward(operands, layers, Keys(operands, spec.pair, spec.profile).look)[1]
+            compute = partial(_backward, spec, operands, layers, states, taken, *grads)
             return None, *differentiated(compute, tensors, grads)
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dikkat.regression.criterion import HOPELESS, MOST, Criterion, Step, Trial
-from dikkat.regression.factors import Factors
 from dikkat.regression.folds import Fold, Held
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments.launch import Profile
+from dikkat.regression.nearest_neighbors import Factors
 
 Rule = Literal["silverman", "scott"]
 Searched = Literal["auto", "loo", "aic"]
@@ -178,7 +178,7 @@ def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
     count, room = len(joined.x), round(share * _room(len(joined.feature), degree))
     # A sample of ten times as many rows is worth it where all are ten times as many again.
     rooms = [room, *[10 * room for _ in range(100 * room <= count)]]
-    return [*(joined.some(_sample(joined, each)) for each in rooms if each < count), joined]
+    return [*(joined.take(_sample(joined, each)) for each in rooms if each < count), joined]
 
 
 def least(levels: Sequence[Criterion]) -> Path:

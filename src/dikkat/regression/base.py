@@ -15,12 +15,12 @@ from dikkat.errors import InputError
 from dikkat.regression.bandwidth import rule_of_thumb, settled
 from dikkat.regression.columns import Column, encoded, warn_of_unseen
 from dikkat.regression.criterion import Criterion
-from dikkat.regression.factors import Factors
 from dikkat.regression.folds import Membership, folds_of
 from dikkat.regression.joined import Array, Joined, Rows, largest
 from dikkat.regression.likelihood import found
 from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.moments.launch import Profile
+from dikkat.regression.nearest_neighbors import Factors
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import DTYPES, check_count, check_size, checked_bandwidth, checked_rows
 

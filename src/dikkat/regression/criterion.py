@@ -39,7 +39,6 @@ from typing import Literal
 import numpy as np
 import torch
 
-from dikkat.regression.factors import Factors
 from dikkat.regression.joined import NARROWEST, Array, Joined
 from dikkat.regression.local import (
     RIDGE,
@@ -52,6 +51,7 @@ from dikkat.regression.local import (
     sensitivity,
 )
 from dikkat.regression.moments.launch import Profile, Window
+from dikkat.regression.nearest_neighbors import Factors
 
 Kind = Literal["auto", "loo", "aic"]
 

@@ -9,7 +9,7 @@ $$ \frac{\partial \hat y}{\partial x_c} = \frac{\theta_c}{\sigma_c} + \sum_j a_{
 l'_{jc} = a_{jc} + w_j z_j^\top M^{-1} \Big( \frac{e_c}{\sigma_c} - \sum_i a_{ic} z_i \Big) , $$
 
 which of the constant order, without slopes, is the change of the weights alone. Where bandwidths are σ f(x)
-(`dikkat.regression.factors`), the effect of a wider window is added: ∂ log f/∂x_c times
+(`dikkat.regression.nearest_neighbors`), the effect of a wider window is added: ∂ log f/∂x_c times
 
 $$ \frac{\partial \hat y}{\partial \log f} = \sum_j b_j (y_j - z_j^\top\theta) - 2 \sum_c
 \frac{s_c^2}{s_c^2 + f^2\sigma_c^2} \Lambda_c u_c \theta_c , \qquad
@@ -29,11 +29,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.regression.factors import local_bandwidth
 from dikkat.regression.joined import Array
 from dikkat.regression.local import is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.moments.record import LARGEST
+from dikkat.regression.nearest_neighbors import local_bandwidth
 from dikkat.regression.smoother import Smoother
 
 _AGAIN = 64  # times each difference is read and written: with so many fewer queries at once it stays in the cache

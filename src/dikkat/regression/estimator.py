@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.errors import InputError
-from dikkat.regression import collections, effects, files, intervals
+from dikkat.regression import dask, effects, files, intervals
 from dikkat.regression.bandwidth import Searched, chosen_bandwidths
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.dependence import errors_are_alike
@@ -241,7 +241,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         if hasattr(X, "__dask_graph__"):
             check_is_fitted(self)
-            result: Array | tuple[Array, Array] = collections.predict(self, X, return_std)
+            result: Array | tuple[Array, Array] = dask.predict(self, X, return_std)
             return result
         return self._answer(self._query(X), return_std)
 

@@ -27,10 +27,10 @@ import torch
 from numpy.typing import NDArray
 
 from dikkat.regression.criterion import Criterion, Trial
-from dikkat.regression.factors import Factors
 from dikkat.regression.joined import Array, Joined, Repeats, Rows
 from dikkat.regression.local import Points, fits, parts, sensitivity
 from dikkat.regression.moments.launch import Profile
+from dikkat.regression.nearest_neighbors import Factors
 
 Membership = NDArray[np.int8]
 

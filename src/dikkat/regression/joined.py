@@ -257,7 +257,7 @@ class Joined(NamedTuple):
         result: Array = unit * np.sqrt(np.average((about - center) ** 2, axis=0, weights=self.weight))
         return result
 
-    def some(self, chosen: NDArray[np.intp]) -> "Joined":
+    def take(self, chosen: NDArray[np.intp]) -> "Joined":
         """Some of the unique rows alone, ascending, without the rows that they were made of."""
         x, y, within, weight = (array[chosen] for array in self[:4])
         none, kept = np.empty(0, np.intp), np.isin(self.repeats.unique, chosen)

@@ -41,7 +41,6 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from dikkat.regression.criterion import Criterion, Trial
-from dikkat.regression.factors import Factors, local_bandwidth
 from dikkat.regression.folds import Fold, Held, Tested
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
@@ -61,6 +60,7 @@ from dikkat.regression.local import (
     without_unseen,
 )
 from dikkat.regression.moments.launch import Profile, Window
+from dikkat.regression.nearest_neighbors import Factors, local_bandwidth
 
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
 _WIDER = 2.0  # the bandwidth of errors over that of values

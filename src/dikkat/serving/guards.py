@@ -111,12 +111,12 @@ class Guards:
             return
         unread = [body]
 
-        async def again() -> Message:
+        async def receive_again() -> Message:
             if unread:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await receive()  # waits until the client leaves
 
-        await self._app(scope, again, send)
+        await self._app(scope, receive_again, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """All of it; None where it is too large, and then no more than the limit is kept."""

@@ -19,7 +19,6 @@ with needing("translation"):
     from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
     from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, gold_links, read_links
-    from dikkat.translation.decoding.beams import Hypothesis
     from dikkat.translation.decoding.evaluation import (
         Bucket,
         Difference,
@@ -31,6 +30,7 @@ with needing("translation"):
         evaluate_lowercased_tokens,
         significance,
     )
+    from dikkat.translation.decoding.hypothesis import Hypothesis
     from dikkat.translation.decoding.options import Search
     from dikkat.translation.decoding.search import beam_search, forced_scores, greedy
     from dikkat.translation.decoding.search import explain as explain_search

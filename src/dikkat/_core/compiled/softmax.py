@@ -51,7 +51,7 @@ def by_total(whole: float, zero: Any) -> float:
 
 @inlined
 def rescale(numbers: Pointer, count: int, factor: float, zero: Any) -> None:
-    """Multiply so many numbers by a factor."""
+    """Multiply `count` numbers by a factor."""
     by = full(factor, zero)
     for c in range(0, count, lanes_of(zero)):
         store(numbers, c, load(numbers, c) * by)

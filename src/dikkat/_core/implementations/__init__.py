@@ -107,7 +107,7 @@ class Crossovers(NamedTuple):
         few_whole: The same for a single query that sees all keys, forward too.
         kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
             Without it they are quicker at any size.
-        device: Pairs times features, on a device: up to so many, the few kernels of plain products take no longer than
+        device: Pairs times features, on a device: up to here the few kernels of plain products take no longer than
             the host needs to launch others. They build each of these numbers: half a gigabyte.
     """
 
@@ -224,7 +224,7 @@ def _by_plain_products(problem: Problem) -> bool:
     if on_cpu(problem.query):
         return CROSSOVERS.by_products(problem)
     # On a device the fused kernel has a mask made for it, in more operations than products of few queries are.
-    hides, few = problem.restrictions.hide(), problem.restrictions.queries <= CROSSOVERS.rows
+    hides, few = problem.restrictions.may_hide(), problem.restrictions.queries <= CROSSOVERS.rows
     return hides and few and problem.narrow_dtype is torch.float32
 
 

@@ -30,7 +30,7 @@ from dikkat.state import Pooled, join
 
 _INF = float("inf")
 # Elements of a tile's largest tensor: 4 MB in float32, so that the handful of such tensors stays in a CPU's caches; on
-# a device so many that it is busy while the host launches the next.
+# a device enough work for the time in which the host launches the next kernel.
 _TILE, _DEVICE_TILE = 2**20, 2**25
 # The least number of pairs of a tile, where there are as many: 64 × 64.
 _SQUARE = 2**12

@@ -130,9 +130,9 @@ def _recorded(template: Problem, hidden: Hidden | None, operands: Any, grads: An
     """The gradients of the operands, themselves differentiable: by the reference, and autograd."""
     query, key, weight, value = operands
     mask = None if hidden is None else ~hidden.pairs()
-    restrictions = template.restrictions.again(lens=None, causal=False, mask=mask)
+    restrictions = template.restrictions.unchecked_copy(lens=None, causal=False, mask=mask)
     lead = len(template.lead)
-    problem = template.again(
+    problem = template.unchecked_copy(
         query=query, key=key, weight=None if weight is None else weight[(None,) * lead], value=value,
         restrictions=restrictions, wants_weights=True,
     )  # fmt: skip

@@ -33,12 +33,12 @@ def obstacles(problem: Problem) -> list[str]:
 def run(problem: Problem) -> Result:
     """Scores, softmax, average."""
     if problem.kept is None:
-        problem = problem.wide()
+        problem = problem.in_wide_dtype()
     restrictions = problem.restrictions
     visible = restrictions.visible()
     # Where all rows of a batch element see the same keys, the front door has set the others to 0: plain products do.
     hidden_from_some = visible if restrictions.vary_by_row() and not problem.finite else None
-    # Where no operand is broadcast, `bmm` spares a small call what `matmul` looks at first.
+    # Where no operand is broadcast, `bmm` spares a small call the shape analysis of `matmul`.
     product = torch.bmm if problem.kept is not None and len(problem.lead) == 1 else torch.matmul
     scores = pair_scores(problem, hidden_from_some, product)
     scores = restrictions.biased(scores)

@@ -253,14 +253,14 @@ def _cut(problem: Problem) -> Problem:
         return problem
     shortest, keys = known[0], max(1, known[1])
     mask, bias = restrictions.mask, restrictions.key_bias
-    restricted = restrictions.again(
+    restricted = restrictions.unchecked_copy(
         keys=keys,
         lens=restrictions.lens if shortest < keys else None,
         mask=mask if mask is None or mask.shape[-1] == 1 else mask[..., :keys],
         key_bias=None if bias is None else bias[..., :keys],
     )
     key, value = problem.key.narrow(-2, 0, keys), problem.value.narrow(-2, 0, keys)
-    return problem.again(key=key, value=value, restrictions=restricted)
+    return problem.unchecked_copy(key=key, value=value, restrictions=restricted)
 
 
 def _masked(problem: Problem) -> _Masked:
@@ -310,7 +310,7 @@ def fold(tensor: Tensor, size: int, lead: torch.Size) -> Tensor:
 
 
 def unfold(out: Tensor, values: int, lead: torch.Size) -> Tensor:
-    """The reverse of `fold`, for what has so many features."""
+    """The reverse of `fold`, of `values` features."""
     if out.shape[-1] != values:
         out = out[..., :values]
     return out.squeeze(1) if len(lead) == 1 else out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])

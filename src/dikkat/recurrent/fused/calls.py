@@ -13,7 +13,7 @@ from dikkat.recurrent.fused.record import CALL, CHOICES, PANEL, PANELS
 from dikkat.recurrent.fused.stack import Layer, Rows, Sequences
 from dikkat.scores import Pair, Profile
 
-# Sequences of a task at most: so many states, and what else a step needs, stay in a core's cache.
+# Sequences of a task at most: their states, and what else a step needs, stay in a core's cache.
 _ROWS = 64
 OPERANDS = ("key", "value", "seen", "weight", "query_weight", "query_bias", "context_weight", "kept")
 """The tensors of `stack.Attention`."""
@@ -78,9 +78,9 @@ class StackRecord(CallRecord):
         for name in ROW_FIELDS:
             self.point(name, getattr(rows, name))
 
-    def again(self) -> Self:
+    def for_kernel(self) -> Self:
         """A call with the same addresses, for another kernel."""
-        made = super().again()
+        made = super().copy()
         made._packs, made._sources = [], []
         return made
 
@@ -100,7 +100,7 @@ class StackRecord(CallRecord):
         return round_up(size, self.wide)
 
     def fill(self, tensor: Tensor, groups: int = 1) -> Tensor:
-        """The last dimension, of so many groups, each filled up with zeros to whole panels; contiguous."""
+        """The last dimension in groups, each padded with zeros to whole panels; contiguous."""
         size = tensor.shape[-1] // groups
         if more := self.up(size) - size:
             tensor = pad(tensor.unflatten(-1, (groups, size)), (0, more)).flatten(-2)

@@ -41,7 +41,7 @@ _workplace = workplace_of(CALL)
 
 @inlined
 def _add(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
-    """Add so many numbers, a multiple of a vector's."""
+    """Add `count` numbers, a multiple of the lanes."""
     for c in range(0, count, lanes_of(zero)):
         store(into, c, load(into, c) + load(source, c))
 

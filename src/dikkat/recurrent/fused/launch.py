@@ -127,7 +127,7 @@ def _backward(
     layers = _layers(rest[len(OPERANDS) :])
     if state is None:
         raise TypeError("state: got None; expected a tensor")
-    made = record.again()
+    made = record.for_kernel()
     made.point_weights(operands, layers, transposed=True)
     _point_gradients(made, record, grads)
     made.backward()

@@ -10,7 +10,7 @@ from torch import Tensor
 from dikkat.translation.data.store import Sentences, Store, TokenPair
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import Batch
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
 _BLOCK = 4096  # pairs that stay neighbours at most: many enough to be read at once, and few beside a buffer
 _BLOCKS = 16  # in a buffer at least, so that it mixes pairs from all over the corpus

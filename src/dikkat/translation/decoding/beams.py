@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -13,33 +12,15 @@ from torch import Tensor
 from dikkat._engine import cancellation
 from dikkat._engine.addresses import sent
 from dikkat.errors import InputError
-from dikkat.translation.decoding.compiled.run import Sentence
+from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
+from dikkat.translation.decoding.length_penalty import normalised_score
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.rules import normalised_score
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 OVER = 1e9  # above it is no log-probability, but the place of a hypothesis that has ended
 
 Table = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A translation of a sentence that a search returns.
-
-    Attributes:
-        ids: The T target tokens, without the end.
-        score: log-probability of the tokens and, where it is finished, the end; natural logarithm, not normalised.
-        weights: (T, S) float32 on the CPU: where each token looked; every row adds up to 1. Of a model without
-            attention all are alike.
-        finished: Whether the model ended the sentence itself, rather than the limit on its length.
-    """
-
-    ids: list[int]
-    score: float
-    weights: Tensor
-    finished: bool
 
 
 @torch.no_grad()
@@ -146,7 +127,7 @@ class Beams:
     """The hypotheses of a batch while they grow: B sentences of K places, best first.
 
     The network's rows are those places alone whose hypotheses go on, in the order of the places. Bookkeeping is done
-    in NumPy, of which an operation on a few numbers takes a quarter of the time of PyTorch's.
+    in NumPy, whose operations on a few numbers take a quarter of the time of PyTorch's.
 
     Attributes:
         owners: (R,), the sentence of each of the network's rows.
@@ -212,7 +193,7 @@ class Beams:
         return self._record(tokens[rows, ranks], rows, sentence * beam + places, reached[sentence, places, ranks])
 
     def take(self, tables: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """Go on by steps that somebody else has chosen, with a row of the network for every place.
+        """Take steps that were chosen elsewhere, with a row of the network for every place.
 
         Args:
             tables: Of each step tokens, rows and log-probabilities (B, K), best first behind those that are `OVER`.
@@ -285,7 +266,7 @@ class Beams:
         """The tokens (N, T) and what they looked at (N, T, S), of the hypotheses that end in these places."""
         ids, weights = [], []
         for step in reversed(range(len(self._steps))):
-            # Behind a hypothesis's last step this reads whatever stands at its place, which nobody will look at.
+            # Past a hypothesis's last step this reads arbitrary entries, which are not used.
             ids.append(tables.tokens[step][places])
             if self.weights:
                 looked_at = self.weights[step]
@@ -352,7 +333,7 @@ def best(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def unknown_scores() -> InputError:
-    """The error for a row of which no token is the best."""
+    """The error for a row whose best score is not finite."""
     return InputError(
         "the model's scores of the next token are not numbers (NaN or infinite), so that none is the best: its "
         "weights are damaged, or its training diverged. Train it again, with a lower learning rate"

@@ -15,12 +15,12 @@ from dikkat._engine import cancellation
 from dikkat._engine.addresses import sent
 from dikkat.recurrent import sequence
 from dikkat.recurrent.fused.calls import in_type
-from dikkat.recurrent.steps import Keys, joined, moved
-from dikkat.translation.decoding.beams import OVER, Beams, Hypothesis, mean_log
-from dikkat.translation.decoding.compiled.run import Sentence
+from dikkat.recurrent.steps import Joined, Keys, moved
+from dikkat.translation.decoding.beams import OVER, Beams, mean_log
+from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 _AT_ONCE = 8  # steps from one look at the tables to the next
 
@@ -111,14 +111,13 @@ class Grid:
         self._state, self._cell = parts[0], parts[1] if len(parts) > 1 else None
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
         self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
-        self._joined, self._bias, self._size = joined(operands, self._layers[-1])
+        self._joined = Joined.of(operands, self._layers[-1])
 
     def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (R, V) of the next tokens behind tokens (R,) of rows (R,), and where they looked (R, m)."""
         state = [each.index_select(0, origins) for each in self._state]
         cell = [None] * len(state) if self._cell is None else [each.index_select(0, origins) for each in self._cell]
-        top = torch.addmm(self._bias, state[-1], self._joined.t())
-        query, recurrent = (top[:, : self._size], top[:, self._size :]) if self._size else (state[-1], top)
+        query, recurrent = self._joined(state[-1])
         weights = self._look(query)
         words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
         gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)

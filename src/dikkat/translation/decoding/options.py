@@ -13,7 +13,7 @@ SearchPrecision = Literal["float32", "int8"]
 
 
 def length_limit(source_tokens: int) -> int:
-    """Most target tokens for a source of so many: twice as many and ten, and at most fifty more.
+    """Maximum number of target tokens for a source of this length: twice as many and ten, and at most fifty more.
 
     A model that has not learnt to stop would go on for ever; no sensible translation comes near these.
     """
@@ -102,7 +102,7 @@ class Search:
 
 @lru_cache(1024)
 def limits(search: Search, source_tokens: int) -> tuple[int, int]:
-    """The fewest and the most target tokens for a source of so many."""
+    """The minimum and maximum number of target tokens for a source of this length."""
     # A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more.
     fewest, most = max(1, math.ceil(Fraction(str(search.min_ratio)) * source_tokens)), length_limit(source_tokens)
     if search.max_ratio is not None:

@@ -7,10 +7,7 @@ A search runs at one of two speeds: as one compiled call on the weights of one m
 import logging
 import math
 from collections.abc import Callable, Sequence
-from itertools import chain
-from operator import is_
 from threading import Lock
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,14 +16,15 @@ from dikkat._engine import addresses
 from dikkat._engine.weight_versions import Writes
 from dikkat.errors import InputError
 from dikkat.translation.decoding import grid
-from dikkat.translation.decoding.beams import Hypothesis, mean_log, step_by_step, unknown_scores
+from dikkat.translation.decoding.beams import mean_log, step_by_step, unknown_scores
 from dikkat.translation.decoding.compiled import run
 from dikkat.translation.decoding.compiled.network import Panels
-from dikkat.translation.decoding.compiled.run import Sentence
+from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.errors import SettingsError
+from dikkat.translation.network import described
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
-from dikkat.translation.text.tokenizer import UNKNOWN
+from dikkat.translation.text.special_tokens import UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
 _CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
@@ -213,9 +211,9 @@ def _examined(models: Sequence[TranslationModel], search: Search) -> "tuple[list
         reasons.append(f"{len(models)} models translate together")
     for model in models:
         kept = vars(model).get(COMPILED)
-        if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits(model):
+        if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits():
             kept = None
-            vars(model).pop(COMPILED, None)  # drop its panels, which nobody will ask for
+            vars(model).pop(COMPILED, None)  # frees its panels, which are stale
             if obstacles := model.eval().network_obstacles():
                 reasons += obstacles
             else:
@@ -238,79 +236,35 @@ def _compiled_search(
             "vocabulary"
         )
     try:
-        results = run.search(panels, sentences, search.beam, search.n_best, search.length_penalty)
+        return run.search(panels, sentences, search.beam, search.n_best, search.length_penalty)
     except run.UnknownScoresError:
         raise unknown_scores() from None
-    return [
-        [
-            Hypothesis(
-                each.ids,
-                each.total,
-                torch.full((len(each.ids), len(sentence.tokens)), 1 / len(sentence.tokens), device="cpu")
-                if each.weights is None
-                else each.weights,
-                each.finished,
-            )
-            for each in group
-        ]
-        for sentence, group in zip(sentences, results, strict=True)
-    ]
 
 
 class Compiled:
-    """The panels kept of a model for its searches, and the state of the model that they were made from.
+    """The panels kept of a model for its searches, until the model drops them or a write to its tensors is seen.
 
     Args:
-        model: On the CPU, in evaluation mode. What its modules have is replaced, and not written into.
+        model: On the CPU, in evaluation mode.
 
     Attributes:
         panels: Its weights in panels, by whether they are in int8.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        # No reference to the model itself: without a cycle, it is freed with its last reference.
         self.panels: dict[bool, Panels] = {}
-        # No reference to the model itself: without a cycle, it is freed as soon as nobody holds it.
-        self._parts = list(model.modules())[1:]
-        self._types = list(map(type, self._parts))
-        inner = [vars(part)[name] for part in model.modules() for name in _TABLES]
-        self._tables: list[dict[str, Any]] = [*map(vars, self._parts), *inner, *_HOOKS_OF_ALL_MODULES]
-        self._values = self._present(model)
-        self._tensors = [*model.parameters(), *model.buffers()]
-        self._starts = addresses.start_addresses(self._tensors)
-        self._writes = Writes(self._tensors)
-        there = (t for t in self._tensors if t.is_contiguous() and t.numel() and t.untyped_storage().nbytes())
-        numbers = [tensor.detach().view(-1) for tensor in there]
-        self._sampled = [each[:: -(-len(each) // _SAMPLED)] for each in numbers]
-        self._before = torch.cat(self._sampled)
+        self._writes = Writes([*model.parameters(), *model.buffers()])
 
-    def _present(self, model: nn.Module) -> list[Any]:
-        own = dict(vars(model))
-        own.pop(COMPILED, None)
-        return [*own.values(), *chain.from_iterable(map(dict.values, self._tables))]
-
-    def fits(self, model: nn.Module) -> bool:
-        """True where the model has the same modules, attributes, tensors and hooks, and no write has been seen."""
-        now = self._present(model)
-        return (
-            len(now) == len(self._values)
-            and all(map(is_, now, self._values))
-            and list(map(type, self._parts)) == self._types
-            and self._writes.none(self._tensors)
-            and addresses.start_addresses(self._tensors) == self._starts  # which `.to()` changes without a count
-            and torch.equal(torch.cat(self._sampled), self._before)  # as a write through `.data` does
-        )
+    def fits(self) -> bool:
+        """Whether a search of the model may run on the panels."""
+        return self._writes.are_none() and not described.every_module_has_hooks()
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
         """A copy of a model, or one that is unpickled, has none."""
         return type(None), ()
 
 
-_SAMPLED = 61  # numbers of a tensor that are compared at each search
-_TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
-_HOOKS_OF_ALL_MODULES: tuple[dict[Any, Any], ...] = (
-    nn.modules.module._global_forward_hooks,
-    nn.modules.module._global_forward_pre_hooks,
-)
 _lock = Lock()
 
 
@@ -318,7 +272,7 @@ def _kept(model: TranslationModel) -> Compiled:
     """The kept panels of a model, made by one of the threads that ask at once."""
     with _lock:
         kept: Compiled | None = vars(model).get(COMPILED)
-        if kept is None or not kept.fits(model):
+        if kept is None or not kept.fits():
             kept = vars(model)[COMPILED] = Compiled(model)
         return kept
 

@@ -13,7 +13,7 @@ from dikkat.errors import InputError
 from dikkat.translation.decoding.beams import allowed, best, unknown_scores
 from dikkat.translation.decoding.options import GREEDY, limits
 from dikkat.translation.decoding.translator import Translator, check_sentence
-from dikkat.translation.text.tokenizer import BEGIN, END, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, UNKNOWN
 
 _ROUNDING = 1e-6
 """By how much pinned weights may add up to more than 1."""

@@ -16,7 +16,7 @@ from dikkat.extras import needing
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.alignment import Link, agreed, links, of_units, posteriors
-from dikkat.translation.decoding.beams import Hypothesis
+from dikkat.translation.decoding.hypothesis import Hypothesis
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.search import beam_search, forced_scores
 from dikkat.translation.formats import model_folder
@@ -24,7 +24,8 @@ from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.markup import Element, carry, parse
-from dikkat.translation.text.tokenizer import UNKNOWN, Encoded, Tokenizer
+from dikkat.translation.text.special_tokens import UNKNOWN
+from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
 if TYPE_CHECKING:

@@ -23,6 +23,11 @@ _PLAIN = (
 )
 
 
+def every_module_has_hooks() -> bool:
+    """Whether hooks are registered for all modules of the process."""
+    return bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
+
+
 def undescribed(model: nn.Module) -> list[str]:
     """The reasons why the weights alone do not say what a model of encoder, decoder and linear layers computes.
 
@@ -30,7 +35,7 @@ def undescribed(model: nn.Module) -> list[str]:
         model: What has them; its own class is not looked at.
     """
     reasons = []
-    everywhere = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
+    everywhere = every_module_has_hooks()
     for name, part in model.named_modules():
         called = part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) or everywhere
         if called or not (part is model or isinstance(part, Score) or type(part) in _PLAIN):

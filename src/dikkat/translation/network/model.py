@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from dikkat.translation.network import described
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.network.weights import Affine, Network
 from dikkat.translation.settings import Settings
-from dikkat.translation.text.tokenizer import BEGIN, END, PAD
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
 COMPILED = "_compiled"  # the attribute in which a search keeps what it has compiled of a model
 DecoderState = Tensor | tuple[Tensor, Tensor]  # a GRU's, and an LSTM's: states and cells
@@ -283,6 +283,15 @@ class TranslationModel(nn.Module):
         if mode:
             vars(self).pop(COMPILED, None)
         return super().train(mode)
+
+    def load_state_dict(self, *given: Any, **options: Any) -> Any:
+        """As of any module; the copy of the weights that a search keeps is given up."""
+        vars(self).pop(COMPILED, None)
+        return super().load_state_dict(*given, **options)
+
+    def _apply(self, *given: Any, **options: Any) -> Self:  # what `to`, `double` and their like call
+        vars(self).pop(COMPILED, None)
+        return super()._apply(*given, **options)
 
     def undescribed(self) -> list[str]:
         """Why `network` does not say what the model computes; empty where it does."""

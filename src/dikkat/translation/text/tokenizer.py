@@ -11,15 +11,14 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 
 from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
-from dikkat.translation import rules
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.text import orthography
 from dikkat.translation.text.orthography import LETTER
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 Kind = Literal["word", "bpe"]
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<bos>", "<eos>")
-PAD, UNKNOWN, BEGIN, END = rules.PAD, rules.UNKNOWN, rules.BEGIN, rules.END
 
 # Elided words (l'homme, qu'il) are words of their own; every other apostrophe (he's, don't, aujourd'hui) is within one.
 _ELIDED = rf"(?<!{LETTER})(?i:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)'(?={LETTER})"

@@ -17,8 +17,8 @@ from dikkat._engine import addresses
 from dikkat._engine.record import FENCE, Ready, round_up
 from dikkat.state import log_sum_exp
 
-# Up to so many queries, and for so many pairs times features, packing keys takes longer than it saves: where they cross
-# in 18 shapes, on one thread and on two of an EPYC.
+# Up to this number of queries, or of pairs times features, packing keys costs more than it saves: the crossover of 18
+# shapes, on one thread and on two of an EPYC.
 _QUERIES, _SMALL = 4, {"additive": 2**17, "distance": 2**19, "inner": 2**19}
 # The logarithm of the largest e^{2x} such that a product of four stays finite.
 _MOST = {torch.float32: 20.0, torch.float64: 170.0}
@@ -58,7 +58,7 @@ def is_quicker(problem: Problem) -> bool:
 
 def run(problem: Problem) -> Result:
     """Scores, softmax and average in one compiled call."""
-    problem = problem.wide()
+    problem = problem.in_wide_dtype()
     if not (problem.wants_state or problem.records):
         mean, weights = _pooled(_FewRecord.of(problem), problem)
         return Result(mean, None, weights)

@@ -93,7 +93,7 @@ class ProblemRecord(CallRecord):
         sizes = cls(problem) if kept is None or name not in kept else kept[name]  # type: ignore[arg-type, call-arg]
         if kept is not None:
             kept[name] = sizes
-        call: Self = sizes.again()
+        call: Self = sizes.copy()
         call._sizes, call.problem = sizes, problem  # the sizes keep the tables
         return call
 
@@ -270,7 +270,7 @@ def pack(key: Tensor) -> Tensor:
     lead, count = key.shape[:-2], key.shape[-2]
     restrictions = restrict(lead, 1, count, key.device)
     nothing = key.new_empty((*lead, count, 0))
-    problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, restrictions, lead).wide()
+    problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, restrictions, lead).in_wide_dtype()
     return _AttentionRecord.of(problem).pack(values=False).reshape(_packed_shape(key))
 
 
@@ -454,7 +454,7 @@ def _divide_summary(call: _AttentionRecord, asked: Asked) -> tuple[int, int, boo
 
 
 def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary:
-    """The requested summaries of the weights, of which no more than those of a few rows are in memory at once.
+    """The requested summaries of the weights, with those of a few rows in memory at a time.
 
     Args:
         problem: The call.
@@ -466,7 +466,7 @@ def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary
     """
     from dikkat._core.implementations.numba import summaries
 
-    problem = problem.wide()
+    problem = problem.in_wide_dtype()
     call, lead, queries, keys = (
         _AttentionRecord.of(problem),
         problem.lead,

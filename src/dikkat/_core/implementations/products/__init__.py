@@ -12,7 +12,7 @@ reaches too far to `chunked`.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -257,7 +257,7 @@ class _Call(NamedTuple):
         others |= restrictions.bias is not None or restrictions.exclude is not None
         exact = restrictions.vary_by_row() and must_exclude(problem)
         visible = None
-        if others or exact or (self.steps is Plain and restrictions.hide()):
+        if others or exact or (self.steps is Plain and restrictions.may_hide()):
             visible = restrictions.visible(rows, cols)
         if visible is not None:
             visible = visible.expand(*problem.lead, rows.stop - rows.start, cols.stop - cols.start)
@@ -400,7 +400,7 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
     made: tuple[Tensor, ...] = ()
     states, shown = [], []
     for elements, rows, columns in tiles:
-        state: Pooled | None = None
+        parts: list[Pooled] = []
         wide = torch.float32 if problem.wants_state or len(columns) > 1 else kind
         for cols in columns:
             tile = call.tile(elements, rows, cols)
@@ -408,22 +408,21 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
             phi, psi = call.steps.factors(tile.query, tile.key, tile.weight, own)
             scores, units = tile.scores(phi, psi, own)
             weights, kept, peak, total = call.steps.weigh(scores, units, tile.seen, kind)
-            pooled = Pooled(tile.pool(kept, wide), peak, total)
-            state = pooled if state is None else join(state, pooled)
+            parts = [reduce(join, [*parts, Pooled(tile.pool(kept, wide), peak, total)])]
             if len(tiles) == len(columns) == 1 and phi.nbytes + psi.nbytes + weights.nbytes <= _KEPT:
                 made = _Made(plan.numbers, plan.query_peaks, plan.key_peaks, phi, psi, weights, kept)
             del phi, psi, scores, kept
-        assert state is not None  # there are columns
+        (state,) = parts
         states.append(state)
         if problem.wants_weights:
             if len(columns) > 1:
                 weights = torch.cat([_weights(call.tile(elements, rows, cols), plan, state) for cols in columns], -1)
             shown.append(weights)
-    parts = [_gathered([state[i] for state in states], call, n) for i in range(3)]
+    mean, *sums = (_gathered([state[i] for state in states], call, n) for i in range(3))
     lead, size = problem.lead, problem.value.shape[-1]
-    mean = parts[0].to(torch.float32 if problem.wants_state else kind)
+    mean = mean.to(torch.float32 if problem.wants_state else kind)
     seen = _gathered(shown, call, n).contiguous().view(*lead, n, m) if shown else mean.new_empty(0)
-    return Output(mean.view(*lead, n, size), parts[1].view(*lead, n), parts[2].view(*lead, n), seen), made
+    return Output(mean.view(*lead, n, size), *(each.view(*lead, n) for each in sums), seen), made
 
 
 def _weights(tile: _Tile, plan: Plan, state: Pooled) -> Tensor:
@@ -596,16 +595,15 @@ class _Sums:
 
 def _exact_forward(problem: Problem) -> Output:
     """The forward of `chunked`, in this one's types."""
-    mean, peak, total, weights = chunked.run.forward(problem.wide())
+    mean, peak, total, weights = chunked.run.forward(problem.in_wide_dtype())
     kind = problem.narrow_dtype
     return Output(mean if problem.wants_state else mean.to(kind), peak, total, weights.to(kind))
 
 
 def _exact_backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     wide = (torch.zeros_like(o) if g is None else g for o, g in zip(out, grads, strict=True))
-    found = chunked.run.backward(
-        problem.wide(), Output(*(t.to(problem.dtype) for t in out)), Output(*(t.to(problem.dtype) for t in wide))
-    )
+    out, grads = (Output(*(t.to(problem.dtype) for t in each)) for each in (out, wide))
+    found = chunked.run.backward(problem.in_wide_dtype(), out, grads)
     tensors = problem.tensors()
     return Gradients(
         *(g.to(tensors[n].dtype) if n in tensors else g for n, g in zip(Gradients._fields, found, strict=True))

@@ -18,7 +18,7 @@ _PROGRAMS = 1024
 
 
 class Plan(NamedTuple):
-    """The numbers that a call's kernels read, on the device; nobody waits for them.
+    """The numbers that a call's kernels read, on the device, without a synchronisation.
 
     Attributes:
         numbers: See `kernel`.

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from dikkat._core.implementations.triton.pairs import at, profile_slope, score_tile
 
-# --- who sees whom
+# --- the mask
 
 
 @triton.jit
@@ -25,7 +25,7 @@ def limit_of(restrictions, element, sizes, rows, n, m, shift, CAUSAL: tl.constex
 
 @triton.jit
 def restricted_scores(score, restrictions, element, sizes, rows, cols, limit, n, m):
-    """The scores with their bias, −∞ where hidden; and who sees whom."""
+    """The scores with their bias, −∞ where hidden; and the mask."""
     inside_rows, inside_cols = tl.minimum(rows, n - 1).to(tl.int64), tl.minimum(cols, m - 1).to(tl.int64)
     visible = cols[None, :] < limit[:, None]
     if restrictions.mask.data is not None:

@@ -273,7 +273,7 @@ def _weigh(
 
 
 def _parts(problem: Problem, blocks: _Blocks) -> Iterator[tuple[slice, slice]]:
-    """Rows and batch elements, so many at a time that their pairs fit into the buffers."""
+    """Rows and batch elements in parts whose pairs fit into the buffers."""
     n, m, count = problem.restrictions.queries, problem.restrictions.keys, problem.lead.numel()
     elements = min(count, max(1, _PAIRS // (n * m)))
     rows = n if n * m <= _PAIRS else max(1, _PAIRS // m // blocks.rows) * blocks.rows

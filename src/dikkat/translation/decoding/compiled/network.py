@@ -32,7 +32,7 @@ from dikkat.translation.decoding.compiled.record import (
 from dikkat.translation.network.weights import Affine, Cells, Network
 
 _WIDE = 16
-"""Panels of a block of the output layer; scores of so many columns are ranked while they are in the cache."""
+"""Panels of a block of the output layer; the scores of a block are ranked while they are in the cache."""
 _NARROW = 4
 """Panels of a block of other matrices: as many as one row goes through at once."""
 

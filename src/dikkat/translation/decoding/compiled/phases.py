@@ -107,7 +107,7 @@ def _rows(call: Call, state: State, phase: Phase) -> int:
 
 @inlined
 def _chunks(call: Call, phase: Phase, rows: int) -> int:
-    """The number of chunks of so many rows, of which each is a task."""
+    """The number of chunks of rows, each of which is a task."""
     if phase.rows == POSITIONS:
         return call.chunks
     return (rows + CHUNK - 1) // CHUNK
@@ -157,7 +157,7 @@ def _position(call: Call, state: State, b: int, direction: int) -> int:
 
 @inlined
 def _at_once(rows: int, panels: int) -> int:
-    """The number of panels, at most six, that so many rows are multiplied with at once."""
+    """The number of panels, at most six, that these rows are multiplied with at once."""
     if rows == 1 and panels >= 4:
         return 4
     return 2 if rows <= 3 and panels >= 2 else 1
@@ -422,7 +422,7 @@ def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero
 
 @inlined
 def _trace(call: Call, state: State, zero: Any) -> None:
-    """Write the tokens of the best hypotheses, and what each looked at: so many steps of each as there is room for."""
+    """Write the tokens of the best hypotheses, and what each looked at: as many steps of each as there is room for."""
     for hypothesis in range(call.sentences * call.n_best):
         step, place = number_at(call.result_steps, hypothesis), number_at(call.result_places, hypothesis)
         b = hypothesis // call.n_best

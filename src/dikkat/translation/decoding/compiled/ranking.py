@@ -10,7 +10,8 @@ from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
 from dikkat._engine.vectors import Pointer, at, full, lanes_of, largest_lane, load, maximum, pointer, some, total
 from dikkat.translation.decoding.compiled.record import DONE, UNKNOWN_SCORES
-from dikkat.translation.rules import END, SPECIAL, UNKNOWN, normalised_score
+from dikkat.translation.decoding.length_penalty import normalised_score
+from dikkat.translation.text.special_tokens import END, SPECIAL, UNKNOWN
 
 # In a kernel's signature: a phase, and where the search is.
 Phase = Any

@@ -5,7 +5,7 @@ import numpy as np
 from dikkat._engine.record import Record
 
 CHUNK = 48
-"""Rows of a task at most: so many, and a block of weights, stay in a core's cache."""
+"""Rows of a task at most: they, and a block of weights, stay in a core's cache."""
 
 SEARCH = Record(
     numbers="""
@@ -43,7 +43,7 @@ _PHASE = (
     "adds", "out", "out_layer", "out_step", "layer",
 )  # fmt: skip
 PHASE = np.dtype([(name, np.int64) for name in _PHASE])
-"""A phase: a matrix in blocks of so many panels, with what is read and where the results go.
+"""A phase: a matrix in blocks of panels, with what is read and where the results go.
 
 Weight, scales and bias are addresses; the strides from a block to the next are in bytes."""
 
@@ -53,7 +53,7 @@ PART = np.dtype([(name, np.int64) for name in _PART])
 make `panels` of a block's panels from the `first` on."""
 
 GOING, DONE, UNKNOWN_SCORES, FULL = range(4)
-"""Whether a search goes on, is over, has met scores that are no numbers, or has no room for another step."""
+"""The status of a search: running, done, stopped by scores that are not finite, or out of room for another step."""
 STATE = np.dtype(
     [(name, np.int64) for name in ("phase", "first", "tasks", "cost", "inner", "rows", "step", "room", "status")]
 )

@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dikkat._core.compiled.scoring import RANGES
 from dikkat._engine import addresses, cancellation
@@ -29,7 +28,8 @@ from dikkat.translation.decoding.compiled.record import (
     TICKETS,
     UNKNOWN_SCORES,
 )  # fmt: skip
-from dikkat.translation.rules import BEGIN
+from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
+from dikkat.translation.text.special_tokens import BEGIN
 
 # About the seconds between two checks for Ctrl-C.
 _PART = 0.05
@@ -46,43 +46,13 @@ _SMALL, _IDLE = 1 << 18, 64
 _TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_ended", "step_out")
 
 
-class Sentence(NamedTuple):
-    """A sentence to be translated.
-
-    Attributes:
-        tokens: Token numbers, at least one.
-        copies: Whether `<unk>` may come out.
-        fewest: Tokens, at least one, before which `<eos>` may not.
-        most: Tokens after which it is cut.
-    """
-
-    tokens: Sequence[int]
-    copies: bool
-    fewest: int
-    most: int
-
-
-class Result(NamedTuple):
-    """A translation of a sentence.
-
-    Attributes:
-        ids: Its tokens, without the end.
-        total: Its log-probability.
-        weights: (tokens, positions), where each token looked; None without attention.
-        finished: Whether the model ended it.
-    """
-
-    ids: list[int]
-    total: float
-    weights: Tensor | None
-    finished: bool
-
-
 class UnknownScoresError(ValueError):
     """A row's best score is not a finite number."""
 
 
-def search(panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int, penalty: float) -> list[list[Result]]:
+def search(
+    panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int, penalty: float
+) -> list[list[Hypothesis]]:
     """Beam search of a batch, as one call.
 
     Args:
@@ -103,7 +73,7 @@ def search(panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int
     run = panels.idle.pop(shape, None) or Run(panels, *shape, min(_STEPS, max(each.most for each in sentences)))
     run.begin([sentences[index] for index in order], penalty)
     run.go()
-    results: list[list[Result]] = [[] for _ in sentences]
+    results: list[list[Hypothesis]] = [[] for _ in sentences]
     for index, group in zip(order, run.results(), strict=True):
         results[index] = group
     if run.nbytes <= _SMALL:  # not after an error
@@ -117,7 +87,7 @@ class Run:
     """Searches of one shape, one after the other: the record of their kernels, and the memory that it points to.
 
     Args:
-        panels: The weights, to be kept by whoever keeps this.
+        panels: The weights; the caller keeps them alive.
         count: Sentences.
         longest: Tokens of the longest.
         beam: Hypotheses of a sentence that go on.
@@ -265,7 +235,7 @@ class Run:
             self._call.new("quantized_scales", most * 4)
 
     def _make_room(self, steps: int) -> None:
-        """Make tables for so many steps, with the contents of the present ones."""
+        """Make tables for `steps` steps, with the contents of the present ones."""
         count, beam, call = self._count, self._beam, self._call
         old = {name: call.kept.get(name) for name in ("weights", *_TABLES)}
         call.new("weights", steps if self._attends else 1, self._capacity, call.fields["key_row"])
@@ -310,19 +280,21 @@ class Run:
             elif seconds > _PART:
                 budget = max(_LEAST, budget // 2)
 
-    def results(self) -> list[list[Result]]:
+    def results(self) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence."""
         kept, small, best = self._call.kept, self._tables, self._n_best
         steps, totals = small["result_steps"].tolist(), small["result_totals"].view(np.float64).tolist()
         ended, ids = small["result_ended"].view(np.bool_).tolist(), kept["result_ids"].numpy()
-        results: list[list[Result]] = []
+        results: list[list[Hypothesis]] = []
         for b, keys in enumerate(self._lengths):
             results.append([])
             for k, at in enumerate(range(b * best, (b + 1) * best)):
                 if steps[at] < 0:
                     continue
-                length, looked_at = steps[at] + 1 - ended[at], None
+                length = steps[at] + 1 - ended[at]
                 if self._attends:
-                    looked_at = kept["result_weights"][b, k, :length, :keys].to(torch.float32, copy=True)
-                results[b].append(Result(ids[b, k, :length].tolist(), totals[at], looked_at, ended[at]))
+                    weights = kept["result_weights"][b, k, :length, :keys].to(torch.float32, copy=True)
+                else:
+                    weights = torch.full((length, keys), 1 / keys, device="cpu")
+                results[b].append(Hypothesis(ids[b, k, :length].tolist(), totals[at], weights, ended[at]))
         return results

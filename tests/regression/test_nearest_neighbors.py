@@ -10,8 +10,8 @@ import pytest
 from dikkat.regression import NadarayaWatson, bandwidth
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.diagnostics import hold_out
-from dikkat.regression.factors import Factors
 from dikkat.regression.joined import join
+from dikkat.regression.nearest_neighbors import Factors
 from dikkat.regression.smoother import Smoother
 
 KERNELS = list(dense.KERNELS)

@@ -1,11 +1,6 @@
-"""The special tokens, and the score by which hypotheses compete."""
+"""The score by which hypotheses of different lengths compete."""
 
 from typing import Any
-
-PAD, UNKNOWN, BEGIN, END = range(4)
-"""The tokens that come first in every vocabulary: padding, an unknown word, a sentence's begin and end."""
-SPECIAL = 4
-"""The number of these tokens."""
 
 
 def normalised_score(log_probability: Any, length: Any, penalty: float) -> Any:

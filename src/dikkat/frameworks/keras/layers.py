@@ -143,9 +143,9 @@ class Attention(Block):
 
     def attend(self, tensors: Tensors, restrictions: dict[str, Any], **drop: Any) -> tuple[Any, Any]:
         """The output and the weights, of checked tensors and restrictions."""
-        found: tuple[Any, Any] = attention.attend(
-            *tensors, score=self.score, return_weights=True, **drop, **restrictions
-        )
+        query, key, value = tensors
+        given = {"score": self.score, "return_weights": True, **drop, **restrictions}
+        found: tuple[Any, Any] = attention.attend(query, key, value, **given)
         return found
 
     def size_out(self, value_shape: Shape) -> int | None:

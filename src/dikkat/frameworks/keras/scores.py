@@ -85,7 +85,9 @@ class Average(Score):
         """Zeros, (..., n, 1)."""
         return ops.zeros_like(query[..., :1])
 
-    project_key = project_query
+    def project_key(self, key: Any) -> Any:
+        """Zeros, (..., m, 1)."""
+        return self.project_query(key)
 
 
 @registered
@@ -129,7 +131,7 @@ class Cosine(_Alike):
     pair = "inner"
 
     def project_query(self, query: Any) -> Any:
-        """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
+        """q / ‖q‖, 0 for q = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
         vector = ops.cast(query, wide(query))
         if 0 in tuple(vector.shape):  # of which there is no maximum
             return vector
@@ -139,7 +141,9 @@ class Cosine(_Alike):
         # Not held above a small number: that would give the zero vector a gradient of 1/small.
         return vector / ops.sqrt(ops.where(square == 0, 1.0, square))
 
-    project_key = project_query
+    def project_key(self, key: Any) -> Any:
+        """k / ‖k‖."""
+        return self.project_query(key)
 
 
 @registered

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
 from numbers import Integral
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -335,33 +335,23 @@ def _rows_at(exclude: Tensor, start: Tensor, limit: Tensor, keys: int) -> Tensor
 
 
 def restrict(
-    lead: torch.Size,
-    queries: int,
-    keys: int,
-    device: torch.device,
-    *,
-    valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
-    bias: Tensor | None = None,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
+    lead: torch.Size, queries: int, keys: int, device: torch.device, **given: Unpack[Restricting]
 ) -> Restrictions:
-    """Check the restrictions of a call, as of `Restricting`, and bring them into one form.
+    """Check the restrictions of a call and bring them into one form.
 
     Raises:
         TypeError: A tensor of the wrong kind.
         ValueError: A tensor of the wrong shape, device or range.
     """
+    causal, valid_lens, mask = given.get("causal", False), given.get("valid_lens"), given.get("mask")
+    bias, key_bias, exclude = given.get("bias"), given.get("key_bias"), given.get("exclude")
     if not isinstance(causal, bool):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     lens, known = (None, None) if valid_lens is None else _lens(valid_lens, lead, queries, keys, device)
     starts: Tensor | None = None
     for start, end in (
-        _window(window, lead, queries, keys, device),
-        _segments(segment_ids, lead, queries, keys, device),
+        _window(given.get("window"), lead, queries, keys, device),
+        _segments(given.get("segment_ids"), lead, queries, keys, device),
     ):
         if start is not None:
             starts = start if starts is None else torch.maximum(starts, start)

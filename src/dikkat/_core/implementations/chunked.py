@@ -20,7 +20,7 @@ from dikkat._core.arithmetic import (
     weighted_sum,
 )
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
-from dikkat._core.problem import Problem, narrow
+from dikkat._core.problem import Examined, Problem, narrow
 from dikkat._core.restrictions import pairs_of
 from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
 from dikkat._core.softmax import softmax
@@ -38,11 +38,11 @@ _SQUARE = 2**12
 _NUMBERS_FOR_A_LOOP = 2**18
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """Why it cannot run."""
     if problem.has_tangents:
-        return ["it has no forward-mode derivative; 'reference' has"]
-    return []
+        return Examined(["it has no forward-mode derivative; 'reference' has"])
+    return Examined([])
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dikkat._core.implementations.products.launch import Plan, Seen
 from dikkat._core.implementations.products.sines import SERIES
 from dikkat._core.implementations.triton import launch as gpu_launch
 from dikkat._core.operators import Gradients, Operator, Output
-from dikkat._core.problem import Problem
+from dikkat._core.problem import Examined, Problem
 from dikkat._core.restrictions import largest_magnitude, pairs_of
 from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
 from dikkat._core.softmax import softmax
@@ -45,10 +45,10 @@ _STEP = 128
 _WIDE_PRODUCTS = "dtype" in torch.ops.aten.bmm.overloads()  # from PyTorch 2.8 on
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """Why it cannot run."""
     if problem.pair != "additive":
-        return ["it computes additive scores as products; inner ones are products, and distances have none"]
+        return Examined(["it computes additive scores as products; inner ones are products, and distances have none"])
     found, compared = [], {problem.query.dtype, problem.key.dtype}
     if torch.float64 in {*compared, problem.value.dtype}:
         found.append("its factors are float16; 'chunked' and 'reference' take float64")
@@ -59,7 +59,7 @@ def obstacles(problem: Problem) -> list[str]:
         )
     if problem.has_tangents:
         found.append("it has no forward-mode derivative; 'reference' has")
-    return found
+    return Examined(found)
 
 
 def _product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:

@@ -20,7 +20,7 @@ from dikkat._core.implementations.launcher import launch
 from dikkat._core.implementations.triton import ranges
 from dikkat._core.implementations.triton.operands import Operand, Restricted, Scored, operand, sizes_of
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
-from dikkat._core.problem import Problem
+from dikkat._core.problem import Examined, Problem
 from dikkat._core.restrictions import Restrictions
 from dikkat._engine import addresses
 
@@ -54,8 +54,10 @@ class _Blocks(NamedTuple):
     values: int
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """The reasons for which it cannot run."""
+    if problem.query_offsets is not None:
+        return Examined(["it takes batch elements of one length, and no offsets"])
     reasons, device = [], problem.query.device.type
     if problem.pair == "inner":
         reasons.append("it computes additive and distance scores; inner ones run on 'sdpa'")
@@ -71,7 +73,7 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append("it has no forward-mode derivative; 'reference' has")
     if problem.restrictions.bias is not None or problem.restrictions.starts is not None:
         reasons.append("it takes no bias of pairs, window or segments; 'chunked' and 'reference' do")
-    return reasons
+    return Examined(reasons)
 
 
 def _blocks(problem: Problem) -> _Blocks:

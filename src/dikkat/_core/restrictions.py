@@ -19,8 +19,6 @@ from torch import Tensor
 from dikkat._engine.addresses import check_dense, searchsorted
 from dikkat._engine.pytorch_state import can_read_values, extremes
 
-_INF = float("inf")
-
 
 def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """True where every inner product is finite, those of values with a gradient too: what is hidden then has no effect.
@@ -46,7 +44,7 @@ def largest_magnitude(tensor: Tensor) -> float:
         return 0.0
     low, high = tensor.detach().aminmax()
     size = max(-float(low), float(high))
-    return size if size == size else _INF
+    return size if size == size else math.inf
 
 
 def broadcast(*shapes: torch.Size) -> torch.Size:
@@ -185,9 +183,9 @@ class Restrictions:
         if self.mask is not None:
             parts.append(pairs_of(self.mask, rows, cols))
         if self._by_bias():
-            parts.append(self.bias_of(rows, cols) != -_INF)
+            parts.append(self.bias_of(rows, cols) != -math.inf)
         if self.key_bias is not None:
-            parts.append((self.key_bias[..., cols] != -_INF)[..., None, :])
+            parts.append((self.key_bias[..., cols] != -math.inf)[..., None, :])
         if self.exclude is not None:
             parts.append(key != _rows(self.exclude, rows)[..., None])
         return reduce(torch.logical_and, parts)
@@ -247,7 +245,7 @@ class Restrictions:
             start = self._start(limit)
             count = _rows_over(limit, self.keys) - _rows_over(start, self.keys)
             some = count > (0 if self.exclude is None else _rows_at(self.exclude, start, limit, self.keys))
-        return some if self.key_bias is None else some & (self.key_bias != -_INF)
+        return some if self.key_bias is None else some & (self.key_bias != -math.inf)
 
     def live(self) -> Tensor:
         """(..., n or 1) booleans: the queries that see at least one key."""
@@ -257,7 +255,7 @@ class Restrictions:
         start = self._start(limit)
         if self.key_bias is None and self.exclude is None:
             return limit > start
-        allowed = torch.ones(self.keys, device=self.device) if self.key_bias is None else (self.key_bias != -_INF)
+        allowed = torch.ones(self.keys, device=self.device) if self.key_bias is None else (self.key_bias != -math.inf)
         before = torch.nn.functional.pad(allowed.to(torch.int64).cumsum(-1), (1, 0))
         count = _take(before, limit) - _take(before, start)
         if self.exclude is not None:
@@ -370,7 +368,7 @@ def restrict(
         device=device,
     )
     found: dict[str, Any] = {} if known is None else {"extremes": known}
-    if bias is not None and bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -_INF):
+    if bias is not None and bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -math.inf):
         found["bias_hides"] = False
     return restrictions.unchecked_copy(**found) if found else restrictions
 

@@ -521,9 +521,9 @@ def record() -> Iterator[list[str]]:
     ran: list[str] = []
 
     def spy(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
-        def runs(problem: Any, found: Any) -> Any:
+        def runs(*given: Any) -> Any:
             ran.append(name)
-            return run(problem, found)
+            return run(*given)
 
         return runs
 

@@ -1,5 +1,6 @@
 """Dikkat's layers where a model has `torch.nn.MultiheadAttention`."""
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from dikkat.layers import AdditiveAttention, BilinearAttention, DotProductAttent
 
 __all__ = ["as_torch_attention"]
 
-_INF = float("inf")
 _LAYERS = (MultiHeadAttention, AdditiveAttention, BilinearAttention, DotProductAttention, KernelAttention)
 
 
@@ -165,9 +165,9 @@ def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
 
 def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     """Split a mask of numbers (..., L, S) into booleans, True where a pair takes part, and a bias (..., S) or None."""
-    visible = mask != -_INF
+    visible = mask != -math.inf
     by_key = mask.amax(-2) if mask.shape[-2] else mask.new_zeros((*mask.shape[:-2], mask.shape[-1]))
-    by_key = by_key.masked_fill(by_key == -_INF, 0.0)
+    by_key = by_key.masked_fill(by_key == -math.inf, 0.0)
     alike, came = (~visible | (mask == by_key[..., None, :])).all(), "numbers that differ from query to query"
     error = (
         "attn_mask: got {}; expected booleans, or numbers without a gradient, which are 0 and −∞ or the same for all "

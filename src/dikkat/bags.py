@@ -1,5 +1,6 @@
 """Pooling of bags: rows of features of which a set has one label, as the patches of a slide. Nothing is padded."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
@@ -20,7 +21,6 @@ from dikkat.state import Pooled, State, log_sum_exp, merge
 
 __all__ = ["AttentionPooling", "LengthBatchSampler", "PooledBags", "collate_bags"]
 
-_INF = float("inf")
 # Rows summed in one go: rounding errors grow with the square root of this number and not of a bag's size.
 _PIECE = 1024
 # Numbers read at once; rows in half precision are copied to float32 this many at a time.
@@ -117,7 +117,7 @@ class AttentionPooling(nn.Module):
         weights = _weights(_shares(scores, bag, len(lens))[0], pooled.total, bag)
         top = None if top_k is None else self._heads(_largest(weights.detach(), bag, lens, mask, top_k), 1)
         return PooledBags(
-            output, self._as_came(weights, bags, mask, 0.0), self._as_came(scores, bags, mask, -_INF), top
+            output, self._as_came(weights, bags, mask, 0.0), self._as_came(scores, bags, mask, -math.inf), top
         )
 
     def state(self, chunk: Tensor) -> State:
@@ -214,7 +214,7 @@ class AttentionPooling(nn.Module):
         """The pooled bags, and the scores (N, K); `known` as in `gating.gated`."""
         scores, rows = gated_scores(rows, self.V, self.U, self.w, "bags", known)
         if self.training and self.dropout:
-            scores = scores.masked_fill(torch.rand(len(rows), 1, device=rows.device) < self.dropout, -_INF)
+            scores = scores.masked_fill(torch.rand(len(rows), 1, device=rows.device) < self.dropout, -math.inf)
         return pool(scores, rows, lens), scores
 
     def _as_came(self, of_rows: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
@@ -436,9 +436,9 @@ def _unblocked(scores: Tensor, rows: Tensor, bag: Tensor, bags: int) -> Pooled:
 
 def _shares(scores: Tensor, bag: Tensor, bags: int) -> tuple[Tensor, Tensor]:
     """e^(score − peak) of each row, and the peak of each bag, which has no gradient."""
-    peak = scores.detach().new_full((bags, scores.shape[1]), -_INF)
+    peak = scores.detach().new_full((bags, scores.shape[1]), -math.inf)
     peak = peak.scatter_reduce(0, bag[:, None].expand_as(scores), scores.detach(), "amax")
-    return (scores - peak.masked_fill(peak == -_INF, 0.0)[bag]).exp(), peak
+    return (scores - peak.masked_fill(peak == -math.inf, 0.0)[bag]).exp(), peak
 
 
 def _weights(shares: Tensor, total: Tensor, bag: Tensor) -> Tensor:

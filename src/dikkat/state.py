@@ -1,13 +1,12 @@
 """The state of an attention over some of the keys, and the one rule by which states merge."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dikkat._engine.addresses import check_dense
-
-_INF = float("inf")
 
 
 class State(NamedTuple):
@@ -100,13 +99,13 @@ def sunk(state: State, weights: Tensor | None, sink: Tensor) -> tuple[State, Ten
     if weights is None:
         return joined, None
     above = (state.lse - logit) + (0.0 if state.tail is None else state.tail)
-    return joined, weights * above.masked_fill(state.lse == -_INF, -_INF).sigmoid()[..., None]
+    return joined, weights * above.masked_fill(state.lse == -math.inf, -math.inf).sigmoid()[..., None]
 
 
 def _pooled(state: State) -> Pooled:
     """The state about its own `lse`, without the gradient that a constant peak takes from it."""
     peak = state.lse.detach()
-    empty = peak == -_INF
+    empty = peak == -math.inf
     lost = 0.0 if state.tail is None else state.tail
     # e^0 or e^tail; the first difference is 0, and there for the gradient. The inner masked_fill keeps ∞ − ∞ away.
     log_total = (state.lse - peak).masked_fill(empty, 0.0) + lost
@@ -116,7 +115,7 @@ def _pooled(state: State) -> Pooled:
 def join(a: Pooled, b: Pooled) -> Pooled:
     """The one rule by which partial results are joined: about one peak, totals add, and means are weighed by them."""
     peak = torch.maximum(a.peak, b.peak)
-    base = peak.masked_fill(peak == -_INF, 0.0)
+    base = peak.masked_fill(peak == -math.inf, 0.0)
     share_a, share_b = a.total * (a.peak - base).exp(), b.total * (b.peak - base).exp()
     total = share_a + share_b
     whole = total.masked_fill(total == 0, 1.0)
@@ -127,11 +126,11 @@ def join(a: Pooled, b: Pooled) -> Pooled:
 def log_sum_exp(peak: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
     """peak + log total, and what of it rounding lost; −∞ and 0 in a row with no key. The peak has no gradient."""
     peak, empty = peak.detach(), total == 0
-    base = peak.masked_fill(peak == -_INF, 0.0)
+    base = peak.masked_fill(peak == -math.inf, 0.0)
     log_total = total.masked_fill(empty, 1.0).log()  # the inner of two, which keeps log's gradient at 0 away
     lse = log_total + base
     with torch.no_grad():  # Knuth's exact sum of two
         share = lse - base
         tail = (log_total - share) + (base - (lse - share))
         tail = tail.masked_fill(empty, 0.0)
-    return lse.masked_fill(empty, -_INF), tail
+    return lse.masked_fill(empty, -math.inf), tail

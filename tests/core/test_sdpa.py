@@ -181,7 +181,7 @@ def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
 ) -> None:
     met: list[Any] = []
     real = BACKENDS["sdpa"]
-    kept = kit.replace(real, run=lambda problem, found: met.append(problem) or real.run(problem, found))
+    kept = kit.replace(real, run=lambda problem, *found: met.append(problem) or real.run(problem, *found))
     monkeypatch.setitem(BACKENDS, "sdpa", kept)
     torch.manual_seed(0)
     lens = torch.tensor([3, 11])

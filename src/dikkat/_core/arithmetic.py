@@ -9,8 +9,6 @@ from dikkat._core.problem import Problem
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.scores import Profile
 
-_INF = float("inf")
-
 
 def weighted_sum(hidden: Tensor, weight: Tensor) -> Tensor:
     """Σ_h v_h t_h: hidden (..., n, m, h), weight (..., h), of as many leading dimensions."""
@@ -45,12 +43,12 @@ def log_profile(profile: Profile, square: Tensor) -> Tensor:
     if profile == "gaussian":
         return -0.5 * square
     if profile == "boxcar":
-        return torch.where(square > 1, -_INF, 0.0 * square)
+        return torch.where(square > 1, -math.inf, 0.0 * square)
     if profile == "triangular":
         at_zero = square == 0
         square = torch.where(at_zero, 0.0, torch.where(at_zero, 1.0, square).sqrt())
     outside = square >= 1
-    return torch.where(outside, -_INF, torch.log1p(-torch.where(outside, 0.0, square)))
+    return torch.where(outside, -math.inf, torch.log1p(-torch.where(outside, 0.0, square)))
 
 
 def profile_slope(profile: Profile, square: Tensor) -> Tensor:
@@ -78,7 +76,7 @@ def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
         return weights @ value
     broken = ~torch.isfinite(value)
     met = visible.to(weights.dtype).expand(*visible.shape[:-2], *weights.shape[-2:]) @ broken.to(weights.dtype)
-    return (weights @ value.masked_fill(broken, 0.0)).masked_fill(met > 0, float("nan"))
+    return (weights @ value.masked_fill(broken, 0.0)).masked_fill(met > 0, math.nan)
 
 
 def must_exclude(problem: Problem, *grads: Tensor) -> bool:

@@ -1,7 +1,6 @@
 """Programs: how calls of one signature run, chosen by the first of them and kept for those that follow."""
 
 from collections.abc import Callable, Hashable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
@@ -12,7 +11,7 @@ from dikkat._core import recording_hooks, validation
 from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden, Restricting, align, are_moderate
-from dikkat._engine.addresses import check_room, on_cpu
+from dikkat._engine.addresses import check_room, exact, on_cpu
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, check_values, extremes, is_eager
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 from dikkat.state import State, sunk
@@ -94,11 +93,9 @@ class Program(NamedTuple):
                 raise RuntimeError("the implementation returned no log-sum-exp")
             state, weights = sunk(State(mean, lse, tail), weights, problem.sink)
             return Result(state.mean, state.lse, weights, state.tail)
-        device = problem.query.device.type
-        if not autocasts(device):
-            return BACKENDS[self.name].run(problem, self.found)
-        with torch.autocast(device, enabled=False):  # sums in float32 must not be cast to halves again
-            return BACKENDS[self.name].run(problem, self.found)
+        found = () if self.found is None else (self.found,)
+        with exact(problem.query.device.type):  # sums in float32 must not be cast to halves again
+            return BACKENDS[self.name].run(problem, *found)
 
     def kept(self) -> "Program":
         """The program without the call's numbers, for others of its signature."""
@@ -167,7 +164,7 @@ class Program(NamedTuple):
                 restrictions=restrictions,
                 finite=True if reads else None,
             )
-            result = backend.run(problem, None)
+            result = backend.run(problem)
         return None if reads and not _is_finite(result.mean) else result
 
     def on_device(
@@ -186,8 +183,7 @@ class Program(NamedTuple):
             hidden: What these and causality hide; None where nothing is hidden.
         """
         template = self.problem
-        device = template.restrictions.device.type
-        with torch.autocast(device, enabled=False) if autocasts(device) else nullcontext():
+        with exact(template.restrictions.device.type):
             if self.ready is not None:
                 outputs: Any = self.ready(query, key, weight, value, hidden)
                 mean, *weights = outputs
@@ -199,7 +195,7 @@ class Program(NamedTuple):
             problem = template.unchecked_copy(
                 query=query, key=key, weight=weight, value=value, restrictions=restrictions
             )
-            result = BACKENDS[self.name].run(problem, None)
+            result = BACKENDS[self.name].run(problem)
             return result if template.wants_state else result._replace(mean=result.mean.to(value.dtype))
 
 

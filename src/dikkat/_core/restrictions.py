@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
 from numbers import Integral
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from dikkat._engine.addresses import check_dense, searchsorted
 from dikkat._engine.pytorch_state import can_read_values, extremes
-
-_INF = float("inf")
 
 
 def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -46,7 +44,7 @@ def largest_magnitude(tensor: Tensor) -> float:
         return 0.0
     low, high = tensor.detach().aminmax()
     size = max(-float(low), float(high))
-    return size if size == size else _INF
+    return size if size == size else math.inf
 
 
 def broadcast(*shapes: torch.Size) -> torch.Size:
@@ -185,9 +183,9 @@ class Restrictions:
         if self.mask is not None:
             parts.append(pairs_of(self.mask, rows, cols))
         if self._by_bias():
-            parts.append(self.bias_of(rows, cols) != -_INF)
+            parts.append(self.bias_of(rows, cols) != -math.inf)
         if self.key_bias is not None:
-            parts.append((self.key_bias[..., cols] != -_INF)[..., None, :])
+            parts.append((self.key_bias[..., cols] != -math.inf)[..., None, :])
         if self.exclude is not None:
             parts.append(key != _rows(self.exclude, rows)[..., None])
         return reduce(torch.logical_and, parts)
@@ -247,7 +245,7 @@ class Restrictions:
             start = self._start(limit)
             count = _rows_over(limit, self.keys) - _rows_over(start, self.keys)
             some = count > (0 if self.exclude is None else _rows_at(self.exclude, start, limit, self.keys))
-        return some if self.key_bias is None else some & (self.key_bias != -_INF)
+        return some if self.key_bias is None else some & (self.key_bias != -math.inf)
 
     def live(self) -> Tensor:
         """(..., n or 1) booleans: the queries that see at least one key."""
@@ -257,7 +255,7 @@ class Restrictions:
         start = self._start(limit)
         if self.key_bias is None and self.exclude is None:
             return limit > start
-        allowed = torch.ones(self.keys, device=self.device) if self.key_bias is None else (self.key_bias != -_INF)
+        allowed = torch.ones(self.keys, device=self.device) if self.key_bias is None else (self.key_bias != -math.inf)
         before = torch.nn.functional.pad(allowed.to(torch.int64).cumsum(-1), (1, 0))
         count = _take(before, limit) - _take(before, start)
         if self.exclude is not None:
@@ -335,33 +333,23 @@ def _rows_at(exclude: Tensor, start: Tensor, limit: Tensor, keys: int) -> Tensor
 
 
 def restrict(
-    lead: torch.Size,
-    queries: int,
-    keys: int,
-    device: torch.device,
-    *,
-    valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
-    bias: Tensor | None = None,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
+    lead: torch.Size, queries: int, keys: int, device: torch.device, **given: Unpack[Restricting]
 ) -> Restrictions:
-    """Check the restrictions of a call, as of `Restricting`, and bring them into one form.
+    """Check the restrictions of a call and bring them into one form.
 
     Raises:
         TypeError: A tensor of the wrong kind.
         ValueError: A tensor of the wrong shape, device or range.
     """
+    causal, valid_lens, mask = given.get("causal", False), given.get("valid_lens"), given.get("mask")
+    bias, key_bias, exclude = given.get("bias"), given.get("key_bias"), given.get("exclude")
     if not isinstance(causal, bool):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     lens, known = (None, None) if valid_lens is None else _lens(valid_lens, lead, queries, keys, device)
     starts: Tensor | None = None
     for start, end in (
-        _window(window, lead, queries, keys, device),
-        _segments(segment_ids, lead, queries, keys, device),
+        _window(given.get("window"), lead, queries, keys, device),
+        _segments(given.get("segment_ids"), lead, queries, keys, device),
     ):
         if start is not None:
             starts = start if starts is None else torch.maximum(starts, start)
@@ -380,7 +368,7 @@ def restrict(
         device=device,
     )
     found: dict[str, Any] = {} if known is None else {"extremes": known}
-    if bias is not None and bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -_INF):
+    if bias is not None and bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -math.inf):
         found["bias_hides"] = False
     return restrictions.unchecked_copy(**found) if found else restrictions
 

@@ -1,12 +1,12 @@
 """The softmax over the keys that a query may see."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from dikkat._core.restrictions import FLOATS, restrict
 from dikkat._engine.addresses import check_dense
-
-_INF = float("inf")
 
 
 def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -17,12 +17,12 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
         visible: Broadcastable to (..., n, m), or None.
     """
     if visible is not None:
-        scores = scores.masked_fill(~visible, -_INF)
+        scores = scores.masked_fill(~visible, -math.inf)
     if scores.shape[-1] == 0:
-        peak = scores.new_full((*scores.shape[:-1], 1), -_INF)
+        peak = scores.new_full((*scores.shape[:-1], 1), -math.inf)
     else:
         peak = scores.detach().amax(-1, keepdim=True)
-    share = (scores - peak.masked_fill(peak == -_INF, 0.0)).exp()
+    share = (scores - peak.masked_fill(peak == -math.inf, 0.0)).exp()
     total = share.sum(-1, keepdim=True)
     # `== 0` and not `> 0`: a row of NaN is not an empty row.
     weights = share / total.masked_fill(total == 0, 1.0)
@@ -38,10 +38,10 @@ def softmax_weights(scores: Tensor, visible: Tensor | None, *, plain: bool = Fal
     """
     if visible is None:
         return torch.softmax(scores, -1)
-    scores = torch.where(visible, scores, -_INF)
+    scores = torch.where(visible, scores, -math.inf)
     if plain:
         return torch.softmax(scores, -1)
-    gone = scores == -_INF
+    gone = scores == -math.inf
     # A row with nothing in it would be NaN, and its gradient too; in a row of NaN, what is hidden still weighs nothing.
     scores = scores.masked_fill(gone.all(-1, keepdim=True), 0.0)
     return torch.softmax(scores, -1).masked_fill(gone, 0.0)
@@ -86,4 +86,4 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
     restrictions = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     visible = restrictions.visible()
-    return softmax_weights(wide, wide != -_INF if visible is None else visible).to(scores.dtype)
+    return softmax_weights(wide, wide != -math.inf if visible is None else visible).to(scores.dtype)

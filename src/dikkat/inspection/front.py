@@ -181,7 +181,7 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
     name = choose(problem).name if impl == "auto" else impl
     restrictions, compiled = problem.restrictions, name == "numba" or (impl == "auto" and name != "reference")
     any_pair = restrictions.queries and restrictions.keys and problem.lead.numel()
-    if any_pair and compiled and problem.sink is None and not launch.obstacles(problem):
+    if any_pair and compiled and problem.sink is None and not launch.examine(problem).reasons:
         return launch.summarise(whole or problem, asked, pools=whole is not None)
     each, device = numbers_of_a_row(problem), problem.query.device
     # On a device whole rows are there at once, and it is launches that take the time.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class Backend:
 
     Attributes:
         examine: The reasons why it cannot run a problem, and a value that `run` can use.
-        run: Runs a problem, given that value or None.
+        run: Runs a problem, given that value too where there is one.
         wants_seeds: Whether its dropout needs seeds from torch's generator.
         skips_hidden: Whether it reads no key or value that is hidden, forward or backward.
         ready: For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at
@@ -34,47 +34,23 @@ class Backend:
     """
 
     examine: Callable[[Problem], Examined]
-    run: Callable[[Problem, Any], Result]
+    run: Callable[..., Result]
     wants_seeds: bool = True
     skips_hidden: bool = False
     ready: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
 
 
-def _with_reasons_alone(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], Result]) -> Backend:
-    """An implementation whose `examine` gives reasons alone."""
-    return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem))
-
-
-def _dense(examine: Callable[[Problem], Examined], why: str) -> Callable[[Problem], Examined]:
-    """`examine` of an implementation that takes no sequences end to end, and why it does not."""
-
-    def examined(problem: Problem) -> Examined:
-        return examine(problem) if problem.query_offsets is None else Examined([why])
-
-    return examined
-
-
-_NO_OFFSETS = "it takes batch elements of one length, and no offsets"
 BACKENDS = {
-    "sdpa": Backend(
-        _dense(sdpa.examine, "PyTorch has no fused kernel of jagged tensors on CPUs"), sdpa.run,
-        wants_seeds=False, ready=sdpa.ready,
-    ),
-    "reference": replace(
-        _with_reasons_alone(reference.obstacles, reference.run),
+    "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False, ready=sdpa.ready),
+    "reference": Backend(
+        reference.examine, reference.run,
         ready=lambda problem: (reference if on_cpu(problem.query) else pairwise).ready(problem),
     ),
-    "chunked": _with_reasons_alone(chunked.obstacles, chunked.run),
-    "products": _with_reasons_alone(products.obstacles, products.run),
-    "numba-few": Backend(
-        _dense(lambda problem: Examined(few.obstacles(problem)), _NO_OFFSETS), lambda problem, _: few.run(problem),
-        skips_hidden=True, ready=few.ready,
-    ),
-    "numba": _with_reasons_alone(attention_launch.obstacles, attention_launch.run),
-    "triton": Backend(
-        _dense(lambda problem: Examined(gpu_launch.obstacles(problem)), _NO_OFFSETS),
-        lambda problem, _: gpu_launch.run(problem),
-    ),
+    "chunked": Backend(chunked.examine, chunked.run),
+    "products": Backend(products.examine, products.run),
+    "numba-few": Backend(few.examine, few.run, skips_hidden=True, ready=few.ready),
+    "numba": Backend(attention_launch.examine, attention_launch.run),
+    "triton": Backend(gpu_launch.examine, gpu_launch.run),
 }  # fmt: skip
 
 # The largest tensor, in elements, for which the reference is preferred to `chunked`.

@@ -3,6 +3,7 @@
 The forward joins the states of tiles; the backward computes each tile's scores, and its weights, once more.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from dikkat._core.arithmetic import (
     weighted_sum,
 )
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
-from dikkat._core.problem import Problem, narrow
+from dikkat._core.problem import Examined, Problem, narrow
 from dikkat._core.restrictions import pairs_of
 from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
 from dikkat._core.softmax import softmax
@@ -28,7 +29,6 @@ from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.state import Pooled, join
 
-_INF = float("inf")
 # Elements of a tile's largest tensor: 4 MB in float32, so that the handful of such tensors stays in a CPU's caches; on
 # a device enough work for the time in which the host launches the next kernel.
 _TILE, _DEVICE_TILE = 2**20, 2**25
@@ -38,11 +38,11 @@ _SQUARE = 2**12
 _NUMBERS_FOR_A_LOOP = 2**18
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """Why it cannot run."""
     if problem.has_tangents:
-        return ["it has no forward-mode derivative; 'reference' has"]
-    return []
+        return Examined(["it has no forward-mode derivative; 'reference' has"])
+    return Examined([])
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _forward(problem: Problem) -> Output:
     size = problem.value.shape[-1]
     new = problem.query.new_zeros
     mean, total = new((*lead, restrictions.queries, size)), new((*lead, restrictions.queries))
-    peak = torch.full_like(total, -_INF)
+    peak = torch.full_like(total, -math.inf)
     weights = new((*lead, restrictions.queries, restrictions.keys) if problem.wants_weights else (0,))
     exact = must_exclude(problem)
     for part, (mean_part, peak_part, total_part, weights_part) in _parts(problem, (mean, peak, total, weights)):
@@ -127,14 +127,14 @@ def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
         made = tile.pairs(visible)
         scores = log_profile(problem.profile, made.square().sum(-1))
         if problem.profile != "gaussian":
-            reached = scores != -_INF
+            reached = scores != -math.inf
             visible = reached if visible is None else visible & reached
     return problem.restrictions.biased(scores, tile.rows, tile.cols), visible, made
 
 
 def _shares(scores: Tensor, visible: Tensor | None, peak: Tensor) -> Tensor:
     """e^(score − peak), 0 where hidden: weights, but for the division by their total."""
-    shares = (scores - peak.masked_fill(peak == -_INF, 0.0)[..., None]).exp()
+    shares = (scores - peak.masked_fill(peak == -math.inf, 0.0)[..., None]).exp()
     return shares if visible is None else shares.masked_fill(~visible, 0.0)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dikkat._core.arithmetic import cap, clip, dropout_scale, log_profile, pool, weighted_sum
-from dikkat._core.problem import Problem, Result
+from dikkat._core.problem import Examined, Problem, Result
 from dikkat._core.restrictions import positions
 from dikkat._core.sequences import by_sequence
 from dikkat._core.softmax import softmax, softmax_weights
@@ -20,13 +20,15 @@ from dikkat._engine.pytorch_state import PLAIN_TYPES, is_transformed
 from dikkat.state import log_sum_exp
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """Why it cannot run."""
     offsets = problem.query_offsets
     traced = torch.compiler.is_compiling() or is_transformed()
     if offsets is not None and (traced or offsets.is_meta or type(offsets) not in PLAIN_TYPES):
-        return ["it goes from sequence to sequence, whose beginnings cannot be read while PyTorch traces or on meta"]
-    return []
+        return Examined(
+            ["it goes from sequence to sequence, and no offsets can be read while PyTorch traces or on meta"]
+        )
+    return Examined([])
 
 
 @by_sequence

@@ -18,7 +18,6 @@ from dikkat._core.restrictions import Hidden, Restrictions, are_finite, largest_
 from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values, extremes, is_transformed
 
-_INF = float("inf")
 # Not cuDNN's kernels, which are planned anew for each shape: batches of texts have many shapes.
 _FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 _SWITCHES = Lock()
@@ -44,6 +43,8 @@ class _Masked(NamedTuple):
 
 def examine(problem: Problem) -> Examined:
     """Why PyTorch's fast paths would not serve this call; and the mask, where it was made to ask."""
+    if problem.query_offsets is not None:
+        return Examined(["PyTorch has no fused kernel of jagged tensors on CPUs"])
     reasons = _obstacles(problem)
     if reasons or not problem.query.is_cuda or torch.compiler.is_compiling():
         return Examined(reasons)
@@ -109,7 +110,7 @@ def _obstacles_to_bias(problem: Problem) -> list[str]:
         found.append("bias beside lengths, a mask or a key_bias would need another n × m bias")
     if len(lead) > 2 and bias.shape[:-3] != lead[:-1]:
         found.append("PyTorch's fast paths take a bias of two leading dimensions, so that this one would be copied")
-    if restrictions.bias_hides and not (can_read_values(bias) and bool((bias != -_INF).any(-1).all())):
+    if restrictions.bias_hides and not (can_read_values(bias) and bool((bias != -math.inf).any(-1).all())):
         found.append("bias may leave a row without a key, and would have to be copied for it")
     return found
 
@@ -119,7 +120,7 @@ def _loses_nan(problem: Problem) -> bool:
     query = problem.query
     if problem.finite or not (query.is_cpu and can_read_values(query)):
         return False
-    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR and largest_magnitude(query) == _INF
+    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR and largest_magnitude(query) == math.inf
 
 
 def _is_seen_to_do_harm(problem: Problem) -> bool:
@@ -285,7 +286,7 @@ def _masked(problem: Problem) -> _Masked:
         mask = visible | empty
     if restrictions.key_bias is not None and empty is not None:
         bias = restrictions.key_bias[..., None, :].to(kind)
-        mask = torch.where(visible, bias, torch.where(empty, 0.0, -_INF).to(kind))
+        mask = torch.where(visible, bias, torch.where(empty, 0.0, -math.inf).to(kind))
     return _Masked(problem, _as_mask(mask, problem), empty)
 
 

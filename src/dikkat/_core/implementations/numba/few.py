@@ -12,7 +12,7 @@ from dikkat._core.implementations.numba import launch
 from dikkat._core.implementations.numba.launch import ProblemRecord
 from dikkat._core.implementations.numba.record import FEW
 from dikkat._core.operators import Gradients, Kernel, Output
-from dikkat._core.problem import Problem, Result
+from dikkat._core.problem import Examined, Problem, Result
 from dikkat._engine import addresses
 from dikkat._engine.record import FENCE, Ready, round_up
 from dikkat.state import log_sum_exp
@@ -26,8 +26,10 @@ _MOST = {torch.float32: 20.0, torch.float64: 170.0}
 _ONE_THREAD = 2**15
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """The reasons why the kernels cannot run a problem."""
+    if problem.query_offsets is not None:
+        return Examined(["it takes batch elements of one length, and no offsets"])
     restrictions, lead, weight = problem.restrictions, problem.lead, problem.weight
     operands = (problem.query, problem.key, problem.value)
     reasons = addresses.tensor_obstacles([*operands, weight, restrictions.lens])
@@ -46,7 +48,7 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append("it takes no empty tensors")
     if weight is not None and weight.numel() != weight.shape[-1]:
         reasons.append("it takes one weight for all batch elements")
-    return reasons
+    return Examined(reasons)
 
 
 def is_quicker(problem: Problem) -> bool:

@@ -28,7 +28,7 @@ from dikkat._core.implementations.numba.record import (
 )
 from dikkat._core.implementations.numba.spans import Spans
 from dikkat._core.operators import Gradients, Operator, Output, upstream
-from dikkat._core.problem import OWN_DIMENSIONS, Problem
+from dikkat._core.problem import OWN_DIMENSIONS, Examined, Problem
 from dikkat._core.restrictions import restrict
 from dikkat._core.summary import Asked, Summary, cell_sizes
 from dikkat._engine import addresses
@@ -45,7 +45,7 @@ _SUMS = 4096
 _SHARES, _FEWEST = 2**23, 16
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """The reasons why the kernels cannot run a problem."""
     reasons = []
     device = problem.query.device.type
@@ -53,7 +53,7 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append(f"it runs on the CPU; the tensors are on {device}, where 'chunked' and 'reference' run")
     if problem.has_tangents:
         reasons.append("it has no forward-mode derivative; 'reference' has")
-    return reasons or addresses.without_numba()
+    return Examined(reasons or addresses.without_numba())
 
 
 class ProblemRecord(CallRecord):

@@ -10,6 +10,7 @@ they read one number and are gone where there is no such pair. Without Triton th
 reaches too far to `chunked`.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, reduce
@@ -25,13 +26,12 @@ from dikkat._core.implementations.products.launch import Plan, Seen
 from dikkat._core.implementations.products.sines import SERIES
 from dikkat._core.implementations.triton import launch as gpu_launch
 from dikkat._core.operators import Gradients, Operator, Output
-from dikkat._core.problem import Problem
+from dikkat._core.problem import Examined, Problem
 from dikkat._core.restrictions import largest_magnitude, pairs_of
 from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
 from dikkat._core.softmax import softmax
 from dikkat.state import Pooled, join
 
-_INF = float("inf")
 _HALVES = (torch.float16, torch.bfloat16)
 _TERMS = len(SERIES[0][2])
 # Up to which reach a series is as good as plain PyTorch's own rounding.
@@ -45,10 +45,10 @@ _STEP = 128
 _WIDE_PRODUCTS = "dtype" in torch.ops.aten.bmm.overloads()  # from PyTorch 2.8 on
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """Why it cannot run."""
     if problem.pair != "additive":
-        return ["it computes additive scores as products; inner ones are products, and distances have none"]
+        return Examined(["it computes additive scores as products; inner ones are products, and distances have none"])
     found, compared = [], {problem.query.dtype, problem.key.dtype}
     if torch.float64 in {*compared, problem.value.dtype}:
         found.append("its factors are float16; 'chunked' and 'reference' take float64")
@@ -59,7 +59,7 @@ def obstacles(problem: Problem) -> list[str]:
         )
     if problem.has_tangents:
         found.append("it has no forward-mode derivative; 'reference' has")
-    return found
+    return Examined(found)
 
 
 def _product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
@@ -81,7 +81,7 @@ class Plain:
         line = next((i for i, known in enumerate(table[:, 0].tolist()) if reach <= known), None)
         if line is None:
             return None
-        head = torch.tensor([_INF, 0.0, _power(reach, 0.0), _power(largest_magnitude(weight))], device=table.device)
+        head = torch.tensor([math.inf, 0.0, _power(reach, 0.0), _power(largest_magnitude(weight))], device=table.device)
         head[1] = table[line, 1]
         return Plan(torch.cat([head, table[line, 2:]]), _TERMS, head, head)
 
@@ -111,7 +111,7 @@ class Plain:
             weights, peak, total = softmax(scores, seen.visible)
         else:
             peak, total = known
-            shares = (scores - peak.masked_fill(peak == -_INF, 0.0)[..., None]).exp()
+            shares = (scores - peak.masked_fill(peak == -math.inf, 0.0)[..., None]).exp()
             weights = shares / total.masked_fill(total == 0, 1.0)[..., None]
             weights = weights if seen.visible is None else weights.masked_fill(~seen.visible, 0.0)
         factor = _dropped(seen, scores)
@@ -166,7 +166,7 @@ def _waves(side: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
 
 def _power(size: float, most: float = 60.0) -> float:
     """A power of two of the size of a number; 1 for 0 and what is not finite."""
-    if not 0 < size < _INF:
+    if not 0 < size < math.inf:
         return 1.0
     return float(torch.tensor(size, dtype=torch.float64).log2().floor().clamp(-60.0, most).exp2())
 
@@ -327,7 +327,7 @@ def _pool(weights: Tensor, value: Tensor, visible: Tensor | None, kind: torch.dt
         return _product(weights, value, kind)
     broken = ~value.isfinite()
     met = _product(visible.to(value.dtype), broken.to(value.dtype), kind)
-    return _product(weights, value.masked_fill(broken, 0.0), kind).masked_fill_(met > 0, float("nan"))
+    return _product(weights, value.masked_fill(broken, 0.0), kind).masked_fill_(met > 0, math.nan)
 
 
 def _flat(tensor: Tensor, lead: torch.Size, own: int = 2) -> Tensor:

@@ -5,6 +5,7 @@ of their pairs' scores lie in a buffer of bounded size, from which those of quer
 by the one program that owns it: nothing is added atomically, so that a result is the same each time.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,11 +21,10 @@ from dikkat._core.implementations.launcher import launch
 from dikkat._core.implementations.triton import ranges
 from dikkat._core.implementations.triton.operands import Operand, Restricted, Scored, operand, sizes_of
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
-from dikkat._core.problem import Problem
+from dikkat._core.problem import Examined, Problem
 from dikkat._core.restrictions import Restrictions
 from dikkat._engine import addresses
 
-_INF = float("inf")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INSTALLED = find_spec("triton") is not None
 # Triton's interpreter runs on a CPU too. Triton reads this when it is imported, and so before it is.
@@ -54,8 +54,10 @@ class _Blocks(NamedTuple):
     values: int
 
 
-def obstacles(problem: Problem) -> list[str]:
+def examine(problem: Problem) -> Examined:
     """The reasons for which it cannot run."""
+    if problem.query_offsets is not None:
+        return Examined(["it takes batch elements of one length, and no offsets"])
     reasons, device = [], problem.query.device.type
     if problem.pair == "inner":
         reasons.append("it computes additive and distance scores; inner ones run on 'sdpa'")
@@ -71,7 +73,7 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append("it has no forward-mode derivative; 'reference' has")
     if problem.restrictions.bias is not None or problem.restrictions.starts is not None:
         reasons.append("it takes no bias of pairs, window or segments; 'chunked' and 'reference' do")
-    return reasons
+    return Examined(reasons)
 
 
 def _blocks(problem: Problem) -> _Blocks:
@@ -134,7 +136,7 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
     launch(
         "triton.pairs.lay_out", (prod(lead) * count,),
         operand(side), sizes_of(lead), made, peaks, length, features, count * block, rows, factor,
-        farthest(features, side.dtype) if problem.profile == "gaussian" else _INF,
+        farthest(features, side.dtype) if problem.profile == "gaussian" else math.inf,
         ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
     )  # fmt: skip
     return made, peaks
@@ -214,7 +216,7 @@ def _forward(problem: Problem) -> Output:
     mean, peak, total = new((*lead, n, size)), new((*lead, n)), new((*lead, n))
     weights = new((*lead, n, m) if problem.wants_weights else (0,))
     if _is_empty(problem):
-        return Output(mean.zero_(), peak.fill_(-_INF), total.zero_(), weights)
+        return Output(mean.zero_(), peak.fill_(-math.inf), total.zero_(), weights)
     blocks, everything = _blocks(problem), slice(0, n)
     seeds = _row_seeds(problem)
     with _on(problem):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Trace,
         inspect,
         record,
+        relevance,
     )
     from dikkat.inspection.returned import attentions
     from dikkat.layers import (
@@ -80,6 +81,7 @@ __all__ = [
     "ragged_state",
     "record",
     "register_transformers",
+    "relevance",
     "scores",
     "self_attention",
     "show",

@@ -24,9 +24,8 @@ def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module
     The module's call is `(query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None,
     average_attn_weights=True, is_causal=False)`, of tensors (length, batch, features), or (batch, length, features)
     with `batch_first`, or without a batch. Masks are PyTorch's: `True` does *not* take part, and numbers are added to
-    the scores. A `key_padding_mask` may hold any numbers; an `attn_mask`, of (L, S) or (batch · heads, L, S), 0 and −∞,
-    and a number for each key which is the same for all queries; −1e9 does not stand for −∞. `is_causal` goes with an
-    `attn_mask` and says that it is causal; the mask is what counts.
+    the scores: of each key by a `key_padding_mask`, of each pair by an `attn_mask`, (L, S) or (batch · heads, L, S),
+    which may have a gradient. `is_causal` goes with an `attn_mask` and says that it is causal; the mask is what counts.
 
     Two things differ. A query that sees no key gives 0, where PyTorch gives NaN; and weights are those before dropout.
 
@@ -120,10 +119,11 @@ class _TorchAttention(nn.Module):
     def _restrictions(
         self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> dict[str, Tensor | None]:
-        """Translate PyTorch's two masks into the `mask` and the `key_bias` of `attend`."""
+        """Translate PyTorch's two masks into the `mask`, the `bias` and the `key_bias` of `attend`."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
-        visible: Tensor | None = None  # (B or 1, heads or 1, L or 1, S)
-        bias: Tensor | None = None  # (B or 1, heads or 1, S)
+        visible: Tensor | None = None  # (B or 1, heads or 1, L or 1, S), and so is the bias
+        bias: Tensor | None = None
+        key_bias: Tensor | None = None  # (B, 1, S)
         if attn_mask is not None:
             _check_mask("attn_mask", attn_mask, (queries, keys), (batch * self.num_heads, queries, keys))
             alike = attn_mask.ndim == 2
@@ -135,8 +135,8 @@ class _TorchAttention(nn.Module):
                 seen = ~key_padding_mask[:, None, None]
                 visible = seen if visible is None else visible & seen
             else:
-                bias = key_padding_mask[:, None] if bias is None else bias + key_padding_mask[:, None]
-        restrictions = {"mask": visible, "key_bias": bias}
+                key_bias = key_padding_mask[:, None]
+        restrictions = {"mask": visible, "bias": bias, "key_bias": key_bias}
         if isinstance(self.layer, MultiHeadAttention):
             return restrictions
         return {name: None if each is None else each.squeeze(1) for name, each in restrictions.items()}
@@ -164,21 +164,8 @@ def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
 
 
 def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Split a mask of numbers (..., L, S) into booleans, True where a pair takes part, and a bias (..., S) or None."""
+    """Split a mask of numbers into booleans, True where a pair takes part, and what is added to scores, if anything."""
     visible = mask != -math.inf
-    by_key = mask.amax(-2) if mask.shape[-2] else mask.new_zeros((*mask.shape[:-2], mask.shape[-1]))
-    by_key = by_key.masked_fill(by_key == -math.inf, 0.0)
-    alike, came = (~visible | (mask == by_key[..., None, :])).all(), "numbers that differ from query to query"
-    error = (
-        "attn_mask: got {}; expected booleans, or numbers without a gradient, which are 0 and −∞ or the same for all "
-        "queries: use −∞, or booleans, for what a query must not see (not −1e9 or finfo.min); what else depends on the "
-        "pair belongs in the score"
-    )
-    if mask.requires_grad:
-        raise ValueError(error.format("a gradient"))
-    if torch.compiler.is_compiling():  # the numbers come when the graph runs
-        torch._assert_async(alike, error.format(came))
-        return visible, by_key
-    if not bool(alike):
-        raise ValueError(error.format(came))
-    return visible, by_key if bool(by_key.any()) else None
+    added = mask.masked_fill(~visible, 0.0)
+    # While it is compiled, nobody can look at the numbers.
+    return visible, added if torch.compiler.is_compiling() or mask.requires_grad or bool(added.any()) else None

@@ -1,7 +1,7 @@
-"""Every request of a recording × every choice of what is recorded × every view of that: 1,001 cells.
+"""Every request of a recording × every choice of what is recorded × every view of that: 1,155 cells.
 
 A cell shows what the weights in float64 say (`weights_of`, by the formula), or is refused in the words that `REFUSALS`
-has for it. What a page says nothing of, though it was recorded, is named in `EMPTY`, with the reason.
+has for it. What a page has no map of, though it was recorded, is named in `EMPTY`.
 
 A new request, choice or view is one more name in `REQUESTS`, `CHOICES` or `VIEWS`.
 """
@@ -26,7 +26,6 @@ from torch.nn import functional as F
 import dikkat
 import kit
 from dikkat import scores, show
-from dikkat.inspection import Token
 from kit import BATCH, HEADS, QUERIES
 
 SIZE, TOP, CELLS_OF_MAP = 4, 3, (2, 3)
@@ -59,9 +58,9 @@ CHOICES: dict[str, dict[str, Any]] = {
     "all three": {"heads": [1], "queries": [3, 1], "layers": ["second"]},
 }
 
-# What a page draws nothing of, though it was recorded: a card that names it, and no map.
-_NO_MAP = "a page has maps of overviews, rows and sums alone, and of entropies where there are two layers"
-EMPTY = {"weights": _NO_MAP, "top_weights": _NO_MAP, "top_keys": _NO_MAP, "argmax": _NO_MAP, "lse": _NO_MAP}
+# What a card of a page has no map of: weights and the largest of them are drawn as lines from token to token.
+EMPTY = {"weights", "top_weights", "top_keys", "argmax", "lse"}
+DRAWN = [{"weights"}, {"top_weights"}, {"overview"}, {"rows"}, {"sums"}, {"entropy"}]
 
 
 # --- a model, and what its weights are
@@ -237,10 +236,13 @@ def numbers(maps: dict[str, Any]) -> Any:
     return np.frombuffer(base64.b64decode(maps["values"]), "<f4").reshape(-1, *maps["shape"])
 
 
-def assert_page(page: str, right: Expected) -> None:
-    content = content_of(page)
-    assert len(content["calls"]) == len(right)
-    for call, (which, seen) in zip(content["calls"], right.items(), strict=True):
+def assert_page(page: str, right: Expected, words: str = "01234") -> None:
+    content, lines = content_of(page), any({"weights", "top_weights"} & set(seen) for seen in right.values())
+    if lines:
+        assert_lines(content, right, words)
+    carded = {which: seen for which, seen in right.items() if not lines or {"rows", "sums", "entropy"} & set(seen)}
+    assert len(content["calls"]) == len(carded)
+    for call, (which, seen) in zip(content["calls"], carded.items(), strict=True):
         assert which[0] in call["name"]
         shown = {maps["kind"]: numbers(maps) for maps in call["maps"]}
         for name, tensor in seen.items():
@@ -251,6 +253,29 @@ def assert_page(page: str, right: Expected) -> None:
         assert not shown
     if len(right) > 1 and all("entropy" in seen for seen in right.values()):
         assert_near(numbers(content["overall"])[0], [seen["entropy"].mean((0, 2)).tolist() for seen in right.values()])
+
+
+def assert_lines(content: dict[str, Any], right: Expected, words: str) -> None:
+    """Of the first element the largest weights with the words of queries, and the map: also of those alone."""
+    (view,) = content["views"]
+    chosen = next(iter(right.values())).get("queries", torch.arange(QUERIES)).tolist()
+    assert [text for text, *_ in view["queries"]] == [words[place] for place in chosen]
+    assert [text for text, *_ in view["keys"]] == list(words)
+    assert len(view["layers"]) == len(right)
+    for layer, seen in zip(view["layers"], right.values(), strict=True):
+        weights = seen.get("weights")
+        largest = seen["top_weights"] if weights is None else weights.sort(-1, descending=True).values
+        of_map = seen.get("overview") if weights is None else weights
+        if of_map is None:
+            there = seen["top_keys"].clamp(min=0)
+            of_map = torch.zeros(*largest.shape[:-1], QUERIES, dtype=torch.float64)
+            of_map.scatter_reduce_(-1, there, largest.double(), "amax")
+        codes = np.frombuffer(base64.b64decode(layer["weights"]), "u1").reshape(*largest.shape[1:3], layer["top"])
+        shown = np.where(codes == 255, 0, 2.0 ** (-codes.astype(float) / 12))
+        np.testing.assert_allclose(shown, largest[0, ..., : layer["top"]], rtol=0.03, atol=1e-5)
+        codes = np.frombuffer(base64.b64decode(layer["map"]), "<u2").reshape(of_map.shape[1:])
+        shown = np.where(codes == 2**16 - 1, 0, 2.0 ** (-codes.astype(float) / 2048))
+        np.testing.assert_allclose(shown, of_map[0], rtol=1e-3, atol=1e-6)
 
 
 def page(trace: dikkat.Trace, right: Expected, path: Path) -> None:
@@ -264,22 +289,32 @@ def notebook(trace: dikkat.Trace, right: Expected, path: Path) -> None:
 
 
 def page_with_tokens(trace: dikkat.Trace, right: Expected, path: Path) -> None:
-    trace.tokens = {"self": [Token(text) for text in "abcde"]}
-    trace.to_html(path / "page.html")
-    (view,) = content_of((path / "page.html").read_text(encoding="utf-8"))["views"]
-    chosen = next(iter(right.values())).get("queries", torch.arange(QUERIES)).tolist()
-    assert [text for text, *_ in view["queries"]] == ["abcde"[place] for place in chosen]
-    assert len(view["layers"]) == len(right)
-    for layer, seen in zip(view["layers"], right.values(), strict=True):
-        weights = seen.get("weights")
-        largest = seen["top_weights"] if weights is None else weights.sort(-1, descending=True).values
-        of_map = seen["overview"] if weights is None else weights
-        codes = np.frombuffer(base64.b64decode(layer["weights"]), "u1").reshape(*largest.shape[1:3], layer["top"])
-        shown = np.where(codes == 255, 0, 2.0 ** (-codes.astype(float) / 12))
-        np.testing.assert_allclose(shown, largest[0, ..., : layer["top"]], rtol=0.03, atol=1e-5)
-        codes = np.frombuffer(base64.b64decode(layer["map"]), "<u2").reshape(of_map.shape[1:])
-        shown = np.where(codes == 2**16 - 1, 0, 2.0 ** (-codes.astype(float) / 2048))
-        np.testing.assert_allclose(shown, of_map[0], rtol=1e-3, atol=1e-6)
+    trace.to_html(path / "page.html", tokens=["a", "b", "c", "d", "e"])
+    assert_page((path / "page.html").read_text(encoding="utf-8"), right, "abcde")
+    assert not trace.tokens
+
+
+def head_scores(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    """A row for each head; where all weights are known, how far those of the first key are above an even share."""
+    table, row = trace.scores(element=1), 0
+    for (name, _), seen in right.items():
+        heads = seen.get("heads", torch.arange(HEADS)).tolist()
+        assert table["head"][row : row + len(heads)].tolist() == heads
+        assert set(table["module"][row : row + len(heads)]) == {name}
+        if "weights" in seen:
+            weights, places = seen["weights"][1], seen.get("queries", torch.arange(QUERIES))
+            even = 1 / (weights > 0).sum(-1, keepdim=True)
+            beyond = ((weights[..., :1] - even) / (1 - even))[..., 0][:, places > 0]
+            assert_near(table["first"][row : row + len(heads)].fillna(0), beyond.mean(-1).clamp(min=0).nan_to_num())
+        row += len(heads)
+    assert row == len(table)
+
+
+def weights_frame(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    table = trace.frame()
+    known = [seen.get("weights", seen.get("top_weights"))[0] for seen in right.values()]  # type: ignore[index]
+    known = torch.cat([each[each > 0] for each in known])
+    assert_near(table["weight"].to_numpy(), known)
 
 
 def panels_of(figure: Any) -> list[Any]:
@@ -317,6 +352,8 @@ VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
     "to_html": page,
     "to_html with tokens": page_with_tokens,
     "a notebook": notebook,
+    "scores": head_scores,
+    "frame": weights_frame,
     "show.heatmaps": heatmaps,
     "show.key_sums": key_sums,
     "show.entropies": entropies,
@@ -324,9 +361,13 @@ VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
 # A view that wants what was not recorded: what it needs at the least, the error, and its words.
 REFUSALS: dict[str, tuple[list[set[str]], str]] = {
     "attentions": ([{"weights"}], r"trace\['\w+'\]: got no whole map; expected a recording with weights=True"),
-    "to_html with tokens": (
-        [{"weights"}, {"top_weights", "overview"}],
-        r"trace\['\w+'\]: got .*; expected weights, or top_k and overview",
+    **dict.fromkeys(
+        ("to_html", "to_html with tokens", "a notebook"),
+        (DRAWN, r"trace\['.*'\]: got .*, of which nothing can be drawn; expected a recording with weights=True"),
+    ),
+    **dict.fromkeys(
+        ("scores", "frame"),
+        ([{"weights"}, {"top_weights"}], r"trace\['\w+'\]: got .*; expected a recording with weights=True or top_k"),
     ),
     "show.key_sums": ([{"sums"}], r"sums: got NoneType"),
     "show.entropies": ([{"entropy"}], r"by_layer\['\w+ 0'\]: got NoneType"),

@@ -162,7 +162,7 @@ def test_weights_of_a_transformer_of_pytorchs() -> None:
             "layers: got 'blocks.7', which is no module's name; the nearest is 'blocks",
         ),
         ({"layers": ["own", "plane"]}, ValueError, "layers: got 'plane', .*nearest is 'plain'"),
-        ({"layers": 2}, ValueError, "layers: got 2; expected -2 to 1, the layers that there are"),
+        ({"layers": 2}, ValueError, "layers: got 2; expected -2 to 1, as so many layers ran"),
         ({"layers": []}, ValueError, "layers: got none"),
         ({"layers": 1.5}, TypeError, "layers: got 1.5; expected a module's name, a whole number or a pattern"),
         ({"layers": "plain.out_proj"}, ValueError, "layers: got 'plain.out_proj', in which no attention was seen"),
@@ -499,10 +499,10 @@ def test_a_trace_in_a_file(tmp_path: Path) -> None:
         path.write_bytes(whole[:cut])
         with pytest.raises(ValueError, match="truncated, damaged or no trace"):
             dikkat.Trace.load(path)
-    newer = whole.replace(b'\\"version\\": 2', b'\\"version\\": 3')
+    newer = whole.replace(b'\\"version\\": 3', b'\\"version\\": 4')
     assert newer != whole
     path.write_bytes(newer)
-    with pytest.raises(ValueError, match=r"version: got 3; expected 2. Use the dikkat that wrote it, or record again"):
+    with pytest.raises(ValueError, match=r"version: got 4; expected 3. Use the dikkat that wrote it, or record again"):
         dikkat.Trace.load(path)
     path.write_bytes(whole.replace(b'"own:1:sums"', b'"own:7:sums"'))
     with pytest.raises(ValueError, match="own:7:sums: got a tensor that belongs to no call"):
@@ -517,7 +517,8 @@ def test_a_trace_in_a_file(tmp_path: Path) -> None:
 def test_a_trace_that_claims_many_calls_takes_no_memory(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    content = {"format": "dikkat trace", "version": 2, "calls": [["m", 1]] * 100_000}
+    content = {"format": "dikkat trace", "version": 3, "calls": [["m", 1, -1, "self"]] * 50_000}
+    content["shapes"] = [[3]] * 50_000
     save_file({"m:0:sums": torch.zeros(3)}, tmp_path / "trace", metadata={"dikkat": json.dumps(content)})
     tracemalloc.start()
     try:

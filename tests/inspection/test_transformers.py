@@ -425,7 +425,7 @@ def test_attentions_of_a_generation_are_those_of_eager(kind: str, attention: str
             _equal(tuple(one), (other[-1][:, [1, 2]],))
 
 
-def test_of_two_towers_the_last_one_is_told_of() -> None:
+def test_of_two_towers_the_words_are_in_the_tuple_and_both_by_name() -> None:
     for cls in walk.classes("llava"):
         _, eager, given, _ = walk.prepared(cls, "llava")
         pictures = torch.randn(3, 3, *[eager.config.vision_config.image_size] * 2)
@@ -433,8 +433,13 @@ def test_of_two_towers_the_last_one_is_told_of() -> None:
         ids = torch.cat([torch.full((3, size), eager.config.image_token_id), given["input_ids"]], 1)
         both = {"input_ids": ids, "pixel_values": pictures, "attention_mask": torch.ones_like(ids)}
         _equal(tuple(dikkat.attentions(eager, **both)), eager(**both, output_attentions=True).attentions)
+        assert {name.split(".")[1] for name in dikkat.attentions(eager, **both).by_name} == {
+            "vision_tower",
+            "language_model",
+        }
         found = dikkat.attentions(eager, layers="*vision_tower*", **both)
-        assert len(found) > 1
+        assert len(found) == 0
+        assert len(found.by_name) > 1
 
 
 def _softmax(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:

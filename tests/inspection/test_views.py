@@ -101,15 +101,128 @@ def test_a_source_and_a_target(tmp_path: Path) -> None:
     assert [len(views["cross"][axis]) for axis in ("queries", "keys")] == [6, 5]
 
 
+def test_a_trace_with_whole_maps_and_tokens_of_ones_own(tmp_path: Path) -> None:
+    layer, x = dikkat.SelfAttention(6, 6, 6), torch.randn(3, 4, 6)
+    with dikkat.record(layer, weights=True) as trace:
+        layer(x)
+    trace.to_html(tmp_path / "page.html", tokens=list("abcd"), element=2)
+    view = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))["self"]
+    assert_holds(view, [trace[""].weights[2:]], [0])
+    assert [text for text, *_ in view["queries"]] == list("abcd")
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "words", "error", "message"),
     [
         ("gpt2", 3, 7, TypeError, "text: got int; expected a string, or a source and a target"),
         ("gpt2", (TEXT, OTHER), 7, ValueError, "text: got 2 for GPT2Model; expected one string"),
         ("t5", TEXT, 7, ValueError, "text: got 1 for T5ForConditionalGeneration; expected a source and a target"),
+        (
+            "gpt2",
+            "the " * 96,
+            7,
+            ValueError,
+            "text: got 98 tokens; expected at most 97, which GPT2Model has places for",
+        ),
         ("gpt2", "zebra", 9, ValueError, "got token 8 from .*; expected 0 to 6.*the tokenizer is another model's"),
     ],
 )
 def test_bad_input(kind: str, text: Any, words: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         dikkat.show.attention(model(kind), tokenizer(words), text)
+
+
+def test_a_model_of_ones_own_and_its_words(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    layer, x = torch.nn.MultiheadAttention(6, 3, batch_first=True), torch.randn(2, 4, 6)
+    y = torch.randn(2, 5, 6)
+    trace = dikkat.show.attention(
+        layer, y, x, x, tokens=(["a", "b", "c", "d"], list("vwxyz")), path=tmp_path / "page.html"
+    )
+    view = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))["self"]
+    assert [text for text, *_ in view["keys"]] == list("abcd")
+    assert [text for text, *_ in view["queries"]] == list("vwxyz")
+    assert_holds(view, [layer(y, x, x, average_attn_weights=False)[1]], [0, 1, 2])
+    with pytest.raises(ValueError, match=r"tokens: got 3 .*; expected 4 or 5, as there are queries or keys"):
+        trace.tokens = ["a", "b", "c"]
+    with pytest.raises(TypeError):
+        trace.tokens["self"] = ["a"]  # type: ignore[index]
+    with pytest.raises(ValueError, match="element: got 2; expected -2 to 1"):
+        trace.to_html(tmp_path / "page.html", element=2)
+    with pytest.raises(ValueError, match="which reads pixel_values; expected a model that reads text"):
+        dikkat.show.attention(transformers.ViTModel(transformers.ViTConfig(hidden_size=12, num_hidden_layers=1,
+            num_attention_heads=3, intermediate_size=5, image_size=8, patch_size=4)), tokenizer(), TEXT)  # fmt: skip
+
+
+def test_everything_that_attended_is_in_the_answer() -> None:
+    """Poolings, stages and towers of models, of which none tells what returns its weights."""
+    shapes = {
+        "layers and a pool": {"layers": 3, "pool": 0}, "digits in names": {"attn1": 0, "attn2": 0},
+        "stages": {"down": 2, "mid": 0, "up": 2}, "towers": {"image": 2, "text": 1}, "one": {"attention": 0},
+    }  # fmt: skip
+    for kind, parts in shapes.items():
+        model = torch.nn.Module()
+        for name, count in parts.items():
+            made = [torch.nn.MultiheadAttention(6, 2, batch_first=True) for _ in range(max(1, count))]
+            model.add_module(name, torch.nn.ModuleList(made) if count else made[0])
+        every = [m for m in model.modules() if isinstance(m, torch.nn.MultiheadAttention)]
+        model.forward = lambda x, every=every: [each(x, x, x)[0] for each in every]
+        found = dikkat.attentions(model, torch.randn(1, 5, 6))
+        names = [name for name, m in model.named_modules() if isinstance(m, torch.nn.MultiheadAttention)]
+        assert len(found) == len(every), kind
+        assert list(found.by_name) == names
+        assert all(torch.equal(found.by_name[name][0], each) for name, each in zip(names, found, strict=True))
+        assert all(repr(name) in repr(found) for name in names)
+
+
+def test_of_siglip_the_layers_and_beside_them_the_pool() -> None:
+    config = transformers.SiglipVisionConfig(
+        image_size=28, patch_size=7, hidden_size=12, num_hidden_layers=3, num_attention_heads=3, intermediate_size=17
+    )
+    torch.manual_seed(1)
+    model, x = transformers.SiglipVisionModel(config).eval(), torch.randn(2, 3, 28, 28)
+    found = dikkat.attentions(model, x)
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(tuple(found), model(x, output_attentions=True).attentions, rtol=1e-4, atol=1e-5)
+    assert [len(each) for each in found.by_name.values()] == [1] * 4
+    (pool,) = found.by_name["head.attention" if "head.attention" in found.by_name else "vision_model.head.attention"]
+    assert pool.shape == (2, 3, 1, 16)
+
+
+def test_runs_of_a_layer_are_layers() -> None:
+    config = transformers.AlbertConfig(
+        vocab_size=7, hidden_size=12, embedding_size=5, num_hidden_layers=5, num_hidden_groups=1, num_attention_heads=3,
+        intermediate_size=17,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    albert, ids = transformers.AlbertModel(config).eval(), torch.tensor([[1, 3, 2]])
+    right = albert.config and dikkat.attentions(albert, ids)
+    for layers, wanted in ((3, [3]), (-1, [4]), (0, [0]), ([1, -2], [1, 3]), (None, [0, 1, 2, 3, 4])):
+        with torch.no_grad(), dikkat.record(albert, layers=layers, weights=True) as trace:
+            albert(ids)
+            albert(ids)
+        assert [call.layer for call, _ in trace.calls()] == wanted * 2
+        assert torch.equal(next(iter(trace))[2].weights, right[wanted[0]])
+    with torch.no_grad(), dikkat.record(albert, heads=[2, 0], weights=True) as trace:
+        albert(ids)
+    assert torch.equal(trace[-1].weights, right[4][:, [2, 0]])
+    assert torch.equal(trace[3, 2].weights, right[3][:, 2])
+    with pytest.raises(IndexError, match="head: got 1; expected one of 2, 0"):
+        trace[3, 1]
+    with pytest.raises(IndexError, match=r"trace\[5\]: got no such layer; expected one of 0, 1, 2, 3, 4"):
+        trace[5]
+    with (
+        pytest.raises(ValueError, match="layers: got 5; expected -5 to 4, as so many layers ran"),
+        dikkat.record(albert, layers=5),
+    ):
+        albert(ids)
+
+
+def test_a_trace_of_which_nothing_can_be_drawn_is_refused(tmp_path: Path) -> None:
+    layer = dikkat.SelfAttention(6, 6, 6)
+    with dikkat.record(layer, argmax=True) as trace:
+        layer(torch.randn(1, 4, 6))
+    with pytest.raises(
+        ValueError, match=r"got lse, argmax, of which nothing can be drawn; expected a recording with w"
+    ):
+        trace.to_html(tmp_path / "page.html")

@@ -225,8 +225,8 @@ def test_a_failed_save_leaves_the_old_image(tmp_path, monkeypatch):
 
 
 def test_another_ending_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"figure.pdf'; expected an ending of .png or .svg"):
-        save(heatmaps(np.eye(3)), tmp_path / "figure.pdf")
+    with pytest.raises(ValueError, match=r"figure.gif'; expected an ending of .png, .svg or .pdf"):
+        save(heatmaps(np.eye(3)), tmp_path / "figure.gif")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -314,7 +314,7 @@ const scenarios = {
     const { page, close } = await opened("looks");
     const words = (side) => page.locator(`.tokens.${side} li`);
     assert.deepEqual(await words("from").allTextContents(), ["a", "long", "est", "day"]);
-    await page.getByRole("checkbox").check();
+    await page.locator("input.special").check();
     assert.deepEqual(await words("to").allTextContents(), ["<s>", "a", "long", "est", "day"]);
     await words("from").nth(1).getByRole("button").click();
     await words("to").nth(3).getByRole("button").click();
@@ -334,6 +334,8 @@ const scenarios = {
       const { data } = copy.getImageData(0, 0, each.width, each.height);
       return data.filter((value, k) => k % 4 === 3 && value > 0).length;
     });
+    assert.equal((await chips()).filter((each) => each === "true").length, 1);
+    await page.getByRole("button", { name: "all heads" }).click();
     assert.deepEqual(await chips(), ["true", "true", "true"]);
     const all = await ink();
     await page.getByRole("button", { name: "layer 1, head 2" }).click();
@@ -341,8 +343,43 @@ const scenarios = {
     assert.equal(await page.getByRole("combobox", { name: "layers" }).inputValue(), "1");
     const one = await ink();
     assert.ok(0 < one && one < all);
-    await page.locator(".chip").nth(2).click();
+    await page.locator(".chip").nth(0).click();
+    assert.deepEqual(await chips(), ["true", "false", "false"]);
+    await page.getByRole("button", { name: "several heads" }).click();
+    await page.locator(".chip").nth(1).click();
+    assert.deepEqual(await chips(), ["true", "true", "false"]);
+    await page.locator(".chip").nth(0).click();
+    await page.locator(".chip").nth(1).click();
     assert.equal(await ink(), 0);
+    await close();
+  },
+
+  async "a model's heads: what a token looks at, and who looks at it, is said with numbers, and saved"() {
+    const { page, close } = await opened("looks");
+    await page.getByRole("button", { name: "layer 0, head 0" }).click();
+    await page.locator(".tokens.from li button").nth(1).hover();
+    await says(page.locator(".says"), "“long (2)” looked at: long (2) 50.0%, est (3) 25.0%, <s> (0) 12.5%, day (4) 12.5%");
+    await page.locator(".tokens.to li button").nth(1).click();
+    await page.mouse.move(2, 2);
+    await says(page.locator(".says"), "“long (2)” was looked at by: long (2) 50.0%, a (1) 25.0%, <s> (0) 12.5%, day (4) 12.5%");
+    await page.locator("input.mean").check();
+    await page.mouse.move(3, 3);
+    await says(page.locator(".says"), "“long (2)” was looked at by: long (2) 50.0%, <s> (0) 12.5%, a (1) 12.5%, est (3) 12.5%, day (4) 12.5%");
+    await page.locator("input.mean").uncheck();
+    const menu = async (name) => {
+      await page.locator(".titled summary").click();
+      return page.locator(".titled").getByRole("button", { name });
+    };
+    const [table, rows] = await saved(page, await menu("CSV"));
+    assert.equal(table, "layer-0-head-0.csv");
+    assert.deepEqual(rows.toString().split("\n").slice(0, 2), ["layer,head,query,key,weight,query_token,key_token", '0,0,0,0,0.500,"<s>","<s>"']);
+    const [picture, drawn] = await saved(page, await menu("SVG"));
+    assert.equal(picture, "layer-0-head-0.svg");
+    assert.ok(drawn.toString().includes(">long<") && drawn.toString().includes("<line"));
+    const [, painted] = await saved(page, await menu("PNG"));
+    assert.equal(painted.subarray(1, 4).toString(), "PNG");
+    await page.getByRole("combobox", { name: "Order" }).selectOption("evenly");
+    assert.equal(await page.locator(".heads.sorted .thumb").count(), 6);
     await close();
   },
 };

@@ -2,6 +2,7 @@
 
 from dikkat.inspection.front import inspect
 from dikkat.inspection.recording import record
+from dikkat.inspection.relevance import relevance
 from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.returned import attentions
 from dikkat.inspection.trace import Attentions, Trace
@@ -16,4 +17,5 @@ __all__ = [
     "attentions",
     "inspect",
     "record",
+    "relevance",
 ]

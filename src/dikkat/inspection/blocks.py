@@ -105,8 +105,19 @@ def _largest(weights: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
 
 def _first(numbers: Tensor, count: int) -> Tensor:
-    """Where the largest are, the first of equal ones first."""
-    return numbers.argsort(dim=-1, descending=True, stable=True)[..., :count]
+    """Where the largest are, of equal ones above 0 the first, those first that are first."""
+    if count == 1 and numbers.shape[-1]:
+        return numbers.argmax(-1, keepdim=True)  # the first of equal ones, as PyTorch says
+    count = min(count, numbers.shape[-1])
+    values, places = numbers.topk(count, -1)
+    least = values[..., -1:]
+    places = places.sort(-1).values
+    places = places.gather(-1, numbers.gather(-1, places).argsort(dim=-1, descending=True, stable=True))
+    # Of numbers equal to the least of them, `topk` takes any.
+    tied = ((numbers >= least).sum(-1) > count) & (least[..., 0] > 0)
+    if bool(tied.any()):
+        places[tied] = numbers[tied].argsort(dim=-1, descending=True, stable=True)[..., :count]
+    return places
 
 
 def _pooled(weights: Tensor, cells: int, by_largest: bool) -> Tensor:

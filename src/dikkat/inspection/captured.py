@@ -3,6 +3,7 @@
 import inspect
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ def of_weights(weights: Tensor, request: Request, lse: Tensor | None = None) -> 
         weights, lse = weights[..., queries, :], None if lse is None else lse[..., queries]
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
     some = wide[..., 0:0].sum(-1) if lse is None else lse
-    return replace(of_all_weights(some, wide, request), lse=lse, heads=heads, queries=queries)
+    seen = of_all_weights(some, wide, request)
+    return replace(seen, lse=lse, heads=heads, queries=queries, shape=tuple(wide.shape))
 
 
 def of_dot_product(
@@ -79,13 +81,24 @@ _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 def of_multi_head_function(request: Request, *arguments: object, **named: object) -> Inspection:
     """The requested summaries of each head of a call of `torch.nn.functional.multi_head_attention_forward`."""
+    given = given_to_heads(*arguments, **named)
+    query, key, mask = heads_of(given)
+    seen = of_dot_product(query / math.sqrt(query.shape[-1]), key, mask, request)
+    return seen.of_element(0) if given["query"].ndim == 2 else seen
+
+
+def given_to_heads(*arguments: object, **named: object) -> dict[str, Any]:
+    """The arguments of a call of `multi_head_attention_forward`, by name."""
     bound = _SIGNATURE.bind(*arguments, **named)
     bound.apply_defaults()
-    given = bound.arguments
+    return bound.arguments
+
+
+def heads_of(given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Queries and keys (B, H, length, d) of a call of `multi_head_attention_forward`, and its masks in one."""
     query, key, heads = given["query"], given["key"], given["num_heads"]
     attn_mask, padding = given["attn_mask"], given["key_padding_mask"]
-    alone = query.ndim == 2
-    if alone:
+    if query.ndim == 2:
         query, key, padding = query[:, None], key[:, None], None if padding is None else padding[None]
     query, key = _projected(given, query, key)
     if given["bias_k"] is not None:
@@ -100,8 +113,7 @@ def of_multi_head_function(request: Request, *arguments: object, **named: object
         attn_mask = attn_mask.unflatten(0, (len(query), heads))
     padding = None if padding is None else padding[:, None, None]
     mask = _joined(*(_padded(part, key.shape[-2]) for part in (attn_mask, padding)))
-    seen = of_dot_product(query / math.sqrt(query.shape[-1]), key, mask, request)
-    return seen.of_element(0) if alone else seen
+    return query, key, mask
 
 
 def _projected(given: dict[str, Tensor], query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

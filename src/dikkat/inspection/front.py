@@ -22,6 +22,8 @@ from dikkat.inspection.blocks import all_rows, in_blocks, numbers_of_a_row, of_r
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.scores import Score
 
+_LARGE = 2**19  # pairs from which compiled code is quicker than blocks of whole rows, though not for the output alone
+
 
 class Inspecting(Requesting, Restricting, total=False):
     """The keyword arguments of `inspect`: which keys a query may see, and what to return."""
@@ -98,17 +100,17 @@ def inspected(problem: Problem, request: Request, impl: str = "auto", *, pools: 
     problem = replace(whole, value=_no_values(problem.value, problem.lead))
     queries, keys, device = problem.restrictions.queries, problem.restrictions.keys, problem.query.device
     asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
-    each, rows = numbers_of_a_row(problem), None
+    each, rows, shape = numbers_of_a_row(problem), None, (*problem.lead, queries, keys)
     if request.weights:
         seen = of_all_weights(
             *all_rows(lambda block: _lse_and_weights(of_rows(problem, block), impl), queries, each, device), request
         )
         mean = _mean(whole, impl) if pools else None
-        return replace(seen, output=mean, heads=heads, queries=places)
+        return replace(seen, output=mean, heads=heads, queries=places, shape=shape)
     summary = _summary(problem, asked, impl, whole if pools else None)
     if chosen is not None:
         rows = in_blocks(lambda block: _lse_and_weights(of_rows(problem, block), impl)[1], chosen, each)
-    return replace(answer(summary, request, rows), heads=heads, queries=places)
+    return replace(answer(summary, request, rows), heads=heads, queries=places, shape=shape)
 
 
 def part_of(problem: Problem, request: Request) -> tuple[Problem, Tensor | None, Tensor | None]:
@@ -179,7 +181,10 @@ def _no_values(like: Tensor, lead: torch.Size) -> Tensor:
 def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -> Summary:
     """The summaries, in compiled code where that runs and is worth it or was named; and the mean of the whole call."""
     name = choose(problem).name if impl == "auto" else impl
-    restrictions, compiled = problem.restrictions, name == "numba" or (impl == "auto" and name != "reference")
+    restrictions = problem.restrictions
+    # The largest of a row are found on the way there, while plain PyTorch would sort for them.
+    large = problem.lead.numel() * restrictions.queries * restrictions.keys >= _LARGE
+    compiled = name == "numba" or (impl == "auto" and (name != "reference" or large))
     any_pair = restrictions.queries and restrictions.keys and problem.lead.numel()
     if any_pair and compiled and problem.sink is None and not launch.examine(problem).reasons:
         return launch.summarise(whole or problem, asked, pools=whole is not None)

@@ -3,7 +3,7 @@
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,8 @@ from dikkat._engine.pytorch_state import is_transformed
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
 from dikkat.inspection.front import inspected, is_by_product
-from dikkat.inspection.layer_selection import Layers, chosen
+from dikkat.inspection.kinds import kinds_of
+from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
 
@@ -44,8 +45,9 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     `torch.nn.MultiheadAttention`, and `torch.nn.functional.scaled_dot_product_attention` inside any module; so too
     Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`, but not with flash or flexible
     attention. Weights are those before dropout; they are summarised at once, moved to the CPU, and have no gradient.
-    Neither the model's results nor its gradients change, but for rounding where a shortcut would have gone by a module
-    without calling it: PyTorch's for encoders in evaluation, and the compiled search.
+    Neither the model's results nor its gradients change, but where a shortcut would have gone by a module without
+    calling it: by rounding with the compiled search, and with PyTorch's for encoders in evaluation, which besides
+    leaves 0 at padding (or NaN, where a row sees no key), and does not while it is recorded.
 
     A call belongs to the innermost module of the model that is being called (`module(...)`), which hooks on the modules
     tell meanwhile; a module's other methods count as part of what called them. Other threads are not seen, and may
@@ -58,7 +60,8 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         model: The calls within its modules are recorded, by the modules' names in it.
         layers: The modules, with all in them, whose calls are recorded: a name, as `model.named_modules()` has it, a
             pattern with *, ? and [...] that the whole name follows, a number, which is a place in each of the model's
-            outermost lists of modules, counted from the end below 0; or several of these in a list. None for all.
+            outermost lists of modules, counted from the end below 0; or several of these in a list. None for all. An
+            entry of a list that runs again, as ALBERT's one layer does, is the next layer each time.
         **request: What to record of each call (`Requesting`); if nothing, `top_k=8` and `overview=64`.
 
     Yields:
@@ -86,49 +89,56 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
     check_names(request, Requesting)
-    checked = Request(**(request or {"top_k": 8, "overview": 64}))
+    about = {"heads", "queries", "pool"}
+    checked = Request(**(request if request.keys() - about else request | {"top_k": 8, "overview": 64}))
     if checked.is_empty:
         raise ValueError(
             "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax or overview"
         )
     by_entry = chosen(model, layers)
-    recorder = _Recorder(checked)
+    recorder = _Recorder(model, checked, list(by_entry.values()))
     with ExitStack() as stack:
         stack.enter_context(_uncompiled())
         stack.callback(recorder.stop)
-        stack.enter_context(
-            recorder.hooked(model, {name: each for found in by_entry.values() for name, each in found.items()})
-        )
+        stack.enter_context(recorder.hooked(model))
         yield recorder.trace
     if recorder.unseen:
         names = ", ".join(map(repr, dict.fromkeys(recorder.unseen)))
         warnings.warn(f"record: {names}: not recorded, as flexible attention shows no weights", stacklevel=3)
-    for entry, found in by_entry.items():
-        if not found.keys() & recorder.trace.names:
-            raise ValueError(_unseen(model, entry, found))
+    recorder.finish(model)
+    for entry, each in by_entry.items():
+        if not any(each.takes(call.name, call.layer) for call, _ in recorder.trace.calls()):
+            raise ValueError(_unseen(model, entry, each, recorder.layers))
 
 
-def _unseen(model: nn.Module, entry: int | str | None, found: Mapping[str, nn.Module]) -> str:
+def _unseen(model: nn.Module, entry: int | str | None, each: Chosen, layers: int) -> str:
     """The message of a recording without a call."""
-    kinds = sorted({type(module).__name__ for module in found.values()})
+    if each.counted and layers:
+        return f"layers: got {entry}; expected {-layers} to {layers - 1}, as so many layers ran"
+    kinds = sorted({type(module).__name__ for module in each.modules.values()})
     which = f"model: got {type(model).__name__}" if entry is None else f"layers: got {entry!r}"
     asks = getattr(getattr(model, "config", None), "_attn_implementation", None)
     own = "" if asks in (None, "dikkat", "sdpa", "eager") else f" (this one has {asks!r}: load it anew)"
     return (
-        f"{which}, in which no attention was seen: it was not run here, or has none but in operations of its own; "
-        "expected a run of a model with layers of dikkat, torch.nn.MultiheadAttention or scaled_dot_product_attention, "
-        f"or one of Hugging Face's that is loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{own}. "
-        f"Its modules: {', '.join(kinds)}"
+        f"{which}, in which no attention was seen: it was not run here, or computes softmax(q kᵀ) v by operations of "
+        "its own: call torch.nn.functional.scaled_dot_product_attention or dikkat.attend there, or draw weights that "
+        "you have with dikkat.show.weights. Expected a run of a model with layers of dikkat, "
+        "torch.nn.MultiheadAttention or scaled_dot_product_attention, or one of Hugging Face's that is loaded with "
+        f"attn_implementation='dikkat', 'sdpa' or 'eager'{own}. Its modules: {', '.join(kinds)}"
     )
 
 
 class _Recorder:
     """Adds to a trace what this thread's calls within a model look at."""
 
-    def __init__(self, request: Request) -> None:
-        self.trace, self._request = Trace(), request
-        self._thread, self._calls = threading.get_ident(), list[tuple[str, nn.Module]]()
-        self._listening, self._runs = ExitStack(), 0
+    def __init__(self, model: nn.Module, request: Request, entries: list[Chosen]) -> None:
+        self.trace, self._request, self._entries = Trace(), request, entries
+        self._modules = {name: module for each in entries for name, module in each.modules.items()}
+        (self._kinds, self._says), self._numbering = kinds_of(model), Numbering(list(self._modules))
+        self._entered = set[str]()  # modules whose weights the model returns, and that ran
+        self._thread, self._calls = threading.get_ident(), list[tuple[str, nn.Module, int]]()
+        self._listening, self._since, self._runs = ExitStack(), 0, 0
+        self.layers = 0  # that ran, of those that were looked for
         self.unseen: list[str] = []  # modules, of flexible attention
         self.columns = 0  # of the last product of matrices: as many as keys, where a softmax follows
 
@@ -140,43 +150,71 @@ class _Recorder:
     def stop(self) -> None:
         """Stop observing."""
         self._listening.close()
+        self._since = 0
 
     @contextmanager
-    def hooked(self, model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[None]:
+    def hooked(self, model: nn.Module) -> Iterator[None]:
         """Within, count the calls of the model, and know which of its modules are being called, the innermost last."""
 
         def count(*_: Any) -> None:
-            self._runs += threading.get_ident() == self._thread
+            if threading.get_ident() == self._thread:
+                self._runs += 1
+                self._numbering.again()
 
         with ExitStack() as stack:
             if not _is_passed_over(model):
                 stack.callback(model.register_forward_pre_hook(count).remove)
-            for name, module in modules.items():
+            for name, module in self._modules.items():
                 if not _is_passed_over(module):
                     for handle in self._hooks(name, module):
                         stack.callback(handle.remove)
             yield
 
     def _hooks(self, name: str, module: nn.Module) -> Iterator[RemovableHandle]:
-        call = name, module
-
         def enter(*_: Any) -> None:
             if threading.get_ident() == self._thread:
-                if not self._calls:
+                layer = self._numbering.enter(name)
+                if layer < 0 and self._calls:
+                    layer = self._calls[-1][2]
+                self.layers = max(self.layers, layer + 1)
+                self._calls.append((name, module, layer))
+                if self._kinds[name].root == name and any(each.takes(name, layer) for each in self._entries):
+                    self._entered.add(name)
+                if not self._since and any(each.takes(name, layer) for each in self._entries):
                     self.start()
-                self._calls.append(call)
+                    self._since = len(self._calls)
 
         def leave(*_: Any) -> None:
             # Not entered where another hook raised before; and an interrupt may have left inner calls open.
-            if threading.get_ident() == self._thread and any(each is call for each in self._calls):
-                while self._calls.pop() is not call:
+            if threading.get_ident() == self._thread and any(each[0] == name for each in self._calls):
+                while self._calls.pop()[0] != name:
                     pass
-                if not self._calls:
+                if len(self._calls) < self._since:
                     self.stop()
 
         yield module.register_forward_pre_hook(enter)
         # Nested recordings close in reverse order.
         yield module.register_forward_hook(leave, always_call=True, prepend=True)
+
+    def finish(self, model: nn.Module) -> None:
+        """Keep what was chosen and say what each call is, now that all is known."""
+        if any(each.counted and (each.number or 0) < 0 for each in self._entries):
+            runs: dict[int, int] = {}
+            for call, _ in self.trace.calls():
+                runs[call.run] = max(runs.get(call.run, 0), call.layer + 1)
+            self.trace.keep(
+                lambda call: any(each.takes(call.name, call.layer, runs[call.run]) for each in self._entries)
+            )
+        calls = [(call, self._kinds[call.name].root) for call, _ in self.trace.calls()]
+        last = {(call.run, root): call.name for call, root in calls}
+        self.trace.set_kinds(["" if root and last[call.run, root] != call.name else call.kind for call, root in calls])
+        silent = sorted(self._entered - {root for _, root in calls if root})
+        if silent and calls:
+            names = ", ".join(map(repr, silent))
+            self.trace.withheld = f"{names}: not recorded, as they compute their weights by operations of their own"
+            warnings.warn(f"record: {self.trace.withheld}", stacklevel=4)
+        elif not self._says:
+            self.trace.withheld = f"{type(model).__name__} does not say which weights it returns: take them by name"
 
     def compute(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""
@@ -230,7 +268,7 @@ class _Recorder:
         # In a backward, what a checkpoint computes has been seen before.
         if not self._calls or torch._C._current_graph_task_id() != -1:
             return None
-        name, _ = self._calls[-1]
+        name, _, layer = self._calls[-1]
         if is_transformed():
             raise ValueError(
                 f"record: got a call of {name!r} under torch.func (vmap, grad ...), where tensors stand for many "
@@ -243,7 +281,8 @@ class _Recorder:
                 seen = look()
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{error} (recording {name!r})") from error
-        self.trace.add(name, replace(seen, output=None), self._runs)
+        layer = self._numbering.within(name) if layer < 0 else layer
+        self.trace.add(name, replace(seen, output=None), self._runs, layer, self._kinds[name].name)
         return seen
 
 

@@ -61,6 +61,7 @@ class Inspection:
         output: (..., n, d_v), the weighted mean of the values, where `inspect` was given values.
         heads: (h,) int64, the numbers of the heads that were chosen.
         queries: (n,) int64, the numbers of the queries that were chosen.
+        shape: (..., n, m), the sizes of the map that all this is of.
     """
 
     lse: Tensor | None = None
@@ -75,16 +76,67 @@ class Inspection:
     output: Tensor | None = None
     heads: Tensor | None = None
     queries: Tensor | None = None
+    shape: tuple[int, ...] = ()
 
     def of_element(self, index: int) -> "Inspection":
         """One element of the first leading dimension."""
         own = {name: tensor[index] for name, tensor in self.tensors().items() if name not in ("heads", "queries")}
-        return replace(self, **own)
+        return replace(self, **own, shape=self.shape[1:])
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Heads, queries and keys; 0 for what nothing tells, of an inspection that was put together by hand."""
+        shape, named = self.shape, self.tensors()
+        if not shape:
+            lead = next((each.shape[: each.ndim - _OWN[name]] for name, each in named.items() if name in _OWN), ())
+            rows = [each.shape[-1] for name, each in named.items() if name in ("lse", "entropy", "argmax")]
+            rows += [each.shape[-2] for name, each in named.items() if name in ("weights", "top_weights")]
+            keys = [each.shape[-1] for name, each in named.items() if name in ("weights", "rows", "sums")]
+            keys += [] if self.top_keys is None else [int(self.top_keys.max()) + 1 if self.top_keys.numel() else 0]
+            shape = (*lead, next(iter(rows), 0), next(iter(keys), 0))
+        return shape[-3] if len(shape) > 3 else 1, shape[-2], shape[-1]
+
+    def of_batch(self, element: int) -> "Inspection":
+        """One element of a batch, with a dimension for its heads: all leading dimensions but the last count as batch.
+
+        Raises:
+            ValueError: No such element.
+        """
+        named = {name: tensor for name, tensor in self.tensors().items() if name in _OWN}
+        heads, queries, keys = self.sizes
+        own = {
+            name: tensor.reshape(-1, heads, *tensor.shape[tensor.ndim - _OWN[name] :]) for name, tensor in named.items()
+        }
+        count = min(map(len, own.values()), default=0)
+        if not -count <= element < count:
+            raise ValueError(f"element: got {element}; expected {-count} to {count - 1}, as the batch has {count}")
+        return replace(self, **{name: tensor[element] for name, tensor in own.items()}, shape=(1, heads, queries, keys))
+
+    def of_head(self, head: int) -> "Inspection":
+        """One head of those that were recorded, by its number: the last leading dimension is gone.
+
+        Raises:
+            IndexError: It was not recorded.
+        """
+        heads = list(range(self.sizes[0])) if self.heads is None else self.heads.tolist()
+        if head not in heads and not -len(heads) <= head < 0:
+            raise IndexError(f"head: got {head}; expected one of {', '.join(map(str, heads))}")
+        place = heads.index(head) if head >= 0 else head
+        named = {name: tensor for name, tensor in self.tensors().items() if name not in ("heads", "queries")}
+        own = {name: each.select(-1 - _OWN[name], place) for name, each in named.items() if each.ndim > _OWN[name]}
+        return replace(self, **own, heads=None, shape=(*self.shape[:-3], *self.shape[-2:]))
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that there are, by name."""
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: tensor for name, tensor in named if tensor is not None}
+        return {name: tensor for name, tensor in named if isinstance(tensor, Tensor)}
+
+
+# How many dimensions each has behind the leading ones.
+_OWN = {
+    "lse": 1, "weights": 2, "rows": 2, "top_weights": 2, "top_keys": 2, "sums": 1, "entropy": 1, "argmax": 1,
+    "overview": 2, "output": 2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ def attentions(
 
     Returns:
         A tuple of (B, H, n, m) for each layer, on the CPU, as `dikkat.Trace.attentions` has it: that of the decoder, of
-        an encoder and decoder; `.encoder_attentions` and `.cross_attentions` are the others.
+        an encoder and decoder; `.encoder_attentions` and `.cross_attentions` are the others, and `.by_name` has the
+        weights of every call of every module that attended. `repr` says what there is.
 
     Raises:
         TypeError: As `dikkat.record` raises it.

@@ -3,77 +3,158 @@
 import html
 import json
 import os
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import fields, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dikkat.extras import needing
 from dikkat.inspection.front import of_all_weights
+from dikkat.inspection.heads import scores_of
+from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
-from dikkat.show.views import CELLS, TOP, Token, views_of
+from dikkat.inspection.tables import keys_of, known_of, scores_table, weights_table
+from dikkat.show.views import CELLS, TOP, Layer, Token, Tokens, tokens_of, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
-_FORMAT, _VERSION = "dikkat trace", 2
+_FORMAT, _VERSION = "dikkat trace", 3
 _LARGEST = 2**36  # bytes of a file that is read
-_FIELDS = {field.name for field in fields(Inspection)}
-
-
-# Modules that look from a decoder at an encoder, as transformers and PyTorch call them.
-_CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn$", re.IGNORECASE)
+_FIELDS = {field.name for field in fields(Inspection)} - {"shape"}
 
 
 class Attentions(tuple[Any, ...]):
     """Weights as transformers returns them: a tuple of (B, H, n, m) for each layer.
 
-    Of a model that ran several times, as in `generate`, it is a tuple for each run, of one for each layer.
+    Of a model that ran several times, as in `generate`, it is a tuple for each run, of one for each layer. Which layers
+    belong to it is said by a model's configuration; nothing that attended is missing in `by_name`.
 
     Attributes:
         encoder_attentions: Those of the encoder beside a decoder, a tuple of each layer's; () for other models.
         cross_attentions: Those with which a decoder looks at an encoder, as the tuple itself; () where there are none.
+        by_name: Of every module that attended the weights of each of its calls: those above, and poolings, towers,
+            predictors and the like.
     """
 
     encoder_attentions: tuple[Tensor, ...]
     cross_attentions: tuple[Any, ...]
+    by_name: dict[str, tuple[Tensor, ...]]
 
-    def __new__(cls, own: Iterable[Any], encoder: Iterable[Tensor] = (), cross: Iterable[Any] = ()) -> "Attentions":
-        """The weights by layer, and those of other kinds."""
+    def __new__(
+        cls,
+        own: Iterable[Any],
+        encoder: Iterable[Tensor] = (),
+        cross: Iterable[Any] = (),
+        by_name: Mapping[str, tuple[Tensor, ...]] | None = None,
+    ) -> "Attentions":
+        """The weights by layer, those of other kinds, and all by name."""
         made = super().__new__(cls, own)
         made.encoder_attentions, made.cross_attentions = tuple(encoder), tuple(cross)
+        made.by_name = dict(by_name or {})
         return made
+
+    def __repr__(self) -> str:
+        """How many layers there are of each kind, and every module with the shape of its weights."""
+        parts = {"": self, "encoder_attentions": self.encoder_attentions, "cross_attentions": self.cross_attentions}
+        said = [f"{len(each)} {name}".rstrip() for name, each in parts.items() if each or not name]
+        calls = [f"  {name!r}: {len(each)} × {tuple(each[0].shape)}" for name, each in self.by_name.items()]
+        return "\n".join([f"Attentions of {', '.join(said)}; by_name:", *calls])
+
+
+class Call(NamedTuple):
+    """A call of attention.
+
+    Attributes:
+        name: The module.
+        run: How often the whole model had been called.
+        layer: Which layer of the model it was of, as they ran; −1 for none.
+        kind: "self", "encoder" or "cross", as `Attentions` has them; "" for another.
+    """
+
+    name: str
+    run: int = 0
+    layer: int = -1
+    kind: str = "self"
 
 
 class Trace:
     """Records of the calls of a model's attention, in the order in which they came. Made by `dikkat.record`.
 
     `trace[name]` is the `Inspection` of the one call of a module; of a module that was called several times,
-    `trace[name, 0]` is that of the first one, and `trace[name, -1]` that of the last. A notebook shows its page.
+    `trace[name, 0]` is that of the first one, and `trace[name, -1]` that of the last. `trace[10]` is layer 10, and
+    `trace[10, 5]` head 5 of it. Layers are counted as they ran: one that ran twelve times is twelve. A notebook shows
+    its page, `repr` a table of the layers.
 
     Attributes:
-        tokens: What the queries and keys are, for the page: of "self" attention, and of the "encoder" beside it.
+        withheld: Why `attentions` would lack layers that "eager" returns; "" where it has all.
     """
 
     def __init__(self) -> None:
         self._calls: dict[str, list[Inspection]] = {}
-        self._order: list[tuple[str, int]] = []  # every call's module, and how often the model had been called
-        self.tokens: dict[str, list[Token]] = {}
+        self._order: list[Call] = []
+        self._tokens: dict[str, list[Token]] = {}
+        self.withheld = ""
 
-    def add(self, name: str, seen: Inspection, run: int = 0) -> None:
+    @property
+    def tokens(self) -> Mapping[str, list[Token]]:
+        """What queries and keys are, for pages and tables: those of the text ("self"), and of a source ("encoder").
+
+        Set a list of strings, or of `Token`, or two lists, (source, target): as many as there are queries or keys.
+        """
+        return MappingProxyType(self._tokens)
+
+    @tokens.setter
+    def tokens(self, given: Tokens) -> None:
+        tokens = tokens_of(given)
+        for kind, labels in tokens.items():
+            sizes = self._sizes(kind)
+            if self._order and len(labels) not in sizes:
+                wanted = " or ".join(map(str, sorted(sizes))) if sizes else "none, as nothing looks at a source"
+                raise ValueError(
+                    f"tokens: got {len(labels)} ({kind!r}); expected {wanted}, as there are queries or keys"
+                )
+        self._tokens = tokens
+
+    def _sizes(self, kind: str) -> set[int]:
+        """How many tokens there may be: of a source as many as keys, of a text as queries or keys."""
+        found = set[int]()
+        for call, seen in self.calls():
+            _, queries, keys = seen.sizes
+            if kind == "encoder":
+                found |= {keys} if call.kind in ("encoder", "cross") or keys != queries else set()
+            elif call.kind != "encoder":
+                found |= {queries} if call.kind == "cross" else {queries, keys}
+        return found - {0}
+
+    def add(self, name: str, seen: Inspection, run: int = 0, layer: int = -1, kind: str = "self") -> None:
         """Add a call, as copies on the CPU.
 
         Args:
             name: The module.
             seen: What was recorded of the call.
             run: How often the whole model had been called.
+            layer: Which layer of the model it was of; −1 for none.
+            kind: What it is of a model: see `Call`.
         """
         copies = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
         self._calls.setdefault(name, []).append(replace(seen, **copies))
-        self._order.append((name, run))
+        self._order.append(Call(name, run, layer, kind))
+
+    def keep(self, wanted: Callable[[Call], bool]) -> None:
+        """Keep some calls alone."""
+        kept = [(call, seen) for call, seen in self.calls() if wanted(call)]
+        self._order, self._calls = [call for call, _ in kept], {}
+        for call, seen in kept:
+            self._calls.setdefault(call.name, []).append(seen)
+
+    def set_kinds(self, kinds: Iterable[str]) -> None:
+        """Say of each call what it is of a model."""
+        self._order = [call._replace(kind=kind) for call, kind in zip(self._order, kinds, strict=True)]
 
     @property
     def names(self) -> list[str]:
@@ -85,7 +166,7 @@ class Trace:
         return len(self._of(name))
 
     def __len__(self) -> int:
-        return sum(map(len, self._calls.values()))
+        return len(self._order)
 
     def __iter__(self) -> Iterator[tuple[str, int, Inspection]]:
         """Every call: the module's name, the call's number among its own, what it looked at."""
@@ -93,16 +174,27 @@ class Trace:
             for index, seen in enumerate(calls):
                 yield name, index, seen
 
-    def __getitem__(self, which: str | tuple[str, int]) -> Inspection:
-        """The only call of a module, or one of its calls.
+    def calls(self) -> Iterator[tuple[Call, Inspection]]:
+        """Every call in the order in which they came, with what it looked at."""
+        counts = Counter[str]()
+        for call in self._order:
+            yield call, self._calls[call.name][counts[call.name]]
+            counts[call.name] += 1
+
+    def __getitem__(self, which: str | int | tuple[str, int] | tuple[int, int]) -> Inspection:
+        """The only call of a module, or one of its calls; a layer, or a head of it.
 
         Raises:
             KeyError: No such module attended.
-            IndexError: There are fewer calls.
+            IndexError: There are fewer calls, layers or heads.
             ValueError: There are several, and no number was given.
         """
+        if isinstance(which, int):
+            return self._layer(which)
         if isinstance(which, tuple):
             name, index = which
+            if isinstance(name, int):
+                return self._layer(name).of_head(index)
             calls = self._of(name)
             if not -len(calls) <= index < len(calls):
                 raise IndexError(
@@ -122,42 +214,135 @@ class Trace:
             raise KeyError(f"trace[{name!r}]: got no such module; expected one of {', '.join(map(repr, self._calls))}")
         return self._calls[name]
 
+    def _layer(self, number: int) -> Inspection:
+        """The only call of a layer; of a model without layers in lists, the calls are its layers."""
+        numbered = [call.layer for call in self._order]
+        layers = numbered if max(numbered, default=-1) >= 0 else list(range(len(numbered)))
+        wanted = number if number >= 0 else max(layers, default=-1) + 1 + number
+        found = [pair for layer, pair in zip(layers, self.calls(), strict=True) if layer == wanted]
+        if not found or wanted < 0:
+            there = ", ".join(map(str, sorted({layer for layer in layers if layer >= 0})))
+            raise IndexError(f"trace[{number}]: got no such layer; expected one of {there}")
+        if len(found) > 1:
+            names = ", ".join(dict.fromkeys(repr(call.name) for call, _ in found))
+            raise ValueError(
+                f"trace[{number}]: got a layer that attended {len(found)} times; expected the module, and which of its "
+                f"calls: trace[name, call], of {names}"
+            )
+        return found[0][1]
+
+    def __repr__(self) -> str:
+        """The layers: their number, module, shape, and what was recorded."""
+        rows = [("layer", "kind", "heads × queries × keys", "recorded", f"module (Trace of {len(self)} calls)")]
+        for call, seen in self.calls():
+            layer, kind = "" if call.layer < 0 else str(call.layer), call.kind or "other"
+            rows.append(
+                (layer, kind, " × ".join(map(str, seen.sizes)), ", ".join(seen.tensors()), call.name or "model")
+            )
+        rows = rows if len(rows) <= 10 else [*rows[:8], ("…", "", "", f"{len(rows) - 9} more", ""), rows[-1]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(f"{each:<{width}}" for each, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
     def attentions(self) -> Attentions:
         """All weights, as `output_attentions=True` returns them with transformers' "eager" attention, before dropout.
 
-        Of several towers without a decoder, such as one for pictures and one for words, it has those of the last one
-        that ran; record others alone, by `layers`. Of a model that ran more than once, as in `generate` of more than
-        one token, it has a tuple for each run: with a prompt in parts, or an assistant, more or fewer than tokens.
-        Layers are in the order in which they ran.
+        Which layers are in the tuple is said by the configuration of one of Hugging Face's models; of any other it is
+        all but cross attention and the encoder beside a decoder. All that attended is in `by_name`. Of a model that ran
+        more than once, as in `generate` of more than one token, it has a tuple for each run: with a prompt in parts, or
+        an assistant, more or fewer than tokens. Layers are in the order in which they ran.
 
         Raises:
-            ValueError: The recording was made without `weights=True`.
+            ValueError: The recording was made without `weights=True`; layers that the model returns were not seen,
+                or it does not say which it returns.
         """
+        if self.withheld:
+            raise ValueError(f"attentions: {self.withheld}")
         found: dict[str, list[tuple[int, Tensor]]] = {}
-        for kind, calls in self.by_kind().items():
-            for name, run, seen in calls:
-                if seen.weights is None:
-                    raise ValueError(f"trace[{name!r}]: got no whole map; expected a recording with weights=True")
-                found.setdefault(kind, []).append((run, seen.weights))
+        by_name: dict[str, list[Tensor]] = {}
+        for call, seen in self.calls():
+            if seen.weights is None:
+                raise ValueError(f"trace[{call.name!r}]: got no whole map; expected a recording with weights=True")
+            found.setdefault(call.kind, []).append((call.run, seen.weights))
+            by_name.setdefault(call.name, []).append(seen.weights)
         encoder = [weights for _, weights in found.get("encoder", ())]
-        return Attentions(_by_run(found.get("self", ())), encoder, _by_run(found.get("cross", ())))
+        everything = {name: tuple(each) for name, each in by_name.items()}
+        return Attentions(_by_run(found.get("self", ())), encoder, _by_run(found.get("cross", ())), everything)
 
-    def by_kind(self) -> dict[str, list[tuple[str, int, Inspection]]]:
-        """The calls of the encoder beside a decoder ("encoder"), "self", "cross", as `attentions` sorts them.
+    def scores(self, *, element: int = 0) -> Any:
+        r"""What each head does: a table with a row for each head, of scores in 0 … 1.
 
-        Of each its module, how often the model had been called, and what it looked at.
+        $$ s = \max\Big(0, \operatorname{mean}_i \frac{\sum_{j \in J_i} w_{ij} - u_i}{1 - u_i}\Big), \qquad
+           u_i = \frac{|J_i|}{c_i}, \qquad
+           \text{evenly} = \operatorname{mean}_i \frac{\sum_j \min(w_{ij}, 1 / c_i) - 1 / c_i}{1 - 1 / c_i}, \qquad
+           \text{information} = \frac{H(\bar w) - \operatorname{mean}_i H(w_i)}{\log \min(n, m)} $$
+
+        where means are over the queries that see more than one key, c_i is how many keys query i sees, u_i what J_i has
+        of weight that is spread evenly, w̄ the mean row, H the entropy, and J_i are, of query i:
+
+        | column | the keys |
+        | --- | --- |
+        | `previous`, `next` | the one before it, the one behind it (of heads that look ahead) |
+        | `itself` | itself |
+        | `first` | the first one |
+        | `same` | the others with its token; of the queries that have such |
+        | `induction` | those behind an earlier one with its token; of the queries that have such |
+        | `separator` | the special tokens but the first; of the queries that see one and are none |
+
+        `looks` is the column of the largest share, `information` how much the query tells of where the head looks: 0
+        where all queries look alike. Where only the largest weights were recorded, a query's others count as equal.
+
+        Args:
+            element: Which element of the batch.
+
+        Returns:
+            A `pandas.DataFrame`, or where pandas is not installed a NumPy record array: layer, module, kind, head,
+            looks, the shares, information. NaN for what cannot be said: without tokens, or of cross attention.
+
+        Raises:
+            ValueError: Neither the weights nor the largest of them were recorded; no such element.
+
+        Source:
+            Previous, first and same: Clark et al. 2019, section 3; induction: Olsson et al. 2022.
         """
-        counts, towers = Counter[str](), dict[str, list[tuple[str, int, Inspection]]]()
-        for name, run in self._order:
-            tower = re.split(r"(?:^|\.)\d", name)[0] if re.search(r"\d", name) else ""
-            call = name, run, self._calls[name][counts[name]]
-            towers.setdefault("cross" if _CROSS.search(name) else f"/{tower}", []).append(call)
-            counts[name] += 1
-        cross, own = towers.pop("cross", None), list(towers)[-1:]
-        encoders = [tower for tower in towers if "encoder" in tower and tower not in own]
-        found = {"encoder": towers[encoders[-1]]} if encoders else {}
-        found |= {"self": towers[own[0]]} if own else {}
-        return found if cross is None else found | {"cross": cross}
+        return scores_table(self._rows(element), self._tokens)
+
+    def frame(self, *, element: int = 0) -> Any:
+        """Every weight above 0 that was recorded, all or the largest of each query, as a table.
+
+        Args:
+            element: Which element of the batch.
+
+        Returns:
+            A `pandas.DataFrame`, or where pandas is not installed a NumPy record array: layer, module, head, query,
+            key, weight; with tokens also query_token, key_token.
+
+        Raises:
+            ValueError: Neither the weights nor the largest of them were recorded; no such element.
+        """
+        return weights_table(self._rows(element), self._tokens)
+
+    def rollout(self) -> Tensor:
+        r"""How much of each input position is in each output position, if weights alone moved it: (B, n, n).
+
+        $$ R = \tilde A_L \cdots \tilde A_1, \qquad \tilde A_l = \tfrac12 \operatorname{mean}_h A_{lh} + \tfrac12 I,
+           \text{ rows made to add up to 1} $$
+
+        Raises:
+            ValueError: Not all weights were recorded; the layers of self-attention have several lengths, or none ran.
+
+        Source:
+            Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3.
+        """
+        found = self.attentions()
+        return rolled_out(found or found.encoder_attentions)
+
+    def _rows(self, element: int) -> Iterator[tuple[int, str, str, bool, Inspection]]:
+        """One element of every call, as tables take it."""
+        first = {call.kind: call.run for call in reversed(self._order)}
+        for call, seen in self.calls():
+            yield call.layer, call.name, call.kind, call.run > first[call.kind], seen.of_batch(element)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all to one safetensors file, whole or not at all.
@@ -174,7 +359,9 @@ class Trace:
         with needing("translation"):
             from safetensors.torch import save
         tensors = {f"{n}:{i}:{what}": t.contiguous() for n, i, seen in self for what, t in seen.tensors().items()}
-        content = header(_FORMAT, _VERSION) | {"calls": self._order, "tokens": self.tokens}
+        content = header(_FORMAT, _VERSION) | {"calls": self._order, "tokens": self._tokens}
+        content["withheld"] = self.withheld
+        content["shapes"] = [seen.shape for _, seen in self.calls()]
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
     @classmethod
@@ -218,78 +405,108 @@ class Trace:
     @classmethod
     def _parsed(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
         """The trace of a file's content."""
-        order, made = content.get("calls"), cls()
+        order, shapes, made = content.get("calls"), content.get("shapes"), cls()
         if not isinstance(order, list) or not all(map(_is_call, order)):
-            raise ValueError("calls: got something else; expected each call's module and run. Record again")
+            raise ValueError("calls: got something else; expected each call's module, run, layer, kind. Record again")
+        if not isinstance(shapes, list) or len(shapes) != len(order) or not all(map(_is_shape, shapes)):
+            raise ValueError("shapes: got something else; expected each call's sizes. Record again")
         if len(order) > len(tensors):
             raise ValueError(f"calls: got more than the {len(tensors)} tensors; expected no more. Record again")
         calls, counts = dict[tuple[str, int], dict[str, torch.Tensor]](), Counter[str]()
-        for name, run in order:
-            calls[name, counts[name]] = {}
-            counts[name] += 1
-            made._order.append((name, run))
-        made.tokens = _tokens(content.get("tokens"))
+        for entry in order:
+            call = Call(*entry)
+            calls[call.name, counts[call.name]] = {}
+            counts[call.name] += 1
+            made._order.append(call)
         for key, tensor in tensors.items():
             name, number, what = [*key.rsplit(":", 2), "", ""][:3]
             call = (name, int(number) if number.isdecimal() else -1)
             if call not in calls or what not in _FIELDS:
                 raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")
             calls[call][what] = tensor
-        for (name, index), named in calls.items():
+        for ((name, index), named), shape in zip(calls.items(), shapes, strict=True):
             if not named:
                 raise ValueError(f"{name}:{index}: got no tensor; expected what was recorded. Record again")
-            made._calls.setdefault(name, []).append(Inspection(**named))
+            made._calls.setdefault(name, []).append(Inspection(**named, shape=tuple(shape)))
+        made._tokens, made.withheld = _tokens(content.get("tokens")), str(content.get("withheld", ""))
         return made
 
-    def to_html(self, path: str | os.PathLike[str], *, title: str = "What the model looks at") -> None:
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokens: Tokens | None = None,
+        element: int = 0,
+        title: str = "What the model looks at",
+    ) -> None:
         """Write one self-contained page with pictures of all calls, to move about in, whole or not at all.
+
+        Where all weights were recorded, or the largest of each query, the page has lines from token to token, all heads
+        as small maps, and what each head does; of sums, rows, entropies and overviews it has maps.
 
         Args:
             path: The file; its folder must exist.
+            tokens: What queries and keys are, as `tokens` takes them; those of the trace, where not given.
+            element: Which element of a batch is shown, counted from the end below 0.
             title: The heading.
 
         Raises:
+            ValueError: Nothing that was recorded can be drawn, with the argument to add; tokens of another length; no
+                such element.
+            TypeError: Tokens that are no strings.
             OSError: The system could not write; an existing file is left as it was.
         """
-        write_whole(path, self._page(title))
+        shown = self
+        if tokens is not None:
+            shown = copy(self)
+            shown.tokens = tokens  # type: ignore[assignment]
+        write_whole(path, shown._page(title, element))
 
     def _repr_html_(self) -> str:
         """The page, in a frame for notebooks."""
-        page = html.escape(self._page("What the model looks at"), quote=True)
+        page = html.escape(self._page("What the model looks at", 0), quote=True)
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 46rem; border: 0"></iframe>'
 
-    def _page(self, title: str) -> str:
+    def _page(self, title: str, element: int) -> str:
         from dikkat.show.calls import calls_page
 
-        if self.tokens:
-            kinds = self.by_kind().items()  # of each kind the first run
-            seen = {
-                kind: [(n, _described(n, one)) for n, run, one in calls if run == calls[0][1]] for kind, calls in kinds
-            }
-            return calls_page([], title=title, count=len(self), views=views_of(seen, self.tokens))
-        calls = [
-            (f"{n or 'model'} · {i}" if self.count(n) > 1 else n or "model", seen.tensors()) for n, i, seen in self
-        ]
-        return calls_page(calls, title=title, count=len(self))
+        layers, cards = [], []
+        counts, several = Counter[str](), {name for name, calls in self._calls.items() if len(calls) > 1}
+        runs = {call.kind: call.run for call in reversed(self._order)}  # of each kind the first is drawn
+        for call, seen in self.calls():
+            name = f"{call.name or 'model'} · {counts[call.name]}" if call.name in several else call.name or "model"
+            counts[call.name] += 1
+            own = seen.of_batch(element)
+            drawn = _drawn(own)
+            if drawn is not None and call.run == runs[call.kind]:
+                known = known_of(own, call.kind, False)
+                shares = {} if known is None else scores_of(known, keys_of(known, call.kind, self._tokens))
+                label = name if call.layer < 0 else call.name
+                layers.append(Layer(label, call.layer, call.kind, own.sizes, drawn, shares))
+            if drawn is None or own.tensors().keys() & {"rows", "sums", "entropy"}:
+                cards.append((name, own.tensors() if element else seen.tensors()))
+        return calls_page(cards, title=title, count=len(self), views=views_of(layers, self._tokens))
 
 
-def _described(name: str, seen: Inspection) -> dict[str, Tensor]:
-    """The largest weights (H, n, k) with their keys and the map (H, a, b), of the first element of a batch."""
-    if seen.weights is not None:
+def _drawn(seen: Inspection) -> dict[str, Tensor] | None:
+    """The largest weights (H, n, k) with their keys and the map (H, a, b) of a call; None where none was recorded."""
+    whole = seen.weights
+    if whole is not None:
         request = Request(top_k=TOP, overview=CELLS, pool="max")
-        of_map = of_all_weights(seen.weights[..., 0], seen.weights, request)
-        seen = replace(of_map, heads=seen.heads, queries=seen.queries)
-    if seen.top_weights is None or seen.top_keys is None or seen.overview is None:
-        raise ValueError(f"trace[{name!r}]: got {', '.join(seen.tensors())}; expected weights, or top_k and overview")
-    maps = {"top_weights": seen.top_weights, "top_keys": seen.top_keys, "overview": seen.overview}
-    found = {what: tensor.reshape(-1, *tensor.shape[-3:])[0] if tensor.ndim > 3 else tensor[:1]
-             for what, tensor in maps.items()}  # fmt: skip
-    numbers = {"heads": seen.heads, "queries": seen.queries}
-    return found | {what: tensor for what, tensor in numbers.items() if tensor is not None}
+        seen = replace(of_all_weights(whole[..., 0], whole, request), heads=seen.heads, queries=seen.queries)
+    if seen.top_weights is None or seen.top_keys is None:
+        return None
+    named = {"overview": seen.overview, "heads": seen.heads, "queries": seen.queries}
+    found = {"top_weights": seen.top_weights, "top_keys": seen.top_keys}
+    return found | {what: tensor for what, tensor in named.items() if tensor is not None}
 
 
 def _is_call(entry: object) -> bool:
-    return isinstance(entry, list) and [type(part) for part in entry] == [str, int] and entry[1] >= 0
+    return isinstance(entry, list) and [type(part) for part in entry] == [str, int, int, str] and entry[1] >= 0
+
+
+def _is_shape(entry: object) -> bool:
+    return isinstance(entry, list) and all(type(size) is int and size >= 0 for size in entry)
 
 
 def _tokens(content: object) -> dict[str, list[Token]]:

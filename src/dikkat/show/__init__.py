@@ -7,16 +7,22 @@ from dikkat.show.heatmaps import heatmaps, save
 from dikkat.show.page import Aligned, page, save_page
 from dikkat.show.summaries import entropies, key_sums
 
-__all__ = ["Aligned", "attention", "entropies", "heatmaps", "key_sums", "page", "save", "save_page"]
+__all__ = ["Aligned", "attention", "entropies", "heatmaps", "key_sums", "page", "save", "save_page", "weights"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     attention: Callable[..., Any]
+    weights: Callable[..., Any]
 
 
 def __getattr__(name: str) -> Any:
-    """`attention`, which runs a model: it belongs to the recordings, a room above."""
-    if name == "attention":
-        return import_module("dikkat.inspection.page").attention
+    """`attention` and `weights`, which make recordings: they belong to those, a room above."""
+    if name in ("attention", "weights"):
+        return getattr(import_module("dikkat.inspection.page"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -30,6 +30,12 @@ def calls_page(calls: Sequence[Call], *, title: str, count: int, views: Sequence
         count: How many calls there are in all.
         views: As `views_of` makes them.
     """
+    for name, seen in calls:
+        if not seen.keys() & {"overview", "rows", "sums", "entropy"}:
+            raise ValueError(
+                f"trace[{name!r}]: got {', '.join(seen)}, of which nothing can be drawn; expected a recording with "
+                "weights=True, top_k=8, overview=64, rows, sums=True or entropy=True"
+            )
     shown = calls[:_CALLS]
     content = [{"name": name, "recorded": _recorded(seen), "maps": list(_maps(seen))} for name, seen in shown]
     articles = [

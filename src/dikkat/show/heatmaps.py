@@ -38,7 +38,10 @@ _PANEL = 2.5  # inches for the longer side of a panel without tokens
 _LARGEST = 12.0  # inches for a panel
 _SHEET = 30.0  # inches for all panels together
 _LONGEST = 24  # characters of a token that are shown
-_METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
+_METADATA = {
+    ".png": {"Software": None}, ".svg": {"Date": None, "Creator": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}  # fmt: skip
 
 
 @overload
@@ -287,14 +290,14 @@ def _widget(grid: Grid) -> MapsWidget:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure as a PNG or SVG image, whole or not at all.
+    """Write a figure as a PNG, SVG or PDF file, whole or not at all.
 
     The same figure gives the same bytes every time: no date, no version, no random names. An SVG keeps its text as
-    text, so that it can be searched, read aloud and edited.
+    text, so that it can be searched, read aloud and edited; a PDF has its letters as fonts.
 
     Args:
         figure: Any matplotlib figure.
-        path: The file to write, ending in `.png` or `.svg`; its folder must exist.
+        path: The file to write, ending in `.png`, `.svg` or `.pdf`; its folder must exist.
 
     Raises:
         ValueError: `path` ends in something else.
@@ -309,11 +312,11 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """
     ending = Path(path).suffix.lower()
     if ending not in _METADATA:
-        raise ValueError(f"path: got {os.fspath(path)!r}; expected an ending of .png or .svg")
+        raise ValueError(f"path: got {os.fspath(path)!r}; expected an ending of .png, .svg or .pdf")
     from matplotlib import rc_context
 
     content = io.BytesIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat"}), warnings.catch_warnings():
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat", "pdf.fonttype": 42}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # heatmaps has warned, in one line
         drawn = copy.deepcopy(figure)  # drawing moves the layout by a hair; the caller's figure stays as it is
         drawn.savefig(content, format=ending[1:], dpi=200, metadata=_METADATA[ending])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["CELLS", "TOP", "Token", "views_of"]
+__all__ = ["CELLS", "TOP", "Layer", "Token", "Tokens", "labels_of", "tokens_of", "views_of"]
 
 TOP = 16  # most keys of a query that are told of one by one
 CELLS = 64  # cells of a head's map, in each direction
@@ -16,8 +16,6 @@ _ENTRIES = 1_800_000  # most weights of a page that are told of one by one, in t
 
 # Weights are stored as whole numbers, minus their base-2 logarithm in so many steps; web/src/page/views.ts reads them.
 _COARSE, _FINE = 12, 2048
-
-Layers = Sequence[tuple[str, Mapping[str, Tensor]]]
 
 
 class Token(NamedTuple):
@@ -34,51 +32,146 @@ class Token(NamedTuple):
     continues: bool = False
 
 
-def views_of(seen: Mapping[str, Layers], tokens: Mapping[str, list[Token]]) -> list[dict[str, Any]]:
-    """The views, as `web/src/page/views.ts` reads them: one of each kind of attention.
+Labels = Sequence[str | Token]
+Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]
+
+
+class Layer(NamedTuple):
+    """What is drawn of a call of attention.
+
+    Attributes:
+        name: The module, and which of its calls.
+        number: Which layer of the model; −1 for none.
+        kind: "self", "encoder", "cross", or "" for what is of no kind.
+        sizes: Heads, queries and keys.
+        seen: The largest weights `top_weights` (H, n, k) with `top_keys`; the map `overview` (H, a, b) where it is
+            known; and `heads` and `queries` where such were chosen.
+        shares: What each head does, (H,) by name.
+    """
+
+    name: str
+    number: int
+    kind: str
+    sizes: tuple[int, int, int]
+    seen: Mapping[str, Tensor]
+    shares: Mapping[str, Tensor]
+
+
+def tokens_of(given: object) -> dict[str, list[Token]]:
+    """Labels of a text ("self"), and of a source beside it ("encoder"): a list, a pair (source, target), or by name.
+
+    Raises:
+        TypeError: Something else.
+    """
+    expected = "expected a list of strings, or (source, target), two lists"
+    if isinstance(given, Mapping):
+        by_kind = dict(given)
+    elif (
+        isinstance(given, tuple)
+        and not isinstance(given, Token)
+        and len(given) == 2
+        and not all(isinstance(each, str | Token) for each in given)
+    ):
+        by_kind = {"self": given[1], "encoder": given[0]}
+    else:
+        by_kind = {"self": given}
+    if by_kind.keys() - {"self", "encoder"}:
+        raise TypeError(f"tokens: got {', '.join(map(repr, by_kind))}; expected 'self', and 'encoder' for a source")
+    found = {}
+    for kind, labels in by_kind.items():
+        if isinstance(labels, str | bytes | Token) or not isinstance(labels, Sequence):
+            raise TypeError(f"tokens: got {type(labels).__name__}; {expected}")
+        for index, each in enumerate(labels):
+            if not isinstance(each, str) and not (isinstance(each, Token) and isinstance(each.text, str)):
+                raise TypeError(f"tokens[{index}]: got {type(each).__name__}; expected str, or dikkat.inspection.Token")
+        found[kind] = [each if isinstance(each, Token) else Token(each) for each in labels]
+    return found
+
+
+def views_of(layers: Sequence[Layer], tokens: Mapping[str, list[Token]]) -> list[dict[str, Any]]:
+    """The views, as `web/src/page/views.ts` reads them: one of each kind of attention and size.
 
     Args:
-        seen: By kind ("self", "encoder", "cross") each layer's name, the largest weights `top_weights` (H, n, k) with
-            `top_keys`, the map `overview` (H, a, b), and `heads` and `queries` where such were chosen.
+        layers: Every call that is drawn.
         tokens: What queries and keys are, of "self" and "encoder".
     """
-    rows = sum(one["top_weights"][..., 0].numel() for calls in seen.values() for _, one in calls)
+    groups: dict[Any, list[Layer]] = {}
+    for each in layers:
+        chosen = each.seen.get("queries")
+        groups.setdefault(
+            (each.kind, *each.sizes[1:], chosen if chosen is None else tuple(chosen.tolist())), []
+        ).append(each)
+    rows = sum(each.seen["top_weights"][..., 0].numel() for each in layers)
     most = max(1, _ENTRIES // max(1, rows))
     return [
         {
             "kind": kind,
-            "queries": _named(tokens, "encoder" if kind == "encoder" else "self", calls[0][1], "queries"),
-            "keys": _named(tokens, "self" if kind == "self" else "encoder", calls[0][1], "keys"),
-            "layers": [_layer(name, one, most) for name, one in calls],
+            "title": "" if kind and alone else calls[0].name,
+            "queries": _named(known[0], range(queries) if chosen is None else chosen),
+            "keys": _named(known[1], range(keys)),
+            "layers": [_layer(one, most) for one in calls],
         }
-        for kind, calls in seen.items()
+        for (kind, queries, keys, chosen), calls in groups.items()
+        for alone in [sum(other[0] == kind for other in groups) == 1]
+        for known in [labels_of(tokens, kind, keys if chosen is not None and kind != "cross" else queries, keys)]
     ]
 
 
-def _named(tokens: Mapping[str, list[Token]], kind: str, seen: Mapping[str, Tensor], axis: str) -> list[Token]:
+# Whose tokens the queries and the keys of each kind are.
+_LABELLED = {"self": ("self", "self"), "encoder": ("encoder", "encoder"), "cross": ("self", "encoder"),
+             "": ("self", "self")}  # fmt: skip
+
+
+def labels_of(tokens: Mapping[str, list[Token]], kind: str, queries: int, keys: int) -> tuple[list[Token], list[Token]]:
+    """What the queries and the keys of a kind of attention are: of what has another length, the others that fit."""
+    found = []
+    for owner, count in zip(_LABELLED[kind], (queries, keys), strict=True):
+        known = tokens.get(owner, [])
+        fit = next((each for each in tokens.values() if len(each) == count), known)
+        found.append(known if len(known) == count else fit)
+    return found[0], found[1]
+
+
+def _named(known: list[Token], places: Sequence[int]) -> list[Token]:
     """The labels of an axis; numbers where there are too few, as in what a model wrote itself."""
-    known, chosen = tokens.get(kind, []), seen.get("queries") if axis == "queries" else None
-    count = seen["top_keys"].shape[-2] if axis == "queries" else int(seen["top_keys"].max()) + 1
-    places = list(range(max(count, 0 if axis == "queries" else len(known)))) if chosen is None else chosen.tolist()
     return [known[place] if place < len(known) else Token(str(place)) for place in places]
 
 
-def _layer(name: str, seen: Mapping[str, Tensor], most: int) -> dict[str, Any]:
+def _layer(layer: Layer, most: int) -> dict[str, Any]:
     """One layer's numbers: of its heads the largest weights, with their keys, and the maps."""
+    seen = layer.seen
     most = min(most, max(1, int((seen["top_keys"] >= 0).sum(-1).max())))
     weights, keys = (seen[what][..., :most].numpy() for what in ("top_weights", "top_keys"))
     if keys.max(initial=0) >= 2**16:
-        raise ValueError(f"trace[{name!r}]: got {keys.max() + 1} keys; expected at most {2**16}")
+        raise ValueError(f"trace[{layer.name!r}]: got {keys.max() + 1} keys; expected at most {2**16}")
     heads = seen["heads"].tolist() if "heads" in seen else list(range(len(weights)))
+    overview = seen["overview"].numpy() if "overview" in seen else _map_of(seen, layer.sizes[2])
     return {
-        "name": name or "model",
+        "name": layer.name,
+        "number": layer.number,
         "heads": heads,
+        "shares": {
+            name: [None if share != share else round(share, 3) for share in each.tolist()]
+            for name, each in layer.shares.items()
+        },
         "top": weights.shape[-1],
         "keys": _packed(np.maximum(keys, 0).astype("<u2")),
         "weights": _packed(_steps(weights, np.uint8, _COARSE)),
-        "cells": list(seen["overview"].shape[-2:]),
-        "map": _packed(_steps(seen["overview"].numpy(), np.uint16, _FINE)),
+        "cells": list(overview.shape[-2:]),
+        "whole": "overview" in seen,
+        "map": _packed(_steps(overview, np.uint16, _FINE)),
     }
+
+
+def _map_of(seen: Mapping[str, Tensor], count: int) -> NDArray[Any]:
+    """The map (H, a, b) of the largest weights alone: of a cell the largest of them."""
+    weights, keys = seen["top_weights"].numpy(), seen["top_keys"].numpy()
+    (heads, queries, _), cells = weights.shape, (min(CELLS, weights.shape[1]), min(CELLS, count))
+    found = np.zeros((heads, *cells), weights.dtype)
+    head, query, place = np.nonzero(keys >= 0)
+    columns = keys[head, query, place] * cells[1] // count
+    np.maximum.at(found, (head, query * cells[0] // queries, columns), weights[head, query, place])
+    return found
 
 
 def _steps(weights: NDArray[Any], kind: type, steps: int) -> NDArray[Any]:

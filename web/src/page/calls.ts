@@ -40,7 +40,6 @@ export interface Calls {
 }
 
 export function callsRoom({ count, calls, overall, views }: Calls): HTMLElement {
-  if (views.length) return h("main", { id: "room" }, viewsOf(views));
   const drawing = new Map<Element, () => void>();
   const card = (title: string, recorded: string, draw: () => HTMLElement[]): HTMLElement => {
     const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
@@ -61,7 +60,8 @@ export function callsRoom({ count, calls, overall, views }: Calls): HTMLElement 
   }, { rootMargin: `${NEAR} 0px` });
   for (const each of cards) near.observe(each);
   const shown = calls.length < count ? t("calls-first", count, calls.length) : t("calls-count", count);
-  return h("main", { id: "room" }, h("p", { class: "quiet" }, shown), h("p", { class: "help" }, t("tiles-help")), ...cards);
+  const maps = cards.length ? [h("p", { class: "quiet" }, shown), h("p", { class: "help" }, t("tiles-help")), ...cards] : [];
+  return h("main", { id: "room" }, ...(views.length ? [viewsOf(views)] : []), ...maps);
 }
 
 interface Caption {

@@ -1,0 +1,113 @@
+"""What a head does, as shares of its weight: at the token before, the first one, the same one elsewhere, and so on."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dikkat.show.views import Token
+
+# The shares, in the order in which tables have them; of equal ones the first is what a head does.
+KINDS = ("previous", "next", "itself", "first", "same", "induction", "separator", "evenly")
+
+
+class Known(NamedTuple):
+    """The weights of a call's heads that are known: all, or the largest of each query.
+
+    Attributes:
+        weights: (H, n, k) in float64.
+        keys: (H, n, k) int64, whose they are; −1 for none.
+        queries: (n,) int64, the place of each query.
+        count: m, the number of keys.
+        is_self: Whether queries are the keys themselves, the last n of them.
+    """
+
+    weights: Tensor
+    keys: Tensor
+    queries: Tensor
+    count: int
+    is_self: bool
+
+
+def scores_of(known: Known, tokens: Sequence[Token]) -> Mapping[str, Tensor]:
+    """Shares of the weight of each head, (H,) each, in 0 … 1, by the formulas of `Trace.scores`.
+
+    Of weights that are not known, a query's are taken as equal.
+
+    Args:
+        known: The weights.
+        tokens: What the keys are; none, and what needs them is NaN.
+    """
+    weights, keys = known.weights, known.keys
+    (heads, count, _), places = weights.shape, known.queries[None, :, None]
+    seen = (weights > 0) & (keys >= 0)
+    causal = known.is_self and not bool((seen & (keys > places)).any())
+    visible = (known.queries + 1).clamp(max=known.count) if causal else known.queries.new_full((count,), known.count)
+    found = seen.sum(-1)
+    # A weight of 0 may be of a key that is hidden: what any head of the layer looks at is not.
+    several = torch.where(found < keys.shape[-1], found, visible).amax(0)
+    visible = torch.where(several > 1, torch.minimum(several, visible), visible).expand_as(found)
+    rest = (1 - weights.sum(-1)).clamp(min=0)
+    unknown = (visible - found).clamp(min=0)
+    each = torch.where(unknown > 0, rest / unknown.clamp(min=1), 0.0)  # the weight of a key that is not known
+    live = (found > 0) & (visible > 1)
+
+    def share(wanted: Tensor, of: Tensor, among: Tensor | None = None) -> Tensor:
+        """The mean share of the wanted keys (H, n, k), of the queries in `of`, where `among` of all are wanted."""
+        known_share = (weights * (wanted & seen)).sum(-1)
+        listed = torch.ones_like(found) if among is None else among
+        missing = (listed - (wanted & seen).sum(-1)).clamp(min=0)
+        even = listed / visible.clamp(min=1)  # what the keys have of weight that is spread evenly
+        beyond = ((known_share + each * missing).clamp(max=1) - even) / (1 - even).clamp(min=1e-9)
+        return _mean(beyond, of & live & (even < 1)).clamp(0, 1)
+
+    everyone, nothing = torch.ones_like(live), weights.new_full((heads,), math.nan)
+    last = known.count - 1
+    found_shares = dict.fromkeys(KINDS, nothing)
+    found_shares["first"] = share(keys == 0, everyone & (known.queries > 0) if known.is_self else everyone)
+    if known.is_self:
+        found_shares["previous"] = share(keys == places - 1, everyone & (known.queries > 0))
+        if not causal:
+            found_shares["next"] = share(keys == places + 1, everyone & (known.queries < last))
+        found_shares["itself"] = share(keys == places, everyone)
+    names, special = [token.text for token in tokens], [token.special for token in tokens]
+    if len(names) == known.count:
+        behind, columns = keys.clamp(min=0), torch.arange(known.count)
+        past = columns <= places[0] if causal else torch.ones(count, known.count, dtype=torch.bool)  # (n, m)
+        marks = torch.tensor([flag and place > 0 for place, flag in enumerate(special)])
+        texts = ~torch.tensor(special)[known.queries] if known.is_self else torch.ones(count, dtype=torch.bool)
+        wanted = {"separator": marks & past & texts[:, None]}
+        if known.is_self:
+            numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+            ids = torch.tensor([numbers[name] for name in names])
+            alike = ids[known.queries][:, None] == ids[None]  # (n, m)
+            here = columns == known.queries[:, None]
+            after = torch.zeros_like(alike)
+            after[:, 1:] = (alike & (columns < known.queries[:, None]))[:, :-1]
+            wanted |= {"same": alike & ~here & past, "induction": after & ~here}
+        for name, pairs in wanted.items():
+            among, rows = pairs.sum(-1).expand(heads, count), torch.arange(count)[None, :, None]
+            found_shares[name] = share(pairs[rows, behind], among > 0, among)
+    even = 1 / visible.clamp(min=1).to(weights.dtype)
+    evenly = torch.minimum(weights * seen, even[..., None]).sum(-1) + unknown * torch.minimum(each, even)
+    found_shares["evenly"] = _mean((evenly - even) / (1 - even).clamp(min=1e-9), live).clamp(min=0, max=1)
+    return found_shares | {"information": _information(known, seen, each, unknown, live)}
+
+
+def _mean(values: Tensor, of: Tensor) -> Tensor:
+    """The mean of each head's values (H, n) over some queries; NaN over none."""
+    return torch.where(of, values, 0.0).sum(-1) / torch.where(of.any(-1), of.sum(-1), math.nan)
+
+
+def _information(known: Known, seen: Tensor, each: Tensor, unknown: Tensor, live: Tensor) -> Tensor:
+    heads, count, _ = known.weights.shape
+    weights = known.weights * (seen & live[..., None])
+    spread = weights.new_zeros(heads, known.count)
+    spread.scatter_add_(1, known.keys.clamp(min=0).flatten(1), weights.flatten(1))
+    rest = (each * unknown * live).sum(-1, keepdim=True) / max(1, known.count)
+    mean = (spread + rest) / live.sum(-1, keepdim=True).clamp(min=1)
+    of_rows = torch.special.entr(weights).sum(-1) + unknown * torch.special.entr(each)
+    most = math.log(max(2, min(count, known.count)))
+    return ((torch.special.entr(mean).sum(-1) - _mean(of_rows, live)) / most).clamp(0, 1)

@@ -1,0 +1,105 @@
+"""What the calls of a model's modules are: its own attention, its encoder's, from decoder to encoder, or another."""
+
+import re
+import sys
+from collections.abc import Container, Iterator
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from dikkat.inspection.layer_selection import is_within, uncompiled_name
+
+# Modules that look from a decoder at an encoder, as PyTorch and models without a table call them.
+_CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn$", re.IGNORECASE)
+
+
+class Kind(NamedTuple):
+    """What a call in a module is.
+
+    Attributes:
+        name: "self", "encoder" or "cross"; "" for what a model does not return.
+        root: The entry of the model's table that the module is in; of several calls in one it returns the last.
+    """
+
+    name: str
+    root: str | None = None
+
+
+def kinds_of(model: nn.Module) -> tuple[dict[str, Kind], bool]:
+    """By a module's name, what a call in it is; and whether the model says which weights it returns.
+
+    What `output_attentions=True` returns of one of Hugging Face's models is written in its class, module by module.
+    Other models are asked for an `encoder` beside a `decoder`, and for names of cross attention; all else is "self".
+    """
+    names = {name: None for name, _ in model.named_modules()}
+    tabled = _tabled(model)
+    kinds = {name: Kind(_told(name, names)) if tabled is None else tabled[0].get(name, Kind("")) for name in names}
+    return {uncompiled_name(name): kind for name, kind in kinds.items()}, tabled is None or tabled[1]
+
+
+def _told(name: str, names: Container[str]) -> str:
+    parts = name.split(".")
+    beside = (".".join([*parts[:k], "decoder"]) for k, part in enumerate(parts) if part == "encoder")
+    return "cross" if _CROSS.search(name) else "encoder" if any(each in names for each in beside) else "self"
+
+
+def _tabled(model: nn.Module) -> tuple[dict[str, Kind], bool] | None:
+    """The kinds by transformers' table of what a model returns; None where there is none for this model."""
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    if capturing is None or not hasattr(model, "get_encoder"):
+        return None
+    found: dict[str, list[tuple[str, str]]] = {}  # by the model that returns them: modules, and under which name
+    for owner, name, key in _entries(capturing, model, "", "", []):
+        found.setdefault(owner, []).append((name, key))
+    if not found:
+        return None
+    names = [name for name, _ in model.named_modules()]
+    own = _returning(model, list(found))
+    encoder = (_name_in(model, model.get_encoder()) or None) if model.config.is_encoder_decoder else None
+    kinds: dict[str, Kind] = {}
+    for owner, entries in found.items():
+        for root, key in entries:
+            of_encoder = encoder is not None and is_within(root, encoder)
+            kind = "encoder" if of_encoder else "cross" if key.startswith("cross") else "self"
+            if encoder is not None or owner == own:
+                kinds |= {name: Kind(kind, uncompiled_name(root)) for name in names if is_within(name, root)}
+    says = encoder is not None or own is not None or bool(capturing._CAN_RECORD_REGISTRY.get(model))
+    return kinds, says
+
+
+def _entries(
+    capturing: Any, module: nn.Module, name: str, owner: str, specs: list[tuple[str, Any]]
+) -> Iterator[tuple[str, str, str]]:
+    """Of each module that is in a table of attentions: the model whose table it is, the module, the entry."""
+    if hasattr(module, "get_encoder"):  # a model, which may be within another: it has a table of its own
+        owner, specs = name, []
+        for key, listed in capturing._CAN_RECORD_REGISTRY.get(module).items():
+            if key.endswith("attentions"):
+                specs += [(key, each) for each in (listed if isinstance(listed, list) else [listed])]
+    for key, spec in specs:
+        kind = spec if isinstance(spec, type) else getattr(spec, "target_class", None)
+        suffix = spec if isinstance(spec, str) else getattr(spec, "class_name", None)
+        within = getattr(spec, "layer_name", None)
+        fits = (kind is not None and isinstance(module, kind)) or (suffix is not None and f".{name}".endswith(suffix))
+        if fits and (within is None or f".{within.strip('.')}." in f".{name}."):
+            yield owner, name, key
+            break
+    for child, each in module.named_children():
+        yield from _entries(capturing, each, f"{name}.{child}".lstrip("."), owner, specs)
+
+
+def _returning(model: nn.Module, owners: list[str]) -> str | None:
+    """Which of the models within a model it returns the weights of; None for none, or where that is not known."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    inner = [_name_in(model, each) for each in (decoder, getattr(model, "base_model", None)) if each is not None]
+    if "" in owners:
+        return ""
+    for name in inner:
+        inside = [each for each in owners if name and is_within(each, name)]
+        if inside:
+            return name if name in owners else inside[0] if len(inside) == 1 else None
+    return None
+
+
+def _name_in(model: nn.Module, module: nn.Module) -> str | None:
+    return next((name for name, each in model.named_modules() if each is module), None)

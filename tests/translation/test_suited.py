@@ -147,7 +147,8 @@ def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch)
     assert not any("reached" in reason(corpus(pairs), settings) for pairs in (400, 100_000))
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1
-    assert "about 2 minutes" in reason(corpus(9_000_000), replace(settings, max_minutes=2))
+    limited = reason(corpus(9_000_000), replace(settings, max_minutes=2))
+    assert "nothing else runs, of which max_minutes allows 2" in limited
     monkeypatch.setattr(module, "device_type", lambda: "cuda")
     assert "minute" not in reason(corpus(3_000), settings)
 

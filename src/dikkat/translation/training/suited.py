@@ -222,6 +222,8 @@ def _minutes(sample: Sample, settings: Settings) -> str:
             taken.append(time.perf_counter() - start)
     overhead = 1.3  # the optimiser, and validation
     minutes = overhead * min(taken) * sample.pairs / count * settings.epochs / 60 / processes().world
-    minutes = min(minutes, settings.max_minutes or minutes)
     about = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
-    return f"; {about} on this machine if nothing else runs"
+    limit = (
+        f", of which max_minutes allows {settings.max_minutes:g}" if minutes > (settings.max_minutes or minutes) else ""
+    )
+    return f"; {about} on this machine if nothing else runs{limit}"

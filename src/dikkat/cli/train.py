@@ -26,6 +26,7 @@ from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
 from dikkat.translation.formats.model_folder import check_writable
 from dikkat.translation.formats.origin import Origin
+from dikkat.translation.text.units import WORD
 from dikkat.translation.training.distributed import processes
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
+_LOOKED = 1_000  # validation pairs, for examples
 _TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
@@ -100,7 +102,7 @@ def train(
         learnt, judged = plan.data()
         plan, sample = fitted(plan, learnt, validated=judged is not None)
         result = _train(plan, learnt, judged, output, folder, resume=resume, sample=sample)
-        _finish(result, plan, output)
+        _finish(result, plan, judged, output)
 
 
 @contextmanager
@@ -167,7 +169,7 @@ def _train(
         raise InputError(str(error)) from error
 
 
-def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
+def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
     origin = Origin.now(
@@ -175,6 +177,7 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
         pairs=result.pairs,
         epochs=len(result.epochs),
         validation_loss=None if result.best is None else result.best.loss,
+        examples=None if judged is None else _examples(judged, result.translator) or None,
     )
     translator = replace(result.translator, origin=origin)
     if usable and _leads():  # hardly begun, it must not replace an older model
@@ -192,6 +195,17 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
         replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
     if _leads():
         suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
+
+
+def _examples(judged: Any, translator: Translator) -> str:
+    """Three validation sentences, of middle length, longer and longest, of up to twelve words that were learnt."""
+    from dikkat.translation.training.train import evenly
+
+    sources = list(dict.fromkeys(source for source, _ in evenly(judged, _LOOKED)[0]))
+    lengths = {source: len(WORD.findall(source)) for source in sources}
+    learnt = [each for each in sources if lengths[each] <= 12 and not translator.source_tokenizer.unknown(each)]
+    found = sorted(learnt or sources, key=lengths.__getitem__)
+    return "\n".join(dict.fromkeys(found[place * (len(found) - 1) // 4] for place in (2, 3, 4)))
 
 
 def _stopped_early(result: "Training", settings: Settings, output: Path) -> str | None:

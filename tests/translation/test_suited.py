@@ -39,7 +39,7 @@ def test_what_is_written_without_spaces_is_cut():
     assert (suited(Sample(captions, 200), {}).tokenizer, suited(Sample(captions, 200), {}).min_freq) == ("bpe", 2)
     assert suited(Sample([(target, source) for source, target in captions], 3_000), {}).tokenizer == "bpe"
     assert suited(Sample(captions, 200), {"tokenizer": "word"}).min_freq == 1
-    assert suited(Sample(captions, 10_000), {}).criterion == "loss"
+    assert suited(Sample(captions, 10_000), {}).criterion == "bleu"  # of sacreBLEU's own words
     back = Sample([(target, source) for source, target in captions], 10_000)
     assert suited(back, {}).criterion == "bleu"
     assert ", a script without spaces: 5,000 parts of words" in reason(back, suited(back, {}))

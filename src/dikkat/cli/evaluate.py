@@ -286,6 +286,8 @@ def _show(report: dict[str, Any]) -> None:
     ]
     everything = ["all", f"{report['sentences']:,}", *_scores(report)]
     show_table(["source words", "sentences", "BLEU", "chrF2"], [*rows, everything])
+    if any(row[2] == "—" for row in (*rows, everything)):
+        print("—: no translation there has four words, of which BLEU would say something.")
     if versus := report.get("versus"):
         print()
         compared = [
@@ -311,8 +313,9 @@ def _show(report: dict[str, Any]) -> None:
     if "alignment_error_rate" in report:
         print(f"\nalignment error rate: {report['alignment_error_rate']:.3f}")
     print()
-    print(report["bleu_line"])
-    print(f"signature: {report['bleu_signature']}")
+    if report["bleu"] is not None:
+        print(report["bleu_line"])
+        print(f"signature: {report['bleu_signature']}")
     print(report["chrf_line"])
     print(f"signature: {report['chrf_signature']}")
     if of_tokens := report.get("lowercased_tokens"):
@@ -329,4 +332,4 @@ def _times(least: int, most: int | None) -> str:
 
 
 def _scores(report: dict[str, Any]) -> list[str]:
-    return [f"{report['bleu']:.2f}", f"{report['chrf']:.2f}"]
+    return ["—" if report["bleu"] is None else f"{report['bleu']:.2f}", f"{report['chrf']:.2f}"]

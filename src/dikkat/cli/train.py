@@ -24,6 +24,7 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
+from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.formats.model_folder import check_writable
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.text.units import WORD
@@ -135,9 +136,21 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
                     pass
             raise InputError(f"{folder / RECIPE}: missing, so there is no training to resume. Train without --resume")
         recipe = str(folder / RECIPE)
+    elif recipe is not None and _has_pairs(Path(recipe)):
+        name = shlex.quote(recipe)
+        raise InputError(f"{recipe}: got lines with tabs, and no recipe. Give sentence pairs by --corpus {name}")
     plan = Recipe.load(recipe) if recipe else Recipe()
     with naming_options():
         return plan.with_values(values)
+
+
+def _has_pairs(path: Path) -> bool:
+    """Whether a file begins as one of sentence pairs does, and no recipe."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        first, tab, _ = file.readline(MAX_CHARACTERS).partition(b"\t")
+    return bool(tab) and b"=" not in first and bool(first.strip())
 
 
 def _train(

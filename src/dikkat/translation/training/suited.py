@@ -139,8 +139,6 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
         values["precision"] = "bfloat16"
     if any(sample.unspaced) or (sample.once > _RARE and sample.pairs >= _FEW):
         values["tokenizer"] = "bpe"
-    if sample.unspaced[1]:
-        values.pop("criterion", None)  # BLEU of words between spaces, of which there are none
     if not validated:
         for name in ("criterion", "average", "patience"):
             values.pop(name, None)

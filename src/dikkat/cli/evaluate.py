@@ -287,7 +287,7 @@ def _show(report: dict[str, Any]) -> None:
     everything = ["all", f"{report['sentences']:,}", *_scores(report)]
     show_table(["source words", "sentences", "BLEU", "chrF2"], [*rows, everything])
     if any(row[2] == "—" for row in (*rows, everything)):
-        print("—: no translation there has four words, of which BLEU would say something.")
+        print("—: no reference there has four words, of which BLEU would say something.")
     if versus := report.get("versus"):
         print()
         compared = [

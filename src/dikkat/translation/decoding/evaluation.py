@@ -29,7 +29,7 @@ class Evaluation:
     """Corpus scores as sacreBLEU computes and words them.
 
     Attributes:
-        bleu: From 0 to 100; None where no translation has four words, of which it says nothing.
+        bleu: From 0 to 100; None where no reference has four words, of which it says nothing.
         bleu_line: sacreBLEU's own line, `BLEU = …`, with the n-gram precisions and the brevity penalty.
         bleu_signature: How it was computed; scores with different signatures cannot be compared.
         chrf: From 0 to 100.
@@ -75,7 +75,9 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
     bleu_score = bleu.corpus_score(list(hypotheses), [list(references)])
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)])
     return Evaluation(
-        bleu=bleu_score.score if bleu_score.totals[-1] else None,
+        bleu=bleu_score.score
+        if bleu_score.totals[-1] or bleu.corpus_score(list(references), [list(references)]).totals[-1]
+        else None,
         bleu_line=str(bleu_score),
         bleu_signature=str(bleu.get_signature()),
         chrf=chrf_score.score,
@@ -173,7 +175,7 @@ class Bucket:
         least: Words of a source that belongs here, at least; or how often training met its rarest word.
         most: The same, at most; None: any number.
         sentences: How many there are.
-        bleu: Of these sentences as a corpus, from 0 to 100; None where no translation has four words.
+        bleu: Of these sentences as a corpus, from 0 to 100; None where no reference has four words.
         chrf: The same.
     """
 

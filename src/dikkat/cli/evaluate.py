@@ -159,6 +159,8 @@ def evaluate_model(
     gold = _gold(links, pairs) if links else None  # before the work, as all that may be wrong
     met = _met(training) if training else None
     if report:
+        if report.exists() and not report.is_dir():
+            raise InputError(f"--report: {report} is a file; expected a folder")
         report.mkdir(parents=True, exist_ok=True)
     compared = [
         _written(each, pairs) if isinstance(each, Path) else each

@@ -320,6 +320,41 @@ def test_a_search_that_cannot_be_is_one_line(run, model, arguments, message):
     refused(run("translate", model, "Go.", *arguments), message)
 
 
+def test_words_that_were_not_learnt_are_told_once_and_placeholders_arrive(run, model):
+    out, err = made(run("translate", model, "The astronaut is calm {name}.", "Go. The astronaut is %s calm."))
+    assert err == "dikkat: not learnt by the model: astronaut\n"
+    assert (out.count("{name}"), out.count("%s"), out.count("Va !")) == (1, 1, 1)
+    kept, _ = made(run("translate", model, "The man is calm {name}.", "--keep", "", "--no-split"))
+    assert "{name}" not in kept
+    assert json.loads(made(run("translate", model, "The astronaut.", "--json"))[0])["unknown"] == ["astronaut"]
+
+
+def test_an_error_of_markup_names_the_line(run, model, tmp_path):
+    text = b"Go.\n\n<b>Go.\n"
+    (tmp_path / "lines").write_bytes(text)
+    html = ["--markup", "html"]
+    status, out, err = run("translate", model, *html, stdin=text)
+    assert (status, out.count("\n")) == (2, 2)
+    assert err.startswith("dikkat: standard input, line 3: got <b>")
+    assert run("translate", model, *html, "--file", tmp_path / "lines")[2].startswith(
+        f"dikkat: {tmp_path}/lines, line 3: "
+    )
+    assert run("translate", model, *html, "Go.", "<b>Go.")[2].startswith("dikkat: sentence 2: ")
+
+
+def test_attributes_are_printed_as_they_were(run, model):
+    tag = '<a title="x\ty\u2028z\x85">'
+    out, _ = made(run("translate", model, "--markup", "html", f"{tag}Go</a>."))
+    assert out.startswith('<a title="x&#9;y&#8232;z\x85">')
+
+
+def test_a_file_of_pairs_in_place_of_a_recipe_is_met_with_the_option(run, pairs, tmp_path):
+    refused(
+        run("train", pairs, "-o", tmp_path / "m"),
+        f"got lines with tabs, and no recipe. Give sentence pairs by --corpus {pairs}",
+    )
+
+
 def test_each_line_of_a_pipe_is_answered_before_the_next_is_written(model):
     command = [sys.executable, "-m", "dikkat", "translate", str(model)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:

@@ -166,3 +166,12 @@ def test_the_numbers_are_those_of_the_file_whatever_is_held_out(tmp_path):
         train(shorter(epochs=1, hidden_size=8), without_leaks(training, [("7", "7 x")]), validation, progress=False)
     first = f"{file}: 20 of 1,200 pairs (4, 64, 124, 184, 244 …; the first is 'Save'): both sides are the same"
     assert first in [str(each.message) for each in said]
+
+
+def test_names_of_columns_and_cells_in_quotation_marks_are_said():
+    pairs = [("English", "fr")] + [(f'"I see {number} cats"', f'"Je vois {number} chats"') for number in range(30)]
+    header, quoted, *_ = doubts("it", pairs, 1)
+    assert "the first pair, 'English' and 'fr', looks like the names of columns" in header
+    assert "30 of 31 pairs (2, 3, 4, 5, 6 …" in quoted
+    assert "both sides are in quotation marks" in quoted
+    assert not list(doubts("it", [("go", "va")] * 30, 1))

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import math
 import os
@@ -95,7 +96,7 @@ def test_scores_by_length_are_those_of_each_bucket():
     ]
     for each, (_, _, members) in zip(found, wanted, strict=True):
         chosen = [hypotheses[index] for index in members], [[references[index] for index in members]]
-        assert each.bleu == sacrebleu.corpus_bleu(*chosen).score
+        assert (each.bleu or 0.0) == sacrebleu.corpus_bleu(*chosen).score  # None where no reference has four words
         assert each.chrf == sacrebleu.corpus_chrf(*chosen).score
 
 
@@ -134,3 +135,27 @@ def test_equal_systems_do_not_differ():
 
 def _without_seed():
     return {name: value for name, value in os.environ.items() if name != "SACREBLEU_SEED"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("男人在吃饭。", "zh"),
+        ("猫はソファで寝ています。", "char"),
+        ("แมวกำลังนอน", "char"),
+        ("L'homme.", "13a"),
+        ("고양이가 잔다", "13a"),
+    ],
+)
+def test_words_are_those_of_sacrebleus_tokenizer_for_the_script(text, name):
+    if name == "char" and "は" in text and importlib.util.find_spec("MeCab"):
+        name = "ja-mecab"
+    scores = evaluate([text], [text])
+    assert f"tok:{name}" in scores.bleu_signature
+    assert scores.bleu == (pytest.approx(100) if name != "13a" else None)
+
+
+def test_where_no_translation_has_four_words_bleu_says_nothing():
+    assert evaluate(["Va !"], ["Va !"]).bleu is None
+    assert evaluate([""], ["Elle dort à Paris."]).bleu == 0
+    assert evaluate_by_length(["Go."], ["Va !"], ["Va !"])[0].bleu is None

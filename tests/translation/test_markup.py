@@ -86,6 +86,8 @@ def test_tags_that_do_not_nest_are_named(marked, message):
         ("see <a href=http://example.com/>it</a>", "see it"),
         ("write to <me@example.com>, <https://example.com>", "write to <me@example.com>, <https://example.com>"),
         ("<!DOCTYPE html><script>if (1 < 2) {}</script>Go.", "Go."),
+        ("<script>x</script foo>Go.<!-->I.<!-- -->", "Go.I."),
+        ('<?xml version="1.0"?><b>Go</b>.<![CDATA[x]]><?php echo 1; ?>', "Go."),
         ("a <x n='1'/>b <y on/>c <svg:g>d</svg:g>", "a b c d"),
     ],
 )

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import os
 import shutil
 import signal
@@ -157,20 +158,31 @@ def test_there_must_be_something_to_go_on_with(tmp_path):
 def test_changed_settings_are_named_each_with_both_values(tmp_path, monkeypatch):
     killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     other = dataclasses.replace(SHORT, hidden_size=34, dropout=0.1, epochs=9, patience=2)
-    message = r"other settings: hidden_size was 32 and is 34; dropout was 0\.2 and is 0\.1; epochs was 3 and is 9\. "
+    message = r"other settings: hidden_size was 32 and is 34; dropout was 0\.2 and is 0\.1\. "
     with pytest.raises(TrainingFolderError, match=message) as caught:
         learn(other, tmp_path / "run", resume=True)
-    assert "only checkpoint_steps, patience may change" in str(caught.value)
+    assert "only checkpoint_steps, epochs, max_minutes, patience may change" in str(caught.value)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "plateau"])
-def test_a_training_can_be_made_longer_where_the_schedule_allows(tmp_path, schedule):
+def test_a_longer_training_is_the_one_that_was_planned_so(tmp_path, schedule):
     settings = dataclasses.replace(SHORT, schedule=schedule, epochs=2)
     longer = dataclasses.replace(settings, epochs=4, checkpoint_steps=7)
     learn(settings, tmp_path / "run")
     again = learn(longer, tmp_path / "run", resume=True)
     assert len(again.epochs) == 4
     assert equal(weights(again), weights(in_peace(longer)))
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_made_longer_the_rate_falls_to_0_anew_from_where_the_new_plan_has_it(tmp_path, monkeypatch, schedule):
+    settings = dataclasses.replace(SHORT, schedule=schedule, epochs=2, warmup_steps=0)
+    learn(settings, tmp_path / "run")
+    shares, inner = [], Loop._share_of_learning_rate
+    monkeypatch.setattr(Loop, "_share_of_learning_rate", lambda self: shares.append(inner(self)) or shares[-1])
+    assert len(learn(dataclasses.replace(settings, epochs=5), tmp_path / "run", resume=True).epochs) == 5
+    left = [1 - step / 20 for step in range(8, 20)]
+    assert shares == pytest.approx(left if schedule == "linear" else [(1 - math.cos(math.pi * x)) / 2 for x in left])
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_what_is_written_without_spaces_is_cut():
     assert (suited(Sample(captions, 200), {}).tokenizer, suited(Sample(captions, 200), {}).min_freq) == ("bpe", 2)
     assert suited(Sample([(target, source) for source, target in captions], 3_000), {}).tokenizer == "bpe"
     assert suited(Sample(captions, 200), {"tokenizer": "word"}).min_freq == 1
-    assert suited(Sample(captions, 10_000), {}).criterion == "loss"
+    assert suited(Sample(captions, 10_000), {}).criterion == "bleu"  # of sacreBLEU's own words
     back = Sample([(target, source) for source, target in captions], 10_000)
     assert suited(back, {}).criterion == "bleu"
     assert ", a script without spaces: 5,000 parts of words" in reason(back, suited(back, {}))
@@ -147,7 +147,8 @@ def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch)
     assert not any("reached" in reason(corpus(pairs), settings) for pairs in (400, 100_000))
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1
-    assert "about 2 minutes" in reason(corpus(9_000_000), replace(settings, max_minutes=2))
+    limited = reason(corpus(9_000_000), replace(settings, max_minutes=2))
+    assert "nothing else runs, of which max_minutes allows 2" in limited
     monkeypatch.setattr(module, "device_type", lambda: "cuda")
     assert "minute" not in reason(corpus(3_000), settings)
 

@@ -2,12 +2,12 @@ import json
 import unicodedata
 
 import pytest
+import regex
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import ModelFolderError, SettingsError, Tokenizer
-from dikkat.translation.text import orthography
 from dikkat.translation.text import tokenizer as module
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
@@ -48,19 +48,10 @@ def test_words_are_split_as_they_should_be():
     assert pieces == [*elided, "he's", "Va-t'en", "aujourd'hui", "...", "3,5", "kg", "!"]
 
 
-def test_of_more_names_than_steps_the_most_frequent_keep_their_capitals(monkeypatch):
-    texts = ["it is Ab", "it is Cd", "it is Cd", "it is Ef", "it is Ef"]
-    monkeypatch.setattr(orthography, "_MOST_STEPS", 100)
-    assert word(texts).decode(word(texts).encode("it is Ab Cd Ef").ids) == "it is Ab Cd Ef"
-    others = len(json.loads(word(["it is"]).to_json())["decoder"]["decoders"]) - 4
-    monkeypatch.setattr(orthography, "_MOST_STEPS", others + 2)
-    assert word(texts).decode(word(texts).encode("it is Ab Cd Ef").ids) == "it is ab Cd Ef"
-
-
 def test_english_contractions_are_one_word():
     tokenizer = word(["I'm home.", "He's calm, isn't he?"])
     assert tokenizer.encode("i'm He’s isn't").ids == [
-        tokenizer.encode(text).ids[0] for text in ("I'm", "he's", "isn’t")
+        tokenizer.encode(f"We {text}").ids[1] for text in ("I'm", "he's", "isn’t")
     ]
     assert UNKNOWN not in tokenizer.encode("i'm He’s isn't").ids
 
@@ -76,21 +67,64 @@ def test_spacing_follows_the_training_text():
     assert english.decode(english.encode("go !").ids) == "Go!"
 
 
-def test_a_mark_that_was_hardly_seen_is_spaced_like_its_kin():
-    french, english = word(["Va ! Va !", "x ;"]), word(["Go! Go!", "x;"])
-    assert french.decode(french.encode("x ;").ids) == "X ;"
-    assert english.decode(english.encode("x ;").ids) == "X;"
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_every_written_sentence_comes_back_letter_for_letter(kind):
+    """Nothing about marks, spaces or capitals is written into the code: 306 sentences of every kind, each as it was."""
+    inside = [
+        "it ended on 2024-01-05", "see e.g. the map", "at 50 km/h", "write to Me@example.org", "and/or A&B Ltd.",
+        "open C:\\Temp\\a_b.txt", "¿dónde está Ana?", "¡Hola!", "the 24/7 shop (No. 5) [1]", "iPhone x = y + z[0];",
+        "3,5 kg – 10 000 €", "https://a.example/b?c=d&e=f#g", "5 p.m. On Monday", "U.S.A. and the US", "l’homme qu'il",
+        "Où\u202f? Là\u00a0!", "50% of 1/2 £20", "{name}, %1$s and <0/>",
+    ]  # fmt: skip
+    around = [
+        "{}.", "¿Why {}?", "«{}».", "« {} », he said.", "„{}“", "“{}.” Then {}", "– {}", "• {};", "* {}", "[{}].",
+        "({})", "1. {}: {}", "'{}'", '"{}", "{}"', "{}… {}...", "Ana said: “{}”.", "if ({}) {{ go(); }}",
+    ]  # fmt: skip
+    texts = [frame.format(each, each) for frame in around for each in inside]
+    tokenizer = word(texts, vocabulary_size=10_000) if kind == "word" else byte_pairs(texts)
+    again = Tokenizer.from_json(tokenizer.to_json().encode(), "here")
+    assert [again.decode(ids) for ids in again.numbers(texts)] == texts
 
 
-def test_no_space_before_a_full_stop_or_a_comma_even_where_the_training_text_has_one():
-    tokenizer = word(["go , i lost .", "he 's calm ."])
-    assert tokenizer.decode(tokenizer.encode("i lost , go .").ids) == "i lost, go."
+def test_a_word_that_begins_a_sentence_is_the_one_within_it_and_a_name_is_not():
+    tokenizer = word(["Il voit Marie. Elle dort. Marie part.", "On aime, elle dort, il part."])
+    first = [tokenizer.encode(text).ids[0] for text in ("Elle dort.", "Marie dort.")]
+    assert first == [tokenizer.encode(f"Il voit {text}.").ids[2] for text in ("elle", "Marie")]
+    assert tokenizer.decode(tokenizer.encode("il dort. elle part").ids) == "Il dort. Elle part"  # not known otherwise
 
 
-def test_capitals_are_those_of_the_training_text():
-    tokenizer = word(["Il voit Marie. Elle dort.", "Il aime Paris."])
-    assert tokenizer.decode(tokenizer.encode("marie dort. elle aime il paris").ids) == "Marie dort. Elle aime il Paris"
-    assert word(["va vite"]).decode([4]) in ("va", "vite")
+def test_marks_after_which_something_begins_are_learnt():
+    english, shouted = word(["Note: he is. He goes: she"]), word(["Note: He is. he goes: She. we: Go"])
+    assert english.decode(english.encode("He is: he. He").ids) == "He is: he. He"
+    assert shouted.decode(shouted.encode("He is: He. he").ids) == "He is: He. he"
+    assert (":" in shouted._capitals.marks, ":" in english._capitals.marks) == (True, False)
+
+
+def test_a_form_that_was_never_met_is_read_as_its_kin():
+    tokenizer = word(["Où ? Va !"])
+    assert tokenizer.encode("OÙ? va!").ids == tokenizer.encode("Où ? Va !").ids
+
+
+def test_a_folder_of_before_is_spelt_as_it_was():
+    """Small letters and a step for each spelling, as they once were stored."""
+    old = json.loads(word().to_json())
+    step = {"type": "Replace", "content": ""}
+    names = [("(?<=[ ])marie(?=[ ]|$)", "Marie"), (module_start("e"), "E"), (r"[ ](?=\.(?:[ ]|$))", "")]
+    steps = [{**step, "pattern": {"Regex": pattern}, "content": content} for pattern, content in names]
+    tokens = ["<pad>", "<unk>", "<bos>", "<eos>", "elle", "voit", "marie", ".", "l'", "homme"]
+    old["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
+    old["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
+    old["decoder"] = {"type": "Sequence", "decoders": [{}, {}, *steps, {}, {}]}
+    tokenizer = Tokenizer.from_json(json.dumps(old).encode(), "here")
+    assert tokenizer.encode("elle voit MARIE. L’homme").ids == [4, 5, 6, 7, 8, 9]
+    assert tokenizer.decode([4, 5, 6, 7, 8, 9]) == "Elle voit Marie. L'homme"
+    steps[0]["pattern"]["Regex"] = "(a+)+$"
+    with pytest.raises(ModelFolderError, match=r"here: .*a step that dikkat does not write"):
+        Tokenizer.from_json(json.dumps(old).encode(), "here")
+
+
+def module_start(letter):
+    return rf"(?:(?<=\A[ ])|(?<=\A[ ][\"«“(][ ])|(?<=[ ][.!?][ ])){letter}"
 
 
 def test_min_freq_and_vocabulary_size_leave_the_most_frequent_words():
@@ -127,24 +161,9 @@ def test_an_unknown_word_can_be_replaced():
 )  # white space to Python only
 def test_bpe_gives_any_text_back(bpe, text):
     ids = bpe.encode(text).ids
-    assert bpe.decode(ids) == " ".join(unicodedata.normalize("NFC", text).split())
+    blanks = regex.sub(r"\s{2,}|[\t-\r]", " ", unicodedata.normalize("NFC", text))
+    assert bpe.decode(ids) == blanks.strip()
     assert len(bpe.encode(text).pieces) == len(ids)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from([*"aéœ", "Été", "l'", "qu'", "-", "?", "!", ".", ",", "…", '"', "3,5", "🙂", "漢"]), max_size=12
-    )
-)
-def test_word_decoding_keeps_every_token(tokens):
-    """What is written back reads as the same words again."""
-    text = " ".join(tokens)
-    tokenizer = word([text, *FRENCH])
-    ids = tokenizer.encode(text).ids
-    if '"' in tokens or "-" in tokens or "'" in text or "." in tokens:
-        return  # quotes and apostrophes are joined to their words, two full stops to an ellipsis
-    assert tokenizer.encode(tokenizer.decode(ids)).ids == ids
 
 
 def test_emoji_and_other_scripts():
@@ -162,7 +181,7 @@ def test_an_empty_sentence_has_no_tokens(make):
 
 
 def test_labels_show_where_a_word_goes_on(bpe):
-    labels = bpe.labels(bpe.encode("Marie dort").ids)
+    labels = bpe.labels(bpe.encode("Marie dort").ids)  # a name, also in the training text
     assert "".join(labels).replace("·", "").replace("␣", "") == "Mariedort"
     assert not labels[0].startswith("·")
 
@@ -190,10 +209,10 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, make):
         assert again.decode(again.encode(text).ids) == text
 
 
-def test_the_library_itself_decodes_the_same():
+def test_the_library_itself_reads_and_decodes_all_but_capitals():
     tokenizer = word()
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    assert inner.decode(tokenizer.encode("où est l'homme ?").ids) == "Où est l'homme ?"
+    assert inner.decode(tokenizer.encode("Où est l'homme ?").ids) == "où est l'homme ?"
 
 
 @pytest.mark.parametrize(
@@ -212,15 +231,13 @@ def test_another_librarys_tokenizer_is_refused(tmp_path):
         Tokenizer.load(tmp_path / "t.json")
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(?<=[ ])(x+x+)+y(?=[ ]|$)", "(?<=[ ])unknown(?=[ ]|$)", "(?<=[ ].*)[ ]"]
-)
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(?<=[ ].*)[ ]"])
 def test_no_pattern_but_dikkats_own_reaches_the_library(tmp_path, pattern):
     content = json.loads(word().to_json())
     step = {"type": "Replace", "pattern": {"Regex": pattern}, "content": "b"}
     content["decoder"]["decoders"].insert(2, step)
     (tmp_path / "t.json").write_text(json.dumps(content))
-    with pytest.raises(ModelFolderError, match=r"t\.json: .*a step that dikkat does not write"):
+    with pytest.raises(ModelFolderError, match=r"t\.json: .*its decoder is another"):
         Tokenizer.load(tmp_path / "t.json")
 
 

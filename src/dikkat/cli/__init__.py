@@ -13,6 +13,8 @@ def main() -> None:
     # PyTorch's threads read this when it is imported: those that wait busily take the cores of other work, and train
     # ten times as slowly beside it.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if sys.argv[1:2] == ["train"] and not {"--help", "-h"} & {*sys.argv} and sys.stderr.isatty():
+        print("starting PyTorch, then reading the corpus", file=sys.stderr)  # both take seconds
     try:
         # Imported here, so that Ctrl-C while the libraries are being imported is caught too.
         from dikkat.cli.run import run_application

@@ -159,6 +159,8 @@ def evaluate_model(
     gold = _gold(links, pairs) if links else None  # before the work, as all that may be wrong
     met = _met(training) if training else None
     if report:
+        if report.exists() and not report.is_dir():
+            raise InputError(f"--report: {report} is a file; expected a folder")
         report.mkdir(parents=True, exist_ok=True)
     compared = [
         _written(each, pairs) if isinstance(each, Path) else each
@@ -286,6 +288,8 @@ def _show(report: dict[str, Any]) -> None:
     ]
     everything = ["all", f"{report['sentences']:,}", *_scores(report)]
     show_table(["source words", "sentences", "BLEU", "chrF2"], [*rows, everything])
+    if any(row[2] == "—" for row in (*rows, everything)):
+        print("—: no reference there has four words, of which BLEU would say something.")
     if versus := report.get("versus"):
         print()
         compared = [
@@ -311,8 +315,9 @@ def _show(report: dict[str, Any]) -> None:
     if "alignment_error_rate" in report:
         print(f"\nalignment error rate: {report['alignment_error_rate']:.3f}")
     print()
-    print(report["bleu_line"])
-    print(f"signature: {report['bleu_signature']}")
+    if report["bleu"] is not None:
+        print(report["bleu_line"])
+        print(f"signature: {report['bleu_signature']}")
     print(report["chrf_line"])
     print(f"signature: {report['chrf_signature']}")
     if of_tokens := report.get("lowercased_tokens"):
@@ -329,4 +334,4 @@ def _times(least: int, most: int | None) -> str:
 
 
 def _scores(report: dict[str, Any]) -> list[str]:
-    return [f"{report['bleu']:.2f}", f"{report['chrf']:.2f}"]
+    return ["—" if report["bleu"] is None else f"{report['bleu']:.2f}", f"{report['chrf']:.2f}"]

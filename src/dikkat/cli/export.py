@@ -23,12 +23,17 @@ def export(
     title: Annotated[str | None, option("The page's heading. [default: the languages, if known]", "TEXT")] = None,
     example: Annotated[
         list[str] | None,
-        option("A sentence for the page to begin with. May be given several times.", "SENTENCE", "--example"),
+        option(
+            "A sentence for the page to begin with. May be given several times. [default: three of those that "
+            "validated the training]",
+            "SENTENCE",
+            "--example",
+        ),
     ] = None,
 ) -> None:
     """Write a translator as one page for a browser, which translates by itself and shows its attention."""
     check_replaceable(html)
     translator = Translator.load(model)
-    translator.export_html(html, title=title, examples=example or [])
+    translator.export_html(html, title=title, examples=example)
     print(f"{html}: a page of {html.stat().st_size / 1e6:.1f} MB, with the model inside")
     suggest(in_browser(html))

@@ -9,13 +9,16 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
 
-from dikkat.cli.messages import printable
+from dikkat.cli.messages import complain, printable
 from dikkat.errors import InputError
 from dikkat.translation import Translation
 from dikkat.translation.data.corpus import MAX_CHARACTERS, decode_line, read_lines
 
 _ARRIVING = 1 << 16  # bytes: most that are taken from standard input at once
 _ONE_LINE = str.maketrans("\t\n\r", "   ")  # which a byte-pair model could write
+
+_ONE_LINE_OF_HTML = {ord(letter): f"&#{ord(letter)};" for letter in "\t\n\r\u2028\u2029"}
+_TOLD = 20  # words
 
 
 def groups(sentences: list[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
@@ -49,14 +52,37 @@ def json_text(values: object, **layout: Any) -> str:
     return re.sub(r"[\x7f-\x9f\u2028\u2029]", lambda letter: f"\\u{ord(letter[0]):04x}", text)
 
 
-def line(number: int, translation: Translation, *, as_json: bool, numbered: bool) -> str:
+@contextmanager
+def naming(place: str | Path | None, before: int) -> Iterator[None]:
+    """Errors name the line of a file or of standard input, or the sentence that was given, and no Python index.
+
+    Args:
+        place: The name of the file; None: sentences were given.
+        before: Lines before those that are at work.
+    """
+    try:
+        yield
+    except InputError as error:
+        where = "sentence " if place is None else f"{place}, line "
+        text = re.sub(r"^sentences\[(\d+)\]", lambda found: f"{where}{before + int(found[1]) + 1}", str(error))
+        raise type(error)(text) from error
+
+
+def tell_unknown(words: list[str]) -> None:
+    """Print the words that a model has not learnt, as one line."""
+    more = f" and {len(words) - _TOLD:,} more" if len(words) > _TOLD else ""
+    complain(f"not learnt by the model: {', '.join(words[:_TOLD])}{more}")
+
+
+def line(number: int, translation: Translation, *, as_json: bool, numbered: bool, markup: bool = False) -> str:
     """A translation as a line of JSON or text."""
     if as_json:
         weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
         most = translation.weights.argmax(1).tolist() if translation.target_tokens else []
         values = {"sentence": number, **vars(translation), "weights": weights, "alignment": most}
         return json_text(values)
-    target = printable(translation.target.translate(_ONE_LINE))
+    target = printable(translation.target.translate(_ONE_LINE_OF_HTML if markup else _ONE_LINE))
+    target = target.replace("⟨85⟩", "\x85") if markup else target  # in HTML no reference says it
     return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,10 +125,14 @@ def application() -> Any:
 def _made(settings: dict[str, Any]) -> Any:
     from dikkat.serving import Limits, create_app
     from dikkat.serving.connections import Few
-    from dikkat.translation import Translator
+    from dikkat.translation import Search, Translator
 
     for logger in ("asyncio", "dikkat", "uvicorn.error"):
         logging.getLogger(logger).addFilter(Few())
     translators = {name: Translator.load(folder) for name, folder in settings["models"].items()}
+    for translator in translators.values():  # what is compiled, or read from its cache, is there before it listens
+        for precision in ("float32", "int8"):
+            with suppress(InputError):  # a model, or a processor, that has no int8
+                translator.translate(".", search=Search(precision=precision))
     limits = Limits(**settings["limits"])
     return create_app(translators, limits=limits, hosts=settings["hosts"], origins=settings["origins"])

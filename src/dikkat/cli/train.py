@@ -24,8 +24,10 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
+from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.formats.model_folder import check_writable
 from dikkat.translation.formats.origin import Origin
+from dikkat.translation.text.units import WORD
 from dikkat.translation.training.distributed import processes
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.toml"  # in it
+_LOOKED = 1_000  # validation pairs, for examples
 _TO_GO_ON = "To go on: dikkat train --resume --output "
 
 
@@ -45,7 +48,8 @@ _TO_GO_ON = "To go on: dikkat train --resume --output "
     "dikkat train phrasebook --output my-model\n\n"
     "dikkat train book --corpus '{name = \"phrasebook\", first = 600}' --seed 1 --output my-model\n\n"
     "dikkat train --corpus fra.txt --max-minutes 20 --output my-model\n\n"
-    "dikkat train --resume --output my-model",
+    "dikkat train --resume --output my-model\n\n"
+    "dikkat train --resume --max-minutes 40 --output my-model",
 )
 @with_options(setting_options())
 def train(
@@ -69,7 +73,13 @@ def train(
     ] = None,
     resume: Annotated[
         bool,
-        option("Go on with the training that was interrupted, with its recipe.", None, "--resume", panel="Result"),
+        option(
+            "Go on with the training that was interrupted, with its recipe; or, with more --epochs or --max-minutes "
+            "than before, make one longer that has ended.",
+            None,
+            "--resume",
+            panel="Result",
+        ),
     ] = False,
     corpus: CorpusOption = None,
     validation: ValidationOption = None,
@@ -93,7 +103,7 @@ def train(
         learnt, judged = plan.data()
         plan, sample = fitted(plan, learnt, validated=judged is not None)
         result = _train(plan, learnt, judged, output, folder, resume=resume, sample=sample)
-        _finish(result, plan, output)
+        _finish(result, plan, judged, output)
 
 
 @contextmanager
@@ -115,16 +125,32 @@ def _interruptible(output: Path, folder: Path) -> Iterator[None]:
 def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: bool) -> "Recipe":
     """The recipe with the options that are given, on resuming that of the run folder."""
     from dikkat.translation.formats.recipe import Recipe
+    from dikkat.translation.training.run_folder import RunFolder
 
     if resume:
         if recipe is not None:
             raise InputError(f"--resume goes on with the recipe of {folder}; leave out {recipe}")
         if not (folder / RECIPE).is_file():
+            if folder.is_dir():
+                with RunFolder(folder).locked():  # refused where a training is about to begin
+                    pass
             raise InputError(f"{folder / RECIPE}: missing, so there is no training to resume. Train without --resume")
         recipe = str(folder / RECIPE)
+    elif recipe is not None and _has_pairs(Path(recipe)):
+        name = shlex.quote(recipe)
+        raise InputError(f"{recipe}: got lines with tabs, and no recipe. Give sentence pairs by --corpus {name}")
     plan = Recipe.load(recipe) if recipe else Recipe()
     with naming_options():
         return plan.with_values(values)
+
+
+def _has_pairs(path: Path) -> bool:
+    """Whether a file begins as one of sentence pairs does, and no recipe."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        first, tab, _ = file.readline(MAX_CHARACTERS).partition(b"\t")
+    return bool(tab) and b"=" not in first and bool(first.strip())
 
 
 def _train(
@@ -156,7 +182,7 @@ def _train(
         raise InputError(str(error)) from error
 
 
-def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
+def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
     origin = Origin.now(
@@ -164,12 +190,13 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
         pairs=result.pairs,
         epochs=len(result.epochs),
         validation_loss=None if result.best is None else result.best.loss,
+        examples=None if judged is None else _examples(judged, result.translator) or None,
     )
     translator = replace(result.translator, origin=origin)
     if usable and _leads():  # hardly begun, it must not replace an older model
-        if stopped := _stopped_early(result, plan.settings):
-            _say(stopped)
         translator.save(output)
+        if stopped := _stopped_early(result, plan.settings, output):
+            _say(stopped)
         _say(f"{output}: {_summary(result, plan.settings)}")
     if result.interrupted:
         _say("dikkat: interrupted; " + ("the best model so far is saved" if usable else "no model is saved yet"))
@@ -183,8 +210,19 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
         suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
 
 
-def _stopped_early(result: "Training", settings: Settings) -> str | None:
-    """The reason why the training ended before its last epoch, and which model is kept."""
+def _examples(judged: Any, translator: Translator) -> str:
+    """Three validation sentences, of middle length, longer and longest, of up to twelve words that were learnt."""
+    from dikkat.translation.training.train import evenly
+
+    sources = list(dict.fromkeys(source for source, _ in evenly(judged, _LOOKED)[0]))
+    lengths = {source: len(WORD.findall(source)) for source in sources}
+    learnt = [each for each in sources if lengths[each] <= 12 and not translator.source_tokenizer.unknown(each)]
+    found = sorted(learnt or sources, key=lengths.__getitem__)
+    return "\n".join(dict.fromkeys(found[place * (len(found) - 1) // 4] for place in (2, 3, 4)))
+
+
+def _stopped_early(result: "Training", settings: Settings, output: Path) -> str | None:
+    """The reason why the training ended before its last epoch, which model is kept, and how to make it longer."""
     best = result.best
     index = result.validations.index(best) if best else 0
     since = len(result.validations) - 1 - index
@@ -193,9 +231,10 @@ def _stopped_early(result: "Training", settings: Settings) -> str | None:
     if best is None or since < settings.patience:
         if settings.max_minutes is None or result.seconds < 60 * settings.max_minutes:
             return None
-        better = "; the last validation was the best: train longer" if since == 0 else ""
+        better = "; the last validation was the best" if since == 0 else ""
         where = f"epoch {len(result.epochs)} of {settings.epochs}"
-        return f"stopped after {settings.max_minutes:g} minutes, in {where}{better}"
+        longer = f"dikkat train --resume --max-minutes {2 * settings.max_minutes:g} --output {shlex.quote(str(output))}"
+        return f"stopped after {settings.max_minutes:g} minutes, in {where}{better}. To train as long again: {longer}"
     place = f"step {best.step}" if settings.validation_steps else f"epoch {index + 1}"
     bleu = f", BLEU {best.bleu:.2f}" if settings.criterion == "bleu" else ""
     return (
@@ -207,7 +246,8 @@ def _stopped_early(result: "Training", settings: Settings) -> str | None:
 def _summary(result: "Training", settings: Settings) -> str:
     course = f"{result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s"
     if (best := result.best) is None:
-        return f"the model after {len(result.epochs)} epochs; {course}"
+        epochs = len(result.epochs)
+        return f"the model after {epochs} epoch{'s' * (epochs > 1)}; {course}"
     count = min(settings.average, len(result.validations))
     which = "the best" if count == 1 else f"the mean of the best {count}"
     bleu = "" if best.bleu is None else f", BLEU {best.bleu:.2f} (of greedy translations of validation pairs)"

@@ -22,7 +22,7 @@ from dikkat.cli.options import (
     with_options,
 )
 from dikkat.errors import InputError
-from dikkat.translation import Translator
+from dikkat.translation import KEEP, Translator
 from dikkat.translation.decoding.translator import BaseTranslator, Markup
 
 
@@ -46,33 +46,56 @@ def translate(
         typer.Option(
             "--json",
             help="Print each translation as a line of JSON: source, target, the tokens of both, score, the attention "
-            "of each target token to the source tokens (weights), and the one with the most (alignment).",
+            "of each target token to the source tokens (weights), the one with the most (alignment), and the words "
+            "that the model has not learnt (unknown).",
         ),
     ] = False,
     markup: Annotated[
         Markup | None,
         option("html: the sentences are HTML, and their tags arrive around the words that say the same.", "html"),
     ] = None,
+    keep: Annotated[
+        str | None,
+        option(
+            "What arrives as it is, each once: a regular expression; '' keeps nothing. [default: addresses, "
+            "placeholders such as %1$s and {name}, emoji, numbers]",
+            "PATTERN",
+        ),
+    ] = None,
+    split: Annotated[
+        bool, typer.Option("--split/--no-split", help="Translate the sentences of a line one by one, and join them.")
+    ] = True,
     **options: Any,
 ) -> None:
     """Translate sentences: those given, those of a file, or those of standard input; one translation a line.
 
     A file may be of any length: it is read and translated part by part. From standard input, each line is translated
-    as soon as it comes.
+    as soon as it comes. Words that the model has not learnt are told on standard error.
     """
     if sentences and file:
         raise InputError("sentences and --file are both given: give one of them")
     search = search_given(options)
     translator = load(model, ensemble)
-    number = 0
+    plain = {} if markup else {"keep": KEEP if keep is None else keep or None, "split": split}
+    number, told = 0, set[str]()
     with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
-            for found in translator.translate_n_best(group, batch_size=batch_size, search=search, markup=markup):
-                number += 1
-                for translation in found:
-                    text = lines.line(number, translation, as_json=as_json, numbered=search.n_best > 1)
-                    print(text, flush=True)
-                advance()
+            before, unknown = number, dict[str, None]()
+            with lines.naming(file if file or sentences else "standard input", before):
+                for found in translator.translate_n_best(
+                    group, batch_size=batch_size, search=search, markup=markup, **plain
+                ):
+                    number += 1
+                    for translation in found:
+                        text = lines.line(
+                            number, translation, as_json=as_json, numbered=search.n_best > 1, markup=markup is not None
+                        )
+                        print(text, flush=True)
+                        unknown.update(dict.fromkeys(translation.unknown))
+                    advance()
+            if words := [word for word in unknown if word not in told]:
+                told.update(words)
+                lines.tell_unknown(words)
     if sentences:
         seen = " ".join(map(shlex.quote, sentences))
         suggest(f"dikkat show {shlex.quote(str(model))} {seen}, to see what it looked at")

@@ -1,6 +1,7 @@
 """The JSON API. `GET /api/openapi.json` describes it to programs, docs/serving.md to people."""
 
 import asyncio
+import reprlib
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -273,7 +274,8 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
         kind = request.headers.get("content-type", "none")[:80]
         return JSONResponse({"error": f"Content-Type: got {kind}; expected application/json"}, 400)
     field = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-    return JSONResponse({"error": f"{field}: {first['msg']}"}, 422)
+    got = f"got {reprlib.repr(first['input'])}; " if first["type"] == "literal_error" else ""
+    return JSONResponse({"error": f"{field}: {got}{first['msg']}"}, 422)
 
 
 async def _refused(_: Request, error: Any) -> Response:

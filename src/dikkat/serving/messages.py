@@ -70,6 +70,7 @@ class Translated(BaseModel):
     finished: bool = Field(description="Whether the model ended it, rather than the limit on its length.")
     source_tokens: list[str]
     target_tokens: list[str]
+    unknown: list[str] = Field([], description="Words and marks of the source that the model has not learnt.")
     attention: list[list[float]] | None = Field(
         None, description="For each target token, the weights of the source tokens; they add up to 1."
     )

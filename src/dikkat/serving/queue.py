@@ -115,7 +115,8 @@ class Queue:
 
     def _done(self, batch: Sequence[_Job], result: list[list[Translation]] | Exception, seconds: float) -> None:
         count = sum(len(job.texts) for job in batch)
-        self._pace += (seconds / count - self._pace) / 8
+        # One that compiled first says little of those after it: a batch counts as four times as slow at most.
+        self._pace += (min(seconds / count, 4 * self._pace) - self._pace) / 8
         self._metrics.batch.observe(count)
         start = 0
         for job in batch:

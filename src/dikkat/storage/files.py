@@ -89,8 +89,11 @@ def check_replaceable(path: str | os.PathLike[str]) -> int | None:
         FileNotFoundError: Its folder does not exist.
         IsADirectoryError: It is a folder.
         InputError: It is a device or a pipe.
+        PermissionError: Nothing can be written in its folder.
     """
     target = Path(path).resolve()
+    if target.parent.is_dir() and not os.access(target.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, f"{str(target)!r} cannot be written: its folder is read-only")
     try:
         status = Path(path).stat()  # not the link's target: /dev/stdout may point to a pipe, whose name is no path
     except FileNotFoundError:

@@ -23,7 +23,8 @@ export interface Tagged {
 const BLANK = `${SPACE}\\x1c-\\x1f`;
 const LETTER = "\\p{L}\\p{N}_";
 export const TAG = new RegExp(
-  `<!--[^]*?-->|<![^>]*>|<(?<raw>script|style)(?![${LETTER}])[^>]*>[^]*?</\\k<raw>[${BLANK}]*>|` +
+  `<!--(?:>|->|[^]*?--!?>)|<\\?[^]*?\\?>|<!\\[CDATA\\[[^]*?\\]\\]>|<![^>]*>|` +
+  `<(?<raw>script|style)(?![${LETTER}])[^>]*>[^]*?</\\k<raw>(?=[${BLANK}/>])[^>]*>|` +
   `<(?<ends>/?)(?<name>[a-zİı][${LETTER}.-]*(?::[${LETTER}.-]+)?)(?<rest>(?=[${BLANK}/>])(?:[^<>"']|"[^"]*"|'[^']*')*)>`, "giu",
 );
 const VALUE = new RegExp(`=[${BLANK}]*[^${BLANK}"'=]+$`, "u"); // without quotes: its last slash is its own

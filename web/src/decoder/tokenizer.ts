@@ -1,4 +1,4 @@
-/** Text to token numbers and back, as `dikkat.translation.text.tokenizer` and `.orthography` do it. */
+/** Text to token numbers and back, as `dikkat.translation.text.tokenizer` and `.capitals` do it. */
 
 export const PAD = 0;
 export const UNKNOWN = 1;
@@ -18,29 +18,61 @@ export type Span = readonly [first: number, last: number];
 
 interface Stored {
   model: { type: string; vocab: Record<string, number>; merges?: (string | [string, string])[] };
-  decoder: { decoders?: Step[] };
-}
-
-interface Step {
-  type: string;
-  pattern?: { Regex?: string; String?: string };
-  content?: string;
+  decoder: { decoders?: { pattern?: { String?: string } }[] };
 }
 
 // White space as Python has it; JavaScript's \s differs.
 export const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const LETTER = "[\\p{L}\\p{M}]";
+const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
 // Without regard to case, of which ſ is one of s.
 const ELIDED =
   `(?<!${LETTER})(?:[cdjlmnstſCDJLMNST]|[qQ][uU]|[jJ][uU][sſS][qQ][uU]|[lL][oO][rR][sſS][qQ][uU]|` +
-  `[pP][uU][iI][sſS][qQ][uU]|[qQ][uU][oO][iI][qQ][uU])'(?=${LETTER})`;
-const WORDS = new RegExp(
-  `${ELIDED}|${LETTER}+(?:['-](?:${LETTER}|\\p{N})+)*|\\p{N}+(?:[.,:]\\p{N}+)*|\\.{2,}|[^${SPACE}]`, "gu",
-);
+  `[pP][uU][iI][sſS][qQ][uU]|[qQ][uU][oO][iI][qQ][uU])['’](?=${LETTER})`;
+const WORD = `(?:${ELIDED}|[${INSIDE}]+(?:(?:['’\\-]|(?<=\\p{N})[.,:](?=\\p{N}))[${INSIDE}]+)*)`;
+const MARK = `[${SPACE}]?(?:\\.{2,}|[^${SPACE}${INSIDE}])(?:[${SPACE}](?=[${INSIDE}]|$))?`;
+const PIECES = new RegExp(`${WORD}|${MARK}|(?! )[${SPACE}]`, "gu");
 const BYTE_PIECES = new RegExp(
-  ` ?${ELIDED}| ?${LETTER}+| ?\\p{N}| ?[^${SPACE}\\p{L}\\p{M}\\p{N}]+|[${SPACE}]+`, "gu",
+  `[${SPACE}]?${ELIDED.replace("['’]", "'")}|[${SPACE}]?${LETTER}+|[${SPACE}]?\\p{N}|` +
+  `[${SPACE}]?[^${SPACE}\\p{L}\\p{M}\\p{N}]+|[${SPACE}]+`, "gu",
 );
 const BLANK = new RegExp(`[${SPACE}]`, "u");
+const INNER = new RegExp(`[${INSIDE}]`, "u");
+const stripped = (text: string): string => text.replace(new RegExp(`^[${SPACE}]+|[${SPACE}]+$`, "gu"), "");
+const bare = (piece: string): string => stripped(piece).toLowerCase().replaceAll("’", "'");
+
+/** Capitals of beginnings, in the other case: a word there is read as within. */
+class Capitals {
+  private readonly begins: RegExp | null;
+  private readonly names: ReadonlySet<string>;
+  /** Whether they were learnt: tokenizers of parts once had none. */
+  readonly known: boolean;
+
+  constructor(stored: Stored) {
+    const carried = stored.decoder.decoders?.[0]?.pattern?.String ?? "";
+    this.known = carried.startsWith("\0");
+    const [, marks = "", names = ""] = carried.split("\0");
+    this.names = new Set(names.split(" "));
+    const after = [...marks].filter((mark) => mark !== "\n").map((mark) => mark.replace(/[\\^$.*+?()[\]{}|/\-]/u, "\\$&")).join("");
+    const places = [
+      ...(marks.includes("\n") ? ["^"] : []), ...(after ? [`[${after}][^${INSIDE}${SPACE}]{0,8}[${SPACE}]`] : []),
+    ];
+    this.begins = places.length ? new RegExp(`((?:${places.join("|")})[^${INSIDE}]{0,8})(${WORD})`, "gu") : null;
+  }
+
+  exchanged(text: string, given: ReadonlySet<string> = new Set()): string {
+    if (!this.begins) return text;
+    return text.replace(this.begins, (_, before: string, word: string) => {
+      const first = String.fromCodePoint(word.codePointAt(0)!);
+      const [small, large] = [first.toLowerCase(), first.toUpperCase()];
+      const back = [...small].length === 1 && [...large].length === 1 && small.toUpperCase() === large &&
+        large.toLowerCase() === small && (first === small || first === large);
+      const rest = word.slice(first.length);
+      if (!back || this.names.has(large + rest) || given.has(large + rest)) return before + word;
+      return before + (first === large ? small : large) + rest;
+    });
+  }
+}
 
 interface Letter {
   readonly text: string;
@@ -61,16 +93,38 @@ function composed(sentence: string): Letter[] {
   return letters;
 }
 
+/** Letters without white space at the ends, and a space for each run of it; what is told apart stays where it is alone. */
+function spaced(letters: readonly Letter[], apart: boolean): Letter[] {
+  const found: Letter[] = [];
+  let blanks: Letter[] = [];
+  for (const letter of letters) {
+    if (BLANK.test(letter.text)) blanks.push(letter);
+    else {
+      const kept = apart && blanks.length === 1 && !/[\t-\r]/u.test(blanks[0]!.text);
+      if (found.length && blanks.length) found.push(kept ? blanks[0]! : { text: " ", span: blanks.at(-1)!.span });
+      found.push(letter);
+      blanks = [];
+    }
+  }
+  return found;
+}
+
 const across = (letters: readonly Letter[]): Span => [letters[0]!.span[0], letters.at(-1)!.span[1]];
 
 export abstract class Tokenizer {
   protected readonly numbers: Map<string, number>;
   protected readonly tokens: string[];
+  protected readonly capitals: Capitals;
+  /** Bare pieces of the training text; null: not known. */
+  protected met: { has(piece: string): boolean } | null;
 
   protected constructor(stored: Stored) {
     this.numbers = new Map(Object.entries(stored.model.vocab));
     this.tokens = [];
     for (const [token, number] of this.numbers) this.tokens[number] = token;
+    this.capitals = new Capitals(stored);
+    const words = stored.decoder.decoders?.[1]?.pattern?.String;
+    this.met = words?.startsWith("\0") ? new Set(words.slice(1).split(" ")) : null;
   }
 
   static from(json: string): Tokenizer {
@@ -83,7 +137,17 @@ export abstract class Tokenizer {
   }
 
   abstract encode(sentence: string): Encoded;
-  /** Text with spaces and capitals restored; `replace` has a word in place of a token, or null. */
+
+  /** Places of words and marks that no sentence had that it was trained on; numbers are none of them. */
+  unknown(sentence: string): Span[] {
+    const { met } = this;
+    if (!met) return [];
+    return [...sentence.matchAll(PIECES)]
+      .map(({ 0: piece, index }) => withoutSpaces(sentence, [index, index + piece.length]))
+      .filter(([first, last]) => !/^\p{Nd}/u.test(sentence.slice(first)) && !met.has(bare(sentence.slice(first, last))));
+  }
+
+  /** Text as a person would write it; `replace` has a word in place of a token, or null. */
   abstract decode(ids: readonly number[], replace?: readonly (string | null)[]): string;
   /** Label of a token in a picture. */
   abstract label(id: number): string;
@@ -92,99 +156,67 @@ export abstract class Tokenizer {
 // --- whole words
 
 class Words extends Tokenizer {
-  private readonly steps: ((text: string) => string)[];
+  /** The most frequent piece of those that differ in case and spaces alone. */
+  private readonly nearest = new Map<string, number>();
 
   constructor(stored: Stored) {
     super(stored);
-    this.steps = orthography(stored.decoder.decoders ?? []);
+    this.tokens.forEach((token, number) => {
+      if (!this.nearest.has(bare(token))) this.nearest.set(bare(token), number);
+    });
+    this.met = this.nearest;
   }
 
   encode(sentence: string): Encoded {
-    const letters = composed(sentence);
-    // Letter by letter, as the library does it: a capital sigma at the end of a word becomes σ, not ς.
-    let lower = "";
-    const places: number[] = [];
-    letters.forEach(({ text }, place) => {
-      const small = text === "’" ? "'" : text.toLowerCase();
-      for (let k = 0; k < small.length; k++) places.push(place);
-      lower += small;
-    });
+    const letters = spaced(composed(this.capitals.exchanged(sentence)), true);
+    if (!letters.length) return { ids: [], pieces: [], spans: [] };
+    letters.unshift({ text: " ", span: [0, 0] });
+    letters.push({ text: " ", span: [sentence.length, sentence.length] });
+    const places = letters.flatMap(({ text }, place) => Array<number>(text.length).fill(place));
     const ids: number[] = [];
-    const pieces: string[] = [];
     const spans: Span[] = [];
-    for (const { 0: word, index } of lower.matchAll(WORDS)) {
-      const own = letters.slice(places[index], places[index + word.length]);
-      ids.push(this.numbers.get(word) ?? UNKNOWN);
-      pieces.push(own.map(({ text }) => text).join(""));
-      spans.push(across(own));
+    for (const { 0: piece, index } of letters.map(({ text }) => text).join("").matchAll(PIECES)) {
+      const own = letters.slice(places[index], places[index + piece.length - 1]! + 1);
+      const span = withoutSpaces(sentence, across(own));
+      ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(sentence.slice(...span))) ?? UNKNOWN);
+      spans.push(span);
     }
-    return { ids, pieces, spans };
+    return { ids, pieces: spans.map((span) => sentence.slice(...span)), spans };
   }
 
   decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
     let text = "";
     ids.forEach((id, k) => {
-      const word = replace[k] ?? null;
-      if (word !== null) text += ` ${word}`;
-      else if (id !== PAD && id !== BEGIN && id !== END) text += ` ${this.tokens[id]}`;
+      const word = replace[k] ?? (id === UNKNOWN ? this.tokens[UNKNOWN]! : null);
+      if (word === null && (id === PAD || id === BEGIN || id === END)) return;
+      const piece = word === null ? this.tokens[id]! : apart(word);
+      const [starts, ended] = [INNER.test(first(piece)), INNER.test(last(text))];
+      if (!starts && BLANK.test(last(text))) text = text.slice(0, -1);
+      text += starts && ended ? ` ${piece}` : piece;
     });
-    for (const step of this.steps) text = step(text);
-    return text.replace(/" ([^"]+) "/g, '"$1"');
+    text = text.replace(/^ /u, "").replace(/ $/u, "").replace(/^ /u, "");
+    return this.capitals.exchanged(text, capital(replace));
   }
 
   label(id: number): string {
-    return this.tokens[id]!;
+    return stripped(this.tokens[id]!) || "␣";
   }
 }
 
-const FRAMES = {
-  inside: ["(?<=[ ])", "(?=[ ]|$)"],
-  start: ['(?:(?<=\\A[ ])|(?<=\\A[ ][\\"«“(][ ])|(?<=[ ][.!?][ ]))', ""],
-  before: ["[ ](?=", "(?:[ ]|$))"],
-  after: ["(?<=[ ]", ")[ ]"],
-} as const;
-const START = '(?:(?<=^ )|(?<=^ ["«“(] )|(?<= [.!?] ))';
-
-const escaped = (text: string): string => text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
-
-/** The text of a pattern in a frame; null: of another frame. */
-function framed(pattern: string, frame: keyof typeof FRAMES): string | null {
-  const [before, after] = FRAMES[frame];
-  if (!pattern.startsWith(before) || !pattern.endsWith(after)) return null;
-  return pattern.slice(before.length, pattern.length - after.length).replace(/\\(.)/gsu, "$1");
+function withoutSpaces(sentence: string, [first, last]: Span): Span {
+  const piece = sentence.slice(first, last);
+  const left = stripped(piece);
+  const start = first + piece.indexOf(left);
+  return left ? [start, start + left.length] : [first, last];
 }
 
-/** Spacing and capitals of a language, from the decoding steps that Python's `orthography.learn` stored. */
-function orthography(steps: readonly Step[]): ((text: string) => string)[] {
-  const inside = new Map<string, string>();
-  const rest: ((text: string) => string)[] = [];
-  for (const step of steps.slice(2, -2)) {
-    const pattern = step.pattern?.Regex ?? "";
-    const content = step.content ?? "";
-    const found = (["start", "inside", "before", "after"] as const)
-      .map((frame) => [frame, framed(pattern, frame)] as const)
-      .find(([, text]) => text !== null);
-    if (!found) continue;
-    const [frame, text] = found as [keyof typeof FRAMES, string];
-    if (frame === "inside") {
-      inside.set(text, content); // of which none makes the text of another
-      continue;
-    }
-    const own = {
-      start: `${START}${escaped(text)}`,
-      before: ` (?=${escaped(text)}(?: |$))`,
-      after: `(?<= ${escaped(text)}) `,
-    }[frame];
-    const matching = new RegExp(own, "gu");
-    rest.push((whole) => whole.replace(matching, () => content));
-  }
-  return [
-    (text) => text.replace(/(?<= )[^ ]+(?= |$)/gu, (word) => inside.get(word) ?? word),
-    ...rest,
-    (text) => text.replace(/(?<=[\p{L}\p{M}]') (?=[\p{L}\p{M}])/gu, ""),
-    (text) => (text.startsWith(" ") ? text.slice(1) : text),
-  ];
-}
+const first = (text: string): string => (text ? String.fromCodePoint(text.codePointAt(0)!) : "");
+const last = (text: string): string => /.$/su.exec(text)?.[0] ?? "";
+const letterOrDigit = /^[\p{L}\p{N}]/u;
+const apart = (word: string): string =>
+  `${letterOrDigit.test(first(word)) ? "" : " "}${word}${letterOrDigit.test(last(word)) ? "" : " "}`;
+const capital = (replace: readonly (string | null)[]): ReadonlySet<string> =>
+  new Set(["Unk", ...replace.filter((word) => word !== null && /^\p{Lu}/u.test(word)) as string[]]);
 
 // --- parts of words
 
@@ -214,17 +246,8 @@ class BytePairs extends Tokenizer {
   }
 
   encode(sentence: string): Encoded {
-    const letters: Letter[] = [];
-    let blank: Span | null = null;
-    for (const letter of composed(sentence)) {
-      if (BLANK.test(letter.text)) blank = letter.span;
-      else {
-        if (!letters.length) letters.push({ text: " ", span: letter.span });
-        else if (blank) letters.push({ text: " ", span: blank });
-        letters.push(letter);
-        blank = null;
-      }
-    }
+    const letters = spaced(composed(this.capitals.exchanged(sentence)), this.capitals.known);
+    if (letters.length) letters.unshift({ text: " ", span: letters[0]!.span });
     const text = letters.map((letter) => letter.text).join("");
     const ids = [...text.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
     const encoder = new TextEncoder();
@@ -235,8 +258,8 @@ class BytePairs extends Tokenizer {
   }
 
   decode(ids: readonly number[]): string {
-    const text = this.text(ids.filter((id) => id !== PAD && id !== BEGIN && id !== END));
-    return text.startsWith(" ") ? text.slice(1) : text;
+    const text = this.text(ids.filter((id) => id !== PAD && id !== BEGIN && id !== END)).replaceAll("\ufffd", "");
+    return this.capitals.exchanged(text.replace(/^ /u, ""));
   }
 
   label(id: number): string {

@@ -19,6 +19,8 @@ export interface Translation {
   readonly ids: number[];
   readonly score: number;
   readonly finished: boolean;
+  /** Words and marks of the source that no sentence had that the model learnt from. */
+  readonly unknown: string[];
   /** Opened steps, made on first use. */
   readonly steps: Opened[];
 }
@@ -90,7 +92,7 @@ export class Translator {
       yield () => this.target.decode(ids);
       found = search.next();
     }
-    const best = found.value.map((each) => this.translation(sentence, encoded, each));
+    const best = found.value.map((each) => this.translation(sentence, text, encoded, each));
     if (root) for (const each of best) Object.assign(each, { target: yield* this.tagging(root, text, each.target) });
     return best;
   }
@@ -124,7 +126,7 @@ export class Translator {
     return found.value;
   }
 
-  private translation(sentence: string, encoded: Encoded, found: Hypothesis): Translation {
+  private translation(sentence: string, text: string, encoded: Encoded, found: Hypothesis): Translation {
     const copied = found.ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, found.steps[index]!.weights) : null));
     const { network } = this;
     let steps: Opened[] | undefined;
@@ -137,6 +139,7 @@ export class Translator {
       ids: found.ids,
       score: found.total,
       finished: found.finished,
+      unknown: this.source.unknown(text).map((span) => text.slice(...span)),
       get steps() {
         return (steps ??= opened(network, found));
       },

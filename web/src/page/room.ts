@@ -45,6 +45,7 @@ export class Room {
   private readonly text: HTMLTextAreaElement;
   private readonly result = h("p", { class: "result", dir: "auto", "aria-live": "polite" });
   private readonly facts = h("p", { class: "facts" });
+  private readonly unknown = h("p", { class: "facts", hidden: true });
   private readonly numbers = h("p", { class: "quiet numbers" });
   /** Both texts, at the window's top while the desk is out of sight. */
   private readonly overhead = h("div", { class: "overhead", "aria-hidden": "true", hidden: true });
@@ -99,7 +100,7 @@ export class Room {
         h("label", { for: "text", class: "title" }, t("source")), this.text,
         examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((each) =>
           h("button", { type: "button", class: "chip", dir: "auto", click: () => this.use(each) }, visible(each)))) : null),
-      h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.facts),
+      h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.unknown, this.facts),
       h("details", { class: "more" }, h("summary", {}, t("more")),
         h("div", { class: "tools" },
           choose("alternatives", BESTS, "best", (best) => (best === 1 ? t("the-best") : t("n-best", best))),
@@ -215,6 +216,9 @@ export class Room {
     const { beam, best } = this.own;
     const facts = [found.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
     this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
+    const unknown = [...new Set(found.length ? this.best.unknown : [])];
+    this.unknown.hidden = !unknown.length;
+    this.unknown.replaceChildren(t("not-learnt"), ...unknown.flatMap((word) => [" ", h("u", { title: t("a-guess"), dir: "auto" }, visible(word))]));
     this.numbers.textContent = [
       found.length && `${t("score")} ${number(this.best.score)}`, t("ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
     ].filter(Boolean).join(" · ");
@@ -400,7 +404,7 @@ export class Room {
         weights: [...now.pins].flatMap(([step, each]) => [...each].map(([place, weight]) => ({ step, place, weight }))),
       },
       translations: this.found.map((each) => ({
-        target: each.target, score: each.score, finished: each.finished, source_tokens: each.sourceTokens, target_tokens: each.targetTokens,
+        target: each.target, score: each.score, finished: each.finished, unknown: each.unknown, source_tokens: each.sourceTokens, target_tokens: each.targetTokens,
         weights: each.ids.map((_, k) => [...each.steps[k]!.weights]),
       })),
     };

@@ -1,6 +1,7 @@
 """Doubts about a corpus: what looks like a mistake, and need not be one."""
 
 import math
+import re
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -23,6 +24,12 @@ _ANY = 0.1  # chance that a word has nothing to do with the other side
 _ONE_SIDED = 1.4  # times that a word is likelier on a side that is its own
 _SIDED = 4  # words on the wrong side, for one on its own
 
+_HEADER = re.compile(
+    r"(?:source|target|src|trg|tgt|translation|text|sentence|[a-z]{2}(?:[-_][a-z]{2,4})?|english|french|german|spanish|"
+    r"italian|portuguese|russian|turkish|chinese|japanese|arabic)(?:[ _-](?:text|sentence|source|target|language))?",
+    re.IGNORECASE,
+)
+
 _Numbers = npt.NDArray[np.int64]
 _Answers = npt.NDArray[np.bool_]
 
@@ -33,6 +40,15 @@ def doubts(
     """Warnings about pairs that look wrong: those of a corpus, of which one in `interval` is here, and validation."""
     if len(pairs) < _ENOUGH:
         return
+    if all(_HEADER.fullmatch(side.strip('"')) for side in pairs[0]) and pairs.count(pairs[0]) == 1:
+        names = " and ".join(map(reprlib.repr, pairs[0]))
+        yield f"{name}: the first pair, {names}, looks like the names of columns. Remove it"
+    cells = [
+        row for row, pair in enumerate(pairs) if all(len(each) > 1 and each[0] == each[-1] == '"' for each in pair)
+    ]
+    if len(cells) >= 0.9 * len(pairs):
+        found = _rows(cells, pairs, interval)
+        yield f"{name}: {found}: both sides are in quotation marks, which are learnt. Remove them"
     equal = [row for row, (source, target) in enumerate(pairs) if source == target]
     if len(equal) >= max(3, len(pairs) / 100):
         yield f"{name}: {_rows(equal, pairs, interval)}: both sides are the same"

@@ -198,7 +198,7 @@ def _check_values(values: Mapping[str, object], base: Path) -> None:
             raise InputError(f"{key}: got {value!r}; expected a text")
     name, part = values.get("name"), values.get("part")
     if name is not None and name not in _KNOWN:
-        there = os.path.isfile(base / str(name))  # noqa: PTH113 - Path.is_file() raises where a name is too long
+        there = os.path.exists(base / str(name))  # noqa: PTH110 - Path.exists() raises where a name is too long
         file = f"; write ./{name} for the file" if there else ""
         raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}{file}")
     if part is not None and part not in get_args(Part):

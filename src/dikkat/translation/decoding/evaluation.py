@@ -4,7 +4,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
+
+import regex
 
 from dikkat.errors import InputError
 from dikkat.translation.text.units import WORD
@@ -12,6 +15,12 @@ from dikkat.translation.text.units import WORD
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
 
+_SCRIPTS = {
+    "any": regex.compile(r"\p{L}"),
+    "kana": regex.compile(r"[\p{Hiragana}\p{Katakana}]"),
+    "han": regex.compile(r"\p{Han}"),
+    "other": regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"),
+}
 BUCKET = 10  # source words: 1 to 10, 11 to 20 and so on
 
 
@@ -20,7 +29,7 @@ class Evaluation:
     """Corpus scores as sacreBLEU computes and words them.
 
     Attributes:
-        bleu: From 0 to 100.
+        bleu: From 0 to 100; None where no reference has four words, of which it says nothing.
         bleu_line: sacreBLEU's own line, `BLEU = …`, with the n-gram precisions and the brevity penalty.
         bleu_signature: How it was computed; scores with different signatures cannot be compared.
         chrf: From 0 to 100.
@@ -28,7 +37,7 @@ class Evaluation:
         chrf_signature: How it was computed.
     """
 
-    bleu: float
+    bleu: float | None
     bleu_line: str
     bleu_signature: str
     chrf: float
@@ -40,6 +49,9 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
     """BLEU and chrF of a corpus of translations.
 
     Papineni et al. (2002), Popović (2015), as Post, "A call for clarity in reporting BLEU scores" (2018), has them.
+
+    What a word is depends on the references' script: sacreBLEU's `zh` for Chinese, `ja-mecab` for Japanese where MeCab
+    is installed; else there, and for Thai, Lao, Khmer and Burmese, a letter (`char`).
 
     Args:
         hypotheses: The translations, as a person would write them.
@@ -59,17 +71,34 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
     from sacrebleu.metrics.bleu import BLEU  # here, since translating needs none of it
     from sacrebleu.metrics.chrf import CHRF
 
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = BLEU(tokenize=words_of(references)), CHRF()
     bleu_score = bleu.corpus_score(list(hypotheses), [list(references)])
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)])
     return Evaluation(
-        bleu=bleu_score.score,
+        bleu=bleu_score.score
+        if bleu_score.totals[-1] or bleu.corpus_score(list(references), [list(references)]).totals[-1]
+        else None,
         bleu_line=str(bleu_score),
         bleu_signature=str(bleu.get_signature()),
         chrf=chrf_score.score,
         chrf_line=str(chrf_score),
         chrf_signature=str(chrf.get_signature()),
     )
+
+
+def words_of(texts: Sequence[str]) -> str:
+    """The name of sacreBLEU's tokenizer for the script of most letters of a text.
+
+    Example:
+        >>> words_of(["Go."]), words_of(["走开。"]), words_of(["ไป"])
+        ('13a', 'zh', 'char')
+    """
+    counts = {name: sum(len(letters.findall(text)) for text in texts) for name, letters in _SCRIPTS.items()}
+    if sum(counts.values()) - counts["any"] <= counts["any"] / 2:
+        return "13a"
+    if 10 * counts["kana"] > counts["han"]:
+        return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
+    return "zh" if counts["han"] > counts["other"] else "char"
 
 
 @dataclass(frozen=True)
@@ -146,14 +175,14 @@ class Bucket:
         least: Words of a source that belongs here, at least; or how often training met its rarest word.
         most: The same, at most; None: any number.
         sentences: How many there are.
-        bleu: Of these sentences as a corpus, from 0 to 100.
+        bleu: Of these sentences as a corpus, from 0 to 100; None where no reference has four words.
         chrf: The same.
     """
 
     least: int
     most: int | None
     sentences: int
-    bleu: float
+    bleu: float | None
     chrf: float
 
 
@@ -263,7 +292,9 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
 
     # Named, so that each is found again whatever the two are called; the first is the baseline.
     systems: list[tuple[str, Sequence[str]]] = [("other", others), ("system", hypotheses)]
-    test = PairedTest(systems, {"BLEU": BLEU(), "chrF": CHRF()}, [list(references)], test_type="bs")
+    test = PairedTest(
+        systems, {"BLEU": BLEU(tokenize=words_of(references)), "chrF": CHRF()}, [list(references)], test_type="bs"
+    )
     signatures, results = test()
     differ = list(hypotheses) != list(others)  # between equal ones sacreBLEU finds a certain difference, of 0
 

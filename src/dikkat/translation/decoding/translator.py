@@ -23,12 +23,22 @@ from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
+from dikkat.translation.text.lines import (
+    lost,
+    pattern_of,
+    put_back,
+    sentences_of,
+    taken_out,
+    without_marks,
+)
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
 if TYPE_CHECKING:
+    from regex import Pattern
+
     from dikkat.show.notebook import TranslatorWidget
 
 Markup = Literal["html"]
@@ -56,6 +66,7 @@ class Translation:
         score: log-probability of the translation, natural logarithm; 0 for an empty sentence.
         finished: Whether the model ended the sentence itself. If not, it was cut at a length that no sensible
             translation reaches.
+        unknown: Words and marks of the source that were in no sentence that the model learnt from.
     """
 
     source: str
@@ -65,6 +76,7 @@ class Translation:
     weights: Tensor
     score: float
     finished: bool = True
+    unknown: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
         """The weights as a coloured table, which a notebook shows."""
@@ -89,7 +101,14 @@ class BaseTranslator:
 
     @overload  # to a type checker, a string is also several strings
     def translate(  # type: ignore[overload-overlap]
-        self, sentences: str, *, batch_size: int | None = ..., search: Search = ..., markup: Markup | None = ...
+        self,
+        sentences: str,
+        *,
+        batch_size: int | None = ...,
+        search: Search = ...,
+        markup: Markup | None = ...,
+        keep: str | None = ...,
+        split: bool = ...,
     ) -> Translation: ...
 
     @overload
@@ -100,6 +119,8 @@ class BaseTranslator:
         batch_size: int | None = ...,
         search: Search = ...,
         markup: Markup | None = ...,
+        keep: str | None = ...,
+        split: bool = ...,
     ) -> list[Translation]: ...
 
     def translate(
@@ -109,6 +130,8 @@ class BaseTranslator:
         batch_size: int | None = None,
         search: Search = DEFAULT,
         markup: Markup | None = None,
+        keep: str | None = None,
+        split: bool = False,
     ) -> Translation | list[Translation]:
         """Translate sentences, or one.
 
@@ -122,6 +145,10 @@ class BaseTranslator:
             search: How to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
             markup: `"html"`: the sentences are HTML, and so are `source` and `target`. Tags arrive around the words
                 that say what theirs said, each once and nested as they were; entities are read.
+            keep: A regular expression of what is to arrive as it is, `KEEP` for instance: addresses, placeholders,
+                numbers. Where the model's translation has not each of them, the rest of the sentence is translated, and
+                they go beside the words that come from their neighbours.
+            split: Whether a text may be several sentences: they are translated one by one, and joined.
 
         Returns:
             One translation a sentence, in their order; of one sentence its translation.
@@ -144,8 +171,14 @@ class BaseTranslator:
             ('Go.', 2)
         """
         if isinstance(sentences, str):
-            return next(self.translate_lines([sentences], batch_size=batch_size, search=search, markup=markup))
-        return list(self.translate_lines(sentences, batch_size=batch_size, search=search, markup=markup))
+            return next(
+                self.translate_lines(
+                    [sentences], batch_size=batch_size, search=search, markup=markup, keep=keep, split=split
+                )
+            )
+        return list(
+            self.translate_lines(sentences, batch_size=batch_size, search=search, markup=markup, keep=keep, split=split)
+        )
 
     def translate_lines(
         self,
@@ -154,6 +187,8 @@ class BaseTranslator:
         batch_size: int | None = None,
         search: Search = DEFAULT,
         markup: Markup | None = None,
+        keep: str | None = None,
+        split: bool = False,
     ) -> Iterator[Translation]:
         """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
 
@@ -165,6 +200,8 @@ class BaseTranslator:
             batch_size: How many to translate at once.
             search: How to look for the best translation.
             markup: As in `translate`.
+            keep: As in `translate`.
+            split: As in `translate`.
 
         Returns:
             An iterator of one translation a sentence, in their order.
@@ -172,7 +209,9 @@ class BaseTranslator:
         Raises:
             InputError, SettingsError, TypeError: As in `translate`; also one string in place of several.
         """
-        found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup)
+        found = self.translate_n_best(
+            lines, batch_size=batch_size, search=search, markup=markup, keep=keep, split=split
+        )
         return (best for best, *_ in found)
 
     def translate_n_best(
@@ -182,6 +221,8 @@ class BaseTranslator:
         batch_size: int | None = None,
         search: Search = DEFAULT,
         markup: Markup | None = None,
+        keep: str | None = None,
+        split: bool = False,
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: the best, or samples.
 
@@ -190,6 +231,8 @@ class BaseTranslator:
             batch_size: How many to translate at once.
             search: How to look for them, and how many to return: `Search(beam=5, n_best=3)`.
             markup: As in `translate`.
+            keep: As in `translate`; not beside `markup`.
+            split: As in `translate`; not beside `markup`.
 
         Returns:
             An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
@@ -208,8 +251,13 @@ class BaseTranslator:
             raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")
         size = _WINDOW * batch_size if batch_size > 1 else 1
         if markup is None:
+            pattern = None if keep is None else pattern_of(keep)
             plain = _windows(lines, size, check_sentence)
-            return (group for window in plain for group in self._window(window, batch_size, search))
+            return (
+                group for window in plain for group in self._lines(window, batch_size, search, pattern, split=split)
+            )
+        if keep is not None or split:
+            raise InputError("keep and split are of plain text, and markup is 'html': leave one of them out")
         marked = _windows(lines, size, self.marked)
         return (group for window in marked for group in self._marked_window(window, batch_size, search))
 
@@ -373,6 +421,55 @@ class BaseTranslator:
             for (sentence, _, root), group in zip(window, found, strict=True)
         ]
 
+    def _lines(
+        self, lines: Sequence[str], batch_size: int, search: Search, pattern: "Pattern[str] | None", *, split: bool
+    ) -> list[list[Translation]]:
+        if not split:
+            return self._kept(lines, batch_size, search, pattern)
+        parts = [sentences_of(line) for line in lines]
+        found = iter(self._kept([each for sentences, _ in parts for each in sentences], batch_size, search, pattern))
+        return [
+            groups[0] if len(sentences) == 1 else [_joined(line, each, spaces) for each in zip(*groups, strict=False)]
+            for line, (sentences, spaces) in zip(lines, parts, strict=True)
+            for groups in [[next(found) for _ in sentences]]
+        ]
+
+    def _kept(
+        self, sentences: Sequence[str], batch_size: int, search: Search, pattern: "Pattern[str] | None"
+    ) -> list[list[Translation]]:
+        """Translations that have what the pattern finds in their sentences."""
+        found = self._window(sentences, batch_size, search)
+        if pattern is None or not self.attends:
+            return found
+        without = [
+            index
+            for index, group in enumerate(found)
+            if any(lost(sentences[index], each.target, pattern) for each in group)
+        ]
+        taken = [taken_out(sentences[index], pattern) for index in without]
+        bare = [without_marks(marked) for marked, _ in taken]
+        again = self._window([text for text, _ in bare], batch_size, search)
+        pairs = [(each.source, each.target) for group in again for each in group]
+        looked = iter(self.weights_of_units(pairs, batch_size) if pairs else [])
+        for index, group, (marked, kept), (_, root) in zip(without, again, taken, bare, strict=True):
+            found[index] = [
+                replace(
+                    each,
+                    source=sentences[index],
+                    target=put_back(
+                        marked,
+                        kept,
+                        root,
+                        each.target,
+                        agreed(next(looked)),
+                        Units.of(each.source),
+                        Units.of(each.target),
+                    ),
+                )
+                for each in group
+            ]
+        return found
+
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)
         empty = torch.zeros(0, 0, device="cpu")
@@ -395,6 +492,7 @@ class BaseTranslator:
             weights=hypothesis.weights,
             score=hypothesis.score,
             finished=hypothesis.finished,
+            unknown=tuple(sentence[start:end] for start, end in self.source_tokenizer.unknown(sentence)),
         )
 
 
@@ -494,7 +592,7 @@ class Translator(BaseTranslator):
         """
         model_folder.write(folder, self._contents(), int8=int8)
 
-    def export_html(self, path: str | Path, *, title: str | None = None, examples: Sequence[str] = ()) -> None:
+    def export_html(self, path: str | Path, *, title: str | None = None, examples: Sequence[str] | None = None) -> None:
         """Write the model as one HTML file, whole or not at all: weights in int8, and a decoder in the page itself.
 
         The page asks nothing of a network, and translates as `Search(precision="int8")` does.
@@ -502,7 +600,8 @@ class Translator(BaseTranslator):
         Args:
             path: The file; its folder must exist.
             title: The heading; None: the languages, where the origin knows them.
-            examples: Sentences to begin with, the first of which is translated when the page opens.
+            examples: Sentences to begin with, the first of which is translated when the page opens; None: those of
+                the origin, which its training did not learn from.
 
         Raises:
             InputError: A model that the page's decoder cannot compute: one with another score than additive, dot,
@@ -524,7 +623,7 @@ class Translator(BaseTranslator):
         """
         write_whole(path, self.as_html(title=title, examples=examples))
 
-    def as_html(self, *, title: str | None = None, examples: Sequence[str] = ()) -> str:
+    def as_html(self, *, title: str | None = None, examples: Sequence[str] | None = None) -> str:
         """The page of `export_html`, as text.
 
         Args:
@@ -537,6 +636,8 @@ class Translator(BaseTranslator):
         from dikkat.show.living import living_page
 
         languages = self.origin.languages if self.origin else None
+        if examples is None:
+            examples = ((self.origin and self.origin.examples) or "").splitlines()
         return living_page(self.bundle(), title=title, languages=languages, examples=examples)
 
     def bundle(self) -> bytes:
@@ -620,6 +721,20 @@ class Ensemble(BaseTranslator):
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return self.models
+
+
+def _joined(line: str, parts: Sequence[Translation], spaces: Sequence[str]) -> Translation:
+    """The translation of a line, of those of its sentences."""
+    return Translation(
+        source=line,
+        target="".join(each.target + space for each, space in zip(parts, [*spaces, ""], strict=True)),
+        source_tokens=[token for each in parts for token in each.source_tokens],
+        target_tokens=[token for each in parts for token in each.target_tokens],
+        weights=torch.block_diag(*(each.weights for each in parts)),
+        score=sum(each.score for each in parts),
+        finished=all(each.finished for each in parts),
+        unknown=tuple(word for each in parts for word in each.unknown),
+    )
 
 
 def _copied_words(encoded: Encoded, hypothesis: Hypothesis) -> list[str | None]:

@@ -22,6 +22,7 @@ class Origin:
         pairs: How many training pairs were used.
         epochs: How many were trained, the last one as far as it came.
         validation_loss: Mean loss of a target token in the best validation, in nats; None without validation.
+        examples: Three sentences that it has not learnt from, a line each, with which its pages begin.
         test: What it was scored on; None: it was not.
         bleu: Its BLEU there, from 0 to 100.
         bleu_signature: How sacreBLEU computed that.
@@ -35,6 +36,7 @@ class Origin:
     pairs: int | None = None
     epochs: int | None = None
     validation_loss: float | None = None
+    examples: str | None = None
     test: str | None = None
     bleu: float | None = None
     bleu_signature: str | None = None

@@ -11,10 +11,12 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.translation.text.units import Units
 
-# A comment, a declaration, or a whole script or style; or a tag, whose name ends at a space, a slash or `>`: neither
-# <user@example.com> nor <https://example.com> is one. Names and values are not read again (+): that took seconds.
+# A comment, an instruction (<?php … ?>), a declaration, a whole script or style; or a tag, whose name ends at a space,
+# a slash or `>`: neither <user@example.com> nor <https://example.com> is one. Names and values are not read again (+):
+# that took seconds.
 _TAG = re.compile(
-    r"<!--.*?-->|<![^>]*>|<(?P<raw>script|style)\b[^>]*>.*?</(?P=raw)\s*>"
+    r"<!--(?:>|->|.*?--!?>)|<\?.*?\?>|<!\[CDATA\[.*?\]\]>|<![^>]*>"
+    r"|<(?P<raw>script|style)\b[^>]*>.*?</(?P=raw)(?=[\s/>])[^>]*>"
     r"|<(?P<ends>/?)(?P<name>[a-z][\w.-]*+(?::[\w.-]++)?)(?P<rest>(?=[\s/>])(?:[^<>\"']|\"[^\"]*\"|'[^']*')*+)>",
     re.DOTALL | re.IGNORECASE,
 )

@@ -1,32 +1,38 @@
 """Text to token numbers and back to text as a person would write it."""
 
 import json
-import re
-from collections.abc import Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+import regex
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
-from dikkat.translation.text import orthography
-from dikkat.translation.text.orthography import LETTER
+from dikkat.translation.text.capitals import ELIDED, INSIDE, LETTER, SPACES, WORD, Capitals
+from dikkat.translation.text.older import converted, is_older
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 Kind = Literal["word", "bpe"]
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<bos>", "<eos>")
 
-# Elided words (l'homme, qu'il) are words of their own; every other apostrophe (he's, don't, aujourd'hui) is within one.
-_ELIDED = rf"(?<!{LETTER})(?i:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)'(?={LETTER})"
-_WORD = rf"{LETTER}+(?:['-](?:{LETTER}|\p{{N}})+)*"
-_NUMBER = r"\p{N}+(?:[.,:]\p{N}+)*"
-_ELLIPSIS = r"\.{2,}"
-_WORD_PIECES = rf"{_ELIDED}|{_WORD}|{_NUMBER}|{_ELLIPSIS}|[^\s]"
-_BYTE_PIECES = rf" ?{_ELIDED}| ?{LETTER}+| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+|\s+"
+# The spaces beside a mark belong to it, those between two marks to the second; between two words stands one.
+_MARK = rf"\s?(?:\.{{2,}}|[^\s{INSIDE}])(?:\s(?=[{INSIDE}]|$))?"
+_PIECES = rf"{WORD}|{_MARK}|[^\S ]"
+_PIECE = regex.compile(_PIECES)
+_ELIDED = ELIDED.replace("['’]", "'")
+_BYTE_PIECES = rf"\s?{_ELIDED}|\s?{LETTER}+|\s?\p{{N}}|\s?[^\s\p{{L}}\p{{M}}\p{{N}}]+|\s+"
+_BLANK = r"\s{2,}|[\t-\r]"  # becomes a space; other white space, as before « ? » in French, is told apart
+_BEFORE = "\u2581"  # stands before each token in decoding
+_CARRIED = "\0"  # no text has it
+_MOST_MET = 50_000  # pieces
 
 LARGEST = 1 << 25  # bytes of a tokenizer.json
 MOST_TOKENS = 1 << 18  # of a vocabulary
@@ -56,12 +62,15 @@ class Encoded(NamedTuple):
 class Tokenizer:
     """A word or a byte-pair tokenizer of the `tokenizers` library, with four special tokens.
 
-    `"word"`: lower case; punctuation is split off; French elisions are words of their own (`l'` + `homme`), other words
-    keep their apostrophe (`he's`). Words outside the vocabulary are `<unk>`. Decoding puts back what the training text
-    showed: which words have a capital, how a sentence begins, on which sides of a punctuation mark a space stands.
+    Decoding gives the text back, in Unicode's composed form and each run of white space as one space: spaces are part
+    of the pieces. Where a sentence begins, which the training text shows, a word is the one that it is within; only
+    names keep their capital there.
 
-    `"bpe"`: byte-level byte-pair encoding, in the text's own case: nothing is unknown, and decoding gives the text back
-    (in Unicode's composed form, each run of white space as one space).
+    `"word"`: words, and marks with the spaces beside them: `"“"` with one before is another piece than without. French
+    elisions are words of their own (`l'` + `homme`), other words keep their apostrophe (`he's`). What is not in the
+    vocabulary is read as the piece that differs in case or spaces alone, if there is one, and else is `<unk>`.
+
+    `"bpe"`: byte-level byte-pair encoding: nothing is unknown.
 
     Sennrich, Haddow, Birch, "Neural machine translation of rare words with subword units" (2016), section 3.2.
 
@@ -79,7 +88,15 @@ class Tokenizer:
         # A user's "<eos>" is text, not the end of a sentence. The library does not store this switch.
         self._inner.encode_special_tokens = True
         self.kind: Kind = "bpe" if isinstance(inner.model, models.BPE) else "word"
+        steps = json.loads(inner.decoder.__getstate__())
+        self._capitals = _carried(steps) or Capitals()
         self._labels: dict[int, str] = {}  # of the tokens met so far
+        self._nearest: dict[str, int] = {}  # the most frequent piece of those that differ in case and spaces alone
+        self._met: Container[str] | None = _carried_words(steps)  # bare pieces of the training text; None: not known
+        if self.kind == "word":
+            for token, number in sorted(inner.get_vocab().items(), key=itemgetter(1)):
+                self._nearest.setdefault(_bare(token), number)
+            self._met = self._nearest
 
     @classmethod
     def train(cls, sentences: Sequence[str], kind: Kind, *, min_freq: int, vocabulary_size: int) -> "Tokenizer":
@@ -98,11 +115,22 @@ class Tokenizer:
             SettingsError: An unknown kind, or a byte-pair vocabulary that has no room for all bytes.
         """
         check_size(kind, vocabulary_size)
-        if kind == "word":
-            return cls(_train_words(sentences, min_freq, vocabulary_size))
-        if kind == "bpe":
-            return cls(_train_byte_pairs(sentences, min_freq, vocabulary_size))
-        raise SettingsError(f"tokenizer: got {kind!r}; expected one of {', '.join(get_args(Kind))}")
+        if kind not in get_args(Kind):
+            raise SettingsError(f"tokenizer: got {kind!r}; expected one of {', '.join(get_args(Kind))}")
+        composed = [unicodedata.normalize("NFC", sentence) for sentence in sentences]
+        capitals = Capitals.learn(composed)
+        inner, trainer = _words(capitals) if kind == "word" else _byte_pairs(capitals, _frequent_pieces(composed))
+        inner.train_from_iterator(
+            capitals.exchanged(composed),
+            trainer(
+                vocab_size=vocabulary_size,
+                min_frequency=min_freq,
+                special_tokens=list(SPECIAL_TOKENS),
+                show_progress=False,
+                **({} if kind == "word" else {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}),
+            ),
+        )
+        return cls(inner)
 
     def __len__(self) -> int:
         """Number of tokens, the special ones included."""
@@ -121,21 +149,44 @@ class Tokenizer:
 
     def encode_all(self, sentences: Sequence[str]) -> list[Encoded]:
         """`encode` for many sentences at once, on all cores."""
-        encodings = self._inner.encode_batch(list(sentences))
-        if self.kind == "bpe":
-            return [Encoded(encoding.ids, self.labels(encoding.ids)) for encoding in encodings]
         return [
-            Encoded(encoding.ids, [sentence[start:end] for start, end in encoding.offsets])
-            for sentence, encoding in zip(sentences, encodings, strict=True)
+            Encoded(ids, self.labels(ids) if self.kind == "bpe" else [sentence[start:end] for start, end in places])
+            for sentence, (ids, places) in zip(sentences, self._read(sentences), strict=True)
         ]
 
     def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
         """Token numbers alone, where nobody will look at the pieces."""
-        return [encoding.ids for encoding in self._inner.encode_batch(list(sentences))]
+        return [ids for ids, _ in self._read(sentences)]
 
     def offsets(self, sentences: Sequence[str]) -> list[list[tuple[int, int]]]:
         """The place of each piece in its sentence: the first character, and the one behind the last."""
-        return [encoding.offsets for encoding in self._inner.encode_batch(list(sentences))]
+        return [places for _, places in self._read(sentences)]
+
+    def unknown(self, sentence: str) -> list[tuple[int, int]]:
+        """The places of the words and marks that no sentence had that this was trained on; numbers are none of them."""
+        if self._met is None:
+            return []
+        places = [_without_spaces(sentence, piece.span()) for piece in _PIECE.finditer(sentence)]
+        return [
+            (first, last)
+            for first, last in places
+            if not sentence[first].isdecimal() and _bare(sentence[first:last]) not in self._met
+        ]
+
+    def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+        """Numbers and places of each sentence's pieces."""
+        for read, encoding in zip(
+            sentences, self._inner.encode_batch(self._capitals.exchanged(sentences)), strict=True
+        ):
+            ids, places = encoding.ids, encoding.offsets
+            if self.kind == "word":
+                places = [_without_spaces(read, place) for place in places]
+                if UNKNOWN in ids:
+                    ids = [
+                        self._nearest.get(_bare(read[first:last]), UNKNOWN) if number == UNKNOWN else number
+                        for number, (first, last) in zip(ids, places, strict=True)
+                    ]
+            yield ids, places
 
     def decode(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> str:
         """Text as a person would write it.
@@ -152,20 +203,28 @@ class Tokenizer:
             ValueError: A number outside the vocabulary, or not as many replacements as numbers.
         """
         replacements = [None] * len(ids) if replace is None else replace
+        if self.kind == "word":  # nothing else is unknown
+            unknown = SPECIAL_TOKENS[UNKNOWN]
+            replacements = [
+                word or unknown * (number == UNKNOWN) or None for number, word in zip(ids, replacements, strict=True)
+            ]
         tokens = [
-            self._token(number) if word is None else word
+            self._token(number) if word is None else _apart(word)
             for number, word in zip(ids, replacements, strict=True)
             if word is not None or number not in (PAD, BEGIN, END)
         ]
         text: str = self._inner.decoder.decode(tokens) if tokens else ""
-        if self.kind == "bpe":
-            return text.removeprefix(" ")
-        return re.sub(r'" ([^"]+) "', r'"\1"', text)
+        text = text if self.kind == "word" else text.replace("\ufffd", "")  # of bytes that are no letter
+        capitals = self._capitals
+        if any(replacements):
+            given = ("Unk", *(word for word in replacements if word and word[0].isupper()))
+            capitals = Capitals(capitals.marks, capitals.names.union(given))
+        return capitals.exchanged([text.removeprefix(" ")])[0]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         """Each token as a label for a picture: a word, or a part of one with · in front where it continues a word."""
         if self.kind == "word":
-            return [self._token(number) for number in ids]
+            return [self._token(number).strip(SPACES) or "␣" for number in ids]
         for number in {*ids} - self._labels.keys():
             self._labels[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
         return [self._labels[number] for number in ids]
@@ -187,9 +246,12 @@ class Tokenizer:
                 has what differs.
         """
         try:
-            _check(parse_json(data))
+            content = parse_json(data)
+            if is_older(content):
+                content = converted(content, json.loads(_words(Capitals())[0].to_str()))
+            _check(content)
             # What the library is given has no pattern but those written here: it does not stop at any that never ends.
-            return cls(tokenizers.Tokenizer.from_buffer(data))
+            return cls(tokenizers.Tokenizer.from_str(json.dumps(content)))
         except Exception as error:  # the library raises nothing narrower
             raise ModelFolderError(f"{where}: not a tokenizer of dikkat's: {error}. Save the model again") from error
 
@@ -229,64 +291,90 @@ def _byte_pair_label(text: str) -> str:
     return f"·{text}" if not text or text[0].isalnum() else text  # a full stop needs no mark to follow its word
 
 
-def _train_words(sentences: Sequence[str], min_freq: int, vocabulary_size: int) -> tokenizers.Tokenizer:
-    inner = _untrained_words()
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=vocabulary_size,
-        min_frequency=min_freq,
-        special_tokens=list(SPECIAL_TOKENS),
-        show_progress=False,
-    )
-    inner.train_from_iterator(sentences, trainer)
-    normalise = _normalised_as_written()
-    as_written = [normalise.normalize_str(sentence) for sentence in sentences]
-    inner.decoder = orthography.learn(as_written, inner.pre_tokenizer, inner.get_vocab())
-    return inner
+def _bare(piece: str) -> str:
+    return piece.strip(SPACES).lower().replace("’", "'")
 
 
-def _normalised_as_written() -> normalizers.Normalizer:
-    return normalizers.Sequence([normalizers.NFC(), normalizers.Replace("’", "'")])
+def _apart(word: str) -> str:
+    """A word of the source, or a mark with spaces beside it."""
+    return f"{'' if word[0].isalnum() else ' '}{word}{'' if word[-1].isalnum() else ' '}"
 
 
-def _untrained_words() -> tokenizers.Tokenizer:
+def _without_spaces(sentence: str, place: tuple[int, int]) -> tuple[int, int]:
+    first, last = place
+    piece = sentence[first:last]
+    start = first + len(piece) - len(piece.lstrip(SPACES))
+    return (start, first + len(piece.rstrip(SPACES))) if start < last else place
+
+
+def _words(capitals: Capitals) -> tuple[tokenizers.Tokenizer, Any]:
     inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS[UNKNOWN]))
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD_PIECES), "removed", invert=True)
-    inner.normalizer = normalizers.Sequence([_normalised_as_written(), normalizers.Lowercase()])
-    return inner
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), "removed", invert=True)
+    ends = (normalizers.Prepend(" "), normalizers.Replace(Regex("$"), " "))  # marks there are as those within
+    inner.normalizer = normalizers.Sequence([*_normal(_BLANK), *ends])
+    inner.decoder = decoders.Sequence(
+        [
+            _carrier(capitals),
+            decoders.Replace(Regex("^"), _BEFORE),
+            decoders.Fuse(),
+            decoders.Replace(Regex(rf"\s{_BEFORE}(?=[^{INSIDE}])"), ""),
+            decoders.Replace(Regex(rf"(?<=[{INSIDE}]){_BEFORE}(?=[{INSIDE}])"), " "),
+            decoders.Replace(_BEFORE, ""),
+            decoders.Strip(" ", 1, 1),
+        ]
+    )
+    return inner, trainers.WordLevelTrainer
 
 
-def _untrained_byte_pairs() -> tokenizers.Tokenizer:
+def _frequent_pieces(sentences: Sequence[str]) -> list[str]:
+    counts = Counter(_bare(piece) for sentence in sentences for piece in _PIECE.findall(sentence))
+    return sorted(piece for piece, _ in counts.most_common(_MOST_MET) if piece and not piece[0].isdecimal())
+
+
+def _byte_pairs(capitals: Capitals | None, met: Sequence[str]) -> tuple[tokenizers.Tokenizer, Any]:
+    """An untrained tokenizer of bytes; without capitals as it was before they were learnt."""
     inner = tokenizers.Tokenizer(models.BPE())
     # A space in front of the first word as well, so that a word is the same token wherever it stands.
     inner.normalizer = normalizers.Sequence(
-        [
-            normalizers.NFC(),
-            normalizers.Replace(Regex(r"\s+"), " "),
-            normalizers.Strip(),
-            normalizers.Prepend(" "),
-        ]
+        [*_normal(r"\s+" if capitals is None else _BLANK), normalizers.Prepend(" ")]
     )
+    pieces = _BYTE_PIECES if capitals is not None else _BYTE_PIECES.replace(r"\s?", " ?")
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_BYTE_PIECES), "isolated"),
+            pre_tokenizers.Split(Regex(pieces), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    inner.decoder = decoders.ByteLevel()
-    return inner
+    of_bytes = decoders.ByteLevel()
+    words = decoders.Replace(_CARRIED + " ".join(met), "")
+    inner.decoder = of_bytes if capitals is None else decoders.Sequence([_carrier(capitals), words, of_bytes])
+    return inner, trainers.BpeTrainer
 
 
-def _train_byte_pairs(sentences: Sequence[str], min_freq: int, vocabulary_size: int) -> tokenizers.Tokenizer:
-    inner = _untrained_byte_pairs()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        min_frequency=min_freq,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    inner.train_from_iterator(sentences, trainer)
-    return inner
+def _normal(blank: str) -> list[normalizers.Normalizer]:
+    return [normalizers.NFC(), normalizers.Replace(Regex(blank), " "), normalizers.Strip()]
+
+
+def _carrier(capitals: Capitals) -> decoders.Decoder:
+    """The library has no step for capitals: one that never does anything has them in tokenizer.json."""
+    return decoders.Replace(_CARRIED.join(["", capitals.marks, " ".join(sorted(capitals.names))]), "")
+
+
+def _carried(decoder: Any) -> Capitals | None:
+    """The capitals that a decoder carries; None: it has no such step."""
+    match decoder:
+        case {"decoders": [{"pattern": {"String": str(text)}}, *_]} if text.startswith(_CARRIED):
+            _, marks, names = text.split(_CARRIED)
+            return Capitals(marks, frozenset(names.split()))
+    return None
+
+
+def _carried_words(decoder: Any) -> frozenset[str] | None:
+    """The bare pieces of the training text that a decoder of byte pairs carries."""
+    match decoder:
+        case {"decoders": [_, {"pattern": {"String": str(text)}}, _]} if text.startswith(_CARRIED):
+            return frozenset(text.removeprefix(_CARRIED).split(" "))
+    return None
 
 
 def _check(content: Any) -> None:
@@ -300,14 +388,14 @@ def _check(content: Any) -> None:
     )
     if kind not in ("WordLevel", "BPE"):
         raise ValueError(f"model: got {kind!r}; expected WordLevel or BPE")
-    own = json.loads((_untrained_words() if kind == "WordLevel" else _untrained_byte_pairs()).to_str())
-    vocabulary, decoder = content["model"].get("vocab"), content.get("decoder")
+    capitals = _carried(content.get("decoder"))
+    met = sorted(_carried_words(content.get("decoder")) or ())
+    inner, _ = _words(capitals or Capitals()) if kind == "WordLevel" else _byte_pairs(capitals, met)
+    own = json.loads(inner.to_str())
+    vocabulary = content["model"].get("vocab")
     _check_vocabulary(vocabulary)
     _check_special(content.get("added_tokens"))
-    if kind == "WordLevel":
-        orthography.check(decoder, vocabulary)
-        own["decoder"] = decoder
-    else:
+    if kind == "BPE":
         _check_merges(content["model"].get("merges"), vocabulary)
         own["model"]["merges"] = content["model"]["merges"]
     own["model"]["vocab"], own["added_tokens"] = vocabulary, content["added_tokens"]

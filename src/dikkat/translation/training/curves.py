@@ -75,7 +75,9 @@ class Curves(Callback):
     def _write(self, what: str, *values: Any, **options: Any) -> None:
         try:
             if self._writer is not None:
-                getattr(self._writer, what)(*values, **options)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # heatmaps has warned
+                    getattr(self._writer, what)(*values, **options)
         except OSError as error:
             self._give_up(error)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
+from dikkat.translation.decoding.evaluation import words_of
 from dikkat.translation.decoding.options import GREEDY
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, TrainingFolderError
@@ -349,7 +350,12 @@ class Loop:
         if shows:
             self._call("on_translations", self.state.step, translations)
             self._shown = time.monotonic()
-        return float(BLEU(force=True).corpus_score(hypotheses, [[target for _, target in self.sample]]).score)
+        references = [target for _, target in self.sample]
+        words = words_of(references)
+        score = BLEU(force=True, tokenize=words).corpus_score(hypotheses, [references])
+        if not score.totals[-1]:  # of phrases of fewer than four words, those that there are count
+            score = BLEU(force=True, tokenize=words, effective_order=True).corpus_score(hypotheses, [references])
+        return float(score.score)
 
     def _keep_weights(self, validation: Validation) -> None:
         """Add a validation to the state, once the weights are safe if they are among the best."""

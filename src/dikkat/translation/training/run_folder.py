@@ -19,7 +19,6 @@ from dikkat.translation.formats.model_folder import SOURCE, TARGET
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 from dikkat.translation.training import checkpoints
-from dikkat.translation.training.schedules import DECAYS_TO_ZERO
 
 SETTINGS, _LOCK = "settings.json", "lock"
 _STEP = re.compile(r"step-(\d{9,})")
@@ -117,7 +116,9 @@ class RunFolder:
         try:
             begun = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            raise TrainingFolderError(f"{self.path}: no training to go on with. Begin one without resume") from None
+            raise TrainingFolderError(
+                f"{self.path}: no training to go on with. Begin one without resume (on the command line --resume)"
+            ) from None
         except (ValueError, TypeError) as error:
             raise TrainingFolderError(f"{path}: damaged ({error}). Remove the folder and train anew") from error
         _check_changes(begun, settings, self.path)
@@ -186,13 +187,8 @@ class RunFolder:
         return self._best / f"step-{step:09}.safetensors"
 
 
-def changeable(settings: Settings) -> set[str]:
-    """The settings that may change when a training goes on: those of which no step so far depended.
-
-    How long it goes on may change too, unless the schedule was made for the planned end.
-    """
-    course = {"patience", "checkpoint_steps"}
-    return course if settings.schedule in DECAYS_TO_ZERO else course | {"epochs", "max_minutes"}
+# Of these no step so far depended, or a schedule that falls to 0 does so anew from where it stands.
+CHANGEABLE = ("checkpoint_steps", "epochs", "max_minutes", "patience")
 
 
 def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:
@@ -200,12 +196,12 @@ def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:
     changed = [
         f"{field.name} was {before[field.name]} and is {after[field.name]}"
         for field in dataclasses.fields(Settings)
-        if before[field.name] != after[field.name] and field.name not in changeable(begun)
+        if before[field.name] != after[field.name] and field.name not in CHANGEABLE
     ]
     if changed:
         raise TrainingFolderError(
             f"{folder}: the training there has other settings: {'; '.join(changed)}. Go on with the same, or train anew"
-            f" into another folder; only {', '.join(sorted(changeable(begun)))} may change"
+            f" into another folder; only {', '.join(CHANGEABLE)} may change"
         )
 
 

@@ -4,9 +4,6 @@ import math
 
 from dikkat.translation.settings import Settings
 
-DECAYS_TO_ZERO = ("linear", "cosine")
-"""The schedules that need to know the end of the training, so that it cannot be moved later."""
-
 
 def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvings: int) -> float:
     r"""The share of `settings.learning_rate` that a step of the optimiser takes.
@@ -28,7 +25,8 @@ def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvin
     Args:
         settings: The schedule and the warm-up.
         step: s, from 0.
-        done: How much of the training is over: 0 at its beginning, 1 at its planned end, and beyond it more.
+        done: How much of the training is over: 0 at its beginning, 1 at its planned end, and beyond it more. Where a
+            training is made longer, it is a smaller share than before: the rate rises, and falls to 0 at the new end.
         halvings: Validations so far that were no better than the best before them.
 
     Returns:

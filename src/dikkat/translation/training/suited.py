@@ -139,8 +139,6 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
         values["precision"] = "bfloat16"
     if any(sample.unspaced) or (sample.once > _RARE and sample.pairs >= _FEW):
         values["tokenizer"] = "bpe"
-    if sample.unspaced[1]:
-        values.pop("criterion", None)  # BLEU of words between spaces, of which there are none
     if not validated:
         for name in ("criterion", "average", "patience"):
             values.pop(name, None)
@@ -185,7 +183,7 @@ def reason(sample: Sample, settings: Settings) -> str:
     of = "" if len(sample.kept) == sample.pairs else f" (of {len(sample.kept):,} of them)"
     minutes = _minutes(sample, settings)
     return (
-        f"{sample.pairs:,} pairs, {sample.once:.0%} of running words occur once{of}{unspaced}: {whole}, hidden_size "
+        f"{sample.pairs:,} pair{'s' * (sample.pairs != 1)}, {sample.once:.0%} of running words occur once{of}{unspaced}: {whole}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
         f"epochs in {settings.precision}{minutes}{_gave(sample.pairs)}. A setting that is given counts instead"
     )
@@ -222,6 +220,8 @@ def _minutes(sample: Sample, settings: Settings) -> str:
             taken.append(time.perf_counter() - start)
     overhead = 1.3  # the optimiser, and validation
     minutes = overhead * min(taken) * sample.pairs / count * settings.epochs / 60 / processes().world
-    minutes = min(minutes, settings.max_minutes or minutes)
     about = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
-    return f"; {about} on this machine if nothing else runs"
+    limit = (
+        f", of which max_minutes allows {settings.max_minutes:g}" if minutes > (settings.max_minutes or minutes) else ""
+    )
+    return f"; {about} on this machine if nothing else runs{limit}"

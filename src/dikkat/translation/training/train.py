@@ -56,10 +56,9 @@ def train(
     that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
     that of a training that was never stopped. For that it goes on with as many threads as before; where
     `OMP_NUM_THREADS` is set, or there are fewer processors, a warning says that the last bits may differ. The settings
-    must be the same, save those of which no step depends: `patience` and `checkpoint_steps`; and
-    `epochs` and `max_minutes`, unless the schedule is `linear` or `cosine`, which were made for the planned end.
-    Curves for TensorBoard are there too; a disk
-    too full for them ends them, and not the training.
+    must be the same, save `epochs`, `max_minutes`, `patience` and `checkpoint_steps`: a training that has come to its
+    end is made longer by more epochs or minutes, counted from its beginning. Curves for TensorBoard are there too; a
+    disk too full for them ends them, and not the training.
 
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 

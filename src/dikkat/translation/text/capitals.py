@@ -1,0 +1,75 @@
+"""Capitals of beginnings: the marks after which a text begins anew are learnt, and a word there is read as within."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import nlargest
+
+import regex
+
+LETTER = r"[\p{L}\p{M}]"
+INSIDE = r"\p{L}\p{M}\p{N}"  # of words
+# White space to Unicode, which \s is in regular expressions; to str.strip some control characters are too.
+SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+# Elided words (l'homme, qu'il) are words of their own; every other apostrophe (he's, don't, aujourd'hui) is within one.
+ELIDED = rf"(?<!{LETTER})(?i:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)['’](?={LETTER})"
+WORD = rf"(?:{ELIDED}|[{INSIDE}]+(?:(?:['’-]|(?<=\p{{N}})[.,:](?=\p{{N}}))[{INSIDE}]+)*)"
+
+_MOST = 10_000  # names
+_START = "\n"  # stands for the beginning of the text
+_AFTER_ONE_MARK = regex.compile(rf"(?<=[{INSIDE}])\s?([^{INSIDE}\s])\s({WORD})")
+_WITHIN = regex.compile(rf"(?<=[{INSIDE}]\s){WORD}")
+_FIRST = regex.compile(rf"\A[^{INSIDE}]{{0,8}}({WORD})")
+
+
+@dataclass(frozen=True)
+class Capitals:
+    r"""Where a text begins anew, and what has a capital anywhere.
+
+    Attributes:
+        marks: The marks after which, with a space, most words have a capital; a line feed: the text's own beginning.
+        names: Words that mostly have a capital elsewhere too; the most frequent ones.
+    """
+
+    marks: str = ""
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def learn(cls, sentences: Sequence[str]) -> "Capitals":
+        """The marks of a text, those that stand alone between words, and its names."""
+        upper: Counter[str] = Counter()
+        for sentence in sentences:
+            found = [(_START, match[1]) for match in _FIRST.finditer(sentence)]
+            for mark, word in found + _AFTER_ONE_MARK.findall(sentence):
+                upper[mark] += word[0].isupper() - word[0].islower()
+        within = Counter(word for sentence in sentences for word in _WITHIN.findall(sentence))
+        names = (word for word in sorted(within) if within[word] > within[_cases(word)[0]])
+        marks = "".join(sorted(mark for mark, more in upper.items() if more > 0))
+        return cls(marks, frozenset(nlargest(_MOST, names, key=within.__getitem__)))
+
+    def exchanged(self, sentences: Iterable[str]) -> list[str]:
+        """Sentences with the first letter of each beginning in the other case; done twice, they are as before.
+
+        So `The` is the word `the` there, and what begins small can be told from it. Names stay as they are.
+        """
+        return [self._begins.sub(lambda match: self.other_case(match[0]), sentence) for sentence in sentences]
+
+    @cached_property
+    def _begins(self) -> regex.Pattern[str]:
+        after = regex.escape(self.marks.replace(_START, ""), special_only=False)
+        places = [r"\A"] * (_START in self.marks) + [rf"[{after}][^{INSIDE}\s]{{0,8}}\s"] * bool(after)
+        return regex.compile(rf"(?:{'|'.join(places)})[^{INSIDE}]{{0,8}}\K{WORD}" if places else r"\A\b\B")
+
+    def other_case(self, word: str) -> str:
+        """A word that begins a sentence as it is within one, and the other way round."""
+        small, large = _cases(word)
+        return word if large in self.names else small if word == large else large
+
+
+def _cases(word: str) -> tuple[str, str]:
+    """A word with a small and a capital first letter; the same twice where there is no way back."""
+    first = word[0]
+    small, large = first.lower(), first.upper()
+    back = len(small) == len(large) == 1 and small.upper() == large and large.lower() == small
+    return (small + word[1:], large + word[1:]) if back and first in (small, large) else (word, word)

@@ -491,32 +491,36 @@ def test_heads_and_memories_run_earlier_programs_too(
 ) -> None:
     """What is hidden is met by no gradient: of a layer's projections, of the score's, of the operands."""
     torch.manual_seed(0)
-    score = None if case == "scaled dot" else scores.Additive(4, 4, 13)
-    layer, own = dikkat.MultiHeadAttention(8, 2, score=score).double(), SCORES[case]().double()
-    query, key = torch.randn(3, 5, 8, dtype=torch.float64), torch.randn(3, 11, 8, dtype=torch.float64)
-    lens = lengths(restriction, 3, 5, 11)
+    score = None if case == "scaled dot" else scores.Additive(4, 4, 61)
+    layer = dikkat.MultiHeadAttention(8, 2, score=score).double()
+    own = (scores.Dot() if score is None else scores.Additive(7, 7, 61)).double()
+    query, key = torch.randn(3, 2, 8, dtype=torch.float64), torch.randn(3, 307, 8, dtype=torch.float64)
+    lens = lengths(restriction, 3, 2, 307)
     assert lens is not None
-    past = torch.arange(11) >= (lens if lens.ndim == 1 else lens.amax(1))[:, None]
+    past = torch.arange(307) >= (lens if lens.ndim == 1 else lens.amax(1))[:, None]
 
-    def layered(key: Tensor) -> Tensor:
-        return layer(query, key, key, lens)
+    def by_key(leaf: Tensor) -> Tensor:
+        return layer(query, leaf, key, lens)
+
+    def by_value(leaf: Tensor) -> Tensor:
+        return layer(query, key, leaf, lens)
 
     def remembered(key: Tensor) -> Tensor:
         memory = dikkat.prepare(key[..., :7], key[..., :3], score=own, valid_lens=None if lens.ndim > 1 else lens)
         return dikkat.attend_memory(query[..., :7], memory)
 
-    for call in (layered, remembered):
+    for call in (by_key, by_value, remembered):
         del taken[:]
         found = []
         for how in (0.0, 0.0, torch.nan, torch.inf, 1e308):
-            hidden = past[..., None] & (call is layered or lens.ndim == 1)
+            hidden = past[..., None] & (call is not remembered or lens.ndim == 1)
             leaf = torch.where(hidden, how, key).requires_grad_(record)
             with torch.set_grad_enabled(record):
                 out = call(leaf)
-            module = layer if call is layered else own
+            module = own if call is remembered else layer
             leaves = [leaf, *module.parameters()] if record else []
             found.append([out, *torch.autograd.grad(out.sin().sum(), leaves, allow_unused=True)] if record else [out])
-        assert taken[:2] == [False, True]
+        assert taken[1]
         torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
         for came in found[2:]:
             torch.testing.assert_close(came, found[0], rtol=1e-11, atol=1e-12)

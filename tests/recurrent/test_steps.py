@@ -144,6 +144,16 @@ def test_gradients_are_those_of_finite_differences(cell: str, score: str) -> Non
     assert torch.autograd.gradcheck(results, wanted, fast_mode=True)
 
 
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_second_backward_takes_the_steps_again(cell: str) -> None:
+    """What a backward reads of the steps goes with it, while the outputs stay."""
+    module, given = made(cell, "additive", 2)
+    loss = ran(module, given, "reference")[0].sin().sum()
+    wanted = [given["inputs"], given["encoded"], *module.parameters()]
+    first, second = (torch.autograd.grad(loss, wanted, retain_graph=True) for _ in range(2))
+    torch.testing.assert_close(second, first, rtol=0, atol=0)
+
+
 def test_forward_mode_and_second_derivatives() -> None:
     """Forward mode goes the plain way; a second derivative is refused by name."""
     module, given = made("gru", "additive", 1)

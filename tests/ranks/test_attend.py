@@ -135,3 +135,14 @@ def test_what_ranks_do_not_take_is_refused_by_name(given):
             attend(x, x, x, score=Dot(), **given)
     finally:
         destroy_process_group()
+
+
+def test_a_second_derivative_is_refused_by_name():
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        x = torch.randn(1, 3, 2, requires_grad=True)
+        (grad,) = torch.autograd.grad(attend(x, x, x, score=Dot()).square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="a group has no second derivatives"):
+            torch.autograd.grad(grad.sum(), x, allow_unused=True)
+    finally:
+        destroy_process_group()

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from dikkat._core.operators import once
 
 ResultT = TypeVar("ResultT")
+_ONE_DERIVATIVE = "attention over a group has no second derivatives; expected one process, which has them"
 
 
 class RankError(RuntimeError):
@@ -95,6 +97,14 @@ class Ranks:
         """Tensors that are alike on all ranks, whose gradients are the sums of the ranks' gradients."""
         return list(_Shared.apply(self, *tensors))  # type: ignore[no-untyped-call]
 
+    def summed(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The sums of the ranks' tensors, outside autograd."""
+        sums = tuple(tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors)
+        with self._reached():
+            for each in sums:
+                dist.all_reduce(each, group=self.group)
+        return sums
+
     @contextmanager
     def _reached(self) -> Iterator[None]:
         """Within, an error of PyTorch's messages is one of the ranks."""
@@ -119,9 +129,9 @@ class _Gathered(torch.autograd.Function):
         return tuple(gathered)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        return None, grads[ctx.rank]
+        (own,) = once(_ONE_DERIVATIVE, lambda: (grads[ctx.rank].detach(),), *grads)
+        return None, own
 
 
 class _Shared(torch.autograd.Function):
@@ -131,11 +141,5 @@ class _Shared(torch.autograd.Function):
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        ranks: Ranks = ctx.ranks
-        summed = [grad.clone(memory_format=torch.contiguous_format) for grad in grads]
-        with ranks._reached():
-            for each in summed:
-                dist.all_reduce(each, group=ranks.group)
-        return (None, *summed)
+        return None, *once(_ONE_DERIVATIVE, lambda: ctx.ranks.summed(*grads), *grads)

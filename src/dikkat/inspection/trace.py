@@ -142,7 +142,7 @@ class Trace:
             layer: Which layer of the model it was of; −1 for none.
             kind: What it is of a model: see `Call`.
         """
-        copies = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
+        copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
         self._calls.setdefault(name, []).append(replace(seen, **copies))
         self._order.append(Call(name, run, layer, kind))
 
@@ -421,10 +421,10 @@ class Trace:
             made._order.append(call)
         for key, tensor in tensors.items():
             name, number, what = [*key.rsplit(":", 2), "", ""][:3]
-            call = (name, int(number) if number.isdecimal() else -1)
-            if call not in calls or what not in _FIELDS:
+            place = (name, int(number) if number.isdecimal() else -1)
+            if place not in calls or what not in _FIELDS:
                 raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")
-            calls[call][what] = tensor
+            calls[place][what] = tensor
         for ((name, index), named), shape in zip(calls.items(), shapes, strict=True):
             if not named:
                 raise ValueError(f"{name}:{index}: got no tensor; expected what was recorded. Record again")
@@ -460,7 +460,7 @@ class Trace:
         shown = self
         if tokens is not None:
             shown = copy(self)
-            shown.tokens = tokens  # type: ignore[assignment]
+            shown.tokens = tokens
         write_whole(path, shown._page(title, element))
 
     def _repr_html_(self) -> str:

@@ -218,6 +218,27 @@ def test_runs_of_a_layer_are_layers() -> None:
         albert(ids)
 
 
+def test_a_text_that_is_written_on_is_one_view(tmp_path: Path) -> None:
+    gpt2, ids = model("gpt2"), torch.tensor([[2, 3, 4, 5]])
+    with dikkat.record(gpt2, top_k=9) as trace:
+        ids_of_all = ids
+        cache = transformers.DynamicCache()
+        for _ in range(3):
+            step = gpt2(ids, past_key_values=cache, use_cache=True)
+            ids = step.last_hidden_state[:, -1:].argmax(-1) % 7
+            ids_of_all = torch.cat([ids_of_all, ids], 1)
+    trace.to_html(tmp_path / "page.html", tokens=list("abcdef"))
+    view = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))["self"]
+    assert [text for text, *_ in view["queries"]] == [text for text, *_ in view["keys"]] == list("abcdef")
+    right = model("gpt2", "eager")(ids_of_all[:, :6], output_attentions=True).attentions
+    assert_holds(view, right, [0, 1, 2])
+    with dikkat.record(gpt2, top_k=2) as trace:
+        gpt2(ids_of_all), gpt2(ids_of_all)
+    trace.to_html(tmp_path / "page.html")
+    layers = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))["self"]["layers"]
+    assert [layer["name"] for layer in layers] == ["h.0.attn", "h.0.attn · 1", "h.1.attn", "h.1.attn · 1"]
+
+
 def test_a_trace_of_which_nothing_can_be_drawn_is_refused(tmp_path: Path) -> None:
     layer = dikkat.SelfAttention(6, 6, 6)
     with dikkat.record(layer, argmax=True) as trace:

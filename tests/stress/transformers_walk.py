@@ -516,7 +516,9 @@ def compared(cls: type, config: Any, eager: Any, ours: Any, given: dict[str, Ten
             continue
         if (away := apart(right, found)) < LIMIT:
             passed.append(name)
-        elif _as_sdpa(cls, config, check, found) or (name.startswith("weights") and "forward" in like_sdpa):  # sdpa has none
+        elif _as_sdpa(cls, config, check, found) or (
+            name.startswith("weights") and "forward" in like_sdpa
+        ):  # sdpa has none
             like_sdpa.append(name)
         elif _is_rounding(cls, config, given, name):
             rounded.append(name)

@@ -20,14 +20,14 @@ class Known(NamedTuple):
         weights: (H, n, k) in float64.
         keys: (H, n, k) int64, whose they are; −1 for none.
         queries: (n,) int64, the place of each query.
-        count: m, the number of keys.
+        key_count: m.
         is_self: Whether queries are the keys themselves, the last n of them.
     """
 
     weights: Tensor
     keys: Tensor
     queries: Tensor
-    count: int
+    key_count: int
     is_self: bool
 
 
@@ -44,7 +44,9 @@ def scores_of(known: Known, tokens: Sequence[Token]) -> Mapping[str, Tensor]:
     (heads, count, _), places = weights.shape, known.queries[None, :, None]
     seen = (weights > 0) & (keys >= 0)
     causal = known.is_self and not bool((seen & (keys > places)).any())
-    visible = (known.queries + 1).clamp(max=known.count) if causal else known.queries.new_full((count,), known.count)
+    visible = (
+        (known.queries + 1).clamp(max=known.key_count) if causal else known.queries.new_full((count,), known.key_count)
+    )
     found = seen.sum(-1)
     # A weight of 0 may be of a key that is hidden: what any head of the layer looks at is not.
     several = torch.where(found < keys.shape[-1], found, visible).amax(0)
@@ -64,7 +66,7 @@ def scores_of(known: Known, tokens: Sequence[Token]) -> Mapping[str, Tensor]:
         return _mean(beyond, of & live & (even < 1)).clamp(0, 1)
 
     everyone, nothing = torch.ones_like(live), weights.new_full((heads,), math.nan)
-    last = known.count - 1
+    last = known.key_count - 1
     found_shares = dict.fromkeys(KINDS, nothing)
     found_shares["first"] = share(keys == 0, everyone & (known.queries > 0) if known.is_self else everyone)
     if known.is_self:
@@ -73,9 +75,9 @@ def scores_of(known: Known, tokens: Sequence[Token]) -> Mapping[str, Tensor]:
             found_shares["next"] = share(keys == places + 1, everyone & (known.queries < last))
         found_shares["itself"] = share(keys == places, everyone)
     names, special = [token.text for token in tokens], [token.special for token in tokens]
-    if len(names) == known.count:
-        behind, columns = keys.clamp(min=0), torch.arange(known.count)
-        past = columns <= places[0] if causal else torch.ones(count, known.count, dtype=torch.bool)  # (n, m)
+    if len(names) == known.key_count:
+        behind, columns = keys.clamp(min=0), torch.arange(known.key_count)
+        past = columns <= places[0] if causal else torch.ones(count, known.key_count, dtype=torch.bool)  # (n, m)
         marks = torch.tensor([flag and place > 0 for place, flag in enumerate(special)])
         texts = ~torch.tensor(special)[known.queries] if known.is_self else torch.ones(count, dtype=torch.bool)
         wanted = {"separator": marks & past & texts[:, None]}
@@ -104,10 +106,11 @@ def _mean(values: Tensor, of: Tensor) -> Tensor:
 def _information(known: Known, seen: Tensor, each: Tensor, unknown: Tensor, live: Tensor) -> Tensor:
     heads, count, _ = known.weights.shape
     weights = known.weights * (seen & live[..., None])
-    spread = weights.new_zeros(heads, known.count)
+    spread = weights.new_zeros(heads, known.key_count)
     spread.scatter_add_(1, known.keys.clamp(min=0).flatten(1), weights.flatten(1))
-    rest = (each * unknown * live).sum(-1, keepdim=True) / max(1, known.count)
+    rest = (each * unknown * live).sum(-1, keepdim=True) / max(1, known.key_count)
     mean = (spread + rest) / live.sum(-1, keepdim=True).clamp(min=1)
     of_rows = torch.special.entr(weights).sum(-1) + unknown * torch.special.entr(each)
-    most = math.log(max(2, min(count, known.count)))
-    return ((torch.special.entr(mean).sum(-1) - _mean(of_rows, live)) / most).clamp(0, 1)
+    most = math.log(max(2, min(count, known.key_count)))
+    told: Tensor = (torch.special.entr(mean).sum(-1) - _mean(of_rows, live)) / most
+    return told.clamp(0, 1)

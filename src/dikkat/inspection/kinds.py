@@ -43,7 +43,7 @@ def _told(name: str, names: Container[str]) -> str:
     return "cross" if _CROSS.search(name) else "encoder" if any(each in names for each in beside) else "self"
 
 
-def _tabled(model: nn.Module) -> tuple[dict[str, Kind], bool] | None:
+def _tabled(model: Any) -> tuple[dict[str, Kind], bool] | None:
     """The kinds by transformers' table of what a model returns; None where there is none for this model."""
     capturing = sys.modules.get("transformers.utils.output_capturing")
     if capturing is None or not hasattr(model, "get_encoder"):
@@ -88,7 +88,7 @@ def _entries(
         yield from _entries(capturing, each, f"{name}.{child}".lstrip("."), owner, specs)
 
 
-def _returning(model: nn.Module, owners: list[str]) -> str | None:
+def _returning(model: Any, owners: list[str]) -> str | None:
     """Which of the models within a model it returns the weights of; None for none, or where that is not known."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     inner = [_name_in(model, each) for each in (decoder, getattr(model, "base_model", None)) if each is not None]

@@ -134,7 +134,7 @@ def weights(
         title = f"{title} (rows add up to {low:.3g} … {high:.3g})"
         warnings.warn(f"weights: rows add up to {low:.3g} … {high:.3g}, not to 1", stacklevel=2)
     if tokens is not None:
-        trace.tokens = tokens  # type: ignore[assignment]
+        trace.tokens = tokens
     if path is not None:
         trace.to_html(path, title=title)
     return trace

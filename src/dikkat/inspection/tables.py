@@ -57,7 +57,7 @@ def scores_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
 
 def keys_of(known: Known, kind: str, tokens: Mapping[str, list[Token]]) -> list[Token]:
     """What the keys are."""
-    return labels_of(tokens, kind, known.count, known.count)[1]
+    return labels_of(tokens, kind, known.key_count, known.key_count)[1]
 
 
 def most_of(shares: Mapping[str, float]) -> str:
@@ -85,8 +85,8 @@ def weights_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
         }  # fmt: skip
         for column, values in columns.items():
             parts[column].append(values)
-        rows_of = known.count if known.is_self else len(known.queries)
-        labelled = zip(words, labels_of(tokens, kind, rows_of, known.count), (numbers, keys), strict=True)
+        rows_of = known.key_count if known.is_self else len(known.queries)
+        labelled = zip(words, labels_of(tokens, kind, rows_of, known.key_count), (numbers, keys), strict=True)
         for column, labels, at in labelled:
             known_words = np.array([token.text for token in labels] + [""])
             words[column].append(known_words[np.minimum(at, len(labels))])
@@ -99,5 +99,7 @@ def frame_of(columns: Mapping[str, Any]) -> Any:
     try:
         from pandas import DataFrame
     except ModuleNotFoundError:
-        return np.rec.fromarrays(list(columns.values()), names=list(columns))
+        return np.rec.fromarrays(
+            list(columns.values()), dtype=[(name, values.dtype) for name, values in columns.items()]
+        )
     return DataFrame(columns)

@@ -1,10 +1,11 @@
 """Records of a model's calls, by module and call: in memory, in a file, and as a page."""
 
 import html
+import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -141,7 +142,7 @@ class Trace:
             layer: Which layer of the model it was of; −1 for none.
             kind: What it is of a model: see `Call`.
         """
-        copies = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
+        copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
         self._calls.setdefault(name, []).append(replace(seen, **copies))
         self._order.append(Call(name, run, layer, kind))
 
@@ -420,10 +421,10 @@ class Trace:
             made._order.append(call)
         for key, tensor in tensors.items():
             name, number, what = [*key.rsplit(":", 2), "", ""][:3]
-            call = (name, int(number) if number.isdecimal() else -1)
-            if call not in calls or what not in _FIELDS:
+            place = (name, int(number) if number.isdecimal() else -1)
+            if place not in calls or what not in _FIELDS:
                 raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")
-            calls[call][what] = tensor
+            calls[place][what] = tensor
         for ((name, index), named), shape in zip(calls.items(), shapes, strict=True):
             if not named:
                 raise ValueError(f"{name}:{index}: got no tensor; expected what was recorded. Record again")
@@ -459,7 +460,7 @@ class Trace:
         shown = self
         if tokens is not None:
             shown = copy(self)
-            shown.tokens = tokens  # type: ignore[assignment]
+            shown.tokens = tokens
         write_whole(path, shown._page(title, element))
 
     def _repr_html_(self) -> str:
@@ -470,35 +471,60 @@ class Trace:
     def _page(self, title: str, element: int) -> str:
         from dikkat.show.calls import calls_page
 
-        layers, cards = [], []
-        counts, several = Counter[str](), {name for name, calls in self._calls.items() if len(calls) > 1}
-        runs = {call.kind: call.run for call in reversed(self._order)}  # of each kind the first is drawn
+        groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), []
+        counts, in_run = Counter[str](), Counter[tuple[str, int]]()
         for call, seen in self.calls():
-            name = f"{call.name or 'model'} · {counts[call.name]}" if call.name in several else call.name or "model"
-            counts[call.name] += 1
+            several = len(self._calls[call.name]) > 1
+            name = f"{call.name or 'model'} · {counts[call.name]}" if several else call.name or "model"
             own = seen.of_batch(element)
             drawn = _drawn(own)
-            if drawn is not None and call.run == runs[call.kind]:
-                known = known_of(own, call.kind, False)
-                shares = {} if known is None else scores_of(known, keys_of(known, call.kind, self._tokens))
-                label = name if call.layer < 0 else call.name
-                layers.append(Layer(label, call.layer, call.kind, own.sizes, drawn, shares))
+            if drawn is not None:
+                label = call.name if call.layer >= 0 and call.run == self._order[0].run else name
+                groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
             if drawn is None or own.tensors().keys() & {"rows", "sums", "entropy"}:
                 cards.append((name, own.tensors() if element else seen.tensors()))
+            counts[call.name] += 1
+            in_run[call.name, call.run] += 1
+        layers = []
+        for call, label, seen in itertools.chain.from_iterable(map(_joined, groups.values())):
+            known = known_of(seen, call.kind, False)
+            shares = {} if known is None else scores_of(known, keys_of(known, call.kind, self._tokens))
+            layers.append(Layer(label, call.layer, call.kind, seen.sizes, seen.tensors(), shares))
         return calls_page(cards, title=title, count=len(self), views=views_of(layers, self._tokens))
 
 
-def _drawn(seen: Inspection) -> dict[str, Tensor] | None:
+def _drawn(seen: Inspection) -> Inspection | None:
     """The largest weights (H, n, k) with their keys and the map (H, a, b) of a call; None where none was recorded."""
-    whole = seen.weights
-    if whole is not None:
+    found = seen
+    if seen.weights is not None:
         request = Request(top_k=TOP, overview=CELLS, pool="max")
-        seen = replace(of_all_weights(whole[..., 0], whole, request), heads=seen.heads, queries=seen.queries)
-    if seen.top_weights is None or seen.top_keys is None:
+        found = of_all_weights(seen.weights[..., 0], seen.weights, request)
+    if found.top_weights is None or found.top_keys is None:
         return None
-    named = {"overview": seen.overview, "heads": seen.heads, "queries": seen.queries}
-    found = {"top_weights": seen.top_weights, "top_keys": seen.top_keys}
-    return found | {what: tensor for what, tensor in named.items() if tensor is not None}
+    return Inspection(
+        top_weights=found.top_weights, top_keys=found.top_keys, overview=found.overview, heads=seen.heads,
+        queries=seen.queries, shape=seen.shape,
+    )  # fmt: skip
+
+
+def _joined(runs: Sequence[tuple[Call, str, Inspection]]) -> Iterator[tuple[Call, str, Inspection]]:
+    """A module's runs; those that write a text on, each with keys for what it adds, as one."""
+    whole: tuple[Call, str, Inspection] | None = None
+    for call, label, seen in runs:
+        if whole is not None:
+            heads, before, keys = whole[2].sizes
+            more = seen.sizes[1]
+            grown = keys if call.kind == "cross" and more == 1 else keys + more
+            if call.run > whole[0].run and seen.sizes[2] == grown and seen.queries is None:
+                tops = {what: torch.cat([whole[2].tensors()[what], seen.tensors()[what]], -2)
+                        for what in ("top_weights", "top_keys")}  # fmt: skip
+                sizes = (1, heads, before + more, grown)
+                whole = (*whole[:2], Inspection(**tops, heads=seen.heads, shape=sizes))
+                continue
+            yield whole
+        whole = call, label, seen
+    if whole is not None:
+        yield whole
 
 
 def _is_call(entry: object) -> bool:

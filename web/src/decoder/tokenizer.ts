@@ -144,7 +144,10 @@ export abstract class Tokenizer {
     if (!met) return [];
     return [...sentence.matchAll(PIECES)]
       .map(({ 0: piece, index }) => withoutSpaces(sentence, [index, index + piece.length]))
-      .filter(([first, last]) => !/^\p{Nd}/u.test(sentence.slice(first)) && !met.has(bare(sentence.slice(first, last))));
+      .filter(([first, last]) => {
+        const own = bare(sentence.slice(first, last));
+        return own && !/^\p{Nd}/u.test(own) && !met.has(own);
+      });
   }
 
   /** Text as a person would write it; `replace` has a word in place of a token, or null. */

@@ -13,9 +13,9 @@ from dikkat.translation.text.units import Units
 
 KEEP = (
     r"(?:https?://|www\.)[^\s<>\"«»“”]*[^\s<>\"«»“”.,;:!?)\]]"
-    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    r"|[\w.+-]{1,64}+@[\w-]+(?:\.[\w-]+)+"
     r"|%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:[diufeEgGxXosc]|@)(?![\p{L}\p{N}])"
-    r"|\$?\{\{?[^{}\s]*\}\}?|</?\d+\s*/?>|&\w+;"
+    r"|\$?\{\{?[^{}\s]{0,200}\}\}?|</?\d+\s*/?>|&\w+;"
     r"|[\U0001F000-\U0001FAFF\u2600-\u27BF][\uFE0F\U0001F3FB-\U0001F3FF]?(?:\u200D[\U0001F000-\U0001FAFF\u2600-\u27BF]\uFE0F?)*"
     r"|\p{N}(?:[\p{N}.,:/-]*\p{N})"
 )
@@ -24,7 +24,7 @@ KEEP = (
 # An end of a sentence: a mark, what closes behind it, a space; and then what begins one. No end is the full stop of a
 # letter alone, of what has one within (e.g.), and of a few short words before names and numbers.
 _END = regex.compile(
-    r"(?<=(?:[!?…]|(?<!\b(?:\p{L}|\p{L}\.\p{L}|Mr|Mrs|Ms|Dr|St|No|Nr|Prof|Mme|bzw|vs|cf|p|pp|vgl))\.)[\"'”’»)\]]*)"
+    r"(?<=(?:[!?…]|(?<!\b(?:\p{L}|\p{L}\.\p{L}|Mr|Mrs|Ms|Dr|St|No|Nr|Prof|Mme|bzw|vs|cf|p|pp|vgl))\.)[\"'”’»)\]]{0,4})"
     r"(\s+)(?=[\"'“„«(\[¿¡–-]*\s?[\p{Lu}\p{Lo}\p{N}])|(?<=[。！？])(?=[^」』”）\s])"
 )
 _MARK = "\ue000"  # of private use: no text has it

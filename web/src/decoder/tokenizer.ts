@@ -136,6 +136,9 @@ export abstract class Tokenizer {
     return this.tokens.length;
   }
 
+  /** Whether it cuts words into parts. */
+  abstract readonly cuts: boolean;
+
   abstract encode(sentence: string): Encoded;
 
   /** Places of words and marks that no sentence had that it was trained on; numbers are none of them. */
@@ -159,6 +162,7 @@ export abstract class Tokenizer {
 // --- whole words
 
 class Words extends Tokenizer {
+  readonly cuts = false;
   /** The most frequent piece of those that differ in case and spaces alone. */
   private readonly nearest = new Map<string, number>();
 
@@ -238,6 +242,7 @@ const LETTERS = byteLetters();
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
 class BytePairs extends Tokenizer {
+  readonly cuts = true;
   private readonly ranks = new Map<string, number>();
   private readonly known = new Map<string, number[]>();
 

@@ -96,13 +96,15 @@ def put_back(
     """A translation of the text between the marks, with what was kept where its own neighbours went."""
     written = html.unescape(carry(root, target, weights, source, units))
     beside = [(each[1], each[2]) for each in regex.finditer(rf"(?<=(\s?)){_MARK}(?=(\s?))", marked)]
-    left = iter(zip(kept, beside, strict=True))
+    left, spaced = iter(zip(kept, beside, strict=True)), -1
 
     def placed(found: regex.Match[str]) -> str:
+        nonlocal spaced
         part, (before, after) = next(left)
-        starts, ends = found.start() == 0, found.end() == len(written)
+        starts, ends = found.start() in (0, spaced), found.end() == len(written)
         before_it = " " if not starts and (before or found["left"]) and not found["open"] else ""
         after_it = " " if not ends and (after or found["right"]) and not found["shut"] else ""
+        spaced = found.end() if after_it else -1
         return f"{before_it}{part}{after_it}"
 
     inside = r"\p{L}\p{M}\p{N}"

@@ -1,8 +1,8 @@
 """The JSON API. `GET /api/openapi.json` describes it to programs, docs/serving.md to people."""
 
 import asyncio
-import reprlib
 import hashlib
+import reprlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar

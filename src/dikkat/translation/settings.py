@@ -26,7 +26,7 @@ _MANY = Range(1, 1_000_000_000)
 # What each setting does, for someone who has never trained a translator, by the heading that it stands under.
 _HELP = {
     "Vocabulary": {
-        "tokenizer": "What a sentence is cut into: word (whole words, in lower case) or bpe (parts of words, so that "
+        "tokenizer": "What a sentence is cut into: word (whole words) or bpe (parts of words, so that "
         "rare words can be read and written too; for 10,000 pairs or more, long words, or a script without spaces).",
         "min_freq": "How often a word, or a pair of parts to be joined, must occur to be learnt. Larger: fewer words "
         "are known, each one better.",

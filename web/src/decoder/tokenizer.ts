@@ -136,6 +136,9 @@ export abstract class Tokenizer {
     return this.tokens.length;
   }
 
+  /** Whether it cuts words into parts. */
+  abstract readonly cuts: boolean;
+
   abstract encode(sentence: string): Encoded;
 
   /** Places of words and marks that no sentence had that it was trained on; numbers are none of them. */
@@ -144,7 +147,10 @@ export abstract class Tokenizer {
     if (!met) return [];
     return [...sentence.matchAll(PIECES)]
       .map(({ 0: piece, index }) => withoutSpaces(sentence, [index, index + piece.length]))
-      .filter(([first, last]) => !/^\p{Nd}/u.test(sentence.slice(first)) && !met.has(bare(sentence.slice(first, last))));
+      .filter(([first, last]) => {
+        const own = bare(sentence.slice(first, last));
+        return own && !/^\p{Nd}/u.test(own) && !met.has(own);
+      });
   }
 
   /** Text as a person would write it; `replace` has a word in place of a token, or null. */
@@ -156,6 +162,7 @@ export abstract class Tokenizer {
 // --- whole words
 
 class Words extends Tokenizer {
+  readonly cuts = false;
   /** The most frequent piece of those that differ in case and spaces alone. */
   private readonly nearest = new Map<string, number>();
 
@@ -235,6 +242,7 @@ const LETTERS = byteLetters();
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
 class BytePairs extends Tokenizer {
+  readonly cuts = true;
   private readonly ranks = new Map<string, number>();
   private readonly known = new Map<string, number[]>();
 

@@ -13,6 +13,7 @@ import { saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
 import { StepPanel } from "./step";
 import { number, percent, t, type Phrase } from "./strings";
+import { wholeOf, wholes, type Wholes } from "./wholes";
 
 const FIRST = 80; // milliseconds before an unfinished translation is shown: most searches end earlier
 const SLICE = 24; // milliseconds of search between two turns of the browser's event loop
@@ -64,6 +65,7 @@ export class Room {
   private waiting = 0;
   private room = 0;
   private own: Own;
+  private apart = false; // true while parts of words are drawn by themselves
   private away = false; // true while the desk is out of sight
 
   constructor(private readonly translator: Translator, view: Own, examples: readonly string[], private readonly listeners: RoomListeners) {
@@ -85,7 +87,8 @@ export class Room {
       go: (step) => this.open(step),
       pin: (step, place, weight, live) => this.steer(pin(this.history.now, this.best.ids, step, place, weight), step, live),
       pick: (step, token) => this.steer(pick(this.history.now, this.best.ids, step, token), step),
-      look: (place) => this.look(place === null ? NOWHERE : { target: this.own.step, source: place }),
+      look: (place) => this.look(place === null ? NOWHERE
+        : { target: wholeOf(this.wholes("target"), this.own.step), source: wholeOf(this.wholes("source"), place) }),
     });
     const choose = (label: Phrase, values: readonly number[], name: "beam" | "best", say: (value: number) => string): HTMLElement =>
       h("label", {}, h("span", {}, t(label)), h("select", {
@@ -112,6 +115,13 @@ export class Room {
               this.typed(this.text.value);
             },
           }), t("html")),
+          translator.source.cuts && h("label", {}, h("input", {
+            type: "checkbox", id: "parts",
+            change: (event: Event) => {
+              this.apart = (event.target as HTMLInputElement).checked;
+              this.draw();
+            },
+          }), t("parts")),
           h("button", { type: "button", class: "plain", click: () => this.saveJson() }, t("save-json")),
           listeners.linked && h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
         this.numbers));
@@ -295,13 +305,21 @@ export class Room {
     }
   }
 
+  private wholes(side: "source" | "target"): Wholes {
+    return wholes(this.best[`${side}Tokens`], this.translator[side].cuts && !this.apart);
+  }
+
+  /** What is drawn: of a word's parts the mean, at a word's parts the sum. */
   private aligned(): Aligned {
-    const { sourceTokens, targetTokens, steps } = this.best;
+    const [source, target] = [this.wholes("source"), this.wholes("target")];
+    const { steps } = this.best;
     const { now } = this.history;
+    const mean = (own: readonly number[], read: readonly number[]): number =>
+      own.reduce((sum, step) => sum + read.reduce((all, place) => all + steps[step]!.weights[place]!, 0), 0) / own.length;
     return {
-      source: sourceTokens, target: targetTokens,
-      weights: targetTokens.map((_, k) => steps[k]!.weights),
-      changed: new Set([...now.pins.keys(), ...now.picked]),
+      source: source.words, target: target.words,
+      weights: target.parts.map((own) => Float64Array.from(source.parts, (read) => mean(own, read))),
+      changed: new Set([...now.pins.keys(), ...now.picked].map((step) => wholeOf(target, step)!)),
     };
   }
 
@@ -351,7 +369,7 @@ export class Room {
 
   private refocus(where: string): void {
     if (where === "svg.map") this.pictures.querySelector<SVGElement>(where)?.focus();
-    else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][this.own.step]?.focus();
+    else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][wholeOf(this.wholes("target"), this.own.step) ?? 0]?.focus();
   }
 
   private card(phrase: "links" | "map", picture: Picture, given: Aligned): HTMLElement {
@@ -369,7 +387,8 @@ export class Room {
   }
 
   private look(spot: Spot): void {
-    const there = this.found.length && this.own.step < this.best.targetTokens.length ? this.own.step : null;
+    const there = this.found.length && this.own.step < this.best.targetTokens.length
+      ? wholeOf(this.wholes("target"), this.own.step) : null;
     for (const picture of this.drawn) picture.stress(spot, there);
     this.readout.textContent = this.found.length ? said(this.aligned(), spot) : "";
     const here = this.pictures.querySelector(".weight-row:hover, .weight-row:focus-within, .word:hover, .word:focus, .ring[visibility=visible]");
@@ -379,9 +398,10 @@ export class Room {
   }
 
   private opened(spot: Spot): void {
-    if (spot.target !== null) this.open(spot.target);
-    if (spot.target !== null && spot.source !== null) {
-      this.panel.element.querySelector<HTMLInputElement>(`[data-place="${spot.source}"] input[type=range]`)?.focus();
+    const [step, place] = [this.wholes("target").parts[spot.target ?? -1]?.[0], this.wholes("source").parts[spot.source ?? -1]?.[0]];
+    if (step !== undefined) this.open(step);
+    if (step !== undefined && place !== undefined) {
+      this.panel.element.querySelector<HTMLInputElement>(`[data-place="${place}"] input[type=range]`)?.focus();
     }
   }
 

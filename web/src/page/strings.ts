@@ -26,6 +26,7 @@ const TABLE = {
   "n-best": ["the {} best", "en iyi {} tanesini", "前 {} 个"],
   score: ["log-probability", "log-olasılık", "对数概率"],
   sure: ["how sure: {} a word", "ne kadar emin: sözcük başına {}", "把握：每词 {}"],
+  parts: ["parts of words", "sözcük parçaları", "词的片段"],
   "not-learnt": ["not learnt:", "öğrenilmedi:", "没有学过："],
   "a-guess": ["The model has not learnt from any sentence with this word: what stands for it is a guess",
     "Model, içinde bu sözcük olan hiçbir cümle görmedi: yerine yazılan bir tahmindir", "模型没有学过含有这个词的句子，它的译法只是猜测"],

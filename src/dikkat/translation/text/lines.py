@@ -13,9 +13,9 @@ from dikkat.translation.text.units import Units
 
 KEEP = (
     r"(?:https?://|www\.)[^\s<>\"«»“”]*[^\s<>\"«»“”.,;:!?)\]]"
-    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    r"|[\w.+-]{1,64}+@[\w-]+(?:\.[\w-]+)+"
     r"|%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:[diufeEgGxXosc]|@)(?![\p{L}\p{N}])"
-    r"|\$?\{\{?[^{}\s]*\}\}?|</?\d+\s*/?>|&\w+;"
+    r"|\$?\{\{?[^{}\s]{0,200}\}\}?|</?\d+\s*/?>|&\w+;"
     r"|[\U0001F000-\U0001FAFF\u2600-\u27BF][\uFE0F\U0001F3FB-\U0001F3FF]?(?:\u200D[\U0001F000-\U0001FAFF\u2600-\u27BF]\uFE0F?)*"
     r"|\p{N}(?:[\p{N}.,:/-]*\p{N})"
 )
@@ -24,7 +24,7 @@ KEEP = (
 # An end of a sentence: a mark, what closes behind it, a space; and then what begins one. No end is the full stop of a
 # letter alone, of what has one within (e.g.), and of a few short words before names and numbers.
 _END = regex.compile(
-    r"(?<=(?:[!?…]|(?<!\b(?:\p{L}|\p{L}\.\p{L}|Mr|Mrs|Ms|Dr|St|No|Nr|Prof|Mme|bzw|vs|cf|p|pp|vgl))\.)[\"'”’»)\]]*)"
+    r"(?<=(?:[!?…]|(?<!\b(?:\p{L}|\p{L}\.\p{L}|Mr|Mrs|Ms|Dr|St|No|Nr|Prof|Mme|bzw|vs|cf|p|pp|vgl))\.)[\"'”’»)\]]{0,4})"
     r"(\s+)(?=[\"'“„«(\[¿¡–-]*\s?[\p{Lu}\p{Lo}\p{N}])|(?<=[。！？])(?=[^」』”）\s])"
 )
 _MARK = "\ue000"  # of private use: no text has it
@@ -96,13 +96,15 @@ def put_back(
     """A translation of the text between the marks, with what was kept where its own neighbours went."""
     written = html.unescape(carry(root, target, weights, source, units))
     beside = [(each[1], each[2]) for each in regex.finditer(rf"(?<=(\s?)){_MARK}(?=(\s?))", marked)]
-    left = iter(zip(kept, beside, strict=True))
+    left, spaced = iter(zip(kept, beside, strict=True)), -1
 
     def placed(found: regex.Match[str]) -> str:
+        nonlocal spaced
         part, (before, after) = next(left)
-        starts, ends = found.start() == 0, found.end() == len(written)
+        starts, ends = found.start() in (0, spaced), found.end() == len(written)
         before_it = " " if not starts and (before or found["left"]) and not found["open"] else ""
         after_it = " " if not ends and (after or found["right"]) and not found["shut"] else ""
+        spaced = found.end() if after_it else -1
         return f"{before_it}{part}{after_it}"
 
     inside = r"\p{L}\p{M}\p{N}"

@@ -170,7 +170,7 @@ class Tokenizer:
         return [
             (first, last)
             for first, last in places
-            if not sentence[first].isdecimal() and _bare(sentence[first:last]) not in self._met
+            if (bare := _bare(sentence[first:last])) and not bare[0].isdecimal() and bare not in self._met
         ]
 
     def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:

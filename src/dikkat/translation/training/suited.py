@@ -182,8 +182,9 @@ def reason(sample: Sample, settings: Settings) -> str:
     unspaced = ", a script without spaces" if any(sample.unspaced) else ""
     of = "" if len(sample.kept) == sample.pairs else f" (of {len(sample.kept):,} of them)"
     minutes = _minutes(sample, settings)
+    pairs = f"{sample.pairs:,} pair{'s' * (sample.pairs != 1)}"
     return (
-        f"{sample.pairs:,} pair{'s' * (sample.pairs != 1)}, {sample.once:.0%} of running words occur once{of}{unspaced}: {whole}, hidden_size "
+        f"{pairs}, {sample.once:.0%} of running words occur once{of}{unspaced}: {whole}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
         f"epochs in {settings.precision}{minutes}{_gave(sample.pairs)}. A setting that is given counts instead"
     )

@@ -1,0 +1,30 @@
+/** Parts of words as the words that they make. */
+
+export interface Wholes {
+  readonly words: readonly string[];
+  /** The numbers of each word's parts. */
+  readonly parts: readonly number[][];
+}
+
+/** @param together false: every part is by itself, as its label has it */
+export function wholes(labels: readonly string[], together: boolean): Wholes {
+  const words: string[] = [];
+  const parts: number[][] = [];
+  labels.forEach((label, place) => {
+    const before = words.at(-1) ?? "";
+    const goesOn = together && /^·./u.test(label);
+    const text = goesOn ? label.slice(1) : label;
+    if (goesOn && (before === "␣" || /[\p{L}\p{M}\p{N}]$/u.test(before))) {
+      words[words.length - 1] = before === "␣" ? text : before + text;
+      parts.at(-1)!.push(place);
+    } else {
+      words.push(text);
+      parts.push([place]);
+    }
+  });
+  return { words, parts };
+}
+
+/** The word that a part is of. */
+export const wholeOf = ({ parts }: Wholes, part: number | null): number | null =>
+  part === null ? null : parts.findIndex((own) => own.includes(part));

@@ -342,6 +342,8 @@ def _signature(
 
     A restriction that is not `_SERVED` keeps none, nor does a request that is no flag.
     """
+    if not is_eager():
+        return None
     for name, each in restricting.items():
         if each is not None and each is not False and name not in _SERVED:
             return None
@@ -351,7 +353,7 @@ def _signature(
         if flag is not None and type(flag) is not bool:
             return None
     own = vars(score) if isinstance(score, Score) else {"pair": score}
-    if "pair" in own or "profile" in own or own.get("softcap") is not None or not is_eager():
+    if "pair" in own or "profile" in own or own.get("softcap") is not None:
         return None
     # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks

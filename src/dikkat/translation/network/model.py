@@ -291,7 +291,8 @@ class TranslationModel(nn.Module):
 
     def _apply(self, *given: Any, **options: Any) -> Self:  # what `to`, `double` and their like call
         vars(self).pop(COMPILED, None)
-        return super()._apply(*given, **options)
+        super()._apply(*given, **options)  # type: ignore[no-untyped-call]
+        return self
 
     def undescribed(self) -> list[str]:
         """Why `network` does not say what the model computes; empty where it does."""

@@ -418,11 +418,11 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
             if len(columns) > 1:
                 weights = torch.cat([_weights(call.tile(elements, rows, cols), plan, state) for cols in columns], -1)
             shown.append(weights)
-    mean, *sums = (_gathered([state[i] for state in states], call, n) for i in range(3))
+    mean, peak, total = (_gathered([state[i] for state in states], call, n) for i in range(3))
     lead, size = problem.lead, problem.value.shape[-1]
     mean = mean.to(torch.float32 if problem.wants_state else kind)
     seen = _gathered(shown, call, n).contiguous().view(*lead, n, m) if shown else mean.new_empty(0)
-    return Output(mean.view(*lead, n, size), *(each.view(*lead, n) for each in sums), seen), made
+    return Output(mean.view(*lead, n, size), peak.view(*lead, n), total.view(*lead, n), seen), made
 
 
 def _weights(tile: _Tile, plan: Plan, state: Pooled) -> Tensor:

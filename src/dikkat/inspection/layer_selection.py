@@ -59,12 +59,11 @@ def chosen(model: nn.Module, layers: Layers | None) -> dict[int | str | None, Ch
             raise TypeError(
                 f"layers: got {entry!r}; expected a module's name, a whole number or a pattern such as '*.3'"
             )
-        within = {each: {name for name in named if any(is_within(name, root) for root in each)}
-                  for each in (frozenset(roots), frozenset(counted))}  # fmt: skip
-        chosen_names = set().union(*within.values())
-        modules = {name: module for name, module in named.items() if name in chosen_names}
-        found[entry] = Chosen(entry if counted and isinstance(entry, int) else None, modules,
-                              frozenset(within[frozenset(counted)] if counted else ()))  # fmt: skip
+        of_roots, of_counted = (
+            {name: module for name, module in named.items() if any(is_within(name, root) for root in each)}
+            for each in (roots, counted)
+        )
+        found[entry] = Chosen(entry if type(entry) is int else None, of_roots | of_counted, frozenset(of_counted))
     return found
 
 

@@ -1,10 +1,11 @@
 """Tables of a recording: what each head does, and every weight that is known."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dikkat.inspection.heads import KINDS, Known, scores_of
 from dikkat.inspection.request import Inspection
@@ -28,70 +29,56 @@ def known_of(seen: Inspection, kind: str, again: bool) -> Known | None:
     return Known(weights, places, queries, keys, is_self and bool((queries < keys).all()))
 
 
-def scores_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
-    """A row for each head: its shares, and which is the largest."""
-    table: dict[str, list[Any]] = {name: [] for name in ("layer", "module", "kind", "head", "looks")}
-    table |= {name: [] for name in (*KINDS, "information")}
-    for layer, name, kind, again, seen in rows:
-        known = known_of(seen, kind, again)
-        if known is None:
-            raise ValueError(
-                f"trace[{name!r}]: got {', '.join(seen.tensors())}; expected a recording with weights=True or top_k"
-            )
-        found = scores_of(known, keys_of(known, kind, tokens))
-        heads = range(len(known.weights)) if seen.heads is None else seen.heads.tolist()
-        for place, head in enumerate(heads):
-            shares = {each: float(found[each][place]) for each in (*KINDS, "information")}
-            looks = most_of(shares)
-            for column, value in {
-                "layer": layer,
-                "module": name,
-                "kind": kind,
-                "head": head,
-                "looks": looks,
-                **shares,
-            }.items():
-                table[column].append(value)
-    return frame_of({name: np.asarray(values) for name, values in table.items()})
-
-
 def keys_of(known: Known, kind: str, tokens: Mapping[str, list[Token]]) -> list[Token]:
     """What the keys are."""
     return labels_of(tokens, kind, known.key_count, known.key_count)[1]
 
 
-def most_of(shares: Mapping[str, float]) -> str:
-    """The largest share of a head, the first of equal ones; "" where there is none."""
-    there = [name for name in KINDS if shares[name] == shares[name]]
-    return max(there, key=lambda name: shares[name], default="")
+def scores_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
+    """A row for each head: its scores, and which is the largest."""
+    table: dict[str, list[Any]] = {}
+    for layer, name, kind, known, heads in _known(rows):
+        found = scores_of(known, keys_of(known, kind, tokens))
+        for place, head in enumerate(heads.tolist()):
+            shares = {each: float(shares[place]) for each, shares in found.items()}
+            there = {each: shares[each] for each in KINDS if shares[each] == shares[each]}
+            looks = max(there, key=lambda each: there[each], default="")
+            row = {"layer": layer, "module": name, "kind": kind, "head": head, "looks": looks, **shares}
+            for column, value in row.items():
+                table.setdefault(column, []).append(value)
+    return frame_of({name: np.asarray(values) for name, values in table.items()})
 
 
 def weights_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
     """A row for each weight above 0 that is known."""
-    parts: dict[str, list[Any]] = {name: [] for name in ("layer", "module", "head", "query", "key", "weight")}
-    words: dict[str, list[Any]] = {"query_token": [], "key_token": []}
+    parts: dict[str, list[Any]] = {}
+    for layer, name, kind, known, heads in _known(rows):
+        head, query, place = np.nonzero((known.weights > 0).numpy() & (known.keys >= 0).numpy())
+        keys, queries = known.keys.numpy()[head, query, place], known.queries.numpy()[query]
+        columns = {
+            "layer": np.full(len(head), layer), "module": np.full(len(head), name), "head": heads.numpy()[head],
+            "query": queries, "key": keys, "weight": known.weights.numpy()[head, query, place].astype(np.float32),
+        }  # fmt: skip
+        count = known.key_count if known.is_self else len(known.queries)
+        labelled = zip(("query_token", "key_token"), labels_of(tokens, kind, count, known.key_count), (queries, keys),
+                       strict=True)  # fmt: skip
+        for column, labels, at in labelled if tokens else ():
+            words = np.array([token.text for token in labels] + [""])
+            columns[column] = words[np.minimum(at, len(labels))]
+        for column, values in columns.items():
+            parts.setdefault(column, []).append(values)
+    return frame_of({name: np.concatenate(values) for name, values in parts.items()})
+
+
+def _known(rows: Rows) -> Iterator[tuple[int, str, str, Known, Tensor]]:
+    """The layer, the module, the kind, the weights that are known, and the heads' numbers."""
     for layer, name, kind, again, seen in rows:
         known = known_of(seen, kind, again)
         if known is None:
             raise ValueError(
                 f"trace[{name!r}]: got {', '.join(seen.tensors())}; expected a recording with weights=True or top_k"
             )
-        head, query, place = np.nonzero((known.weights > 0).numpy() & (known.keys >= 0).numpy())
-        keys, numbers = known.keys.numpy()[head, query, place], known.queries.numpy()[query]
-        heads = np.arange(len(known.weights)) if seen.heads is None else seen.heads.numpy()
-        columns = {
-            "layer": np.full(len(head), layer), "module": np.full(len(head), name), "head": heads[head],
-            "query": numbers, "key": keys, "weight": known.weights.numpy()[head, query, place].astype(np.float32),
-        }  # fmt: skip
-        for column, values in columns.items():
-            parts[column].append(values)
-        rows_of = known.key_count if known.is_self else len(known.queries)
-        labelled = zip(words, labels_of(tokens, kind, rows_of, known.key_count), (numbers, keys), strict=True)
-        for column, labels, at in labelled:
-            known_words = np.array([token.text for token in labels] + [""])
-            words[column].append(known_words[np.minimum(at, len(labels))])
-    table = parts | (words if tokens else {})
-    return frame_of({name: np.concatenate(values) for name, values in table.items()})
+        yield layer, name, kind, known, torch.arange(len(known.weights)) if seen.heads is None else seen.heads
 
 
 def frame_of(columns: Mapping[str, Any]) -> Any:

@@ -95,6 +95,7 @@ def short_searches():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bandwidth, "_STEPS", 3)
         patch.setattr(bandwidth, "_with_some", lambda *_: [])
+        patch.setattr(bandwidth, "_revised", lambda _, path, *more: path)
         patch.setattr(metric, "_ROUNDS", 1)
         yield
 
@@ -223,7 +224,7 @@ def expected_hold_out(case):
 
 def expected_split(case):
     model = case.models["fitted"]
-    fold = model._smoother.joined.folds(model._rows, 2)
+    fold = model._smoother.joined.folds(2)
     half, held = refitted(case, np.flatnonzero(fold == 0)), np.flatnonzero(fold == 1)
     errors = np.abs(case.y[held] - half.predict(case.x[held].astype(float))[:, 0])
     weight = np.ones(len(held)) if case.weight is None else case.weight[held]

@@ -33,7 +33,8 @@ def _predicted(kernel, order, x, y, sigma, weight, ridge, out):
         if dense.kernel_weights(kernel, row, x, sigma, left).sum() == 0:
             found[i] = np.average(y, axis=0, weights=left)
         else:
-            found[i] = dense.ridged(kernel, order, row, x, y, sigma, left, added)[0][0]
+            slope = dense.plane(x, y, weight, row) if ridge else 0.0
+            found[i] = dense.ridged(kernel, order, row, x, y, sigma, left, added, slope)[0][0]
     return found
 
 

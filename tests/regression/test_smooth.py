@@ -84,3 +84,14 @@ def test_a_picture_of_a_curve():
 def test_arguments_that_are_none(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("sd", [0.02, 1e-12])
+def test_confidence_intervals_of_what_is_nearly_straight(sd):
+    """The ridge has a bias that is large beside so little noise, unless it is drawn to the plane."""
+    x, places, held = np.arange(20.0), np.array([0, 1.9, 9.5, 17.1, 19]), []
+    for seed in range(60):
+        curve = smooth(x, x + sd * np.random.default_rng(seed).normal(size=20), at=places)
+        held.append((curve.lower <= places) & (places <= curve.upper))
+        assert ((curve.lower <= curve.y) & (curve.y <= curve.upper)).all()
+    assert (np.mean(held, 0) > 0.85).all()

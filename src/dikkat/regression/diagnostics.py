@@ -93,7 +93,9 @@ def leave_out(model: KernelRegressor) -> LeftOut:
     return _judged(predicted.reshape(rows.y.shape), rows, joined)
 
 
-def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = None) -> LeftOut:
+def hold_out(
+    model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = None, random_state: object = 0
+) -> LeftOut:
     """Predict each training row by a model of the rows in the other folds, for which everything is chosen anew.
 
     That is the accuracy to expect on new rows: the bandwidth has not seen the rows that it is judged by, as it has in
@@ -105,6 +107,8 @@ def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = 
             each other belong together, as in blocks of time (`KFold`, which does not shuffle) or in groups
             (`GroupKFold`).
         groups: (n,), for a splitter, the group of each row.
+        random_state: Without a splitter, where the random numbers begin by which rows are dealt, as scikit-learn takes
+            it.
 
     Returns:
         R² is 0 for predictions as good as the mean of all rows. Rows that are in no fold have NaN, and do not count.
@@ -123,7 +127,7 @@ def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = 
     if is_splitter:
         parts = list(folds.split(rows.x, rows.y, groups))
     else:
-        fold = joined.folds(rows, folds)
+        fold = joined.folds(folds, random_state)
         parts = [((fold != each) & (fold >= 0), fold == each) for each in range(fold.max() + 1)]
     for rest, held in parts:
         if not len(held) or not rows.weight[rest].any():

@@ -348,7 +348,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return self._output(center - half), self._output(center + half)
 
     def predict_interval(
-        self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+"
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        method: intervals.Method = "jackknife+",
+        random_state: object = 0,
     ) -> tuple[Array, Array]:
         r"""Intervals that hold single new values, and are made of the errors with which rows are predicted from others.
 
@@ -370,6 +374,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             X: (n, d).
             coverage: The share of new values that the intervals should hold, between 0 and 1.
             method: "jackknife+", "local" or "split".
+            random_state: Of "split", where the random numbers begin by which rows are halved, as scikit-learn takes it;
+                the halves do not hang on y.
 
         Returns:
             The lower and the upper ends, (n,) each, in units of y; infinite where rows are too few to tell.
@@ -389,7 +395,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected 'jackknife+', 'local' or 'split'")
-        lower, upper = intervals.interval(self, self._cells(X), checked_coverage(coverage), method)
+        lower, upper = intervals.interval(self, self._cells(X), checked_coverage(coverage), method, random_state)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:

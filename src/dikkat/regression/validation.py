@@ -1,6 +1,7 @@
 """Checks of settings and data before any work, each an error in one sentence; and training rows as arrays."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -168,6 +169,13 @@ def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
         raise ValueError(f"sample_weight: got {weight.min()}; expected numbers of at least 0")
     if not weight.any():
         raise ValueError("sample_weight: got zeros alone; expected at least one row whose weight is positive")
+    if (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1:
+        warnings.warn(
+            f"sample_weight: got weights that sum up to {total:.3g}. One says how many rows a row is, so all are "
+            "worth that many, and intervals are infinite; expected a sum of about the number of rows",
+            UserWarning,
+            stacklevel=5,
+        )
     return weight
 
 

@@ -40,6 +40,10 @@ from dikkat.regression.validation import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from dikkat.regression.summary import Summary
 
 
 class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
@@ -448,22 +452,30 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         drawn = intervals.sample(self, query, int(n_samples), check_random_state(random_state))
         return drawn.astype(self.X_train_.dtype)
 
-    def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes:
-        """Draw the rows, the estimate, and the intervals that hold new values, along the only feature.
+    def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
+        """Draw the estimate and the intervals that hold new values: along the only feature, or along each of several.
+
+        Of several features each has a panel, in which the others are at their medians or most frequent categories; the
+        one that moves the estimate most comes first. There are at most nine panels, and the other features are named.
 
         Args:
-            ax: Where to; None for matplotlib's current axes.
-            coverage: As for `predict_interval`, of the method "local".
+            ax: Where to draw one feature; None for matplotlib's current axes.
+            coverage: As for `predict_interval`; along the only feature of the method "local", else of "jackknife+".
 
         Returns:
-            The axes.
+            The axes; or of several features, and of one of categories, the figure.
 
         Raises:
-            ValueError: More than one feature, or one of categories; a coverage that is none; several targets.
+            ValueError: A coverage that is none; several targets; features that are all constant; an `ax` for several
+                features.
         """
         check_is_fitted(self)
         if self.n_features_in_ > 1 or any(column.coded for column in self.columns_):
-            raise ValueError(f"X: got {self.n_features_in_} features in fit; expected one of numbers, to plot along")
+            if ax is not None:
+                raise ValueError(f"ax: got axes for {self.n_features_in_} features; expected None, for panels")
+            from dikkat.regression import report
+
+            return report.effects(self, checked_coverage(coverage))
         if ax is None:
             from matplotlib import pyplot
 
@@ -474,9 +486,90 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         ax.plot(x, self.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
         (line,) = ax.plot(at[:, 0], np.asarray(self._answer(self._coordinates(at))).ravel())
         ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
-        ax.set_xlabel(str(getattr(self, "feature_names_in_", ["x"])[0]))
+        ax.set_xlabel(self.bandwidth_names_[0])
         ax.set_ylabel(self.target_name_ or "y")
         return ax
+
+    @property
+    def bandwidth_names_(self) -> list[str]:
+        """(d,), what each of `bandwidth_` is of: the names of the features, or of a metric's directions."""
+        from dikkat.regression.summary import names_of
+
+        check_is_fitted(self)
+        if self.metric_ is None:
+            return names_of(self)
+        coding = self._rows.coding
+        directions = [f"direction {each}" for each in range(1, coding.numbers + 1)]
+        return [*directions, *(names_of(self)[j] for j in coding.coded)]
+
+    def summary(self, folds: int = 5) -> Summary:
+        """What was learned, as `dikkat regress` prints it: a table of the features, and how well rows are predicted.
+
+        Args:
+            folds: In how many parts the rows are held out, each of which takes as long as a fit; 0 for none.
+
+        Returns:
+            A `dikkat.regression.summary.Summary`, which prints as text and shows as a table in notebooks.
+
+        Raises:
+            NotFittedError: It is not fitted.
+            ValueError: Folds that are none.
+
+        Example:
+            >>> x = np.linspace(0, 5, 50)
+            >>> print(KernelRegressor().fit(x[:, None], np.round(np.sin(x), 3)).summary(folds=0).rows[0])
+            rows: 50
+        """
+        from dikkat.regression.summary import summarised
+
+        check_is_fitted(self)
+        return summarised(self, folds)
+
+    def nearest(self, X: ArrayLike, k: int = 5) -> DataFrame:
+        """The training rows that count most at each query: what is comparable.
+
+        Args:
+            X: (n, d).
+            k: How many rows for each query, at least 1.
+
+        Returns:
+            A pandas frame of k rows for each query, those of the largest weight first: the query's position, the row's
+            position in `fit`, its weight (`attention_weights`), its cells and its y. Rows of weight 0 are left out.
+
+        Raises:
+            ImportError: pandas is not installed.
+            ValueError: As for `predict`; a k that is none.
+
+        Example:
+            >>> model = KernelRegressor(bandwidth=1.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
+            >>> model.nearest([[0.9]], k=2)[["row", "weight", "x", "y"]].round(2).values.tolist()
+            [[1.0, 0.6, 1.0, 2.0], [0.0, 0.4, 0.0, 1.0]]
+        """
+        from dikkat.regression.report import nearest
+
+        check_count("k", k, or_none="")
+        return nearest(self, X, int(k))
+
+    def report(self, path: str | os.PathLike[str], folds: int = 5, coverage: float = 0.9) -> None:
+        """Write a page with the summary, the effects with their intervals, and the rows that are predicted worst.
+
+        Each of these stands beside the rows that are most like it. The page is one HTML file, without a script, that
+        loads nothing.
+
+        Args:
+            path: The file; whole or not at all, and one that is there is replaced.
+            folds: As for `summary`.
+            coverage: As for `predict_interval`.
+
+        Raises:
+            NotFittedError: It is not fitted.
+            ValueError: Several targets; features that are all constant; folds or a coverage that are none.
+            OSError: The system could not write.
+        """
+        from dikkat.regression.report import write_page
+
+        check_is_fitted(self)
+        write_page(self, path, folds, checked_coverage(coverage))
 
     def effective_degrees_of_freedom(self) -> float:
         """The trace of the smoother matrix over the training rows.

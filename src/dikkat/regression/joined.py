@@ -57,15 +57,16 @@ class Coding:
         order: (features,), the columns in the order of their coordinates: numbers first, or the directions.
         numbers: How many are numbers or directions.
         feature: (coordinates,), the position in `order` of the column that each one is of.
+        coded: The columns that are categories or periodic.
     """
 
     def __init__(self, columns: Sequence[Column], size: int, metric: Array | None = None) -> None:
-        self._coded = [j for j in range(len(columns)) if columns[j].coded]
-        self._plain, self._metric = [j for j in range(size) if j not in self._coded], metric
-        self._columns = [columns[j] for j in self._coded]
+        self.coded = [j for j in range(len(columns)) if columns[j].coded]
+        self._plain, self._metric = [j for j in range(size) if j not in self.coded], metric
+        self._columns = [columns[j] for j in self.coded]
         self.numbers = len(self._plain) if metric is None else metric.shape[1]
-        features = self.numbers + len(self._coded)
-        self.order = np.array(self._plain + self._coded if metric is None else range(features), np.intp)
+        features = self.numbers + len(self.coded)
+        self.order = np.array(self._plain + self.coded if metric is None else range(features), np.intp)
         sizes = [2 if each.kind == "periodic" else max(1, len(each.levels) - 1) for each in self._columns]
         self.feature: NDArray[np.intp] = np.repeat(np.arange(features), [1] * self.numbers + sizes)
 
@@ -74,7 +75,7 @@ class Coding:
         if not self._columns and self._metric is None:
             return x
         numbers = x[:, self._plain] if self._metric is None else x[:, self._plain].astype(np.float64) @ self._metric
-        parts = [_points(column, x[:, j]) for j, column in zip(self._coded, self._columns, strict=True)]
+        parts = [_points(column, x[:, j]) for j, column in zip(self.coded, self._columns, strict=True)]
         return np.ascontiguousarray(np.hstack([numbers, *parts]), x.dtype)
 
     def center(self) -> Array:

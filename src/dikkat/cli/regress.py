@@ -79,11 +79,11 @@ OrderedOption = Annotated[
 MissingOption = Annotated[
     str | None,
     option(
-        "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted. "
-        "[default: refuse]",
+        "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted; indicator, "
+        "a missing cell is a category of its own beside the number, and every row is predicted. [default: refuse]",
         "NAME",
         panel=_DATA,
-        completes=("refuse", "drop"),
+        completes=("refuse", "drop", "indicator"),
     ),
 ]
 WeightsOption = Annotated[
@@ -215,8 +215,8 @@ def regress(
         raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
     if interval is not None and not 0 < interval < 1:
         raise InputError(f"--interval: got {interval}; expected a number between 0 and 1, such as 0.9")
-    if missing not in (None, "refuse", "drop"):
-        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
+    if missing not in (None, "refuse", "drop", "indicator"):
+        raise InputError(f"--missing: got {missing!r}; expected 'refuse', 'drop' or 'indicator'")
     form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
     if apply is not None:
         if wrong := [name for name in named if name not in ("apply", "interval", "missing", "text")]:
@@ -225,6 +225,8 @@ def regress(
     model = {name: _value(name, each) for name, each in _pairs("set", settings, _SET).items()}
     if order is not None:
         model["order"] = order
+    if missing == "indicator":
+        model["missing"] = missing
     data = Data.read(table, context.params, form, model)
     return _regression(model, data, interval, 5 if folds is None else folds, drops, _made(output))
 
@@ -266,8 +268,9 @@ def _regression(
     written, names = _written(output, data.queries, data.target, coverage, data.rows.path)
     _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
-    x, y, weight = data.learned(drops)
-    queries = data.frame(data.queries, drops)
+    gaps = "missing" in settings
+    x, y, weight = data.learned(drops, gaps)
+    queries = data.frame(data.queries, drops or gaps)
     own, other = len(y) ** 2, len(data.queries) * len(y)
     with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
         with working("finding the bandwidth", None, own):
@@ -311,7 +314,7 @@ def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None,
     }
     orders = {name: levels[name] for name in levels if kinds[name] == "ordered"}
     texts = [name for name in levels if kinds[name] == "category"]
-    x = rows.frame(kinds, drops, orders, texts)
+    x = rows.frame(kinds, drops or model.missing == "indicator", orders, texts)
     try:
         with working("predicting", None, len(rows) * len(model.X_train_)):
             result = predicted(model, x, coverage)
@@ -338,7 +341,7 @@ def _kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[str, str
     if lost := [name for name in names if name not in rows.names]:
         there = ", ".join(rows.names)
         raise InputError(f"{rows.path}: lacks the model's {', '.join(map(repr, lost))}. There are: {there}")
-    kinds = [column.kind for column in model.columns_] or ["number"] * len(names)
+    kinds = [column.kind for column in model.columns_ if not column.is_gap] or ["number"] * len(names)
     return dict(zip(map(str, names), map(str, kinds), strict=True))
 
 
@@ -359,9 +362,9 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
     from dikkat.regression import diagnostics, pictures
     from dikkat.regression.joined import largest
     from dikkat.regression.report import PANELS, chosen
-    from dikkat.regression.summary import AIC, columns_of
+    from dikkat.regression.summary import AIC, columns_of, names_of
 
-    there, names, columns = model.sample_weight_ > 0, data.features, columns_of(model)
+    there, names, columns = model.sample_weight_ > 0, names_of(model), columns_of(model)
     y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
     shown, others = chosen(model, PANELS - 1)
     curves = [diagnostics.along(model, c, names[c], coverage) for c in shown]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array
+from dikkat.regression.validation import unmasked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,9 +196,11 @@ def _bisquare(residual: Array) -> Array:
 
 
 def _column(name: str, given: ArrayLike) -> Array:
-    array = np.asarray(given, np.float64)
-    if array.ndim != 1 or not len(array) or not np.isfinite(array).all():
-        raise ValueError(f"{name}: got shape {array.shape}; expected (n,) finite numbers, at least one")
+    array = np.asarray(unmasked(given), np.float64)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"{name}: got shape {array.shape}; expected (n,) numbers, at least one")
+    if lost := int((~np.isfinite(array)).sum()):
+        raise ValueError(f"{name}: got {lost} of {len(array)} cells missing or infinite; expected finite numbers")
     return array
 
 

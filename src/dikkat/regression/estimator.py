@@ -30,6 +30,7 @@ from dikkat.regression.validation import (
     check_count,
     check_folds,
     check_metric,
+    check_name,
     check_neighbors,
     check_settings,
     checked_bandwidth,
@@ -86,7 +87,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         n_components: Of a linear metric, k: how many directions there are, at least 1; None for as many as columns of
             numbers.
         categorical_features: Which columns hold categories without an order: names, positions or a mask of columns;
-            "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and
+            "from_dtype", those of a frame whose type is one of categories, or that hold few different texts; or None.
+            Their kernel is Aitchison and
             Aitken's, a factor of the weights; only beside the Gaussian. A category that was not there in `fit` is as
             far from every row, which is warned of.
         ordered_features: Which columns hold ordered categories, in the same ways; with "from_dtype" those whose type
@@ -94,6 +96,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             to the power of the steps between two levels.
         periodic_features: Which columns hold numbers that come round, names or positions with their periods, such as
             {"hour": 24}. They have no slope, and stand beside the Gaussian only.
+        missing: "refuse", or "indicator": cells of X may be missing. In a number's stands the median of the others, and
+            whether it is missing is a category of its own behind the columns, so that distances count between known
+            cells where that is better; of a category it is one more. Rows without y are left out.
         cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices to learn from and to
             test, or a number of folds of rows that follow each other, as blocks of a series are. Rows are then
             predicted from those of other folds, where else from all others: in the search of the bandwidth, with "auto"
@@ -104,7 +109,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             the same category count, and (c − 1)/c of c categories, or 1 of ordered ones, where the column counts for
             nothing. With a metric σ of each direction, and then λ of the categories. Of a constant feature, found by a
             rule or a search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below
-            1.
+            1. With missing cells λ of where they are missing, of each column of numbers that has some.
+        bandwidth_names_: What each of these is of: the names of the features, or of a metric's directions.
         ridge_: ρ, for the order "linear"; 0 for "constant".
         neighbors_: k, or None.
         kernel_: The kernel that answers: what `kernel` was in `fit`.
@@ -149,6 +155,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None,
+        missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None,
     ) -> None:
         self.kernel = kernel
@@ -161,6 +168,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
         self.periodic_features = periodic_features
+        self.missing = missing
         self.cv = cv
 
     def fit(
@@ -296,11 +304,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             if return_std:
                 raise ValueError("return_std: got True with metric='linear'; expected False, or metric='diagonal'")
             slope = np.einsum("dk,nkv->ndv", self.metric_, slope)
-        coding, dtype = Coding(self.columns_, self.n_features_in_), self.X_train_.dtype
+        coding, dtype = Coding(self.columns_, self.X_train_.shape[1]), self.X_train_.dtype
         order = coding.order[: coding.numbers]
 
         def by_columns(answer: Array) -> Array:
-            full = np.full((len(answer), self.n_features_in_, answer.shape[2]), np.nan)
+            full = np.full((len(answer), self.X_train_.shape[1], answer.shape[2]), np.nan)
             full[:, order] = np.where(np.isnan(slope), np.nan, answer)
             return (full[..., 0] if self.y_train_.ndim == 1 else full).astype(dtype)
 
@@ -646,7 +654,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         kinds = dict(zip(names, saved.rows.columns, strict=False))
         periods = {name: float(column.levels[0]) for name, column in kinds.items() if column.kind == "periodic"}
         model.periodic_features = periods or None
-        model.n_features_in_, model.target_name_ = saved.rows.x.shape[1], saved.target
+        gaps = sum(column.is_gap for column in saved.rows.columns)
+        model.n_features_in_, model.target_name_ = saved.rows.x.shape[1] - gaps, saved.target
         return model._with(
             saved.rows, joined, bandwidth_=saved.bandwidth, ridge_=saved.ridge, neighbors_=saved.neighbors,
             history_=saved.history,
@@ -672,6 +681,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
         check_metric(self.metric, self.n_components, self.bandwidth)
         check_folds(self.cv, groups, self.bandwidth)
+        check_name("missing", self.missing, ("refuse", "indicator"))
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
@@ -691,7 +701,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _warn_of_dependence(self) -> None:
         """Warn of one feature's errors that are like those of their neighbours, copies of rows joined."""
         joined = self._smoother.joined
-        if self.n_features_in_ > 1 or not joined.numbers or joined.y.shape[1] > 1:
+        if self.X_train_.shape[1] > 1 or not joined.numbers or joined.y.shape[1] > 1:
             return
         if errors_are_alike(joined.x[:, 0], joined.y[:, 0]):
             warnings.warn(
@@ -764,10 +774,11 @@ class NadarayaWatson(KernelRegressor):
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None,
+        missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None,
     ) -> None:
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, metric=metric,
             n_components=n_components, categorical_features=categorical_features,
-            ordered_features=ordered_features, periodic_features=periodic_features, cv=cv,
+            ordered_features=ordered_features, periodic_features=periodic_features, missing=missing, cv=cv,
         )  # fmt: skip

@@ -59,10 +59,11 @@ def interval(model: Any, x: Array, coverage: float, method: Method, random_state
 def _beyond_unseen(model: Any, query: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
     """Ends that count what a category that was not there in fit may change."""
     added = stdtrit(_UNSEEN, (1 + coverage) / 2) * np.sqrt(model._smoother.unseen(query)[:, 0])
-    middle, half = (lower + upper) / 2, (upper - lower) / 2
-    wider = added > 0
-    half = np.hypot(half, added)
-    return np.where(wider, middle - half, lower), np.where(wider, middle + half, upper)
+    wider = (added > 0) & np.isfinite(upper - lower)
+    if wider.any():
+        middle, half = (lower + upper)[wider] / 2, np.hypot((upper - lower)[wider] / 2, added[wider])
+        lower[wider], upper[wider] = middle - half, middle + half
+    return lower, upper
 
 
 def quantiles(model: Any, query: Array, q: Array) -> Array:

@@ -85,9 +85,10 @@ def described(
 def names_of(model: KernelRegressor) -> list[str]:
     """The names of the features: of an array's columns x, or x0, x1 and so on."""
     names = getattr(model, "feature_names_in_", None)
-    if names is not None:
-        return list(map(str, names))
-    return ["x"] if model.n_features_in_ == 1 else [f"x{j}" for j in range(model.n_features_in_)]
+    if names is None:
+        names = ["x"] if model.n_features_in_ == 1 else [f"x{j}" for j in range(model.n_features_in_)]
+    gaps = [f"{names[int(column.origin)]} is missing" for column in model.columns_ if column.is_gap]
+    return [*map(str, names), *gaps]
 
 
 def columns_of(model: KernelRegressor) -> Sequence[Column]:

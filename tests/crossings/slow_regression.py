@@ -29,6 +29,8 @@ class Slow:
         self.rates = found[self.size :]
         self.features = len(found)
         self.rows = self.at(model.X_train_[self.there].astype(float))
+        sizes = [len(self._widths(each, rate)) for each, rate in zip(self.coded, self.rates, strict=True)]
+        self.feature = np.repeat(np.arange(self.features), [1] * self.size + sizes)
         self.sigma = np.concatenate([found[: self.size], *map(self._widths, self.coded, self.rates)])
         mean = self.weight @ self.rows / self.weight.sum()
         self.spread = np.sqrt(self.weight @ (self.rows - mean) ** 2 / self.weight.sum())[: self.size]
@@ -95,7 +97,7 @@ class Slow:
     def _slopes(self, kept, base, amount):
         kept, base = np.frombuffer(kept, bool), np.frombuffer(base, bool)
         share = np.where(base, self.weight, 0.0) / self.weight[base].sum()
-        unit = np.sqrt(share @ (self.rows - share @ self.rows) ** 2)
+        unit = np.sqrt(np.bincount(self.feature, share @ (self.rows - share @ self.rows) ** 2))[self.feature]
         if amount is None:
             errors = []
             for each in AMOUNTS:

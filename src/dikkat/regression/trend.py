@@ -1,7 +1,8 @@
 r"""The plane through all rows, to whose slopes local lines are drawn.
 
-With z the coordinates less their means, in standard deviations, categories among them, $v_g$ the shares of unique rows
-in the weight and $C = \sum_g v_g z_g z_g^\top$, the slopes are those of ridge regression,
+With z the coordinates less their means, in standard deviations (those of a category over the root of the sum of their
+variances), $v_g$ the shares of unique rows in the weight and $C = \sum_g v_g z_g z_g^\top$, the slopes are those of ridge
+regression,
 
 $$ b = (C + \lambda)^{-1} \sum_g v_g z_g (\bar y_g - \bar y), \qquad
 b_{-g} = b - (C + \lambda)^{-1} z_g\, v_g\, e_g, \qquad
@@ -45,7 +46,8 @@ class Trend(NamedTuple):
 
 def trend(joined: Joined) -> Trend:
     """The plane through joined rows."""
-    unit = joined.spread()
+    # A category has one unit: the plane hangs on how far its levels are apart, and not on their order.
+    unit = np.sqrt(np.bincount(joined.feature, joined.spread() ** 2))[joined.feature]
     unit, share, numbers = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum(), joined.numbers
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
     scaled -= share @ scaled

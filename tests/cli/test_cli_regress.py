@@ -10,6 +10,7 @@ import pytest
 from command import command_line, made, refused
 from dikkat.regression import KernelRegressor
 from dikkat.regression.diagnostics import hold_out
+from dikkat.regression.report import chosen
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "sacremoses", "regex", "httpx", "platformdirs", "datasets"}
@@ -117,6 +118,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "categorical_features": "from_dtype",
         "ordered_features": "from_dtype",
         "periodic_features": None,
+        "missing": "refuse",
         "cv": 4,
     }
 
@@ -167,7 +169,9 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         run("t.csv", "--target", "y", "--set", "bandwidth=" + ",".join(str(2 ** (12 - i)) for i in range(12)))[0] == 0
     )
     svg = (tmp_path / "regression/fit.svg").read_text()
-    assert [name for name in names if f">{name}<" in svg] == names[4:]
+    shown, others = chosen(KernelRegressor.load("regression/model.safetensors"), 8)
+    assert {name for name in names if f">{name}<" in svg} == {names[j] for j in shown}
+    assert f"not shown, since they move the estimate least: {', '.join(others)}<" in svg
 
 
 @pytest.mark.parametrize(

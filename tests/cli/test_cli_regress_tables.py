@@ -93,7 +93,8 @@ def test_rows_that_lack_cells(run, homes):
     model, x = model_of(homes.drop(index=[3, 4, 5]))
     np.testing.assert_allclose(written["price_predicted"].drop(index=[3, 4, 5]), model.predict(x), rtol=1e-9)
     assert written["price_predicted"].isna()[[3, 4]].all()
-    refused(run("homes.csv", *options, "--missing", "fill"), "--missing: got 'fill'; expected 'refuse', 'drop' or 'indicator'")
+    wrong = run("homes.csv", *options, "--missing", "fill")
+    refused(wrong, "--missing: got 'fill'; expected 'refuse', 'drop' or 'indicator'")
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from dikkat.regression.criterion import Criterion, Trial
 from dikkat.regression.joined import Array, Joined, Repeats, Rows
 from dikkat.regression.local import Points, fits, parts, sensitivity
-from dikkat.regression.nearest_neighbors import Factors
 from dikkat.regression.moments.launch import Profile, Window
+from dikkat.regression.nearest_neighbors import Factors
 from dikkat.regression.trend import trend
 
 Membership = NDArray[np.int8]

@@ -1,8 +1,8 @@
 r"""The plane through all rows, to whose slopes local lines are drawn.
 
 With z the coordinates less their means, in standard deviations (those of a category over the root of the sum of their
-variances), $v_g$ the shares of unique rows in the weight and $C = \sum_g v_g z_g z_g^\top$, the slopes are those of ridge
-regression,
+variances), $v_g$ the shares of unique rows in the weight and $C = \sum_g v_g z_g z_g^\top$, the slopes are those of
+ridge regression,
 
 $$ b = (C + \lambda)^{-1} \sum_g v_g z_g (\bar y_g - \bar y), \qquad
 b_{-g} = b - (C + \lambda)^{-1} z_g\, v_g\, e_g, \qquad

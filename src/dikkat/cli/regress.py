@@ -48,8 +48,8 @@ TableArgument = Annotated[
     Path | None,
     typer.Argument(
         help="A file with a row for each case and a name for each column: text, plain or .gz, or Parquet; - for text "
-        "from standard input; or a folder of .parquet files. Without one, the textbook's experiment is made: fifty "
-        "points, pooled in three ways.",
+        "from standard input; or a folder of .parquet files. Without one, fifty points are drawn and a curve through "
+        "them, with its intervals.",
         show_default=False,
     ),
 ]
@@ -156,6 +156,14 @@ FoldsOption = Annotated[
 SeedOption = Annotated[
     int | None, _data("Without a table: where the random numbers begin, at least 0. [default: 0]", "N")
 ]
+TextbookOption = Annotated[
+    bool,
+    typer.Option(
+        "--textbook",
+        help="Without a table: pool the fifty points in the textbook's three ways.",
+        rich_help_panel=_DATA,
+    ),
+]
 OutputOption = Annotated[
     Path,
     typer.Option(
@@ -172,6 +180,7 @@ OutputOption = Annotated[
     cls=Command,
     epilog="Examples:\n\n"
     "dikkat regress\n\n"
+    "dikkat regress --textbook\n\n"
     "dikkat regress homes.csv --target price --output homes\n\n"
     "dikkat regress homes.csv --target price --feature area --feature age --predict new-homes.csv\n\n"
     "dikkat regress homes.parquet --target price --set kernel=epanechnikov --set bandwidth=12,5\n\n"
@@ -195,22 +204,26 @@ def regress(
     interval: IntervalOption = None,
     folds: FoldsOption = None,
     seed: SeedOption = None,
+    textbook: TextbookOption = False,
     output: OutputOption = Path("regression"),
 ) -> None:
     """Predict a column of a table from other columns by kernel regression, and see what it looks at.
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    given = [name for name, value in context.params.items() if value not in (None, (), [])]
-    named = ["set" if name == "settings" else name for name in given if name not in ("table", "seed", "output")]
-    if table is not None and seed is not None:
-        raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
+    given = [name for name, value in context.params.items() if value not in (None, (), [], False)]
+    named = [
+        "set" if name == "settings" else name for name in given if name not in ("table", "seed", "textbook", "output")
+    ]
+    if table is not None and (seed is not None or textbook):
+        wrong = "--textbook" if textbook else "--seed"
+        raise InputError(f"{wrong} is for the experiment, which takes no table: leave out one of them")
     if table is None and named:
         raise InputError(f"--{named[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
         if seed is not None and seed < 0:
             raise InputError(f"--seed: got {seed}; expected at least 0")
-        return _experiment(seed or 0, _made(output))
+        return (_experiment if textbook else _curve)(seed or 0, _made(output))
     if folds is not None and (folds < 0 or folds == 1):
         raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
     if interval is not None and not 0 < interval < 1:
@@ -381,6 +394,29 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
         # In units of the range, of a category of the largest λ.
         units = np.array([largest(column) if column.is_category else ranges[j] for j, column in enumerate(columns)])
         _save(pictures.draw_history(model.history_, names, units, **criterion), output / "history")
+
+
+def _curve(seed: int, output: Path) -> None:
+    """Fit a curve through the points of the experiment, and show it with its intervals."""
+    from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures
+    from dikkat.regression.summary import HEADINGS
+    from dikkat.regression.tables import write_columns
+
+    done = experiment.run_experiment(seed)
+    model = KernelRegressor().fit(done.x[:, None], done.y)
+    print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 points")
+    said = model.summary()
+    show_table(HEADINGS, said.features)
+    print("\n".join(said.rows))
+    model.save(output / MODEL)
+    print(f"model: {output / MODEL}")
+    written, at = output / f"{PREDICTIONS}.csv", done.at[:, None]
+    lower, upper = model.predict_interval(at, 0.9)
+    ends = {"predicted": np.asarray(model.predict(at)), "lower": lower, "upper": upper}
+    write_columns(written, {"x": done.at, "truth": done.truth, **ends})
+    print(f"predictions: {written}")
+    _save(pictures.draw_curve(diagnostics.along(model, 0, "x", 0.9), done.y, "y"), output / "fit")
+    _save(pictures.draw_history(model.history_, ["x"], np.ptp(model.X_train_, axis=0)), output / "history")
 
 
 def _experiment(seed: int, output: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from command import command_line, made, refused
 from dikkat.regression import KernelRegressor
 from dikkat.regression.diagnostics import hold_out
+from dikkat.regression.report import chosen
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "sacremoses", "regex", "httpx", "platformdirs", "datasets"}
@@ -117,6 +118,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "categorical_features": "from_dtype",
         "ordered_features": "from_dtype",
         "periodic_features": None,
+        "missing": "refuse",
         "cv": 4,
     }
 
@@ -167,7 +169,9 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         run("t.csv", "--target", "y", "--set", "bandwidth=" + ",".join(str(2 ** (12 - i)) for i in range(12)))[0] == 0
     )
     svg = (tmp_path / "regression/fit.svg").read_text()
-    assert [name for name in names if f">{name}<" in svg] == names[4:]
+    shown, others = chosen(KernelRegressor.load("regression/model.safetensors"), 8)
+    assert {name for name in names if f">{name}<" in svg} == {names[j] for j in shown}
+    assert f"not shown, since they move the estimate least: {', '.join(others)}<" in svg
 
 
 @pytest.mark.parametrize(
@@ -290,8 +294,18 @@ def test_the_bar_is_drawn_where_a_terminal_is(homes, tmp_path):
     assert "finding" not in done.stdout
 
 
-def test_without_a_table_the_experiment_is_made(run, tmp_path):
+def test_without_a_table_a_curve_has_its_intervals(run, tmp_path):
     status, out, err = run("-o", "made")
+    assert (status, err) == (0, "")
+    assert pictures(tmp_path / "made") == both("fit", "history")
+    assert "on rows held out: R²" in out
+    written = pd.read_csv("made/predictions.csv")
+    assert list(written.columns) == ["x", "truth", "predicted", "lower", "upper"]
+    assert ((written["lower"] < written["truth"]) & (written["truth"] < written["upper"])).mean() > 0.8
+
+
+def test_the_textbooks_experiment_is_made(run, tmp_path):
+    status, out, err = run("--textbook", "-o", "made")
     assert (status, err) == (0, "")
     assert pictures(tmp_path / "made") == both("experiment", "history")
     written = pd.read_csv("made/predictions.csv")
@@ -303,10 +317,10 @@ def test_without_a_table_the_experiment_is_made(run, tmp_path):
         assert f" {error:.4f}\n" in out
     assert f"\n{len(model.history_) - 1} " in out
     for folder, seed in (("zero", 0), ("one", 1)):
-        made(run("-o", folder, "--seed", seed))
+        made(run("--textbook", "-o", folder, "--seed", seed))
     first, zero, one = ((tmp_path / name / "predictions.csv").read_bytes() for name in ("made", "zero", "one"))
     assert first == zero != one
-    refused(run("--seed", "-1"), "--seed: got -1; expected at least 0")
+    refused(run("--textbook", "--seed", "-1"), "--seed: got -1; expected at least 0")
 
 
 @pytest.mark.parametrize("option", ["--target", "--feature", "--weights", "--set", "--order", "--text"])

@@ -85,7 +85,7 @@ def test_rows_that_lack_cells(run, homes):
     holes.loc[4, "town"] = None
     holes.to_csv("homes.csv", index=False)
     options = [*SETTINGS, "--ordered", "size=low,mid,high"]
-    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; leave missing")
+    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; take missing")
     status, out, err = run("homes.csv", *options, "--missing", "drop")
     assert (status, err) == (0, "dikkat: 2 of 60 rows lack a cell and get no prediction\n")
     assert "rows: 60, 3 left out for missing cells\n" in out
@@ -93,7 +93,8 @@ def test_rows_that_lack_cells(run, homes):
     model, x = model_of(homes.drop(index=[3, 4, 5]))
     np.testing.assert_allclose(written["price_predicted"].drop(index=[3, 4, 5]), model.predict(x), rtol=1e-9)
     assert written["price_predicted"].isna()[[3, 4]].all()
-    refused(run("homes.csv", *options, "--missing", "fill"), "--missing: got 'fill'; expected 'refuse' or 'drop'")
+    wrong = run("homes.csv", *options, "--missing", "fill")
+    refused(wrong, "--missing: got 'fill'; expected 'refuse', 'drop' or 'indicator'")
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
@@ -266,3 +267,21 @@ def test_what_the_bandwidth_was_chosen_by_has_its_own_name(run, homes, monkeypat
     assert "leaving each row out: root mean squared error" in out
     assert name in labels
     assert "leave-one-out mean squared error" not in labels
+
+
+def test_missing_cells_are_learned_from_and_predicted(run, homes):
+    homes.loc[::7, "area"] = np.nan
+    homes.loc[3, "town"] = None
+    homes.loc[5, "price"] = np.nan
+    homes["customer_id"] = np.arange(100_000, 100_060)
+    homes.to_csv("homes.csv", index=False)
+    status, out, err = run("homes.csv", "--target", "price", "--missing", "indicator", "--folds", 0)
+    assert (status, err) == (0, "")
+    assert "left out: customer_id, which numbers the rows\n" in out
+    assert any(line.startswith("area is missing ") for line in out.splitlines())
+    written = pd.read_csv("regression/predictions.csv")
+    assert np.isfinite(written["price_predicted"]).all()
+    homes.drop(columns="price").to_csv("new.csv", index=False)
+    status, _, err = run("new.csv", "--apply", "regression/model.safetensors", "--output", "new")
+    assert (status, err) == (0, "")
+    np.testing.assert_allclose(pd.read_csv("new/predictions.csv")["price_predicted"], written["price_predicted"])

@@ -6,6 +6,8 @@ from functools import cache, cached_property
 import numpy as np
 from scipy.special import stdtrit
 
+AMOUNTS = [math.inf, *10.0 ** np.arange(3, -7, -1)]  # of the plane's ridge
+
 
 class Slow:
     """A fitted model, of its public attributes alone; rows of weight 0 are not there, and no two rows are equal."""
@@ -27,6 +29,8 @@ class Slow:
         self.rates = found[self.size :]
         self.features = len(found)
         self.rows = self.at(model.X_train_[self.there].astype(float))
+        sizes = [len(self._widths(each, rate)) for each, rate in zip(self.coded, self.rates, strict=True)]
+        self.feature = np.repeat(np.arange(self.features), [1] * self.size + sizes)
         self.sigma = np.concatenate([found[: self.size], *map(self._widths, self.coded, self.rates)])
         mean = self.weight @ self.rows / self.weight.sum()
         self.spread = np.sqrt(self.weight @ (self.rows - mean) ** 2 / self.weight.sum())[: self.size]
@@ -85,7 +89,35 @@ class Slow:
         square = (((self.rows - place) / width) ** 2).sum(1)
         return np.exp(-square / 2) if self.kernel == "gaussian" else np.maximum(0, 1 - square)
 
-    def line(self, place, width, kept=None, ridge=None, linear=None):
+    def plane(self, kept, base):
+        """The slopes of a plane through rows, drawn to 0 as much as is best where each of the others is left out."""
+        return self._slopes(kept.tobytes(), base.tobytes(), None)
+
+    @cache  # noqa: B019  # for as long as the test's models
+    def _slopes(self, kept, base, amount):
+        kept, base = np.frombuffer(kept, bool), np.frombuffer(base, bool)
+        share = np.where(base, self.weight, 0.0) / self.weight[base].sum()
+        unit = np.sqrt(np.bincount(self.feature, share @ (self.rows - share @ self.rows) ** 2))[self.feature]
+        if amount is None:
+            errors = []
+            for each in AMOUNTS:
+                left = []
+                for i in np.flatnonzero(base):
+                    rest = base & (np.arange(len(base)) != i)
+                    slope = self._slopes(rest.tobytes(), base.tobytes(), each)
+                    line = self.y - self.rows @ slope
+                    left.append(np.mean((line[i] - share[rest] @ line[rest] / share[rest].sum()) ** 2))
+                errors.append(share[base] @ left)
+            amount = AMOUNTS[int(np.argmin(errors))]
+        if np.isinf(amount):
+            return np.zeros((self.rows.shape[1], self.y.shape[1]))
+        share = np.where(kept, share, 0.0)
+        z, y = self.rows / unit, self.y
+        z, y = (each - share @ each / share.sum() for each in (z, y))
+        slope = np.linalg.solve(z.T @ (share[:, None] * z) + amount * np.eye(z.shape[1]), z.T @ (share[:, None] * y))
+        return slope / unit[:, None]
+
+    def line(self, place, width, kept=None, ridge=None, linear=None, base=None, drawn=True):
         """The estimate, what each row's y has in it, and the inverse of what is solved."""
         kept = self.everyone if kept is None else kept
         linear, ridge = (self.linear, self.ridge) if ridge is None else (linear, ridge)
@@ -99,7 +131,14 @@ class Slow:
         held = ridge * self.spread**2 * narrow**2 / (self.spread**2 + narrow**2) if linear else np.ones(self.size)
         inverse = np.linalg.inv(z.T @ (k[:, None] * z) + np.diag([0, *held]))
         row = inverse[0] @ z.T * k
-        return row @ self.y, row, inverse
+        if not linear:
+            return row @ self.y, row, inverse
+        slope = self.plane(kept, self.everyone if base is None else base)[: self.size] * drawn
+        self.bias = (inverse[0, 1:] * held) @ (inverse @ z.T @ (k[:, None] * self._beyond(slope)))[1:]
+        return row @ self._beyond(slope) + place[: self.size] @ slope, row, inverse
+
+    def _beyond(self, slope):
+        return self.y - self.rows[:, : self.size] @ slope
 
     def predict(self, x):
         return np.array([self.line(place, self.width(place))[0] for place in self.at(x)])
@@ -126,7 +165,7 @@ class Slow:
 
     def _by_fold(self, k, place):
         learned = self.folds[k] == 1
-        return self.line(place, self.width(place, learned), learned)[0]
+        return self.line(place, self.width(place, learned), learned, base=learned)[0]
 
     def _looked_at(self, place, width):
         """The mean place that a query looks at."""
@@ -173,9 +212,11 @@ class Slow:
         ends = []
         for place in self.at(x):
             narrow = self.width(place) * 0.5 ** (1 / self.features)
-            center, row, _ = self.line(place, narrow, ridge=0.25, linear=True)
+            ridge = min(self.ridge, 0.25) if self.linear else 0.25
+            center, row, _ = self.line(place, narrow, ridge=ridge, linear=True, drawn=self.linear)
             _, square, freedom = self.noise(self._looked_at(place, narrow))
-            error = np.sqrt(square * (row**2 / self.weight).sum() + square * self._open(place, narrow))
+            error = square * (row**2 / self.weight).sum() + square * self._open(place, narrow)
+            error = np.sqrt(error + self.bias**2)
             half = stdtrit(freedom, (1 + level) / 2) * error if freedom >= 0.5 else np.full_like(center, np.inf)
             ends.append((center - half, center + half))
         return np.array(ends).transpose(1, 0, 2)
@@ -256,9 +297,9 @@ class Slow:
             more[:, j] += step
             less[:, j] -= step
             for i, ends in enumerate(zip(self.at(more), self.at(less), self.at(x), strict=False)):
-                rows = [self.line(place, self.width(place))[1] for place in ends[:2]]
-                change = (rows[0] - rows[1]) / (2 * step)
-                slope[i, j] = change @ self.y
+                lines = [self.line(place, self.width(place)) for place in ends[:2]]
+                slope[i, j] = (lines[0][0] - lines[1][0]) / (2 * step)
+                change = (lines[0][1] - lines[1][1]) / (2 * step)
                 if return_std:
                     square = self.noise(self._looked_at(ends[2], self.width(ends[2])))[1]
                     error[i, j] = np.sqrt(square * (change**2 / self.weight).sum())

@@ -72,7 +72,7 @@ REFUSED = {
     ("gradient, error", "one direction"): "return_std: got True with metric='linear'",
     ("log_density", "one direction"): "metric: got 1 directions of 2 columns",
     **{("log_density", kind): "X: got ordered or periodic features" for kind in ("ordered", "periodic")},
-    **{("plot", setting): r"X: got \d features in fit" for setting in SETTINGS},
+    **{("plot", setting): r"ax: got axes for \d features" for setting in SETTINGS},
     **{(method, "two outputs"): r"got (one of )?2 targets" for method in _TARGETS},
 }  # fmt: skip
 
@@ -95,6 +95,7 @@ def short_searches():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bandwidth, "_STEPS", 3)
         patch.setattr(bandwidth, "_with_some", lambda *_: [])
+        patch.setattr(bandwidth, "_revised", lambda _, path, *more: path)
         patch.setattr(metric, "_ROUNDS", 1)
         yield
 
@@ -223,7 +224,7 @@ def expected_hold_out(case):
 
 def expected_split(case):
     model = case.models["fitted"]
-    fold = model._smoother.joined.folds(model._rows, 2)
+    fold = model._smoother.joined.folds(2)
     half, held = refitted(case, np.flatnonzero(fold == 0)), np.flatnonzero(fold == 1)
     errors = np.abs(case.y[held] - half.predict(case.x[held].astype(float))[:, 0])
     weight = np.ones(len(held)) if case.weight is None else case.weight[held]

@@ -68,11 +68,46 @@ def penalty(order, x, sigma, weight, ridge):
     return np.diag([0, *(ridge / (1 / variance + 1 / np.broadcast_to(sigma, variance.shape) ** 2))])
 
 
-def ridged(kernel, order, query, x, y, sigma, weight, added):
-    """The coefficients with a penalty added, and the inverse of what is solved."""
+def plane(x, y, weight, without=None):
+    """The slopes (d, v) of ridge regression, perhaps without the rows at a place, by a fit for each."""
+    share = weight / weight.sum()
+    unit = np.sqrt(share @ (x - share @ x) ** 2)
+    unit = np.where(unit > 0, unit, 1)
+
+    def slopes(amount, place):
+        there = np.ones(len(x), bool) if place is None else (x != place).any(1)
+        part = share[there]
+        if np.isinf(amount):
+            slope = np.zeros((x.shape[1], y.shape[1]))
+        else:
+            z, value = (each[there] - part @ each[there] / part.sum() for each in (x / unit, y))
+            system = z.T @ (part[:, None] * z) + amount * np.eye(len(unit))
+            slope = np.linalg.solve(system, z.T @ (part[:, None] * value)) / unit[:, None]
+        return slope, part @ (y - x @ slope)[there] / part.sum()
+
+    def error(amount):
+        total = 0.0
+        for place in np.unique(x, axis=0):
+            own = (x == place).all(1)
+            slope, height = slopes(amount, place)
+            mean = np.average(y[own], axis=0, weights=share[own])
+            total += share[own].sum() * np.mean((mean - height - place @ slope) ** 2)
+        return total
+
+    amounts = [np.inf, *10.0 ** np.arange(3, -7, -1)]
+    return slopes(min(amounts, key=error), without)[0]
+
+
+def ridged(kernel, order, query, x, y, sigma, weight, added, slope=0.0):
+    """The coefficients with a penalty on what they are beyond a slope, and the inverse of what is solved."""
     k, z = kernel_weights(kernel, query, x, sigma, weight), design(query, x, order)
     inverse = np.linalg.inv(z.T @ (k[:, None] * z) + added)
-    return inverse @ (k[:, None] * z).T @ y, inverse
+    if order == "constant":
+        return inverse @ (k[:, None] * z).T @ y, inverse
+    slope = slope + np.zeros((x.shape[1], y.shape[1]))
+    theta = inverse @ (k[:, None] * z).T @ (y - (x - query) @ slope)
+    theta[1:] += slope
+    return theta, inverse
 
 
 def factors(queries, x, weight, count, at_rows=False):
@@ -102,13 +137,14 @@ def left_out(kernel, order, x, y, sigma, weight, ridge):
     for row, value, width in zip(x, y, np.broadcast_to(sigma, x.shape), strict=True):
         added = penalty(order, x, width, weight, ridge)
         others = (x != row).any(1)
-        theta, inverse = ridged(kernel, order, row, x[others], y[others], width, weight[others], added)
+        slope = plane(x, y, weight, row) if order == "linear" and ridge else 0.0
+        theta, inverse = ridged(kernel, order, row, x[others], y[others], width, weight[others], added, slope)
         errors.append(value - theta[0])
         shares.append(1 / (1 + weight[~others].sum() * inverse[0, 0]))
     return np.array(errors), np.array(shares)
 
 
-def uncertainty(kernel, query, x, y, sigma, weight, errors, shares):
+def uncertainty(kernel, order, query, x, y, sigma, weight, errors, shares, ridge):
     """The deviation of single values, and centre, standard error and degrees of freedom of the band: all (v,).
 
     Of places with no more than one row, of whole weights. `sigma` may be a function of the place.
@@ -125,21 +161,29 @@ def uncertainty(kernel, query, x, y, sigma, weight, errors, shares):
         total, square = ((weight * k) @ part**2 / (weight @ k) for part in (errors, shares[:, None] * errors))
         return total, square / share, (weight @ k) ** 2 / (weight @ k**2) * share
 
+    own = min(ridge, 0.25) if order == "linear" else 0.25
+    slope = plane(x, y, weight) if order == "linear" and own else np.zeros((x.shape[1], y.shape[1]))
+
+    def line(width):
+        added = penalty("linear", x, width, weight, own)
+        theta, inverse = ridged(kernel, "linear", query, x, y, width, weight, added, slope)
+        k, _ = about(query, width)
+        row = inverse[0] @ design(query, x, "linear").T * k
+        return theta[0], weight @ row**2, inverse[0] @ added @ (theta - np.vstack([theta[:1], slope]))
+
     def doubt(width):
         added = penalty("linear", x, width, weight, 0.25)
-        theta, inverse = ridged(kernel, "linear", query, x, y, width, weight, added)
         k, mean = about(query, width)
-        row = inverse[0] @ design(query, x, "linear").T * k
         # Slopes whose variance is the penalty's inverse, of which the data leave some open.
         lead = np.append(0, query - mean)
         centred = np.zeros_like(added)
         centred[1:, 1:] = (weight * k * (x - mean).T) @ (x - mean)
         gain = np.linalg.solve((centred + added)[1:, 1:], lead[1:])
-        return theta[0], weight @ row**2, gain @ added[1:, 1:] @ gain
+        return gain @ added[1:, 1:] @ gain
 
     total, square, _ = noise(about(query, at(query))[1])
-    _, _, open_ = doubt(at(query))
+    open_ = doubt(at(query))
     narrow = at(query) * 0.5 ** (1 / x.shape[1])
-    center, norm, more = doubt(narrow)
+    (center, norm, bias), more = line(narrow), doubt(narrow)
     _, narrow_square, freedom = noise(about(query, narrow)[1])
-    return np.sqrt(total + square * open_), center, np.sqrt(narrow_square * (norm + more)), freedom
+    return np.sqrt(total + square * open_), center, np.sqrt(narrow_square * (norm + more) + bias**2), freedom

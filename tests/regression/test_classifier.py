@@ -5,9 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import r2_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dikkat.regression import KernelClassifier
+from dikkat.regression import KernelClassifier, KernelRegressor
 from dikkat.regression.joined import join
 from dikkat.regression.likelihood import LogLoss
 from dikkat.regression.logistic import plane
@@ -178,3 +179,29 @@ def test_few_rows():
     assert KernelClassifier().fit([[1.0], [2.0]], ["a", "b"]).predict([[0.0], [3.0]]).tolist() == ["a", "b"]
     alone = KernelClassifier().fit([[0.0], [0.1], [0.2], [0.3], [4.0]], [0, 0, 0, 0, 1])  # a class of one row
     assert np.isfinite(alone.predict_log_proba([[0.0], [4.0], [9.0]])).all()
+
+
+@pytest.mark.parametrize("flipped", [0.0, 0.02])
+def test_cells_of_a_table_are_learned(flipped):
+    """Exclusive or of two columns of 0 and 1, and whether a whole number is odd."""
+    random = np.random.default_rng(0)
+    x, whole = random.integers(0, 2, (400, 2)), random.integers(0, 10, (400, 1))
+    for rows, odd in ((x, x.sum(1) % 2), (whole, whole[:, 0] % 2)):
+        y = np.where(random.random(400) < flipped, 1 - odd, odd)
+        assert KernelClassifier().fit(rows, y).score(rows, odd) > 0.98
+        assert r2_score(odd, KernelRegressor().fit(rows, y).predict(rows)) > 0.98
+
+
+@pytest.mark.parametrize("order", ["linear", "constant"])
+def test_classes_of_weight_0(order):
+    x, y = np.arange(9.0)[:, None], np.array(list("abcabcdda"))
+    for lost in ("c", "d", "cd", "bcd"):
+        weight = (~np.isin(y, list(lost))).astype(float)
+        model = KernelClassifier(order=order).fit(x, y, weight)
+        assert model.classes_.tolist() == list("abcd")
+        assert not set(model.predict(x)) & set(lost)
+
+
+def test_a_label_that_is_none():
+    with pytest.raises(ValueError, match="y: got None in row 1; expected a class for each row"):
+        KernelClassifier().fit([[0.0], [1.0]], np.array(["a", None], object))

@@ -27,12 +27,12 @@ def test_it_is_scikit_learns_with_the_same_bandwidth(kernel):
 
 def _likelihood(x, sigma):
     """The mean log density of rows without themselves, by plain sums."""
-    square = (((x[:, None] - x) / sigma) ** 2).sum(-1)
-    away = (square > 0) * np.exp(-square / 2)
-    return np.mean(np.log(away.sum(1) / (square > 0).sum(1) / (np.prod(sigma) * (2 * np.pi) ** (x.shape[1] / 2))))
+    others = ~np.eye(len(x), dtype=bool)
+    away = others * np.exp(-(((x[:, None] - x) / sigma) ** 2).sum(-1) / 2)
+    return np.mean(np.log(away.sum(1) / others.sum(1) / (np.prod(sigma) * (2 * np.pi) ** (x.shape[1] / 2))))
 
 
-def test_the_criterion_is_the_likelihood_without_each_place():
+def test_the_criterion_is_the_likelihood_without_each_row():
     x, sigma = np.random.default_rng(1).normal(size=(31, 3)) * [1, 3, 7], np.array([0.9, 2.3, 5.1])
     x[4] = x[3]
     criterion = Density(join(x, np.zeros((31, 1)), np.ones(31)))
@@ -72,6 +72,48 @@ def test_rounded_numbers_are_no_spikes():
     truth = random.normal([170, 70], [7, 9], (997, 2))
     found = KernelDensity().fit(x).score(truth) / 997
     assert found > -np.log(2 * np.pi * 7 * 9) - 1 - 0.05  # the entropy of the truth
+
+
+def _ties(random, count):
+    return np.where(random.random(count) < 0.3, 5.0, random.normal(size=count))
+
+
+def _marks(random, count):
+    return (
+        np.where(random.random(count) < 0.5, random.normal(30, 4, count), random.normal(60, 5, count)) / 5
+    ).round() * 5
+
+
+def _ages(random, count):
+    return random.normal(40, 12, count).round()
+
+
+@pytest.mark.parametrize(("drawn", "least", "within"), [(_ties, 0.3, 0.05), (_marks, 2.5, 0.02), (_ages, 0.5, 0.01)])
+@pytest.mark.parametrize("seed", range(2))
+def test_ties_and_rounded_numbers_are_as_likely_as_by_the_best_bandwidth(drawn, least, within, seed):
+    random = np.random.default_rng(seed)
+    x, fresh = drawn(random, 500)[:, None], drawn(random, 5003)[:, None]
+    tried = np.geomspace(least, 30, 41)
+    best = max(KernelDensity(bandwidth=sigma).fit(x).score(fresh) for sigma in tried) / len(fresh)
+    assert KernelDensity().fit(x).score(fresh) / len(fresh) > best - within
+
+
+@pytest.mark.parametrize("wrong", [-999.0, 1000.0])
+def test_a_row_far_off_is_told_and_has_no_say(wrong):
+    x = np.random.default_rng(0).normal(size=(101, 1))
+    x[7] = wrong
+    with pytest.warns(UserWarning, match="1 of 101 rows have a number that is 8 times the quartiles' distance"):
+        model = KernelDensity().fit(x)
+    assert model.bandwidth_[0] == pytest.approx(KernelDensity().fit(np.delete(x, 7, 0)).bandwidth_[0], rel=0.02)
+
+
+def test_a_constant_column_is_told():
+    x = np.column_stack([np.random.default_rng(0).normal(size=59), np.full(59, 4000.0)])
+    with pytest.warns(UserWarning, match="column 1 is constant"):
+        model = KernelDensity().fit(x)
+    assert model.bandwidth_[1] == 4
+    assert model.bandwidth_[0] == pytest.approx(KernelDensity().fit(x[:, :1]).bandwidth_[0], rel=0.1)
+    assert np.abs(model.sample(99, random_state=0)[:, 1] - 4000).max() < 20
 
 
 def test_categories_sum_to_1():

@@ -84,7 +84,9 @@ def test_deviation_and_band(kernel, order):
     x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
     errors, shares = dense.left_out(kernel, order, x, y, sigma, weight, 0.6)
     for i in range(QUERIES):
-        expected, center, error, freedom = dense.uncertainty(kernel, query[i], x, y, sigma, weight, errors, shares)
+        expected, center, error, freedom = dense.uncertainty(
+            kernel, order, query[i], x, y, sigma, weight, errors, shares, 0.6
+        )
         half = student.ppf(0.95, freedom) * error
         np.testing.assert_allclose(deviation[i], expected, rtol=1e-6)
         np.testing.assert_allclose((upper[i] + lower[i]) / 2, center, rtol=1e-6, atol=1e-9)
@@ -94,7 +96,7 @@ def test_deviation_and_band(kernel, order):
 @pytest.mark.parametrize("ridge", ["auto", 0.0])
 @pytest.mark.parametrize("order", dense.ORDERS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_beyond_the_data_lines_fade_and_doubt_grows(order, ridge, seed):
+def test_beyond_the_data_lines_are_the_plane_and_doubt_grows(order, ridge, seed):
     random = np.random.default_rng(seed)
     x = np.sort(random.uniform(0, 1, 100))[:, None]
     y = np.sin(20 * x[:, 0]) + 0.2 * random.normal(size=100)
@@ -144,7 +146,7 @@ def test_deviations_keep_their_digits_where_values_elsewhere_are_larger_by_decad
     sigma, query = 0.02 if kernel == "gaussian" else 0.07, np.linspace(0.3, 9.7, 31)[:, None]
     model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0).fit(x, y, weight)
     errors, shares = dense.left_out(kernel, order, x, y, sigma, weight, 0)
-    expected = [dense.uncertainty(kernel, q, x, y, sigma, weight, errors, shares)[:2] for q in query]
+    expected = [dense.uncertainty(kernel, order, q, x, y, sigma, weight, errors, shares, 0)[:2] for q in query]
     lower, upper = model.confidence_interval(query)
     _near((model.predict(query, return_std=True)[1], (lower + upper) / 2), expected, 1e-6)
     assert 0 < (upper - lower)[0, 0] < 0.5  # as wide as the noise of its own neighbours makes it

@@ -122,3 +122,51 @@ def test_other_arguments_that_are_none():
     for ask in (two.predict_interval, two.sample, lambda q: two.predict_quantiles(q, [0.5])):
         with pytest.raises(ValueError, match="y: got 2 targets in fit; expected one"):
             ask(query)
+
+
+NOISE = {
+    "normal": lambda r, n: r.normal(size=n),
+    "exponential": lambda r, n: r.exponential(size=n),
+    "exponential turned": lambda r, n: -r.exponential(size=n),
+    "uniform": lambda r, n: r.uniform(size=n),
+    "heavy": lambda r, n: r.standard_t(2, size=n),
+    "in steps": lambda r, n: r.integers(0, 3, n) + 1e-9 * r.normal(size=n),
+}
+
+
+@pytest.mark.parametrize(("noise", "ordered"), [*((each, False) for each in NOISE), ("exponential turned", True)])
+def test_halves_that_do_not_look_at_y_hold_what_they_promise(noise, ordered):
+    """Sorted by y they come too, as files do."""
+    rows, draws, held = 39, 300, []
+    for seed in range(draws):
+        random = np.random.default_rng(seed)
+        y = NOISE[noise](random, rows)
+        y = np.sort(y) if ordered else y
+        model = KernelRegressor(bandwidth=1e5, order="constant").fit(random.normal(size=(rows, 1)), y)
+        lower, upper = model.predict_interval([[0.0]], 0.9, "split")
+        new = NOISE[noise](np.random.default_rng(1000 + seed), 997)
+        held.append(np.mean((lower[0] <= new) & (new <= upper[0])))
+    assert np.mean(held) > 0.9 - 3 * np.std(held) / np.sqrt(draws)
+
+
+def test_other_halves_by_another_random_state():
+    x, y, query = _data()
+    model = KernelRegressor(bandwidth=1.0).fit(x, y)
+    one, again, other = (model.predict_interval(query, 0.8, "split", random_state=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert not np.allclose(one, other)
+
+
+def test_weights_that_sum_to_one_are_warned_of():
+    x, y, _ = _data()
+    with pytest.warns(UserWarning, match="sample_weight: got weights that sum up to 1"):
+        KernelRegressor(bandwidth=1.0).fit(x, y, np.full(ROWS, 1 / ROWS))
+
+
+def test_a_target_of_one_column():
+    x, y, query = _data()
+    one, other = (KernelRegressor(bandwidth=1.0).fit(x, each) for each in (y, y[:, None]))
+    for method in METHODS:
+        np.testing.assert_array_equal(*(m.predict_interval(query, 0.8, method) for m in (one, other)))
+    np.testing.assert_array_equal(*(m.predict_quantiles(query, [0.2, 0.7]) for m in (one, other)))
+    np.testing.assert_array_equal(*(m.sample(query, 3, random_state=0) for m in (one, other)))

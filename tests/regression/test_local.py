@@ -52,9 +52,10 @@ def test_the_fit_is_that_of_weighted_least_squares(size, kernel, order):
         np.testing.assert_allclose(theta[i], expected, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("slopes", [0, 1, 3, 5])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 2e-5)])
-def test_the_kernel_fits_lines_as_pytorch_does(dtype, tolerance, slopes):
+def test_the_kernel_fits_lines_as_pytorch_does(dtype, tolerance, slopes, drawn):
     """With slopes along the first coordinates only, one of which is constant, and a query that no weight reaches."""
     x, y, weight, query, sigma = _data(5, seed=2, dtype=dtype)
     x[:, 2] = x[0, 2]
@@ -63,12 +64,14 @@ def test_the_kernel_fits_lines_as_pytorch_does(dtype, tolerance, slopes):
     window = Window("gaussian", torch.tensor(sigma))
     ridge = torch.tensor(np.random.default_rng(3).uniform(0.1, 2, (QUERIES, slopes)).astype(dtype))
     exclude = torch.arange(QUERIES) * 5
-    lse, compiled = fits(torch.tensor(query), points, window, ridge, exclude=exclude)
+    toward = torch.tensor(np.random.default_rng(4).normal(size=(QUERIES, slopes, VALUES)).astype(dtype))
+    toward = toward if drawn else None
+    lse, compiled = fits(torch.tensor(query), points, window, ridge, toward, exclude=exclude)
     around = moments(torch.tensor(query), points, window, degree=1, exclude=exclude)
     torch.testing.assert_close(lse, around.lse)
-    for one, other in zip(compiled, ridged_fit(around, ridge), strict=True):
+    for one, other in zip(compiled, ridged_fit(around, ridge, toward), strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
-    assert (compiled.theta[3, 1:] == 0).all()
+    assert (compiled.theta[3, 1 : 1 + slopes] == (toward[3] if drawn else 0)).all()
     assert (compiled.theta[:, 1 + slopes :] == 0).all()
 
 
@@ -106,16 +109,18 @@ def test_the_share_of_noise_in_a_line(kernel):
 @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
 @pytest.mark.parametrize("size", SIZES)
 def test_the_ridge_is_that_of_penalised_least_squares(size, kernel):
-    """As if more rows had a slope of 0, by which the heights are not drawn anywhere."""
+    """As if more rows had a slope that is given, by which the heights are not drawn anywhere."""
     x, y, weight, query, sigma = _data(size, seed=2)
     spread, amount = x.std(0), 0.7
     ridge = ridge_of(torch.tensor(amount), torch.tensor(spread), torch.tensor(sigma))
     found = _moments(x, y, weight, query, sigma, "linear", kernel)
-    fit = ridged_fit(found, ridge)
+    toward = np.random.default_rng(3).normal(size=(size, VALUES))
+    fit = ridged_fit(found, ridge, torch.tensor(toward * sigma[:, None]))
     for i in range(QUERIES):
         k = dense.kernel_weights(kernel, query[i], x, sigma, weight)
         z = dense.design(query[i], x, "linear")
         penalty = np.diag([0, *(amount * spread**2 * sigma**2 / (spread**2 + sigma**2))])
-        theta = np.linalg.solve(z.T @ (k[:, None] * z) + penalty, (k[:, None] * z).T @ y)
-        np.testing.assert_allclose(fit.estimate[i], theta[0], rtol=1e-7)
+        theta = np.linalg.solve(z.T @ (k[:, None] * z) + penalty, (k[:, None] * z).T @ (y - (x - query[i]) @ toward))
+        theta[1:] += toward
+        np.testing.assert_allclose(fit.estimate[i], theta[0], rtol=1e-7, atol=1e-8)
         np.testing.assert_allclose(fit.theta[i, 1:], theta[1:] * sigma[:, None], rtol=1e-6, atol=1e-9)

@@ -4,7 +4,6 @@ import pytest
 from matplotlib import pyplot
 
 from dikkat.regression import KernelClassifier, KernelRegressor, metric
-from dikkat.regression.diagnostics import reach
 
 ROWS, SIZE = 101, 3
 QUICK = {"metric": "linear", "bandwidth": "loo", "ridge": 0.1}  # fewer searches
@@ -101,10 +100,12 @@ def test_a_density_is_one_of_the_columns():
         KernelRegressor(**QUICK).fit(constant, y).log_density(constant)
 
 
-def test_directions_have_no_reach_along_columns():
+def test_directions_have_names_and_no_reach_along_columns():
     model = KernelRegressor(n_components=1, **QUICK).fit(*_along_one(2))
-    with pytest.raises(ValueError, match="model: got one with a learned metric"):
-        reach(model)
+    assert model.bandwidth_names_ == ["direction 1"]
+    summary = model.summary(folds=0)
+    assert {reach for *_, reach in summary.features} == {""}
+    assert "along 1 directions, with bandwidths" in str(summary)
 
 
 def test_a_curve_is_drawn_where_the_model_is():

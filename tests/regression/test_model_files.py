@@ -63,7 +63,7 @@ def test_a_loaded_model_is_the_saved_one(tmp_path, settings, outputs, dtype):
 def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch):
     x, y = data()
     NadarayaWatson(bandwidth="loo").fit(x, y).save(tmp_path / "one")
-    monkeypatch.setattr(estimator, "choose", lambda *_: pytest.fail("the bandwidth is searched again"))
+    monkeypatch.setattr(estimator, "chosen_bandwidths", lambda *_: pytest.fail("the bandwidth is searched again"))
     NadarayaWatson.load(tmp_path / "one").save(tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
@@ -98,12 +98,12 @@ def set_to(name, value):
         ),
         (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
         (put(target=3), "target: got 3; expected a name, or none"),
-        (put(version=7), "version: got 7; expected 8. Use the dikkat that wrote it"),
+        (put(version=7), "version: got 7; expected 9. Use the dikkat that wrote it"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (
             put(settings={}),
-            "got the settings ; expected bandwidth, categorical_features, cv, kernel, metric, n_components",
+            "got the settings ; expected bandwidth, categorical_features, cv, kernel, metric, missing",
         ),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),

@@ -39,7 +39,8 @@ def _errors(order, x, y, sigma, weight, ridge):
     errors = []
     for i, width in enumerate(sigma):
         others, added = np.arange(len(x)) != i, dense.penalty(order, x, width, weight, ridge)
-        theta, _ = dense.ridged("gaussian", order, x[i], x[others], y[others], width, weight[others], added)
+        slope = dense.plane(x, y, weight, x[i]) if ridge else 0.0
+        theta, _ = dense.ridged("gaussian", order, x[i], x[others], y[others], width, weight[others], added, slope)
         errors.append(y[i] - theta[0])
     return np.array(errors)
 
@@ -118,7 +119,9 @@ def test_deviations_and_bands(order):
     lower, upper = model.confidence_interval(query)
     band, _ = model._smoother.confidence(query)
     for i, at in enumerate(query):
-        total, center, error, freedom = dense.uncertainty("gaussian", at, x, y[:, None], sigma, weight, left, shares)
+        total, center, error, freedom = dense.uncertainty(
+            "gaussian", order, at, x, y[:, None], sigma, weight, left, shares, ridge
+        )
         np.testing.assert_allclose(deviation[i], total[0], rtol=1e-6)
         np.testing.assert_allclose((lower[i] + upper[i]) / 2, center[0], rtol=1e-6)
         np.testing.assert_allclose(band.error[i], error, rtol=1e-6)

@@ -84,3 +84,23 @@ def test_a_picture_of_a_curve():
 def test_arguments_that_are_none(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("sd", [0.02, 1e-12])
+def test_confidence_intervals_of_what_is_nearly_straight(sd):
+    """The ridge has a bias that is large beside so little noise, unless it is drawn to the plane."""
+    x, places, held = np.arange(20.0), np.array([0, 1.9, 9.5, 17.1, 19]), []
+    for seed in range(60):
+        curve = smooth(x, x + sd * np.random.default_rng(seed).normal(size=20), at=places)
+        held.append((curve.lower <= places) & (places <= curve.upper))
+        assert ((curve.lower <= curve.y) & (curve.y <= curve.upper)).all()
+    assert (np.mean(held, 0) > 0.85).all()
+
+
+def test_lowess_of_many_points_in_one_place_does_not_hang_on_their_order():
+    x, y = np.array([1.0] * 15 + [2, 3, 4, 5]), np.arange(19.0)
+    turned = np.random.default_rng(0).permutation(19)
+    found = lowess(y, x, frac=0.5, it=0)
+    np.testing.assert_allclose(lowess(y[turned], x[turned], frac=0.5, it=0), found, rtol=1e-12)
+    assert found[0, 1] == 7  # the mean of 0 to 14
+    np.testing.assert_array_equal(lowess(y, np.full(19, 3.0), it=0)[:, 1], 9)

@@ -286,3 +286,28 @@ def test_a_damaged_gz(tmp_path):
         (tmp_path / "t.csv.gz").write_bytes(data)
         with pytest.raises(InputError, match="damaged, or not compressed by gzip"):
             Table(tmp_path / "t.csv.gz")
+
+
+def test_a_code_among_codes_is_no_missing_cell(table):
+    read = table("country,size,y\nNA,NA,1\nDE,large,2\nFR,small,3\nNA,NA,4\n")
+    frame = read.frame({"country": "category", "size": "category"}, True, {}, ["country", "size"])
+    assert frame.column("country").to_pylist() == ["NA", "DE", "FR", "NA"]
+    assert frame.column("size").to_pylist() == [None, "large", "small", None]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["18,9%", "7%", "101,25%"], [18.9, 7, 101.25]),
+        (["257.884,35 EUR", "1.000,5 EUR", "12 EUR"], [257884.35, 1000.5, 12]),
+        (["$456,677", "-$1,000.5", "$3"], [456677, -1000.5, 3]),
+        (["€ 5", "€ 7", "€ 1.5"], [5, 7, 1.5]),
+    ],
+)
+def test_percent_and_currency_are_read(table, cells, expected):
+    read = table("x;y\n" + "".join(f"{cell};{row}\n" for row, cell in enumerate(cells)))
+    assert read.numbers("x")[:, 0].tolist() == expected
+
+
+def test_columns_of_several_currencies_are_no_numbers(table):
+    assert table("x,y\n$5,1\n5 EUR,2\n").numeric() == ["y"]

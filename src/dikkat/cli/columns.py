@@ -120,13 +120,16 @@ class Data:
         texts = [name for name, kind in self.kinds.items() if kind == "category" and self.rows.holds_text(name)]
         return table.frame(self.kinds, missing, self.orders, texts)
 
-    def learned(self, drops: bool) -> "tuple[pyarrow.Table, Array, Array | None]":
-        """Rows to learn from: features, target and weights; without those that lack cells, if they are dropped."""
+    def learned(self, drops: bool, gaps: bool = False) -> "tuple[pyarrow.Table, Array, Array | None]":
+        """Rows to learn from: features, target and weights; without those that lack cells, if they are dropped.
+
+        With `gaps` features may lack cells, and rows without a target are dropped.
+        """
         import pyarrow
 
-        x, y = self.frame(self.rows, drops), self.rows.numbers(self.target, missing=drops)[:, 0]
+        x, y = self.frame(self.rows, drops or gaps), self.rows.numbers(self.target, missing=drops or gaps)[:, 0]
         weight = None if self.weights is None else self.rows.numbers(self.weights)[:, 0]
-        there = complete(x) & ~np.isnan(y)
+        there = (gaps | complete(x)) & ~np.isnan(y)
         if there.all():
             return x, y, weight
         if not there.any():
@@ -171,7 +174,7 @@ def predicted(model: "KernelRegressor", x: "pyarrow.Table", coverage: float | No
     """The values of these columns: NaN in rows that lack a cell, with a warning."""
     import pyarrow
 
-    there = complete(x)
+    there = complete(x) | (model.missing == "indicator")
     if not there.all():
         warnings.warn(f"{(~there).sum():,} of {len(there):,} rows lack a cell and get no prediction", stacklevel=2)
         x = x.filter(pyarrow.array(there))

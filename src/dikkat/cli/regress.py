@@ -1,6 +1,5 @@
 """`dikkat regress`."""
 
-import math
 import re
 import tempfile
 import time
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dikkat.regression import KernelRegressor
-    from dikkat.regression.columns import Column
     from dikkat.regression.diagnostics import LeftOut
     from dikkat.regression.dialects import FormOptions
     from dikkat.regression.tables import Table
@@ -29,11 +27,6 @@ if TYPE_CHECKING:
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
 _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
-_LEVELS = 5  # most categories that are named
-_AIC = "exp(AICc − 1)"  # what `history_` has as "error" with the bandwidth "aic"
-_CHOSEN = ", by which the bandwidth was chosen"
-_CURVES = 8  # most features with a curve; more would be too small to read
-_FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
 _SET = ("kernel", "bandwidth", "ridge", "neighbors", "cv")  # the estimator's settings for --set
 _TEXT = ("delimiter", "decimal", "thousands", "encoding", "na")  # the names for --text
@@ -55,8 +48,8 @@ TableArgument = Annotated[
     Path | None,
     typer.Argument(
         help="A file with a row for each case and a name for each column: text, plain or .gz, or Parquet; - for text "
-        "from standard input; or a folder of .parquet files. Without one, the textbook's experiment is made: fifty "
-        "points, pooled in three ways.",
+        "from standard input; or a folder of .parquet files. Without one, fifty points are drawn and a curve through "
+        "them, with its intervals.",
         show_default=False,
     ),
 ]
@@ -86,11 +79,11 @@ OrderedOption = Annotated[
 MissingOption = Annotated[
     str | None,
     option(
-        "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted. "
-        "[default: refuse]",
+        "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted; indicator, "
+        "a missing cell is a category of its own beside the number, and every row is predicted. [default: refuse]",
         "NAME",
         panel=_DATA,
-        completes=("refuse", "drop"),
+        completes=("refuse", "drop", "indicator"),
     ),
 ]
 WeightsOption = Annotated[
@@ -163,6 +156,14 @@ FoldsOption = Annotated[
 SeedOption = Annotated[
     int | None, _data("Without a table: where the random numbers begin, at least 0. [default: 0]", "N")
 ]
+TextbookOption = Annotated[
+    bool,
+    typer.Option(
+        "--textbook",
+        help="Without a table: pool the fifty points in the textbook's three ways.",
+        rich_help_panel=_DATA,
+    ),
+]
 OutputOption = Annotated[
     Path,
     typer.Option(
@@ -179,6 +180,7 @@ OutputOption = Annotated[
     cls=Command,
     epilog="Examples:\n\n"
     "dikkat regress\n\n"
+    "dikkat regress --textbook\n\n"
     "dikkat regress homes.csv --target price --output homes\n\n"
     "dikkat regress homes.csv --target price --feature area --feature age --predict new-homes.csv\n\n"
     "dikkat regress homes.parquet --target price --set kernel=epanechnikov --set bandwidth=12,5\n\n"
@@ -202,28 +204,32 @@ def regress(
     interval: IntervalOption = None,
     folds: FoldsOption = None,
     seed: SeedOption = None,
+    textbook: TextbookOption = False,
     output: OutputOption = Path("regression"),
 ) -> None:
     """Predict a column of a table from other columns by kernel regression, and see what it looks at.
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    given = [name for name, value in context.params.items() if value not in (None, (), [])]
-    named = ["set" if name == "settings" else name for name in given if name not in ("table", "seed", "output")]
-    if table is not None and seed is not None:
-        raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
+    given = [name for name, value in context.params.items() if value not in (None, (), [], False)]
+    named = [
+        "set" if name == "settings" else name for name in given if name not in ("table", "seed", "textbook", "output")
+    ]
+    if table is not None and (seed is not None or textbook):
+        wrong = "--textbook" if textbook else "--seed"
+        raise InputError(f"{wrong} is for the experiment, which takes no table: leave out one of them")
     if table is None and named:
         raise InputError(f"--{named[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
         if seed is not None and seed < 0:
             raise InputError(f"--seed: got {seed}; expected at least 0")
-        return _experiment(seed or 0, _made(output))
+        return (_experiment if textbook else _curve)(seed or 0, _made(output))
     if folds is not None and (folds < 0 or folds == 1):
         raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
     if interval is not None and not 0 < interval < 1:
         raise InputError(f"--interval: got {interval}; expected a number between 0 and 1, such as 0.9")
-    if missing not in (None, "refuse", "drop"):
-        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
+    if missing not in (None, "refuse", "drop", "indicator"):
+        raise InputError(f"--missing: got {missing!r}; expected 'refuse', 'drop' or 'indicator'")
     form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
     if apply is not None:
         if wrong := [name for name in named if name not in ("apply", "interval", "missing", "text")]:
@@ -232,6 +238,8 @@ def regress(
     model = {name: _value(name, each) for name, each in _pairs("set", settings, _SET).items()}
     if order is not None:
         model["order"] = order
+    if missing == "indicator":
+        model["missing"] = missing
     data = Data.read(table, context.params, form, model)
     return _regression(model, data, interval, 5 if folds is None else folds, drops, _made(output))
 
@@ -268,12 +276,14 @@ def _regression(
     from dikkat.regression import KernelRegressor
     from dikkat.regression.diagnostics import hold_out, leave_out
     from dikkat.regression.progress import working
+    from dikkat.regression.summary import HEADINGS, described
 
     written, names = _written(output, data.queries, data.target, coverage, data.rows.path)
     _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
-    x, y, weight = data.learned(drops)
-    queries = data.frame(data.queries, drops)
+    gaps = "missing" in settings
+    x, y, weight = data.learned(drops, gaps)
+    queries = data.frame(data.queries, drops or gaps)
     own, other = len(y) ** 2, len(data.queries) * len(y)
     with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
         with working("finding the bandwidth", None, own):
@@ -283,11 +293,13 @@ def _regression(
         with working("predicting", 2 * other + 2 * own, own):
             predictions = dict(zip(names, predicted(model, queries, coverage), strict=True))
             left_out = leave_out(model)
-            freedom = model.effective_degrees_of_freedom()
         with working(f"holding out {folds} folds", None, own):
             held_out = hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
-    _describe_columns(model, data)
-    _describe_rows(model, data, left_out, held_out, freedom)
+    said = described(model, left_out, held_out, len(data.rows), data.left_out)
+    show_table(HEADINGS, said.features)
+    print("\n".join(said.columns), end="\n" * bool(said.columns))
+    say_form(data.rows, data.queries)
+    print("\n".join(said.rows))
     print(f"seconds: {time.perf_counter() - begin:.1f}")
     model.save(output / MODEL)
     print(f"model: {output / MODEL}")
@@ -315,7 +327,7 @@ def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None,
     }
     orders = {name: levels[name] for name in levels if kinds[name] == "ordered"}
     texts = [name for name in levels if kinds[name] == "category"]
-    x = rows.frame(kinds, drops, orders, texts)
+    x = rows.frame(kinds, drops or model.missing == "indicator", orders, texts)
     try:
         with working("predicting", None, len(rows) * len(model.X_train_)):
             result = predicted(model, x, coverage)
@@ -342,7 +354,7 @@ def _kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[str, str
     if lost := [name for name in names if name not in rows.names]:
         there = ", ".join(rows.names)
         raise InputError(f"{rows.path}: lacks the model's {', '.join(map(repr, lost))}. There are: {there}")
-    kinds = [column.kind for column in model.columns_] or ["number"] * len(names)
+    kinds = [column.kind for column in model.columns_ if not column.is_gap] or ["number"] * len(names)
     return dict(zip(map(str, names), map(str, kinds), strict=True))
 
 
@@ -359,90 +371,52 @@ def _written(
     return written, names
 
 
-def _describe_columns(model: "KernelRegressor", data: Data) -> None:
-    """Print the kernel's width along each column, and the column's kind."""
-    x = model.X_train_[model.sample_weight_ > 0]
-    low, high = x.min(0), x.max(0)
-    columns, rows = list(zip(data.features, _columns(model), strict=True)), []
-    for j, (name, column) in enumerate(columns):
-        ends = ("", "") if column.kind == "category" else (column.shown(low[j]), column.shown(high[j]))
-        rows.append((name, *ends, _reach(model, column, model.bandwidth_[j], high[j] - low[j])))
-    show_table(["feature", "from", "to", "bandwidth"], rows)
-    if model.neighbors_ is not None:
-        print(f"bandwidths of a typical row: they are wider as the {model.neighbors_} nearest rows lie farther off")
-    for name, column in columns:
-        if column.kind == "date":
-            print(f"{name}: dates, which count as days since {column.shown(0)}")
-        elif column.coded:
-            order, more = " in this order" * (column.kind == "ordered"), ", …" * (len(column.levels) > _LEVELS)
-            some = ", ".join(map(str, column.levels[:_LEVELS]))
-            print(f"{name}: {len(column.levels)} categories{order}, {some}{more}")
-    for name, held in data.left_out.items():
-        print(f"left out: {name}, which {held}" if name else f"left out: a column that {held}")
-    say_form(data.rows, data.queries)
-
-
-def _describe_rows(
-    model: "KernelRegressor", data: Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
-) -> None:
-    """Print the number of rows, and how well they are predicted."""
-    there, count = model.sample_weight_ > 0, len(data.rows)
-    lacking = f", {count - len(there):,} left out for missing cells" if len(there) < count else ""
-    weighted = "" if there.all() else f", {there.sum():,} of them with weight"
-    print(f"rows: {count:,}{lacking}{weighted}")
-    if held_out is not None and not math.isnan(held_out.error):
-        explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
-        print(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
-    if not math.isnan(left_out.error):
-        by = _CHOSEN if model.history_ and model.cv is None and model.bandwidth != "aic" else ""
-        print(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
-    if model.history_ and model.cv is not None:
-        print(f"leaving blocks out{_CHOSEN}: root mean squared error {math.sqrt(model.history_[-1]['error']):.4g}")
-    if model.history_ and model.bandwidth == "aic":
-        print(f"{_AIC}{_CHOSEN}: {model.history_[-1]['error']:.4g}")
-    print(f"effective degrees of freedom: {freedom:.1f}")
-
-
-def _columns(model: "KernelRegressor") -> "Sequence[Column]":
-    from dikkat.regression.columns import Column
-
-    return model.columns_ or [Column()] * len(model.bandwidth_)
-
-
-def _reach(model: "KernelRegressor", column: "Column", sigma: float, spread: float) -> str:
-    """A bandwidth, or what it means if it is so wide that the kernel makes no difference between the rows."""
-    from dikkat.regression.joined import largest
-
-    if column.coded:
-        return "no influence" if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
-    if 0 < _FAR * spread < sigma:
-        return "a straight line" if model.order == "linear" else "no influence"
-    return f"{sigma:.4g}" + (" days" if column.kind == "date" else "")
-
-
 def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: float | None, output: Path) -> None:
     from dikkat.regression import diagnostics, pictures
     from dikkat.regression.joined import largest
+    from dikkat.regression.report import PANELS, chosen
+    from dikkat.regression.summary import AIC, columns_of, names_of
 
-    there, names = model.sample_weight_ > 0, data.features
+    there, names, columns = model.sample_weight_ > 0, names_of(model), columns_of(model)
     y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
-    width = diagnostics.reach(model)
-    narrowest = np.argsort(width, kind="stable")[: min(_CURVES, int((ranges > 0).sum()))]
-    curves = [diagnostics.along(model, c, names[c], coverage) for c in np.sort(narrowest)]
+    shown, others = chosen(model, PANELS - 1)
+    curves = [diagnostics.along(model, c, names[c], coverage) for c in shown]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
     else:
-        _save(pictures.draw_fit(left_out.predicted[there], y, curves, data.target), output / "fit")
-    # Along the feature by which attention tells the rows apart most.
-    most = int(narrowest[0]) if len(narrowest) else 0
+        _save(pictures.draw_fit(left_out.predicted[there], y, curves, data.target, others), output / "fit")
+    most = shown[0] if shown else 0  # along the feature that moves the estimate most
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
-    _save(pictures.draw_attention(among, order), output / "attention")
+    _save(pictures.draw_attention(among, order, columns[most]), output / "attention")
     if model.history_:
-        names_of = {"aic": {"criterion": _AIC}, "auto": {"criterion": "leave-one-out mean squared error, penalised"}}
+        names_of = {"aic": {"criterion": AIC}, "auto": {"criterion": "squared error of rows left out, penalised"}}
         criterion = names_of.get(str(model.bandwidth), {})
         # In units of the range, of a category of the largest λ.
-        units = np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
+        units = np.array([largest(column) if column.is_category else ranges[j] for j, column in enumerate(columns)])
         _save(pictures.draw_history(model.history_, names, units, **criterion), output / "history")
+
+
+def _curve(seed: int, output: Path) -> None:
+    """Fit a curve through the points of the experiment, and show it with its intervals."""
+    from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures
+    from dikkat.regression.summary import HEADINGS
+    from dikkat.regression.tables import write_columns
+
+    done = experiment.run_experiment(seed)
+    model = KernelRegressor().fit(done.x[:, None], done.y)
+    print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 points")
+    said = model.summary()
+    show_table(HEADINGS, said.features)
+    print("\n".join(said.rows))
+    model.save(output / MODEL)
+    print(f"model: {output / MODEL}")
+    written, at = output / f"{PREDICTIONS}.csv", done.at[:, None]
+    lower, upper = model.predict_interval(at, 0.9)
+    ends = {"predicted": np.asarray(model.predict(at)), "lower": lower, "upper": upper}
+    write_columns(written, {"x": done.at, "truth": done.truth, **ends})
+    print(f"predictions: {written}")
+    _save(pictures.draw_curve(diagnostics.along(model, 0, "x", 0.9), done.y, "y"), output / "fit")
+    _save(pictures.draw_history(model.history_, ["x"], np.ptp(model.X_train_, axis=0)), output / "history")
 
 
 def _experiment(seed: int, output: Path) -> None:

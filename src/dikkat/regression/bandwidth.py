@@ -24,6 +24,9 @@ _STEPS = 60  # most steps of one descent
 _FINE = 1e-21  # relative gain in the error at which a descent stops: the bandwidth then has about ten digits
 _ROUGH = 1e-5  # that of a first descent on the sample
 _STEPS_OF_ONE_FEATURE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
+_BACK = np.array([-2.0, -1.0, 0.0])  # steps of log σ at which a feature comes back from "no influence"
+_HOPE = 0.05  # by how much the error may rise there, before a descent
+_MANY = 2000  # rows from which a descent over all of them stops sooner, and no feature is tried anew on them
 _COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of how many rows differ
 
 
@@ -188,7 +191,7 @@ def least(levels: Sequence[Criterion]) -> Path:
     if first.ridge is None:
         rule = np.append(rule, math.log(first.ridges[1]))
     grow = np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features) * box.width
-    return _descent(levels, _starts(first, rule + grow, box), box)
+    return _descent(levels, _starts(first, rule + grow, box), box, rule)
 
 
 def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -326,20 +329,43 @@ def _box(criterion: Criterion) -> _Box:
     return _Box(*(np.append(each, end) for each, end in zip(box, (floor, most, most, 0.0), strict=True)))
 
 
-def _descent(levels: Sequence[Criterion], starts: list[Trial], box: _Box) -> Path:
+def _descent(levels: Sequence[Criterion], starts: list[Trial], box: _Box, rule: Array) -> Path:
     """The path from the best start."""
-    rough = _rough(levels[0], starts, box)
+    rough, last = _rough(levels[0], starts, box), levels[-1]
     if len(levels) == 1:
         fine = [_descend(levels[0], path.last, box, _FINE, path.curve) for path in rough[:2]]
         start, end = min(zip(rough, fine, strict=False), key=lambda pair: pair[1].last.error)
-        return end._replace(steps=[*start.steps, *end.steps[1:]])
-    paths = rough[:3]
+        return _revised(last, end._replace(steps=[*start.steps, *end.steps[1:]]), rule, box)
+    paths = [_revised(levels[0], rough[0], rule, box), *rough[1:3]]
     for before, level in pairwise(levels):
         grow = np.log(len(level.joined.x) / len(before.joined.x)) / (4 + level.joined.features) * box.width
         trials = ((level(box.clip(path.last.t - grow)), path.curve) for path in paths)
         first, curve = min(trials, key=lambda pair: pair[0].error)
-        paths = [_descend(level, first, box, _FINE, curve * np.exp(-4 * grow.max()))]
-    return paths[0]
+        enough = _FINE if len(level.joined.x) <= _MANY else _ROUGH / 100
+        paths = [_descend(level, first, box, enough, curve * np.exp(-4 * grow.max()))]
+    return _revised(last, paths[0], rule, box) if len(last.joined.x) <= _MANY else paths[0]
+
+
+def _revised(criterion: Criterion, path: Path, rule: Array, box: _Box) -> Path:
+    """The path, and on from it as long as a feature's going to "no influence", or coming back, lowers the error."""
+    left = features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
+    while left:
+        c, *left = left
+        back = path.last.t[c] >= box.far[c]
+        tried = []
+        for place in rule[c] + _BACK if back else [box.high[c]]:
+            t = path.last.t.copy()
+            t[c] = place
+            tried.append(criterion(box.clip(t)))
+        first = min(tried, key=attrgetter("error"))
+        if not first.error < (1 + _HOPE * back) * path.last.error:
+            continue
+        other = _descend(criterion, first, box, _ROUGH)
+        if other.last.error < (1 - _ROUGH) * path.last.error:
+            end = _descend(criterion, other.last, box, _FINE, other.curve)
+            path = end._replace(steps=[*path.steps, *other.steps, *end.steps[1:]])
+            left = [each for each in features if each != c]
+    return path
 
 
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[Path]:

@@ -22,7 +22,7 @@ from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.nearest_neighbors import Factors
 from dikkat.regression.smoother import Smoother
-from dikkat.regression.validation import DTYPES, check_count, check_size, checked_bandwidth, checked_rows
+from dikkat.regression.validation import DTYPES, check_count, check_size, checked_bandwidth, checked_rows, unmasked
 
 # The attributes that are Rows.
 _OF_ROWS = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_")
@@ -40,6 +40,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     metric: Metric = "diagonal"
     n_components: int | None = None
     periodic_features: Mapping[Any, float] | None = None
+    missing: str = "refuse"
     X_train_: Array
     y_train_: Array
     sample_weight_: Array
@@ -232,7 +233,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Queries as `X_train_` has its rows, checked."""
         check_is_fitted(self)
         check_at_hand(X=X)
-        columns, dtype = self.columns_, self.X_train_.dtype
+        columns, dtype, X = self.columns_, self.X_train_.dtype, unmasked(X)
         with np.errstate(over="ignore", invalid="ignore"):
             if columns:
                 validate_data(self, X, skip_check_array=True, reset=False)

@@ -117,6 +117,8 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         if y is None:
             return self._exchanged(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)
+        if labels.dtype == object and (lost := [row for row, each in enumerate(labels.tolist()) if each is None]):
+            raise ValueError(f"y: got None in row {lost[0]}; expected a class for each row")
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)

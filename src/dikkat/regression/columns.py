@@ -19,6 +19,10 @@ Kind = Literal["number", "date", "category", "ordered", "periodic"]
 Level = str | int | float | bool
 
 _DAY = 86_400_000_000  # microseconds
+MISSING = "(missing)"
+"""The level of missing cells among the others of a category."""
+MOST_LEVELS = 50
+"""Most different texts that are categories without being declared."""
 _NAMED = 5  # most levels that a message lists
 
 
@@ -29,8 +33,9 @@ class Column(NamedTuple):
         kind: "number"; "date", which counts as days since `origin`; "category"; "ordered", a category whose levels
             have an order; or "periodic", a number that comes round.
         levels: Of a category, its levels: texts, numbers, or yes and no; of an ordered one in their order. Of a
-            periodic number the period alone.
-        origin: Of a date, the first one, as ISO 8601 has it.
+            periodic number the period alone. Of a number or date what stands in a missing cell, if these are allowed.
+        origin: Of a date, the first one, as ISO 8601 has it. Of a category that says where cells of another column are
+            missing, which is behind the columns of X, the position of that.
     """
 
     kind: Kind = "number"
@@ -41,6 +46,11 @@ class Column(NamedTuple):
     def coded(self) -> bool:
         """True of categories, ordered or not, and of periodic numbers: of what has several coordinates and no slope."""
         return self.is_category or self.kind == "periodic"
+
+    @property
+    def is_gap(self) -> bool:
+        """True of a category that says where cells of another column are missing."""
+        return self.kind == "category" and bool(self.origin)
 
     @property
     def is_category(self) -> bool:
@@ -80,8 +90,9 @@ def find(
     ordered: object,
     names: Sequence[str] | None,
     periodic: Mapping[Any, float] | None = None,
+    gaps: bool = False,
 ) -> tuple[Column, ...]:
-    """The kinds of the columns; nothing where all are numbers."""
+    """The kinds of the columns; nothing where all are numbers. With `gaps` cells may be missing."""
     if hasattr(X, "tocsr"):
         return ()  # sparse: refused where arrays are checked
     X = _indexed(X)
@@ -100,7 +111,7 @@ def find(
         raise ValueError(
             f"periodic_features: got {_called(twice[0], names)}, which is a category too; expected one kind"
         )
-    if not (_is_frame(X) or masks[0].any() or masks[1].any() or periods):
+    if not (_is_frame(X) or masks[0].any() or masks[1].any() or periods or gaps):
         return ()
     result = []
     for j in range(size):
@@ -111,7 +122,7 @@ def find(
         typed = cells.levels is not None and not (masks[0][j] or masks[1][j])
         if masks[1][j] or (typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, _called(j, names))))
-        elif masks[0][j] or (typed and _is_dtype(categorical)):
+        elif masks[0][j] or (_is_dtype(categorical) and (typed or _holds_text(cells, _called(j, names)))):
             result.append(Column("category", _levels(cells.values, _called(j, names))))
         elif cells.values.dtype.kind == "M":
             known = cells.values[~np.isnat(cells.values)]
@@ -119,7 +130,41 @@ def find(
             result.append(Column("date", origin=str(first.astype("datetime64[us]"))))
         else:
             result.append(Column())
-    return () if all(each.kind == "number" for each in result) else tuple(result)
+    if gaps:
+        result = _with_gaps(result, [_encode(_cells(X, j).values, each, "") for j, each in enumerate(result)])
+    return () if all(each == Column() for each in result) else tuple(result)
+
+
+def _with_gaps(columns: Sequence[Column], values: Sequence[Array]) -> list[Column]:
+    """The columns with what stands in missing cells, and behind them those that say where these are."""
+    result, more = [], []
+    for j, (column, cells) in enumerate(zip(columns, values, strict=True)):
+        lost = np.isnan(cells)
+        if column.kind in ("number", "date"):
+            column = column._replace(levels=(0.0 if lost.all() else float(np.median(cells[~lost])),))
+            more += [Column("category", ("known", "missing"), str(j))] * bool(lost.any())
+        elif column.kind == "category" and lost.any():
+            column = column._replace(levels=(*column.levels, MISSING))
+        result.append(column)
+    return [*result, *more]
+
+
+def _holds_text(cells: _Cells, called: str) -> bool:
+    """True of a column of text with few different ones; refuses one of many, such as names or identifiers."""
+    if cells.levels is not None or cells.values.dtype.kind != "O":
+        return False
+    there = [each for each in cells.values.tolist() if not _is_missing(each)]
+    if not any(isinstance(each, str) and not _is_number(each) for each in there):
+        return False
+    if any(not isinstance(each, str) for each in there):
+        return False  # which is refused where cells become numbers
+    count = len(set(there))
+    if count > min(MOST_LEVELS, max(2, len(there) // 2)):
+        raise ValueError(
+            f"X: got {count} different texts in {len(there)} rows of {called}, such as {there[0]!r}; expected few, as "
+            "categories have: leave it out, or name it among the categorical_features"
+        )
+    return True
 
 
 def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None) -> dict[int, float]:
@@ -137,7 +182,7 @@ def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> 
     """Columns with the further levels of X; those that were there keep their indices."""
     X, result = _indexed(X), []
     for j, column in enumerate(columns):
-        if column.is_category:
+        if column.is_category and not column.is_gap:
             known = _Indices(column.levels)
             new = [level for level in _levels(_cells(X, j).values, _called(j, names)) if known.of(level) is None]
             if column.kind == "category":
@@ -162,8 +207,13 @@ def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> A
 
     A number between two ordered levels that are numbers has an index between theirs; beyond the last, the last one's.
     """
-    X = _indexed(X)
-    return np.column_stack([_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(columns)])
+    X, own = _indexed(X), [each for each in columns if not each.is_gap]
+    result = [_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(own)]
+    gaps = [np.isnan(result[int(each.origin)]).astype(np.float64) for each in columns[len(own) :]]
+    for values, column in zip(result, own, strict=True):
+        if column.levels and column.kind in ("number", "date"):
+            values[np.isnan(values)] = column.levels[0]
+    return np.column_stack([*result, *gaps])
 
 
 def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str] | None) -> None:
@@ -186,14 +236,15 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
         return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY))
     if not column.is_category:
         try:
-            return values.astype(np.float64)
+            return values.astype(np.float64, copy=True)
         except (TypeError, ValueError):
             wrong = next(value for value in values.tolist() if not _is_number(value))
             raise ValueError(
                 f"X: got {wrong!r} in {called}; expected numbers, or the column among the categorical_features"
             ) from None
     indices = _Indices(column.levels)
-    result = np.array([math.nan if _is_missing(each) else indices.of(each, -1) for each in values.tolist()], np.float64)
+    lost = column.levels.index(MISSING) if MISSING in column.levels else math.nan
+    result = np.array([lost if _is_missing(each) else indices.of(each, -1) for each in values.tolist()], np.float64)
     new = np.flatnonzero(result == -1)
     if column.kind == "ordered" and len(new):
         if any(isinstance(level, str) for level in column.levels) or not all(map(_is_number, values[new].tolist())):

@@ -9,9 +9,9 @@ $$ y_i - \hat y_{-i} = \frac{(\bar y_g - \hat y_{-g}) + (1 + W_g a_g)(y_i - \bar
 
 with $v_i$ the weight that is left out. Rows equal in x and y are copies, which are left out together, so that repeated
 rows and integer weights mean the same: $v_i$ is the sum of their weights. Where y is discrete equal rows are no copies:
-of those that share their coordinates with other values, and whose value occurs elsewhere too, a single row is left out,
-$v_i \le 1$. The error is the weighted mean of the squares, over the outputs as well. A row that no other reaches is
-answered with the mean of the others, lest a bandwidth win by answering nothing.
+of those whose value occurs elsewhere too, and that share their coordinates with other values or are in cells, with five
+rows and more on average, a single row is left out. The error is the weighted mean of the squares, over the outputs as
+well. A row that no other reaches is answered with the mean of the others, lest a bandwidth win by answering nothing.
 
 With $s_g = 1/(1 + W_g a_g)$, which is 1 less the share of g in its own estimate, the residual of its mean is
 $s_g (\bar y_g - \hat y_{-g})$, the degrees of freedom are $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the
@@ -52,6 +52,7 @@ from dikkat.regression.local import (
 )
 from dikkat.regression.moments.launch import Profile, Window
 from dikkat.regression.nearest_neighbors import Factors
+from dikkat.regression.trend import Trend, trend
 
 Kind = Literal["auto", "loo", "aic"]
 
@@ -167,7 +168,8 @@ class Criterion:
         window, pieces = self.window(t), []
         for part in parts(len(self.itself), self.points.columns(self.degree)):
             near, own = window.of(part), self.itself[part]
-            lse, fit = fits(self.points.key[part], self.points, near, self._ridge(t, near), exclude=own, ordered=True)
+            drawn = self._ridge(t, near), self._toward(near, part)
+            lse, fit = fits(self.points.key[part], self.points, near, *drawn, exclude=own, ordered=True)
             pieces.append((lse, fit.row, fit.theta))
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True)) if len(pieces) > 1 else pieces[0]
         return lse, row, theta
@@ -187,6 +189,15 @@ class Criterion:
         """1/a of the unique rows of repeats, (k, 1); 0 where no other row is in reach."""
         result: torch.Tensor = lse[self.unique].exp() / row[self.unique, 0]
         return result.nan_to_num(0.0)[:, None]
+
+    @cached_property
+    def trend(self) -> Trend:
+        """The plane to whose slopes the ridge draws."""
+        return trend(self.joined)
+
+    def _toward(self, window: Window, rows: slice = slice(None)) -> torch.Tensor | None:
+        """The slopes to which lines at rows are drawn, each without the row."""
+        return self.trend.over(window.bandwidth, self.trend.without[rows]) if self.degree else None
 
     def _ridge(self, t: Array, window: Window) -> torch.Tensor | None:
         """Λ S_0 at t, of the features that are numbers, under a window; None for the constant order."""
@@ -224,7 +235,7 @@ class Criterion:
         change = sensitivity(key, points, window, trial.lse, trial.row, theta, exclude=self.itself, ordered=True)
         change = self._of_features(change)
         if self.degree:
-            change = self._with_ridge(change, trial.t, window, trial.lse, trial.row, theta)
+            change = self._with_ridge(change, trial.t, window, trial.lse, trial.row, theta, self._toward(window))
         change = torch.where(torch.isfinite(change), change, 0.0)
         values = trial.left.shape[1]
         pieces = [(change[..., :values], self.alone, trial.left)]
@@ -262,13 +273,22 @@ class Criterion:
         return summed.index_add_(1, torch.from_numpy(self.joined.feature), change)
 
     def _with_ridge(
-        self, change: torch.Tensor, t: Array, window: Window, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor
+        self,
+        change: torch.Tensor,
+        t: Array,
+        window: Window,
+        lse: torch.Tensor,
+        row: torch.Tensor,
+        theta: torch.Tensor,
+        toward: torch.Tensor | None,
     ) -> torch.Tensor:
         """Changes of the estimates where the ridge changes too."""
         slopes = len(self.spread)
-        held = row[:, 1 : 1 + slopes, None] * theta[:, 1 : 1 + slopes]
         ridge = self._ridge(t, window)
         assert ridge is not None
+        assert toward is not None
+        more = theta.shape[2] - toward.shape[-1]  # an output of u, which is drawn to 0
+        held = row[:, 1 : 1 + slopes, None] * (theta[:, 1 : 1 + slopes] - torch.nn.functional.pad(toward, (0, more)))
         held = held * ridge_at(ridge, lse)[..., None]
         share = 1 / (1 + (window.bandwidth[..., :slopes] / self.spread).square())
         change = torch.cat([change[:, :slopes] - 2 * share[..., None] * held, change[:, slopes:]], 1)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array
+from dikkat.regression.validation import unmasked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,10 +108,11 @@ def smooth(
 
 
 def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Array:
-    """Robust local lines through the nearest points, with the arguments and the numbers of statsmodels' `lowess`.
+    """Robust local lines through the nearest points, with the numbers of statsmodels' `lowess`.
 
     At each point a line is fitted to the share `frac` of the points that are nearest to it along x, with tricube
-    weights; then again with bisquare weights of the residuals.
+    weights; then again with bisquare weights of the residuals. Where all of these points are in one place, the mean of
+    the points there is the answer, so that nothing hangs on the order of the points.
 
     Args:
         y: (n,), finite numbers.
@@ -171,7 +173,12 @@ def _lines(x: Array, y: Array, weight: Array, start: Any, count: int, fitted: Ar
             value += share * y[j]
             cross += share * away * y[j]
         if seen < 2 or radius == 0:
-            fitted[i] = y[i]
+            total = value = middle = 0.0
+            last = i
+            while last < len(x) and x[last] == at:
+                total, value, middle = total + weight[last], value + weight[last] * y[last], middle + y[last]
+                last += 1
+            fitted[i] = value / total if total > 0 else middle / (last - i)
             continue
         offset, value = offset / total, value / total
         spread = max(square / total - offset * offset, 1e-12 * by * by)  # as statsmodels has it, in units of x
@@ -195,9 +202,11 @@ def _bisquare(residual: Array) -> Array:
 
 
 def _column(name: str, given: ArrayLike) -> Array:
-    array = np.asarray(given, np.float64)
-    if array.ndim != 1 or not len(array) or not np.isfinite(array).all():
-        raise ValueError(f"{name}: got shape {array.shape}; expected (n,) finite numbers, at least one")
+    array = np.asarray(unmasked(given), np.float64)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"{name}: got shape {array.shape}; expected (n,) numbers, at least one")
+    if lost := int((~np.isfinite(array)).sum()):
+        raise ValueError(f"{name}: got {lost} of {len(array)} cells missing or infinite; expected finite numbers")
     return array
 
 

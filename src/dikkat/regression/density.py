@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.joined import Array, Rows
-from dikkat.regression.likelihood import Density
+from dikkat.regression.likelihood import FENCE, Density, outlying
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.validation import LIKELIHOOD, check_count, check_kernel
 
@@ -29,7 +30,8 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
     Args:
         kernel: "gaussian" or "epanechnikov", as of `KernelRegressor`.
         bandwidth: σ in the units of X: "auto", for each feature the one with the largest leave-one-out likelihood;
-            "silverman" or "scott", rules of thumb; or a positive number, or (d,) numbers.
+            where rows are left out one by one and those far beyond the quartiles have no say; "silverman" or "scott",
+            rules of thumb; or a positive number, or (d,) numbers.
         categorical_features: Columns of categories, as of `KernelRegressor`; those whose type has an order are among
             them.
 
@@ -77,6 +79,9 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
         Returns:
             The estimator itself.
 
+        Warns:
+            UserWarning: A bandwidth is found, and a column is constant or a row far beyond the quartiles.
+
         Raises:
             ValueError: A setting that is not allowed, or data that are not finite.
         """
@@ -85,7 +90,31 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
         return self._exchanged(X, np.zeros(_num_samples(X)), sample_weight)
 
     def _fitted(self, rows: Rows) -> Self:
-        return self._by_likelihood(rows, rows.joined(), Density, share=0.25)[0]  # its criterion has few minima
+        joined = rows.joined()
+        other = self._by_likelihood(rows, joined, Density, share=0.25)[0]  # its criterion has few minima
+        if not isinstance(self.bandwidth, str):
+            return other
+        if self.bandwidth == "auto" and (far := outlying(joined)).any():
+            warnings.warn(
+                f"X: {far.sum()} of {len(far)} rows have a number that is {FENCE:g} times the quartiles' distance or "
+                "more beyond them; they have no say in the bandwidth. Correct them, or leave them out",
+                UserWarning,
+                stacklevel=4,
+            )
+        numbers = [j for j in range(rows.x.shape[1]) if not (rows.columns and rows.columns[j].coded)]
+        there = rows.x[rows.weight > 0]
+        if constant := [j for j in numbers if np.ptp(there[:, j]) == 0]:
+            if len(there) > 1:
+                warnings.warn(
+                    f"X: column {constant[0]} is constant, where a density has no width; its bandwidth is a thousandth "
+                    "of the value, or of 1 where that is less. Leave it out",
+                    UserWarning,
+                    stacklevel=4,
+                )
+            width = np.array(other.bandwidth_)
+            width[constant] = 1e-3 * np.abs(there[0, constant]).clip(1)
+            other = other._with(rows, joined, bandwidth_=width, history_=other.history_)
+        return other
 
     def score_samples(self, X: ArrayLike) -> Array:
         """The logarithm of the density at each query.

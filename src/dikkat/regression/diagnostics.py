@@ -65,10 +65,12 @@ class Among(NamedTuple):
     Attributes:
         weights: (k, k), of the middle point of each group on all points of each; a point is a group if they are few.
         total: How many points there are.
+        by: (k,), what the middle points are sorted by.
     """
 
     weights: Array
     total: int
+    by: Array | None = None
 
 
 def leave_out(model: KernelRegressor) -> LeftOut:
@@ -93,7 +95,9 @@ def leave_out(model: KernelRegressor) -> LeftOut:
     return _judged(predicted.reshape(rows.y.shape), rows, joined)
 
 
-def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = None) -> LeftOut:
+def hold_out(
+    model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = None, random_state: object = 0
+) -> LeftOut:
     """Predict each training row by a model of the rows in the other folds, for which everything is chosen anew.
 
     That is the accuracy to expect on new rows: the bandwidth has not seen the rows that it is judged by, as it has in
@@ -105,6 +109,8 @@ def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = 
             each other belong together, as in blocks of time (`KFold`, which does not shuffle) or in groups
             (`GroupKFold`).
         groups: (n,), for a splitter, the group of each row.
+        random_state: Without a splitter, where the random numbers begin by which rows are dealt, as scikit-learn takes
+            it.
 
     Returns:
         R² is 0 for predictions as good as the mean of all rows. Rows that are in no fold have NaN, and do not count.
@@ -123,7 +129,7 @@ def hold_out(model: KernelRegressor, folds: Any = 5, groups: ArrayLike | None = 
     if is_splitter:
         parts = list(folds.split(rows.x, rows.y, groups))
     else:
-        fold = joined.folds(rows, folds)
+        fold = joined.folds(folds, random_state)
         parts = [((fold != each) & (fold >= 0), fold == each) for each in range(fold.max() + 1)]
     for rest, held in parts:
         if not len(held) or not rows.weight[rest].any():
@@ -144,24 +150,30 @@ def _judged(predicted: Array, rows: Rows, joined: Joined) -> LeftOut:
     return LeftOut(predicted, float(error.mean()), float(explained.mean()))
 
 
-def reach(model: KernelRegressor) -> Array:
-    """The kernel's width along each feature, (d,), over the feature's range; infinite along a constant one.
+def influence(model: KernelRegressor, most: int = 500) -> Array:
+    """(d,): by how much a feature moves the estimate: the root mean square change where it is put in its middle.
 
-    Of a category that is the width in its coordinates, in which two categories are 1 apart.
-
-    Raises:
-        ValueError: A learned metric, whose directions are no features.
+    That is its median, or its most frequent category; of so many rows at most.
     """
-    if model.metric_ is not None:
-        raise ValueError("model: got one with a learned metric; expected metric='diagonal', whose widths are features'")
-    coding, rows = model._rows.coding, model.X_train_[model.sample_weight_ > 0]
+    rows = model.X_train_[model.sample_weight_ > 0]
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)]
+    own, middle = np.asarray(model._answer(model._coordinates(rows))), middles(model)
     result = np.empty(rows.shape[1])
-    result[coding.order] = coding.widths(model.bandwidth_)
-    ranges = np.ptp(rows, axis=0).astype(np.float64)
-    coded = np.array([column.coded for column in model.columns_], bool)
-    ranges[: len(coded)][coded] = np.minimum(ranges[: len(coded)][coded], 1.0)
-    relative: Array = np.divide(result, ranges, out=np.full(len(result), math.inf), where=ranges > 0)
-    return relative
+    for j in range(len(result)):
+        moved = rows.copy()
+        moved[:, j] = middle[j]
+        result[j] = np.sqrt(np.mean((np.asarray(model._answer(model._coordinates(moved))) - own) ** 2))
+    return result
+
+
+def middles(model: KernelRegressor) -> Array:
+    """(d,), the medians of the features; of a category the index of its most frequent level."""
+    rows = model.X_train_[model.sample_weight_ > 0]
+    middle: Array = np.median(rows, axis=0)
+    for j, column in enumerate(model.columns_):
+        if column.is_category:
+            middle[j] = np.bincount(rows[:, j].astype(int)).argmax()
+    return middle
 
 
 def along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
@@ -174,16 +186,14 @@ def along(model: KernelRegressor, feature: int, name: str, coverage: float | Non
     """
     rows = model.X_train_[model.sample_weight_ > 0]
     data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
-    middle = np.median(rows, axis=0)
-    for c, each in enumerate(model.columns_):
-        if each.is_category:
-            middle[c] = np.bincount(rows[:, c].astype(int)).argmax()
     at = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _STEPS)
-    points = np.tile(middle, (len(at), 1)).astype(rows.dtype)
+    points = np.tile(middles(model), (len(at), 1)).astype(rows.dtype)
     points[:, feature] = at
     query = model._coordinates(points)
     lower, upper = model._interval(query)
     estimate = np.asarray(model._answer(query))
+    if model.n_outputs_ == 1:
+        estimate, lower, upper = estimate.ravel(), lower.ravel(), upper.ravel()
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the interval is infinite
     lower[unknown] = upper[unknown] = math.nan
     values = None if coverage is None else (*intervals.interval(model, points, coverage, "jackknife+"), coverage)
@@ -196,10 +206,11 @@ def among(model: KernelRegressor, by: Array) -> Among:
     order = rows[np.argsort(by[rows], kind="stable")]
     groups = np.array_split(order, min(len(order), _GROUPS))
     starts = np.cumsum([0, *map(len, groups[:-1])])
-    query = model._coordinates(model.X_train_[[group[len(group) // 2] for group in groups]])
+    middle = [group[len(group) // 2] for group in groups]
+    query = model._coordinates(model.X_train_[middle])
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
     for start in range(0, len(query), at_once):
         result = np.asarray(model._smoother.attention(query[start : start + at_once], model.sample_weight_))
         weights.append(np.add.reduceat(result[:, order], starts, axis=1))
-    return Among(np.concatenate(weights), len(order))
+    return Among(np.concatenate(weights), len(order), by[middle])

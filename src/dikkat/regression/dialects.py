@@ -31,6 +31,8 @@ _GROUPS = {".": ",'’ \u00a0\u202f", ",": ".'’ \u00a0\u202f"}  # between thou
 _SEPARATOR = re.compile(r'^"?sep=(.)"?\n')  # a first line that a spreadsheet reads, and no row
 _DATE = r"^(\d{1,2})([./-])(\d{1,2})[./-]\d{4}( \d{1,2}:\d{2}(:\d{2})?)?$"
 _NUMBER = r"[+-]?\d*[.,]?\d+([eE][+-]?\d+)?"
+_BEFORE, _BEHIND = r"^([+-]?)(?:[$€£¥₺]|EUR|USD|GBP)\s*", r"\s*(?:[$€£¥₺%]|EUR|USD|GBP)$"
+_DIGITS = r"[\d.,'’\s+-]"
 _DOUBTED = {",": ",", ";": "."}  # by what is between the columns, which of both marks may be either
 _LOOKED = 1_000_000  # letters of a text in which numbers are looked at
 
@@ -157,7 +159,8 @@ def _check_clear(path: Path, text: str, form: Form, decimals: set[str]) -> None:
     if mark not in _DOUBTED.get(form.delimiter, ".,") or (form.thousands and mark not in decimals):
         return  # in the latter case other numbers say which mark is before decimals
     _, _, rows = text[:_LOOKED].partition("\n")
-    cells = [cell.strip('" ') for cell in re.findall(rf'"[^"\n]*"|[^{re.escape(form.delimiter)}"\n]+', rows)]
+    found = re.findall(rf'"[^"\n]*"|[^{re.escape(form.delimiter)}"\n]+', rows)
+    cells = [re.sub(_BEHIND, "", re.sub(_BEFORE, r"\1", cell.strip('" '))) for cell in found]
     marked = [cell for cell in cells if re.fullmatch(rf"[+-]?\d[\d{re.escape(mark)}]*", cell) and mark in cell]
     if marked and all(re.fullmatch(rf"[+-]?[1-9]\d?\d?{re.escape(mark)}\d\d\d", cell) for cell in marked):
         small, large = marked[0].replace(mark, "."), marked[0].replace(mark, "")
@@ -245,22 +248,33 @@ def without(columns: pyarrow.Table, na: Sequence[str]) -> pyarrow.Table:
 
 
 def _with_numbers(columns: pyarrow.Table, decimal: str, group: str) -> pyarrow.Table:
-    """Columns of text that are numbers with this between their thousands as numbers."""
+    """Columns of text that are numbers, with this between their thousands or with a unit, as numbers."""
     from pyarrow import compute, float64, string
 
-    if not group:
-        return columns
-    digits = rf"[1-9]\d{{0,2}}({re.escape(group)}\d{{3}})+|\d+"
+    digits = (rf"[1-9]\d{{0,2}}({re.escape(group)}\d{{3}})+|" if group else "") + r"\d+"
     pattern = rf"^[+-]?({digits})({re.escape(decimal)}\d+)?$"
     for index, field in enumerate(columns.schema):
         if field.type != string():
             continue
         cells = known(columns.column(index))
-        there = compute.drop_null(cells)
-        if len(there) and compute.all(compute.match_substring_regex(there, pattern)).as_py():
-            plain = compute.replace_substring(compute.replace_substring(cells, group, ""), decimal, ".")
+        bare = _bare(cells)
+        if bare is cells and not group:
+            continue  # as it was parsed
+        there = compute.drop_null(bare)
+        units = set() if bare is cells else {re.sub(_DIGITS, "", each) for each in set(cells.to_pylist()) - {None}}
+        if len(there) and len(units) < 2 and compute.all(compute.match_substring_regex(there, pattern)).as_py():
+            plain = compute.replace_substring(bare, group, "") if group else bare
+            plain = compute.replace_substring(plain, decimal, ".")
             columns = columns.set_column(index, field.name, compute.cast(plain, float64()))
     return columns
+
+
+def _bare(cells: Any) -> Any:
+    """Cells without a percent sign or a currency; the same object where none has one."""
+    from pyarrow import compute
+
+    bare = compute.replace_substring_regex(compute.replace_substring_regex(cells, _BEFORE, r"\1"), _BEHIND, "")
+    return cells if bare.equals(cells) else bare
 
 
 def known(column: Any) -> Any:
@@ -270,6 +284,9 @@ def known(column: Any) -> Any:
 
     cells = compute.utf8_trim_whitespace(column)
     nothing = compute.is_in(cells, pyarrow.array(MISSING))
+    there = compute.unique(cells.filter(compute.invert(nothing)).drop_null())
+    if len(there) > 1 and compute.all(compute.match_substring_regex(there, "^[A-Z]{2}$")).as_py():
+        nothing = compute.and_(nothing, compute.not_equal(cells, "NA"))  # a code among codes, as Namibia's is
     return compute.if_else(nothing, pyarrow.scalar(None, pyarrow.string()), cells)
 
 

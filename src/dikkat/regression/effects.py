@@ -1,6 +1,7 @@
 r"""The gradient of an estimate at a query, and its standard error.
 
 The estimate is the first of $\theta = M^{-1} \sum_j w_j z_j y_j$, with $M = \sum_j w_j z_j z_j^\top + \Lambda$.
+The slopes of the plane to which lines are drawn are taken from y before, and added at the end.
 With $u = M^{-1} e_1$, the share $a_{jc} = u^\top z_j\, \partial w_j/\partial x_c$ at a total of the weights that is
 held, and $e_c$ that picks the slope along c, its derivative with respect to x_c is
 
@@ -48,6 +49,7 @@ class Local(NamedTuple):
         pull: (n, m): times δ it is ∂w/∂x in units of σ at a total that is held.
         wide: (n, p), the bandwidths.
         held: (n, p), Λ.
+        toward: (n, p, v), the slopes to which lines are drawn; 0 of the constant order.
         design: (n, m, k), z.
         inverse: (n, k, k), M⁻¹.
         reached: (n,), True where a row is in reach.
@@ -60,6 +62,7 @@ class Local(NamedTuple):
     pull: Tensor
     wide: Tensor
     held: Tensor
+    toward: Tensor
     design: Tensor
     inverse: Tensor
     reached: Tensor
@@ -86,7 +89,8 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
         delta, wide = delta[:, :slopes].mT, wide[:, :slopes]
         held = ridge_at(ridge_of(amount, spread[:slopes], wide), lse).clamp(max=LARGEST)
         design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
-        yield rows, Local(delta, share, pull, wide, held, design, inverse, reached, value, weight)
+        toward = smoother.trend.over(wide) * smoother.degree
+        yield rows, Local(delta, share, pull, wide, held, toward, design, inverse, reached, value, weight)
 
 
 def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
@@ -95,13 +99,17 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
     NaN where no row is in reach.
     """
     spread, result = torch.tensor(smoother.joined.spread())[: smoother.joined.numbers], []
+    plane, unit = smoother.trend.slope * smoother.degree, smoother.trend.spread
+    rows = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
+    along = (rows - rows[0]) / unit
     for rows, local in locals_at(smoother, query):
         wider = torch.zeros_like(local.wide)
         if smoother.factors is not None:
             wider = torch.from_numpy(smoother.factors.slope(query[rows])).to(wider)
         fading = 2 / (1 + (local.wide / spread).square())
         row = _rows(local, wider, fading, smoother.degree)
-        result.append((row.mT @ local.value, (row.square() / local.weight[:, None]).sum(1)))
+        change = row.mT @ (local.value - along @ plane) + plane / unit[:, None]
+        result.append((change, (row.square() / local.weight[:, None]).sum(1)))
     slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
     return slope, norm
 

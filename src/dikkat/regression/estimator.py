@@ -30,6 +30,7 @@ from dikkat.regression.validation import (
     check_count,
     check_folds,
     check_metric,
+    check_name,
     check_neighbors,
     check_settings,
     checked_bandwidth,
@@ -40,6 +41,10 @@ from dikkat.regression.validation import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from dikkat.regression.summary import Summary
 
 
 class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
@@ -82,7 +87,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         n_components: Of a linear metric, k: how many directions there are, at least 1; None for as many as columns of
             numbers.
         categorical_features: Which columns hold categories without an order: names, positions or a mask of columns;
-            "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and
+            "from_dtype", those of a frame whose type is one of categories, or that hold few different texts; or None.
+            Their kernel is Aitchison and
             Aitken's, a factor of the weights; only beside the Gaussian. A category that was not there in `fit` is as
             far from every row, which is warned of.
         ordered_features: Which columns hold ordered categories, in the same ways; with "from_dtype" those whose type
@@ -90,6 +96,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             to the power of the steps between two levels.
         periodic_features: Which columns hold numbers that come round, names or positions with their periods, such as
             {"hour": 24}. They have no slope, and stand beside the Gaussian only.
+        missing: "refuse", or "indicator": cells of X may be missing. In a number's stands the median of the others, and
+            whether it is missing is a category of its own behind the columns, so that distances count between known
+            cells where that is better; of a category it is one more. Rows without y are left out.
         cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices to learn from and to
             test, or a number of folds of rows that follow each other, as blocks of a series are. Rows are then
             predicted from those of other folds, where else from all others: in the search of the bandwidth, with "auto"
@@ -100,7 +109,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             the same category count, and (c − 1)/c of c categories, or 1 of ordered ones, where the column counts for
             nothing. With a metric σ of each direction, and then λ of the categories. Of a constant feature, found by a
             rule or a search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below
-            1.
+            1. With missing cells λ of where they are missing, of each column of numbers that has some.
+        bandwidth_names_: What each of these is of: the names of the features, or of a metric's directions.
         ridge_: ρ, for the order "linear"; 0 for "constant".
         neighbors_: k, or None.
         kernel_: The kernel that answers: what `kernel` was in `fit`.
@@ -145,6 +155,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None,
+        missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None,
     ) -> None:
         self.kernel = kernel
@@ -157,6 +168,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
         self.periodic_features = periodic_features
+        self.missing = missing
         self.cv = cv
 
     def fit(
@@ -292,11 +304,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             if return_std:
                 raise ValueError("return_std: got True with metric='linear'; expected False, or metric='diagonal'")
             slope = np.einsum("dk,nkv->ndv", self.metric_, slope)
-        coding, dtype = Coding(self.columns_, self.n_features_in_), self.X_train_.dtype
+        coding, dtype = Coding(self.columns_, self.X_train_.shape[1]), self.X_train_.dtype
         order = coding.order[: coding.numbers]
 
         def by_columns(answer: Array) -> Array:
-            full = np.full((len(answer), self.n_features_in_, answer.shape[2]), np.nan)
+            full = np.full((len(answer), self.X_train_.shape[1], answer.shape[2]), np.nan)
             full[:, order] = np.where(np.isnan(slope), np.nan, answer)
             return (full[..., 0] if self.y_train_.ndim == 1 else full).astype(dtype)
 
@@ -348,7 +360,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return self._output(center - half), self._output(center + half)
 
     def predict_interval(
-        self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+"
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        method: intervals.Method = "jackknife+",
+        random_state: object = 0,
     ) -> tuple[Array, Array]:
         r"""Intervals that hold single new values, and are made of the errors with which rows are predicted from others.
 
@@ -370,6 +386,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             X: (n, d).
             coverage: The share of new values that the intervals should hold, between 0 and 1.
             method: "jackknife+", "local" or "split".
+            random_state: Of "split", where the random numbers begin by which rows are halved, as scikit-learn takes it;
+                the halves do not hang on y.
 
         Returns:
             The lower and the upper ends, (n,) each, in units of y; infinite where rows are too few to tell.
@@ -389,7 +407,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected 'jackknife+', 'local' or 'split'")
-        lower, upper = intervals.interval(self, self._cells(X), checked_coverage(coverage), method)
+        lower, upper = intervals.interval(self, self._cells(X), checked_coverage(coverage), method, random_state)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
@@ -442,22 +460,30 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         drawn = intervals.sample(self, query, int(n_samples), check_random_state(random_state))
         return drawn.astype(self.X_train_.dtype)
 
-    def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes:
-        """Draw the rows, the estimate, and the intervals that hold new values, along the only feature.
+    def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
+        """Draw the estimate and the intervals that hold new values: along the only feature, or along each of several.
+
+        Of several features each has a panel, in which the others are at their medians or most frequent categories; the
+        one that moves the estimate most comes first. There are at most nine panels, and the other features are named.
 
         Args:
-            ax: Where to; None for matplotlib's current axes.
-            coverage: As for `predict_interval`, of the method "local".
+            ax: Where to draw one feature; None for matplotlib's current axes.
+            coverage: As for `predict_interval`; along the only feature of the method "local", else of "jackknife+".
 
         Returns:
-            The axes.
+            The axes; or of several features, and of one of categories, the figure.
 
         Raises:
-            ValueError: More than one feature, or one of categories; a coverage that is none; several targets.
+            ValueError: A coverage that is none; several targets; features that are all constant; an `ax` for several
+                features.
         """
         check_is_fitted(self)
         if self.n_features_in_ > 1 or any(column.coded for column in self.columns_):
-            raise ValueError(f"X: got {self.n_features_in_} features in fit; expected one of numbers, to plot along")
+            if ax is not None:
+                raise ValueError(f"ax: got axes for {self.n_features_in_} features; expected None, for panels")
+            from dikkat.regression import report
+
+            return report.effects(self, checked_coverage(coverage))
         if ax is None:
             from matplotlib import pyplot
 
@@ -468,9 +494,90 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         ax.plot(x, self.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
         (line,) = ax.plot(at[:, 0], np.asarray(self._answer(self._coordinates(at))).ravel())
         ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
-        ax.set_xlabel(str(getattr(self, "feature_names_in_", ["x"])[0]))
+        ax.set_xlabel(self.bandwidth_names_[0])
         ax.set_ylabel(self.target_name_ or "y")
         return ax
+
+    @property
+    def bandwidth_names_(self) -> list[str]:
+        """(d,), what each of `bandwidth_` is of: the names of the features, or of a metric's directions."""
+        from dikkat.regression.summary import names_of
+
+        check_is_fitted(self)
+        if self.metric_ is None:
+            return names_of(self)
+        coding = self._rows.coding
+        directions = [f"direction {each}" for each in range(1, coding.numbers + 1)]
+        return [*directions, *(names_of(self)[j] for j in coding.coded)]
+
+    def summary(self, folds: int = 5) -> Summary:
+        """What was learned, as `dikkat regress` prints it: a table of the features, and how well rows are predicted.
+
+        Args:
+            folds: In how many parts the rows are held out, each of which takes as long as a fit; 0 for none.
+
+        Returns:
+            A `dikkat.regression.summary.Summary`, which prints as text and shows as a table in notebooks.
+
+        Raises:
+            NotFittedError: It is not fitted.
+            ValueError: Folds that are none.
+
+        Example:
+            >>> x = np.linspace(0, 5, 50)
+            >>> print(KernelRegressor().fit(x[:, None], np.round(np.sin(x), 3)).summary(folds=0).rows[0])
+            rows: 50
+        """
+        from dikkat.regression.summary import summarised
+
+        check_is_fitted(self)
+        return summarised(self, folds)
+
+    def nearest(self, X: ArrayLike, k: int = 5) -> DataFrame:
+        """The training rows that count most at each query: what is comparable.
+
+        Args:
+            X: (n, d).
+            k: How many rows for each query, at least 1.
+
+        Returns:
+            A pandas frame of k rows for each query, those of the largest weight first: the query's position, the row's
+            position in `fit`, its weight (`attention_weights`), its cells and its y. Rows of weight 0 are left out.
+
+        Raises:
+            ImportError: pandas is not installed.
+            ValueError: As for `predict`; a k that is none.
+
+        Example:
+            >>> model = KernelRegressor(bandwidth=1.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
+            >>> model.nearest([[0.9]], k=2)[["row", "weight", "x", "y"]].round(2).values.tolist()
+            [[1.0, 0.6, 1.0, 2.0], [0.0, 0.4, 0.0, 1.0]]
+        """
+        from dikkat.regression.report import nearest
+
+        check_count("k", k, or_none="")
+        return nearest(self, X, int(k))
+
+    def report(self, path: str | os.PathLike[str], folds: int = 5, coverage: float = 0.9) -> None:
+        """Write a page with the summary, the effects with their intervals, and the rows that are predicted worst.
+
+        Each of these stands beside the rows that are most like it. The page is one HTML file, without a script, that
+        loads nothing.
+
+        Args:
+            path: The file; whole or not at all, and one that is there is replaced.
+            folds: As for `summary`.
+            coverage: As for `predict_interval`.
+
+        Raises:
+            NotFittedError: It is not fitted.
+            ValueError: Several targets; features that are all constant; folds or a coverage that are none.
+            OSError: The system could not write.
+        """
+        from dikkat.regression.report import write_page
+
+        check_is_fitted(self)
+        write_page(self, path, folds, checked_coverage(coverage))
 
     def effective_degrees_of_freedom(self) -> float:
         """The trace of the smoother matrix over the training rows.
@@ -547,7 +654,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         kinds = dict(zip(names, saved.rows.columns, strict=False))
         periods = {name: float(column.levels[0]) for name, column in kinds.items() if column.kind == "periodic"}
         model.periodic_features = periods or None
-        model.n_features_in_, model.target_name_ = saved.rows.x.shape[1], saved.target
+        gaps = sum(column.is_gap for column in saved.rows.columns)
+        model.n_features_in_, model.target_name_ = saved.rows.x.shape[1] - gaps, saved.target
         return model._with(
             saved.rows, joined, bandwidth_=saved.bandwidth, ridge_=saved.ridge, neighbors_=saved.neighbors,
             history_=saved.history,
@@ -573,6 +681,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
         check_metric(self.metric, self.n_components, self.bandwidth)
         check_folds(self.cv, groups, self.bandwidth)
+        check_name("missing", self.missing, ("refuse", "indicator"))
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
@@ -592,7 +701,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _warn_of_dependence(self) -> None:
         """Warn of one feature's errors that are like those of their neighbours, copies of rows joined."""
         joined = self._smoother.joined
-        if self.n_features_in_ > 1 or not joined.numbers or joined.y.shape[1] > 1:
+        if self.X_train_.shape[1] > 1 or not joined.numbers or joined.y.shape[1] > 1:
             return
         if errors_are_alike(joined.x[:, 0], joined.y[:, 0]):
             warnings.warn(
@@ -665,10 +774,11 @@ class NadarayaWatson(KernelRegressor):
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None,
+        missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None,
     ) -> None:
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, metric=metric,
             n_components=n_components, categorical_features=categorical_features,
-            ordered_features=ordered_features, periodic_features=periodic_features, cv=cv,
+            ordered_features=ordered_features, periodic_features=periodic_features, missing=missing, cv=cv,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from dikkat.storage.tensors import described, misfits
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 8
+VERSION = 9
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -170,8 +170,10 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object
         coded = np.append(np.zeros(metric.shape[1], bool), coded[~numbers])
     expected = {"sample_weight_": f"{x.dtype} ({rows},)", "bandwidth_": f"float64 ({len(coded)},)"}
     faults += misfits(expected, {name: described(tensors[name]) for name in expected})
-    if names is not None and (len(names) != size or not all(isinstance(name, str) for name in names)):
-        faults.append(f"feature_names: got {reprlib.repr(names)}; expected {size} texts")
+    every = columns if isinstance(columns, list) else []
+    gaps = sum(isinstance(each, dict) and each.get("kind") == "category" and bool(each.get("origin")) for each in every)
+    if names is not None and (len(names) != size - gaps or not all(isinstance(name, str) for name in names)):
+        faults.append(f"feature_names: got {reprlib.repr(names)}; expected {size - gaps} texts")
     faults += [f"{name} is not finite" for name in _TENSORS[:3] if not np.isfinite(tensors[name]).all()]
     if not (weight >= 0).all() or not weight.any():
         faults.append(

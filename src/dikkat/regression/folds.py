@@ -9,7 +9,9 @@ weights,
 $$ \kappa = \frac{\sum_k \big(\sum_{i \in k} v_i e_i\big)^2}{\sum_k \sum_{i \in k} (v_i e_i)^2} $$
 
 is 1 in the mean where errors are independent; the variance of an estimate is taken κ times as large, where κ is more
-than 1, with at most as many degrees of freedom as there are folds.
+than 1, with at most as many degrees of freedom as there are folds. Folds that are runs of b rows cut off what their
+errors have in common with the next ones': with correlations $\rho^j$ of errors j apart
+$\kappa = 1 + 2\sum_{j<b}(1 - j/b)\rho^j$, and $(1 + \rho)/(1 - \rho)$, at most half as much again, takes its place.
 
 Source: Burman, Chow and Nolan 1994, A cross-validatory method for dependent data; Kish 1965, section 5.4 (κ, there the
 design effect of clusters); Barber, Candès, Ramdas and Tibshirani 2021, section 3.1 (CV+).
@@ -29,8 +31,9 @@ from numpy.typing import NDArray
 from dikkat.regression.criterion import Criterion, Trial
 from dikkat.regression.joined import Array, Joined, Repeats, Rows
 from dikkat.regression.local import Points, fits, parts, sensitivity
-from dikkat.regression.moments.launch import Profile
+from dikkat.regression.moments.launch import Profile, Window
 from dikkat.regression.nearest_neighbors import Factors
+from dikkat.regression.trend import trend
 
 Membership = NDArray[np.int8]
 
@@ -125,6 +128,7 @@ class Held(Criterion):
 
         self._points = [Points(*map(tensor, (each.learned.x, each.learned.y, each.learned.weight))) for each in folds]
         self._query = [tensor(each.x) for each in folds]
+        self._trends = [trend(each.learned) for each in folds if degree]
         self._about = [Factors(each.learned, neighbors) if neighbors else None for each in folds]
         self._value = [tensor(each.y) for each in folds]
         weight = torch.cat([tensor(each.weight) for each in folds])[:, None]
@@ -145,7 +149,8 @@ class Held(Criterion):
         for k, (query, own) in enumerate(zip(self._query, by_fold, strict=True)):
             window = self.window(trial.t, self._wider(k, query))
             change = self._of_features(sensitivity(query, self._points[k], window, *own))
-            changes.append(self._with_ridge(change, trial.t, window, *own) if self.degree else change)
+            drawn = self._drawn(k, window)
+            changes.append(self._with_ridge(change, trial.t, window, *own, drawn) if self.degree else change)
         change = torch.cat(changes)
         change = torch.where(torch.isfinite(change), change, 0.0)
         weighted = change * self._share[:, None]
@@ -161,13 +166,17 @@ class Held(Criterion):
         factors = self._about[k]
         return 1.0 if factors is None else torch.from_numpy(factors.at(query.numpy())).to(query)
 
+    def _drawn(self, k: int, window: Window) -> torch.Tensor | None:
+        """The slopes to which lines of fold k are drawn."""
+        return self._trends[k].over(window.bandwidth) if self.degree else None
+
     def _fit(self, t: Array, k: int, query: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The lse, row and θ of local fits to what fold k learns from; out of reach the mean of it."""
         points, pieces = self._points[k], []
         window = self.window(t, self._wider(k, query))
         for part in parts(len(query), points.columns(self.degree)):
             near = window.of(part)
-            own, fit = fits(query[part], points, near, self._ridge(t, near))
+            own, fit = fits(query[part], points, near, self._ridge(t, near), self._drawn(k, near))
             pieces.append((own, fit.row, fit.theta))
         lse, row, theta = (torch.cat(each) for each in zip(*pieces, strict=True))
         lost = ~(torch.isfinite(theta[:, 0]).all(1) & torch.isfinite(lse))
@@ -218,7 +227,14 @@ class Tested:
         weighted = self.rows.weight[:, None] * self.errors
         sums = np.array([np.bincount(self.fold, each) for each in weighted.T]).T
         squares = (weighted**2).sum(0)
-        result: Array = np.divide((sums**2).sum(0), squares, out=np.ones_like(squares), where=squares > 0).clip(1)
+        alike = np.divide((sums**2).sum(0), squares, out=np.ones_like(squares), where=squares > 0).clip(1)
+        length = min(len(each.row) for each in self.folds)
+        if length < 2 or any((np.diff(each.row) != 1).any() for each in self.folds):
+            return alike
+        correlation, apart = np.linspace(0, 0.999, 1000), np.arange(1, length)
+        within = 1 + 2 * (correlation[:, None] ** apart) @ (1 - apart / length)
+        whole = np.interp(alike, within, (1 + correlation) / (1 - correlation))
+        result: Array = np.minimum(whole, 1.5 * alike)
         return result
 
     def without(self, query: Array) -> Array:

@@ -9,7 +9,9 @@ deviation does.
 **Jackknife+.** The ends are quantiles of $\hat y_{-i}(x) \mp |e_i|$. No fit is made anew: with $z_i$, θ and M as in
 `dikkat.regression.effects` and $u = M^{-1} e_1$,
 
-$$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}{1 - w_i\, z_i^\top M^{-1} z_i} . $$
+$$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}{1 - w_i\, z_i^\top M^{-1} z_i} , $$
+
+to which the change of the plane that lines are drawn to is added, likewise without row i.
 
 With folds $e_i$ and $\hat y_{-i}$ are those of the fits without the fold of row i (CV+).
 
@@ -26,19 +28,22 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 
 from dikkat.regression.effects import Local, locals_at
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
+_UNSEEN = 5  # degrees of freedom of a variance among a few categories
+
 Method = Literal["jackknife+", "local", "split"]
 
 
-def interval(model: Any, x: Array, coverage: float, method: Method) -> tuple[Array, Array]:
+def interval(model: Any, x: Array, coverage: float, method: Method, random_state: object = 0) -> tuple[Array, Array]:
     """The ends, (n,) each, at rows x like `X_train_`."""
-    if method == "split":
-        return _split(model, x, coverage)
     query = model._coordinates(x)
+    if method == "split":
+        return _beyond_unseen(model, query, coverage, *_split(model, x, coverage, random_state))
     if method == "local":
         outside = (1 - coverage) / 2
         return tuple(quantiles(model, query, np.array([outside, 1 - outside])).T)
@@ -48,6 +53,16 @@ def interval(model: Any, x: Array, coverage: float, method: Method) -> tuple[Arr
         for part, centers in _left_out(model, rows, query):
             upper[part] = _quantile(centers + np.abs(errors), rows.weight, coverage)
             lower[part] = -_quantile(np.abs(errors) - centers, rows.weight, coverage)
+    return _beyond_unseen(model, query, coverage, lower, upper)
+
+
+def _beyond_unseen(model: Any, query: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """Ends that count what a category that was not there in fit may change."""
+    added = stdtrit(_UNSEEN, (1 + coverage) / 2) * np.sqrt(model._smoother.unseen(query)[:, 0])
+    wider = (added > 0) & np.isfinite(upper - lower)
+    if wider.any():
+        middle, half = (lower + upper)[wider] / 2, np.hypot((upper - lower)[wider] / 2, added[wider])
+        lower[wider], upper[wider] = middle - half, middle + half
     return lower, upper
 
 
@@ -84,7 +99,7 @@ def _distribution(model: Any, query: Array) -> Iterator[tuple[slice, Array, Arra
     """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = _errors(model)
     smoother = model._smoother
-    mean, deviation = (np.asarray(each, np.float64) for each in model._answer(query, return_std=True))
+    mean, deviation = (np.asarray(each, np.float64).ravel() for each in model._answer(query, return_std=True))
     if rows.times.sum() == 1:
         errors = np.full(1, np.inf)
     whole = smoother.joined.weight if smoother.tested is None else smoother.tested.weight
@@ -116,7 +131,7 @@ def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, 
     part_of, y = rows.out / joined.weight[rows.unique], rows.y[:, 0]
     rest = joined.weight.sum() - rows.out
     others = (joined.weight @ joined.y[:, 0] - rows.out * y) / np.where(rest > 0, rest, 1)
-    answer = np.asarray(model._answer(query), np.float64)
+    answer = np.asarray(model._answer(query), np.float64).ravel()
     for part, local in locals_at(smoother, query):
         design, inverse, theta, share = (each.numpy() for each in _solved(local))
         design, share = design[:, rows.unique], share[:, rows.unique] * part_of
@@ -126,14 +141,22 @@ def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, 
         kept = 1 - share * (row * across).sum(1)
         with np.errstate(divide="ignore", invalid="ignore"):
             without = theta[:, :1] - share * row[:, 0] * left / kept
+            if smoother.degree:  # the ridge draws to the plane without the row
+                plane = smoother.trend.without[rows.unique, :, 0] - smoother.trend.slope[:, 0]
+                pull = (local.held * local.wide / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
+                lever = share * row[:, 0] / kept
+                without += (inverse[:, 0, 1:, None] * pull).sum(1) + lever * (row[:, 1:] * pull).sum(1)
         result = np.where(kept > 1e-9, without, others) + joined.origin[0]
         yield part, np.where(local.reached.numpy()[:, None], result, answer[part, None])
 
 
 def _solved(local: Local) -> tuple[torch.Tensor, ...]:
     """z (n, m, k), M⁻¹ (n, k, k), θ (n, k) and w (n, m)."""
-    total = local.design.mT @ (local.share * local.value[:, 0])[..., None]
-    return local.design, local.inverse, (local.inverse @ total)[..., 0], local.share
+    toward = local.toward[..., 0]
+    rest = local.value[:, 0] - (local.delta @ toward[..., None])[..., 0]
+    theta = (local.inverse @ (local.design.mT @ (local.share * rest)[..., None]))[..., 0]
+    theta[:, 1:] += toward[:, : theta.shape[1] - 1]
+    return local.design, local.inverse, theta, local.share
 
 
 def _quantile(values: Array, weight: Array, level: float) -> Array:
@@ -150,14 +173,14 @@ def _quantile(values: Array, weight: Array, level: float) -> Array:
     return np.asarray(ends[np.arange(len(values)), index])
 
 
-def _split(model: Any, x: Array, coverage: float) -> tuple[Array, Array]:
+def _split(model: Any, x: Array, coverage: float, random_state: object) -> tuple[Array, Array]:
     if model.folds_ is not None:
         raise ValueError(
             "method: got 'split', whose halves are drawn at random, with cv; expected 'jackknife+' or 'local'"
         )
     _errors(model)
     rows = model._rows
-    fold = model._smoother.joined.folds(rows, 2)
+    fold = model._smoother.joined.folds(2, random_state)
     if fold.max() < 1:
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, held = (rows.take(np.flatnonzero(fold == each)) for each in (0, 1))

@@ -25,11 +25,13 @@ lies on the edge between their corners, and weighs both by its share of the step
 Source: Aitchison and Aitken 1976; Racine and Li 2004; Li and Racine 2007, chapter 4.
 """
 
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from dikkat.regression.columns import Column
 from dikkat.regression.moments.launch import spatial_order
@@ -38,6 +40,9 @@ Array = NDArray[np.floating]
 
 WIDEST, NARROWEST = 1e6, 1 / 50
 """σ over the distance of two categories at which they count alike, and at which the other one does not count."""
+
+
+_CELL = 5  # rows at a place, on average, from which they are cells of a table and no copies
 
 
 class Coding:
@@ -52,15 +57,16 @@ class Coding:
         order: (features,), the columns in the order of their coordinates: numbers first, or the directions.
         numbers: How many are numbers or directions.
         feature: (coordinates,), the position in `order` of the column that each one is of.
+        coded: The columns that are categories or periodic.
     """
 
     def __init__(self, columns: Sequence[Column], size: int, metric: Array | None = None) -> None:
-        self._coded = [j for j in range(len(columns)) if columns[j].coded]
-        self._plain, self._metric = [j for j in range(size) if j not in self._coded], metric
-        self._columns = [columns[j] for j in self._coded]
+        self.coded = [j for j in range(len(columns)) if columns[j].coded]
+        self._plain, self._metric = [j for j in range(size) if j not in self.coded], metric
+        self._columns = [columns[j] for j in self.coded]
         self.numbers = len(self._plain) if metric is None else metric.shape[1]
-        features = self.numbers + len(self._coded)
-        self.order = np.array(self._plain + self._coded if metric is None else range(features), np.intp)
+        features = self.numbers + len(self.coded)
+        self.order = np.array(self._plain + self.coded if metric is None else range(features), np.intp)
         sizes = [2 if each.kind == "periodic" else max(1, len(each.levels) - 1) for each in self._columns]
         self.feature: NDArray[np.intp] = np.repeat(np.arange(features), [1] * self.numbers + sizes)
 
@@ -69,7 +75,7 @@ class Coding:
         if not self._columns and self._metric is None:
             return x
         numbers = x[:, self._plain] if self._metric is None else x[:, self._plain].astype(np.float64) @ self._metric
-        parts = [_points(column, x[:, j]) for j, column in zip(self._coded, self._columns, strict=True)]
+        parts = [_points(column, x[:, j]) for j, column in zip(self.coded, self._columns, strict=True)]
         return np.ascontiguousarray(np.hstack([numbers, *parts]), x.dtype)
 
     def center(self) -> Array:
@@ -169,14 +175,15 @@ class Rows(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """The k rows that have the coordinates of rows of other values; rows equal in x and y are one of them.
+    """The k rows that share their coordinates with rows that are others; rows equal in x and y are one of them.
 
     Attributes:
         unique: (k,) integers, ascending: the unique row that each belongs to.
         y: (k, v), as `Joined.y`.
         weight: (k,).
         out: (k,), how much of the weight is left out at a time: all of it, since copies of a row tell nothing new; but
-            where its value occurs elsewhere too, as those of a discrete y do, the 1 of a single row.
+            where its value occurs elsewhere too, as those of a discrete y do, the 1 of a single row. So it is as well
+            of a place with one value, where rows are in cells: five and more at a place, on average.
     """
 
     unique: NDArray[np.intp]
@@ -280,20 +287,24 @@ class Joined(NamedTuple):
             np.concatenate([weight, shared.out]),
         )
 
-    def folds(self, rows: Rows, count: int) -> NDArray[np.intp]:
-        """The fold of each row, (n,), at random, and the same whatever the order of the rows; −1 for a row of weight 0.
+    def folds(self, count: int, random_state: object = 0) -> NDArray[np.intp]:
+        """The fold of each row, (n,), at random, in an order that does not look at y; −1 for a row of weight 0.
 
-        Copies of a row, which a search leaves out together, are in one fold. Of fewer rows than folds each is one.
+        Copies of a row, which a search leaves out together, are in one fold. Of fewer rows than folds each is one. The
+        random numbers hang on X too: rows may be sorted by y, and then a draw that is always the same would always hold
+        out the same ranks.
         """
-        there, y = np.flatnonzero(self.inverse >= 0), rows.y.reshape(len(rows.y), -1)
-        there = there[np.lexsort([rows.weight[there], self.inverse[there], *y[there].T[::-1]])]
-        unique, repeat, values = self.inverse[there], self.repeat[there], y[there]
-        copies = self.repeats.out == self.repeats.weight
-        copy = (unique[1:] == unique[:-1]) & (values[1:] == values[:-1]).all(1) & np.append(copies, True)[repeat[1:]]
-        label = np.cumsum(np.append(True, ~copy)) - 1
-        fold = np.random.default_rng(0).permutation(label[-1] + 1) % min(count, label[-1] + 1)
-        result = np.full(len(y), -1, np.intp)
-        result[there] = fold[label]
+        there = np.flatnonzero(self.inverse >= 0)
+        unique, repeat = self.inverse[there], self.repeat[there]
+        copies = np.append(self.repeats.out == self.repeats.weight, True)[repeat]
+        own = np.where(repeat < 0, unique, len(self.x) + repeat)
+        own = np.where(copies, own, len(self.x) + len(self.repeats.y) + np.arange(len(there)))
+        _, first, label = np.unique(own, return_index=True, return_inverse=True)
+        label = np.argsort(np.argsort(first))[label]  # in the order of the rows
+        seed = int(check_random_state(random_state).randint(2**31))
+        random = np.random.default_rng([seed, zlib.crc32(np.sort(np.abs(self.x), axis=None).tobytes())])
+        result = np.full(len(self.inverse), -1, np.intp)
+        result[there] = (random.permutation(len(first)) % min(count, len(first)))[label]
         return result
 
 
@@ -348,10 +359,14 @@ def _repeats(
     first = new | _differs(y)
     starts = np.flatnonzero(first)
     own, total = unique[starts], np.add.reduceat(weight, starts)
-    shared, out = (np.bincount(own) > 1)[own], total
-    if shared.any():
+    shared, out, counts = (np.bincount(own) > 1)[own], total, np.diff(np.append(starts, len(y)))
+    alike, in_cells = bool((y == y[0]).all()), len(y) >= _CELL * np.count_nonzero(new)
+    if shared.any() or alike or in_cells:
         _, value, times = np.unique(y[starts], axis=0, return_inverse=True, return_counts=True)
-        out = np.where(times[value.ravel()] > 1, np.minimum(total, 1), total)
+        discrete = times[value.ravel()] > 1
+        out = np.where(discrete, np.minimum(total, 1), total)
+        if alike or in_cells:  # a row of a large weight is one row
+            out, shared = np.where(discrete & ~shared, total / counts, out), shared | (discrete & (counts > 1))
     order = np.flatnonzero(shared)[np.argsort(own[shared], kind="stable")]
     result = np.full(len(starts), -1, np.intp)
     result[order] = np.arange(len(order))

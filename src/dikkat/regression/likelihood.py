@@ -14,9 +14,12 @@ own answers: the penalty of the regressor's criterion.
 **Density.** The criterion is the mean of −log f of the rows, with f the density by the other rows: the log-sum-exp of
 the attention. What counts is $e^{L/d}$ in units of the features' standard deviations: a number that is positive,
 as the search wants it, and least at the same place. Of numbers that were rounded no bandwidth is below half of the
-least gap between two of them, since what lies in one place says only that they were rounded.
+least gap between two of them, since what lies in one place says only that they were rounded. A row that has a number
+farther beyond the quartiles than eight times their distance has no part in the mean: alone, it would be the likelier
+the wider all bandwidths are.
 
-Copies are left out together, as by the regressor; but where no column is a number, rows are left out one by one.
+Of classes copies are left out together, as by the regressor; of a density, and where no column is a number, rows are
+left out one by one.
 
 Source: Titterington 1980 (categories); Li and Racine 2007, sections 1.3.2 and 4.3 (likelihood cross-validation);
 Laplace's rule: Jaynes 2003, chapter 18.
@@ -35,6 +38,9 @@ from dikkat.regression.criterion import MOST, Criterion, Trial
 from dikkat.regression.joined import Array, Joined, Repeats
 from dikkat.regression.local import sensitivity
 from dikkat.regression.moments.launch import Profile
+
+FENCE = 8.0
+"""Distances of the quartiles beyond them, from which a row has no say in a density's bandwidth."""
 
 
 class _Likelihood(Criterion):
@@ -137,8 +143,11 @@ class Density(_Likelihood):
     def __init__(self, joined: Joined) -> None:
         super().__init__(joined, 0.0)
         weight = self.points.weight
-        out = self._left_out(weight, weight)
-        self.here, self.rest, self.part = weight - out, self.total - out, weight / self.total
+        out = weight.clone()
+        out[self.unique] = torch.tensor(joined.repeats.out, dtype=torch.float64)
+        out = self._left_out(weight, out)
+        known = weight * ~torch.from_numpy(outlying(joined))
+        self.here, self.rest, self.part = weight - out, self.total - out, known / known.sum()
         spread = joined.spread()[: joined.numbers]
         self.unit = float(np.log(spread[spread > 0]).sum())
         self.other = np.bincount(joined.feature)[joined.numbers :]  # c − 1 of each category
@@ -167,6 +176,16 @@ class Density(_Likelihood):
         by = np.exp(-2 * t[self.joined.numbers :])
         other = self.other * np.exp(-by / 2)
         return -float(np.log1p(other).sum()), -other * by / (1 + other)
+
+
+def outlying(joined: Joined) -> NDArray[np.bool_]:
+    """True for unique rows (m,) that have a number far beyond the quartiles, in units of their distance."""
+    x, weight = joined.x[:, : joined.numbers].astype(np.float64), joined.weight[:, None]
+    low, high = np.quantile(x, [0.25, 0.75], axis=0, weights=np.broadcast_to(weight, x.shape), method="inverted_cdf")
+    with np.errstate(over="ignore"):
+        fence = np.where(high > low, FENCE * (high - low), np.inf)
+        result: NDArray[np.bool_] = ((x < low - fence) | (x > high + fence)).any(1)
+    return result
 
 
 def found(make: Callable[[Joined], Criterion], joined: Joined, profile: Profile, share: float) -> Chosen:

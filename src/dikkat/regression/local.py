@@ -10,29 +10,30 @@ their range is many bandwidths. They come from the compiled kernels of `dikkat.r
 cannot be imported from plain PyTorch, some queries at a time.
 
 **Fits.** With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, a fit
-minimises $\sum_j w_j (y_j - z_j^\top\theta)^2 + \beta^\top \Lambda \beta$, with β the slopes in θ. The first of θ is
-the estimate: the line's height at the query, where δ = 0.
+minimises $\sum_j w_j (y_j - z_j^\top\theta)^2 + (\beta - b)^\top \Lambda (\beta - b)$, with β the slopes in θ and b
+those of a plane through all rows (`dikkat.regression.trend`). The first of θ is the estimate: the line's height at the
+query, where δ = 0.
 
 The linear order is solved about the mean offset $o$, where $S = \operatorname{E}\delta\delta^\top - oo^\top$ and
 $c = \operatorname{E}\delta y^\top - oy^\top$:
 
-$$ \beta = (S + \Lambda)^{-1} c, \qquad \hat y = \bar y - \beta^\top o . $$
+$$ \beta = b + (S + \Lambda)^{-1} (c - S b), \qquad \hat y = \bar y - \beta^\top o . $$
 
-The ridge draws the line toward the local constant where few points have a say, or lie too near each other to tell a
+The ridge draws the line toward the plane's slope where few points have a say, or lie too near each other to tell a
 slope:
 
 $$ \Lambda_c = \frac{\rho}{S_0} \frac{s_c^2}{s_c^2 + \sigma_c^2}, \qquad S_0 = \sum_j W_j K(\delta_j) , $$
 
 with $s_c$ the standard deviation of the feature over all rows. It is as if ρ more points, one bandwidth off, or one
-standard deviation where that is shorter, had said that the slope is 0. Beyond the data and in gaps $S_0$ goes to 0, and
-the slope with it; where σ is far beyond a feature's range, it is ridge regression on standardised features. As Seifert
-and Gasser do, the line is shrunk about the mean offset, and ρ is their ridge parameter over the bandwidth; theirs
-grows with |o|, which changes little where points are many and nothing far away.
+standard deviation where that is shorter, had said that the slope is b. Beyond the data and in gaps $S_0$ goes to 0, and
+the slope to b. As Seifert and Gasser do, who draw it to 0, the line is shrunk about the mean offset, and ρ is their
+ridge parameter over the bandwidth; theirs grows with |o|, which changes little where points are many and nothing far
+away.
 
 A second ridge, $\varepsilon \operatorname{diag}(\operatorname{E}\delta\delta^\top)$, has no unit and is far below
 what data say, where they say anything. So far from all data that every weight is 0 in the dtype, which is 37 bandwidths
-in float64 and 13 in float32, there is no line to see: there β = 0, and the answer is the mean under what the weights
-are to each other. That goes to the nearest point's value.
+in float64 and 13 in float32, there is no line to see: there β = b, from the mean under what the weights are to each
+other. That goes to the nearest point's value.
 
 Source: Seifert and Gasser 1996, Finite-sample variance of local polynomials; 2000, Data adaptive ridging in local
 polynomial regression.
@@ -146,17 +147,19 @@ def fits(
     points: Points,
     window: Window,
     ridge: Tensor | None,
+    toward: Tensor | None = None,
     *,
     exclude: Tensor | None = None,
     ordered: bool = False,
 ) -> tuple[Tensor, "LocalFit"]:
     """The lse (n,) and the fits of `local_fit`; lines from pairs come from the kernel of their moments."""
     if ridge is not None and points.tiles is not None and points.line is None:
-        own = {"exclude": exclude, "ridge": ridge.expand(len(query), -1)}
+        drawn = None if toward is None else toward.expand(len(query), -1, -1)
+        own = {"exclude": exclude, "ridge": ridge.expand(len(query), -1), "toward": drawn}
         lse, *fit = _in_order(_lines, query, own, ordered, points=points, window=window)
         return lse, LocalFit(*fit)
     around = moments(query, points, window, degree=0 if ridge is None else 1, exclude=exclude, ordered=ordered)
-    return around.lse, local_fit(around, ridge)
+    return around.lse, local_fit(around, ridge, toward)
 
 
 def sensitivity(
@@ -236,11 +239,11 @@ def _averages(
 
 
 def _lines(
-    query: Tensor, *, exclude: Tensor | None, ridge: Tensor, points: Points, window: Window
+    query: Tensor, *, exclude: Tensor | None, ridge: Tensor, toward: Tensor | None, points: Points, window: Window
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The lse, u and θ of ordered queries."""
     assert points.tiles is not None
-    return launch.fits(query, points.tiles, window, exclude, ridge, least_of(query.dtype))
+    return launch.fits(query, points.tiles, window, exclude, ridge, toward, least_of(query.dtype))
 
 
 def _sensitivity(
@@ -355,15 +358,20 @@ class _Centred(NamedTuple):
     lse: Tensor
 
 
-def local_fit(around: Moments, ridge: Tensor | None) -> LocalFit:
-    """The local constant; with the ridge Λ S_0, (p,) or (n, p), the local line; the first p coordinates have slopes."""
+def local_fit(around: Moments, ridge: Tensor | None, toward: Tensor | None = None) -> LocalFit:
+    """The local constant; with the ridge Λ S_0, (p,) or (n, p), the local line; the first p coordinates have slopes.
+
+    `toward` are slopes, (p, v) or (n, p, v), to which the ridge draws; None for 0.
+    """
     if ridge is None:
         return LocalFit(torch.ones_like(around.lse)[:, None], around.value[:, None])
     slopes = ridge.shape[-1]
     centred = _centred(around, slopes)
     offset = centred.offset[..., None]
-    solved = _solve(centred, torch.cat([centred.cross, offset], -1), ridge)
+    cross = centred.cross if toward is None else centred.cross - centred.spread @ toward
+    solved = _solve(centred, torch.cat([cross, offset], -1), ridge)
     slope, lean = solved[..., :-1], solved[..., -1]
+    slope = slope if toward is None else slope + toward
     height = around.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
     flat = around.spread.shape[1] - slopes
@@ -383,7 +391,7 @@ def without_unseen(around: Moments, joined: Joined, query: Tensor, bandwidth: Te
 def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
     """The part of log S_0 that categories that were not there take, (n,)."""
     lost = query.new_zeros(len(query))
-    for own, center, there in _unseen(joined, query):
+    for own, center, there in unseen_categories(joined, query):
         far = (center / bandwidth[..., own]).square().sum(-1) / 2  # from 0, which is the first category
         lost += torch.where(there, far, 0.0)
     return lost
@@ -392,12 +400,12 @@ def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
 def has_unseen(joined: Joined, query: Tensor) -> Tensor:
     """True for queries with a category that was not there, (n,)."""
     result = query.new_zeros(len(query), dtype=torch.bool)
-    for _, _, there in _unseen(joined, query):
+    for _, _, there in unseen_categories(joined, query):
         result |= there
     return result
 
 
-def _unseen(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def unseen_categories(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Each category's coordinates, their values where it was not there, and the queries that have those, (n,)."""
     for feature in np.unique(joined.feature[np.isfinite(joined.center)]):
         own = torch.tensor(joined.feature == feature)

@@ -53,10 +53,18 @@ class Plane(NamedTuple):
 
 def plane(x: Array, label: NDArray[np.intp], weight: Array, classes: int) -> tuple[Plane, Array]:
     """The plane through rows x (n, d), and the probabilities of their own classes without them, (n,)."""
+    there = np.unique(label)
+    if len(there) < classes:  # the others have rows of weight 0 alone, and no chance
+        part, left = plane(x, np.searchsorted(there, label), weight, len(there))
+        slope, height = np.zeros((x.shape[1], classes)), np.full(classes, -np.inf)
+        slope[:, there], height[there] = part.slope, part.height
+        return part._replace(slope=slope, height=height), left
     center = np.average(x, axis=0, weights=weight).astype(np.float64)
     spread = np.sqrt(np.average((x - center) ** 2, axis=0, weights=weight))
     spread = np.where(spread > 0, spread, 1.0)
     scaled = (x - center) / spread
+    if classes == 1:
+        return Plane(center, spread, np.zeros((x.shape[1], 1)), np.zeros(1)), np.ones(len(x))
     tried = []
     for strength in _STRENGTHS.tolist():
         fit = LogisticRegression(C=strength, max_iter=1000, tol=1e-6).fit(scaled, label, sample_weight=weight)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dikkat.regression.columns import Column
 from dikkat.show.fonts import families_for
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _POINTS = 2_000  # most points drawn; more hide each other and make a large SVG
 _TICKS = 200  # most marks on the edge of a panel that show where the data are
 _LONGEST = 32  # most characters of a column's name
+_SHORTER, _LABELS = 14, 12  # most characters of a category's name; most categories that are named
 _LEGEND = 10  # most lines with a colour and a name
 _NARROWEST = 1e-300  # bandwidth that has a logarithm
 _WIDEST = 10.0  # largest bandwidth drawn, over the feature's range
@@ -42,15 +44,11 @@ def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
     return figure
 
 
-def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target: str) -> Figure:
-    """A regression on several features: predicted against observed values, and a curve for each feature."""
-    panels = 1 + len(curves)
-    columns = panels if panels < 4 else math.ceil(math.sqrt(panels))
-    rows = math.ceil(panels / columns)
-    figure = _figure(0.4 + 3.2 * columns, 0.4 + 2.9 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid[panels:]:
-        axes.remove()
+def draw_fit(
+    predicted: Array, observed: Array, curves: Sequence[Curve], target: str, others: Sequence[str] = ()
+) -> Figure:
+    """A regression on several features: predicted against observed values, and a curve for each; others are named."""
+    figure, grid = _panels(1 + len(curves))
     shown = _some(len(observed), _POINTS)
     grid[0].plot(predicted[shown], observed[shown], **_dots(len(shown)))
     middle = float(np.concatenate([predicted[np.isfinite(predicted)], observed]).mean())
@@ -58,8 +56,33 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
     few = "" if len(shown) == len(observed) else f"\n{len(shown):,} of {len(observed):,} rows"
     grid[0].set_title(f"each row predicted from the others{few}", fontsize=10)
     _name(grid[0], f"{_short(target)}, predicted", f"{_short(target)}, observed")
-    for axes, curve in zip(grid[1:panels], curves, strict=True):
-        axes.sharey(grid[1])
+    _effects(figure, grid[1:], observed, curves, target, others)
+    return figure
+
+
+def draw_effects(observed: Array, curves: Sequence[Curve], target: str, others: Sequence[str] = ()) -> Figure:
+    """A curve for each feature, the others at their medians; features without one are named."""
+    figure, grid = _panels(len(curves))
+    _effects(figure, grid, observed, curves, target, others)
+    return figure
+
+
+def _panels(count: int) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with so many panels."""
+    columns = count if count < 4 else math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    figure = _figure(0.4 + 3.2 * columns, 0.4 + 2.9 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[count:]:
+        axes.remove()
+    return figure, grid[:count]
+
+
+def _effects(
+    figure: Figure, grid: Sequence[Axes], observed: Array, curves: Sequence[Curve], target: str, others: Sequence[str]
+) -> None:
+    for axes, curve in zip(grid, curves, strict=True):
+        axes.sharey(grid[0])
         _intervals(axes, curve)
         if not curve.column.is_category:
             marks = np.sort(curve.data)[np.linspace(0, len(curve.data) - 1, min(len(curve.data), _TICKS)).astype(int)]
@@ -67,14 +90,17 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
             axes.plot(marks, height, "|", color="0.4", markersize=6, alpha=0.5, transform=transform)
         _name(axes, curve.name, target)
     if curves:
-        _limit(grid[1], observed, *(curve.estimate for curve in curves))
-        grid[1].legend(frameon=False)
-        grid[1].set_title("the other features at their medians", fontsize=10)
-    return figure
+        _limit(grid[0], observed, *(curve.estimate for curve in curves))
+        grid[0].legend(frameon=False)
+        grid[0].set_title("the other features at their medians", fontsize=10)
+    if others:
+        more = f" and {len(others) - _LEGEND} more" if len(others) > _LEGEND else ""
+        named = f"not shown, since they move the estimate least: {', '.join(map(_short, others[:_LEGEND]))}{more}"
+        figure.supxlabel(named, fontsize=9, fontfamily=families_for([named]), parse_math=False)
 
 
-def draw_attention(found: Among, order: str) -> Figure:
-    """A picture of the attention among points."""
+def draw_attention(found: Among, order: str, column: Column = Column()) -> Figure:  # noqa: B008  # a constant
+    """A picture of the attention among points, with what the column says of them along the axes."""
     count = len(found.weights)
     points = f"{found.total:,} points" + ("" if count == found.total else f", in {count:,} groups")
     figure = _figure(5.6, 4.9)
@@ -84,6 +110,18 @@ def draw_attention(found: Among, order: str) -> Figure:
     image = _heat(axes, found.weights, strongest)
     axes.set_aspect("equal")
     axes.set(xlabel="points looked at", ylabel="points estimated")
+    if found.by is not None:
+        if column.is_category:  # at the middle of its points
+            levels, starts, sizes = np.unique(found.by, return_index=True, return_counts=True)
+            some = np.argsort(-sizes, kind="stable")[:_LABELS]
+            places, values = (starts + (sizes - 1) / 2)[some], levels[some]
+        else:
+            places = np.unique(np.linspace(0, count - 1, 5).astype(int))
+            values = found.by[places]
+        names = [_short(column.shown(each), _SHORTER) for each in values]
+        axes.set_xticks(places, names, rotation=60, ha="right", fontsize=7, rotation_mode="anchor")
+        axes.set_yticks(places, names, fontsize=7)
+        _literal_label([*axes.get_xticklabels(), *axes.get_yticklabels()])
     title = f"attention among {points}\nsorted by {order}"
     axes.set_title(title, fontsize=10, fontfamily=families_for([title]), parse_math=False)
     _colour_bar(figure, image, [axes], extend="max" if found.weights.max() > strongest else "neither")
@@ -188,11 +226,13 @@ def _intervals(axes: Axes, curve: Curve) -> None:
         else:
             axes.fill_between(curve.at, low, high, **style)
     if curve.column.is_category:
-        names = [_short(str(level)) for level in curve.column.levels]
+        every = -(-len(curve.at) // _LABELS)  # of many categories some are named
+        names = ["" if j % every else _short(str(level), _SHORTER) for j, level in enumerate(curve.column.levels)]
         center, half = (curve.upper + curve.lower) / 2, (curve.upper - curve.lower) / 2
         axes.errorbar(curve.at, center, half, fmt="none", color="C0", alpha=0.5, label="95 % confidence")
         axes.plot(curve.at, curve.estimate, "o", color="C0", label="estimate")
-        axes.set_xticks(curve.at, names, rotation=30 if len(names) > 3 else 0)
+        turned: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor", "fontsize": 7}
+        axes.set_xticks(curve.at, names, **turned if len(names) > 3 else {})
         _literal_label(axes.get_xticklabels())
         return
     axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % confidence")
@@ -227,9 +267,9 @@ def _literal_label(texts: Sequence[Any]) -> None:
         text.set(fontfamily=families, parse_math=False)
 
 
-def _short(name: str) -> str:
-    half = _LONGEST // 2
-    return name if len(name) <= _LONGEST else f"{name[:half]}…{name[-half + 1 :]}"
+def _short(name: str, longest: int = _LONGEST) -> str:
+    half = longest // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[-half + 1 :]}"
 
 
 def _some(count: int, most: int) -> NDArray[np.int64]:

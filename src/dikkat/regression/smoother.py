@@ -15,12 +15,14 @@ data even where x does not. Rows with equal coordinates vary about their mean as
 A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. The confidence interval is about a local line with
 half the bandwidth (in d dimensions half the volume), whose bias is small beside its error:
 
-$$ \tilde y \pm t_\nu\, s\, (\lVert l \rVert^2 + b)^{1/2}, \qquad b = \sum_c \lambda_c^2\, \Lambda_c / S_0 , \qquad
-\lambda = (S + \Lambda)^{-1} o , $$
+$$ \tilde y \pm t_\nu \big(s^2 (\lVert l \rVert^2 + b) + (\lambda^\top \Lambda (\beta - \bar\beta))^2\big)^{1/2},
+\qquad b = \sum_c \lambda_c^2\, \Lambda_c / S_0 , \qquad \lambda = (S + \Lambda)^{-1} o , $$
 
 with l the line's row of the smoother matrix, $t_\nu$ Student's quantile, and b what a ridge of ρ = 0.25 leaves open:
-that slopes are about 0, with the variance $s^2/\rho$ over a bandwidth. Beyond the data it goes up with the
-square of the distance, whatever the order and the ridge of the estimate.
+that slopes vary with $s^2/\rho$ over a bandwidth. Beyond the data it goes up with the square of the distance, whatever
+the order and the ridge of the estimate. The line's own ridge is the estimate's, at most 0.25, and draws to the slopes
+$\bar\beta$ of the plane through all rows; of the order "constant" it is 0.25, and draws to 0. The last term is the bias
+that it has where the line's slope β is another.
 
 Source: Loader 1999, chapter 2 and section 9.1 (degrees of freedom); Calonico, Cattaneo and Farrell 2018, On the effect
 of bias estimation on coverage accuracy (undersmoothing beside robust correction of the bias).
@@ -45,6 +47,7 @@ from dikkat.regression.folds import Fold, Held, Tested
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
     RIDGE,
+    LocalFit,
     Moments,
     Points,
     fits,
@@ -55,12 +58,15 @@ from dikkat.regression.local import (
     noise_share,
     parts,
     points_of,
+    ridge_at,
     ridge_of,
+    unseen_categories,
     weights,
     without_unseen,
 )
 from dikkat.regression.moments.launch import Profile, Window
 from dikkat.regression.nearest_neighbors import Factors, local_bandwidth
+from dikkat.regression.trend import Trend, trend
 
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
 _WIDER = 2.0  # the bandwidth of errors over that of values
@@ -119,7 +125,7 @@ class Smoother:
             window = self._window(part)
             around = moments(part, self._points, window, degree=self.degree)
             around = without_unseen(around, self.joined, part, window.bandwidth)
-            return local_fit(around, self._ridge(window)).estimate, around.lse
+            return local_fit(around, *self._drawn(window)).estimate, around.lse
 
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
@@ -147,7 +153,31 @@ class Smoother:
             doubt = _open(around, self._doubt(window))
             return (self._deviation(part + around.offset * window.bandwidth, doubt),)
 
-        return self._by_parts(query, self._wide, work)[0]
+        return np.hypot(self._by_parts(query, self._wide, work)[0], np.sqrt(self.unseen(query)))
+
+    def unseen(self, query: Array) -> Array:
+        """The variance that categories that were not there in fit add at queries, (n, v).
+
+        At a row the estimates with the row's category and with one that was not there are d apart. With c categories
+        the mean of d² is (c − 1)/c of the variance among categories in general, and a new one lies about their mean.
+        """
+        result = np.zeros((len(query), self.joined.y.shape[1]))
+        for own, center, there in unseen_categories(self.joined, torch.tensor(query)):
+            if there.any():
+                if (key := int(own.nonzero()[0, 0])) not in self._added:
+                    other = self.joined.x.copy()
+                    other[:, own.numpy()] = center.numpy()
+                    apart = self.estimate(self.joined.x)[0] - self.estimate(other)[0]
+                    count = int(own.sum()) + 1
+                    square = np.average(apart**2, axis=0, weights=self.joined.weight)
+                    self._added[key] = square * (count + 1) / (count - 1)
+                result[there.numpy()] += self._added[key]
+        return result
+
+    @cached_property
+    def _added(self) -> dict[int, Array]:
+        """The variances that `unseen` adds, by a category's first coordinate."""
+        return {}
 
     def nearest_deviation(self, query: Array) -> Array:
         """The deviation at queries with no row in reach, (n, v), which are answered by the nearest rows."""
@@ -212,12 +242,16 @@ class Smoother:
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part, narrow)
             around, squared = (self._about(part, replace(window, squared=square)) for square in (False, True))
-            ridge = self._doubt(window)
+            ridge, open_ = self._doubt(window, min(self.ridge, RIDGE) if self.degree else RIDGE), self._doubt(window)
             _, noise, freedom = self._errors(part + around.offset * window.bandwidth)
-            share = noise_share(around, squared, ridge)[:, None] + _open(around, ridge)
-            return local_fit(around, ridge).estimate, (noise * share).sqrt(), freedom
+            share = noise_share(around, squared, ridge)[:, None] + _open(around, open_)
+            toward = self.trend.over(window.bandwidth) * self.degree
+            fit = local_fit(around, ridge, toward)
+            bias = _lost_to_ridge(around, ridge, fit, toward)
+            return fit.estimate, (noise * share + bias.square()).sqrt(), freedom
 
         center, error, freedom = self._by_parts(query, self._wide, work)
+        error = np.hypot(error, np.sqrt(self.unseen(query)))
         in_reach = self.profile == "gaussian" or self.neighbors(query) > 0
         return Confidence(center + self.joined.origin, error, freedom), np.asarray(
             np.isfinite(center).all(1) & in_reach
@@ -264,7 +298,7 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            lse, fit = fits(part, self._wide, window, self._ridge(window))
+            lse, fit = fits(part, self._wide, window, *self._drawn(window))
             return lse, fit.row[:, 0]
 
         lse, own = self._by_parts(self.joined.x, self._wide, work)
@@ -370,9 +404,14 @@ class Smoother:
     def _spread(self) -> Tensor:
         return torch.tensor(self.joined.spread()[: self.joined.numbers])
 
-    def _ridge(self, window: Window) -> Tensor | None:
-        """Λ S_0 of the estimate; None for the constant order."""
-        return self._doubt(window, self.ridge) if self.degree else None
+    @cached_property
+    def trend(self) -> Trend:
+        """The plane to whose slopes lines are drawn."""
+        return trend(self.joined)
+
+    def _drawn(self, window: Window) -> tuple[Tensor | None, Tensor | None]:
+        """Λ S_0 of the estimate, and the slopes to which it draws; None for the constant order."""
+        return (self._doubt(window, self.ridge), self.trend.over(window.bandwidth)) if self.degree else (None, None)
 
     def _doubt(self, window: Window, amount: float = RIDGE) -> Tensor:
         """Λ S_0 of a ridge ρ."""
@@ -401,6 +440,13 @@ def _open(around: Moments, ridge: Tensor) -> Tensor:
     lean = fit.row[:, 1 : 1 + slopes] * (-around.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
     gone = (around.lse < _GONE)[:, None] | is_flat(around, slopes)
     return torch.where(gone, _unknown(around.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
+
+
+def _lost_to_ridge(around: Moments, ridge: Tensor, fit: LocalFit, toward: Tensor) -> Tensor:
+    """uᵀΛ(β − b), (n, v)."""
+    own = slice(1, 1 + ridge.shape[-1])
+    held = (fit.row[:, own] * ridge_at(ridge, around.lse))[..., None] * (fit.theta[:, own] - toward)
+    return held.sum(1)
 
 
 def _unknown(offset: Tensor, ridge: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import csv
 import difflib
 import io
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from dikkat.errors import InputError
 from dikkat.regression import dialects
+from dikkat.regression.columns import MOST_LEVELS
 from dikkat.regression.dialects import DELIMITERS, Form, FormOptions, Text
 from dikkat.regression.joined import Array
 from dikkat.storage.files import write_whole
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 _PARQUET = ".parquet"
 _ENDINGS = ".csv, .tsv, .txt, .dat (each may be followed by .gz) or .parquet; save a sheet of a workbook as CSV"
 _NAMED = 12  # most columns that a message lists
-_LEVELS = 50  # most different texts that are categories without being declared
+_IDENTIFIER = re.compile(r"(?i:^|[\W_])(?i:id|uuid)$|[a-z]I[dD]$|^(?i:index)$")
 _CELLS = 3  # most cells that a message lists
 
 
@@ -89,11 +91,20 @@ class Table:
         for index, name in enumerate(self.names):
             if name in used:
                 continue
-            if fault := self._fault(index):
+            if fault := self._fault(index) or self._numbered(index):
                 others[name] = fault
             else:
                 result.append(name)
         return result, others
+
+    def _numbered(self, index: int) -> str:
+        """The reason why a column of different whole numbers that is called an identifier tells nothing."""
+        from pyarrow import compute, types
+
+        column = self.typed.column(index)
+        if not types.is_integer(column.type) or not _IDENTIFIER.search(self.names[index]):
+            return ""
+        return "numbers the rows" if 1 < compute.count_distinct(column).as_py() == len(column) else ""
 
     def check_usable(self, name: str) -> None:
         """Refuse a column whose type must be declared (category, ordered, number) before it can be used."""
@@ -120,7 +131,7 @@ class Table:
                 f"--without, or take its cells as categories with --categorical {name}"
             )
         count, rows = len({value for _, value in held.cells}) if _holds_text(column.type) else 0, len(held.cells)
-        if not 1 < count <= min(_LEVELS, rows // 2):
+        if not 1 < count <= min(MOST_LEVELS, rows // 2):
             if index in self._identifiers:
                 return f"holds identifiers ({_shown(held.cells[:1])})"
             return f"{held}, the same in all rows" if count == 1 else str(held)
@@ -265,7 +276,7 @@ def _read(path: Path, suffix: str, options: FormOptions) -> Text:
 def _lacking(path: Path, name: str, rows: NDArray[np.intp], count: int, what: str) -> InputError:
     return InputError(
         f"{path}: column {name!r} has {len(rows):,} of {count:,} values {what}, the first in row {rows[0] + 1:,}; "
-        "leave missing ones out with --missing drop, fill them in, or choose other columns"
+        "take missing ones as they are with --missing indicator, leave them out with --missing drop, or fill them in"
     )
 
 

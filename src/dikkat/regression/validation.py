@@ -1,6 +1,7 @@
 """Checks of settings and data before any work, each an error in one sentence; and training rows as arrays."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -118,13 +119,15 @@ def checked_rows(
 ) -> Rows:
     """Rows to learn from, behind those of before if there were some; scikit-learn sets d and the names of columns."""
     reset, names = before is None, _get_feature_names(X)
+    X, y = unmasked(X), unmasked(y)
     if before is None:
         kinds = estimator.categorical_features, estimator.ordered_features
         named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
         periodic = estimator.periodic_features
         named = named or bool(periodic)
-        plain = isinstance(X, np.ndarray | list | tuple) and not named
-        columns = () if plain else find(X, *kinds, names, periodic)
+        gaps = estimator.missing == "indicator"
+        plain = isinstance(X, np.ndarray | list | tuple) and not named and not gaps
+        columns = () if plain else find(X, *kinds, names, periodic, gaps)
     else:
         if before.columns:
             validate_data(estimator, X, skip_check_array=True, reset=False)  # as many columns, and the same ones
@@ -138,7 +141,10 @@ def checked_rows(
     with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
         if columns:
             validate_data(estimator, X, skip_check_array=True, reset=reset)
-            x, values = check_X_y(encoded(X, columns, names), y, estimator=estimator, **settings)
+            cells = encoded(X, columns, names)
+            if estimator.missing == "indicator" and y is not None:
+                cells, y, sample_weight = _with_values(cells, y, sample_weight)
+            x, values = check_X_y(cells, y, estimator=estimator, **settings)
         else:
             x, values = validate_data(estimator, X, y, reset=reset, **settings)
     weight = _checked_weights(sample_weight, x)
@@ -152,6 +158,25 @@ def checked_rows(
     old = recoded(before.x, before.columns, columns)
     y, weight = np.concatenate([before.y, values]), np.concatenate([before.weight, weight])
     return Rows(np.concatenate([old, x]), y, weight, columns)
+
+
+def unmasked(given: Any) -> Any:
+    """An array with NaN for masked cells and NaT, before a conversion takes them for numbers."""
+    if isinstance(given, np.ma.MaskedArray):
+        given = given.filled(np.datetime64("NaT")) if given.dtype.kind == "M" else given.astype(float).filled(np.nan)
+    if isinstance(given, np.ndarray) and given.dtype.kind == "M":
+        given = np.where(np.isnat(given), np.nan, given.astype(np.int64))
+    return given
+
+
+def _with_values(x: Array, y: Any, weight: Any) -> tuple[Array, Any, Any]:
+    """The rows whose y is there, where cells may be missing."""
+    values = np.asarray(y)
+    lost = np.isnan(values.astype(np.float64).reshape(len(values), -1)).any(1)
+    if not lost.any() or lost.all() or len(values) != len(x):
+        return x, y, weight
+    warnings.warn(f"y: {lost.sum()} of {len(lost)} rows have none, and are left out", UserWarning, stacklevel=6)
+    return x[~lost], values[~lost], weight if np.ndim(weight) == 0 else np.asarray(weight)[~lost]
 
 
 def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
@@ -168,6 +193,13 @@ def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
         raise ValueError(f"sample_weight: got {weight.min()}; expected numbers of at least 0")
     if not weight.any():
         raise ValueError("sample_weight: got zeros alone; expected at least one row whose weight is positive")
+    if (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1:
+        warnings.warn(
+            f"sample_weight: got weights that sum up to {total:.3g}. One says how many rows a row is, so all are "
+            "worth that many, and intervals are infinite; expected a sum of about the number of rows",
+            UserWarning,
+            stacklevel=5,
+        )
     return weight
 
 

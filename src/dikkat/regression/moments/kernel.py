@@ -441,17 +441,21 @@ def _fit(call: Call, work: Work, i: int, zero: Any) -> None:
     out[0], row[0] = lse, 1
     for k in range(values):
         theta[k] = means[1 + k]
-    if lse < call.far:
+    far, toward = lse < call.far, at(pointer(call.toward, zero), i * slopes * values)
+    if far and call.toward == 0:
         return
-    _centre(call, work, i, math.exp(min(-lse, math.log(LARGEST))), zero)
-    _solve(work.system, right, slopes, wide)
+    if not far:
+        _centre(call, work, i, math.exp(min(-lse, math.log(LARGEST))), zero)
+        _solve(work.system, right, slopes, wide)
     for c in range(slopes):
-        offset, by = means[_column(call, c)] / call.unit, work.by[c]
+        offset, by = means[_column(call, c)] / call.unit, zero if far else work.by[c]
         for k in range(values):
-            slope = right[c * wide + k] * by
+            slope = zero if far else right[c * wide + k] * by
+            if call.toward != 0:
+                slope += toward[c * values + k]
             theta[(1 + c) * values + k] = slope
             theta[k] -= slope * offset
-        lean = right[c * wide + values] * by
+        lean = zero if far else right[c * wide + values] * by
         row[1 + c] = -lean
         row[0] += lean * offset
 
@@ -461,7 +465,7 @@ def _centre(call: Call, work: Work, i: int, rest: float, zero: Any) -> None:
     """Write the system of a line about its mean offset, by features of second moment 1, and its right sides."""
     means, system, right, by, unit = work.means, work.system, work.right, work.by, call.unit
     values, slopes, wide = call.values, call.slopes, 1 + call.values
-    ridge = at(pointer(call.ridge, zero), i * slopes)
+    ridge, toward = at(pointer(call.ridge, zero), i * slopes), at(pointer(call.toward, zero), i * slopes * values)
     for c in range(slopes):
         column = _column(call, c)
         offset, second = means[column] / unit, means[column + 1] / unit**2
@@ -475,6 +479,11 @@ def _centre(call: Call, work: Work, i: int, rest: float, zero: Any) -> None:
             other = _column(call, e)
             spread = means[other + 1 + c - e] / unit**2 - offset * (means[other] / unit)
             system[c * slopes + e] = spread * by[c] * by[e]
+            if call.toward != 0:  # what the rows say of slopes beyond those
+                for k in range(values):
+                    right[c * wide + k] -= spread * toward[e * values + k] * by[c]
+                    if e < c:
+                        right[e * wide + k] -= spread * toward[c * values + k] * by[e]
         system[c * slopes + c] += call.least + min(ridge[c] * rest * by[c] * by[c], LARGEST)
 
 

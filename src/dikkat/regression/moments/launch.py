@@ -199,12 +199,20 @@ def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: 
 
 
 def fits(
-    query: Tensor, points: Tiles, window: Window, exclude: Tensor | None, ridge: Tensor, least: float
+    query: Tensor,
+    points: Tiles,
+    window: Window,
+    exclude: Tensor | None,
+    ridge: Tensor,
+    toward: Tensor | None,
+    least: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The lse (n,), u (n, k) and θ (n, k, v) of local lines with Λ S_0 (n, p), and with ε."""
+    """The lse (n,), u (n, k) and θ (n, k, v) of local lines with Λ S_0 (n, p) toward slopes (n, p, v), and with ε."""
     size, values, limits = points.key.shape[1], points.value.shape[1], torch.finfo(query.dtype)
     call = _Pairs(query, points, window, 1, exclude)
     call.point("ridge", ridge.contiguous())
+    if toward is not None:
+        call.point("toward", toward.contiguous())
     call.fields |= {
         "lines": True,
         "slopes": ridge.shape[1],

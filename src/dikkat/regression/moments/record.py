@@ -12,7 +12,7 @@ LARGEST = 1e30
 """A ridge that leaves nothing of a slope, and can be added and divided by in float32."""
 
 CALL = Record(
-    numbers="query key value weight scale low high group_low group_high mass lse row fit ridge moments",
+    numbers="query key value weight scale low high group_low group_high mass lse row fit ridge toward moments",
     integers="exclude",
     whole="rows queries features values tiles boxes groups columns degree gaussian squared stride lines slopes",
     real="tolerance unit least rounding far",  # the tolerance's logarithm, of base 2

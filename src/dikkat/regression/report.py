@@ -1,0 +1,133 @@
+"""Comparable rows, pictures of effects, and a page of all that a fitted regressor says."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dikkat.extras import needing
+from dikkat.regression import intervals, pictures
+from dikkat.regression.diagnostics import along, influence
+from dikkat.regression.joined import Array
+from dikkat.regression.summary import Summary, columns_of, names_of, summarised
+from dikkat.show import save
+from dikkat.storage.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from dikkat.regression.estimator import KernelRegressor
+
+PANELS = 9
+"""Most features with a curve; more would be too small to read."""
+
+_ROWS, _SIMILAR = 3, 5  # rows of a page of which comparable ones are shown, and how many those are
+_STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}
+table{border-collapse:collapse;display:block;overflow-x:auto}td,th{padding:.2rem .8rem;text-align:right;
+border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}"""
+
+
+def chosen(model: KernelRegressor, most: int = PANELS) -> tuple[list[int], list[str]]:
+    """The features that move the estimate most, the first first; and the names of the others that vary."""
+    moved, rows = influence(model), model.X_train_[model.sample_weight_ > 0]
+    order = [j for j in np.argsort(-moved, kind="stable").tolist() if np.ptp(rows[:, j]) > 0]
+    return order[:most], [names_of(model)[j] for j in order[most:]]
+
+
+def effects(model: KernelRegressor, coverage: float | None) -> Figure:
+    """The effects of the features that move the estimate most."""
+    shown, others = chosen(model)
+    if not shown:
+        raise ValueError("X: got constant features alone in fit; expected one that varies, to plot along")
+    curves = [along(model, j, names_of(model)[j], coverage) for j in shown]
+    there = model.sample_weight_ > 0
+    return pictures.draw_effects(model.y_train_[there].ravel(), curves, model.target_name_ or "y", others)
+
+
+def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
+    """The k rows that count most at each query, the first first."""
+    with needing("notebook"):
+        import pandas
+    records: list[dict[str, Any]] = []
+    targets = model.y_train_.reshape(len(model.y_train_), -1)
+    name = model.target_name_ or "y"
+    names = [name] if targets.shape[1] == 1 else [f"{name}{each}" for each in range(targets.shape[1])]
+    for query, (rows, weights) in enumerate(_nearest(model, model._cells(X), k)):
+        for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+            cells = zip(names_of(model), columns_of(model), model.X_train_[row].tolist(), strict=True)
+            records.append(
+                {"query": query, "row": row, "weight": weight}
+                | {each: column.cell(value) for each, column, value in cells}
+                | dict(zip(names, targets[row].tolist(), strict=True))
+            )
+    return pandas.DataFrame.from_records(records)
+
+
+def _nearest(model: KernelRegressor, cells: Array, k: int) -> Iterator[tuple[NDArray[np.intp], Array]]:
+    """Of each query the k rows of the largest weights, and those; of equal ones those that are most alike.
+
+    That is in what moves the estimate: along straight lines all rows weigh alike.
+    """
+    moved, x = influence(model), model.X_train_
+    spread = x[model.sample_weight_ > 0].std(0)
+    is_category = np.array([column.is_category for column in columns_of(model)])
+    by = np.where(is_category, moved, np.divide(moved, spread, out=np.zeros_like(moved), where=spread > 0))
+    for cell in cells:
+        weights = np.asarray(model._smoother.attention(model._coordinates(cell[None]), model.sample_weight_))[0]
+        apart = np.where(is_category, x != cell, x - cell) * by
+        rows = np.lexsort([(apart**2).sum(1), -np.round(weights / weights.max(), 9)])[:k]
+        yield rows[weights[rows] > 0], weights[rows][weights[rows] > 0]
+
+
+def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int, coverage: float) -> None:
+    """A page with the summary, the effects, and rows with their intervals and those that are comparable."""
+    summary, title = summarised(model, folds), model.target_name_ or "y"
+    with tempfile.TemporaryDirectory() as folder:
+        save(effects(model, coverage), f"{folder}/effects.svg")
+        picture = Path(folder, "effects.svg").read_text()
+    parts = [
+        f"<h1>{escape(title)}</h1>", "<h2>What was learned</h2>", summary._repr_html_(),
+        f"<h2>Effects</h2><p>The other features at their medians; the wider band holds {100 * coverage:g} % of new "
+        f"values.</p>{picture[picture.index('<svg') :]}", *_examples(model, summary, coverage),
+    ]  # fmt: skip
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>{''.join(parts)}</html>"
+    )
+    write_whole(path, page.encode())
+
+
+def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list[str]:
+    """The rows that are predicted worst from the others, each with an interval and comparable rows."""
+    errors = np.abs(model.y_train_.ravel() - summary.left_out.predicted.ravel())
+    rows = np.argsort(-np.nan_to_num(errors), kind="stable")[:_ROWS]
+    cells = model.X_train_[rows]
+    lower, upper = intervals.interval(model, cells, coverage, "local")
+    parts = ["<h2>The rows that are predicted worst, and those that are most like them</h2>"]
+    for place, (row, (most, weights)) in enumerate(
+        zip(rows.tolist(), _nearest(model, cells, _SIMILAR + 1), strict=True)
+    ):
+        parts.append(
+            f"<h3>Row {row}: {model.y_train_.ravel()[row]:.4g}, from the others "
+            f"{summary.left_out.predicted.ravel()[row]:.4g}; {100 * coverage:g} % of such rows lie in "
+            f"{lower[place]:.4g} … {upper[place]:.4g}</h3>{_table(model, most, weights)}"
+        )
+    return parts
+
+
+def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> str:
+    heads = ["row", "weight", *names_of(model), model.target_name_ or "y"]
+    lines = [heads]
+    for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+        cells = [column.shown(value) for column, value in zip(columns_of(model), model.X_train_[row], strict=True)]
+        lines.append([str(row), f"{weight:.3f}", *cells, f"{model.y_train_.ravel()[row]:.4g}"])
+    cells = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
+    return f"<table>{''.join(f'<tr>{each}</tr>' for each in cells)}</table>"

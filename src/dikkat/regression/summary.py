@@ -1,0 +1,180 @@
+"""What a fitted regressor has learned, in words and numbers: for a person at a prompt, and for the command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sklearn.model_selection import KFold
+
+from dikkat.regression.columns import Column
+from dikkat.regression.diagnostics import LeftOut, hold_out, leave_out
+from dikkat.regression.joined import largest
+
+if TYPE_CHECKING:
+    from dikkat.regression.estimator import KernelRegressor
+
+HEADINGS = ["feature", "from", "to", "bandwidth"]
+AIC = "exp(AICc − 1)"
+"""What `history_` has as "error" with the bandwidth "aic"."""
+
+_FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
+_LEVELS = 5  # most categories that are named
+_CHOSEN = ", by which the bandwidth was chosen"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A fitted model in words.
+
+    Attributes:
+        features: Of each feature its name, least and greatest value, and bandwidth, or what that means.
+        columns: What there is to say of columns: the categories, where days are counted from, what was left out.
+        rows: Of rows: how many there are, and how well they are predicted from others.
+        left_out: Each row predicted from the others.
+        held_out: Each row predicted by a model of other folds, with everything chosen anew; None without folds.
+    """
+
+    features: list[tuple[str, str, str, str]]
+    columns: list[str]
+    rows: list[str]
+    left_out: LeftOut
+    held_out: LeftOut | None
+
+    def __str__(self) -> str:
+        cells = [tuple(HEADINGS), *self.features]
+        wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        table = [
+            "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(each))
+            for each in (list(zip(row, wide, strict=True)) for row in cells)
+        ]
+        return "\n".join([*table, *self.columns, *self.rows])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        table = [f"<tr>{''.join(f'<th>{each}</th>' for each in HEADINGS)}</tr>"]
+        table += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.features]
+        return f"<table>{''.join(table)}</table><p>{'<br>'.join(map(escape, [*self.columns, *self.rows]))}</p>"
+
+
+def summarised(model: KernelRegressor, folds: int) -> Summary:
+    """The summary of a model whose rows are held out in so many folds; 0 for none."""
+    held_out = hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
+    return described(model, leave_out(model), held_out)
+
+
+def described(
+    model: KernelRegressor,
+    left_out: LeftOut,
+    held_out: LeftOut | None,
+    count: int | None = None,
+    others: Mapping[str, str] | None = None,
+) -> Summary:
+    """The summary of a model of so many rows, some of which may have been left out, as `others`, columns, were."""
+    return Summary(
+        _features(model), [*_of_columns(model), *_of_others(others or {})], _of_rows(model, left_out, held_out, count),
+        left_out, held_out,
+    )  # fmt: skip
+
+
+def names_of(model: KernelRegressor) -> list[str]:
+    """The names of the features: of an array's columns x, or x0, x1 and so on."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        names = ["x"] if model.n_features_in_ == 1 else [f"x{j}" for j in range(model.n_features_in_)]
+    gaps = [f"{names[int(column.origin)]} is missing" for column in model.columns_ if column.is_gap]
+    return [*map(str, names), *gaps]
+
+
+def columns_of(model: KernelRegressor) -> Sequence[Column]:
+    """The kinds of the features."""
+    return model.columns_ or [Column()] * model.n_features_in_
+
+
+def reaches(model: KernelRegressor) -> list[str]:
+    """Of each feature its bandwidth in its units, or "a straight line" or "no influence" where all values weigh alike.
+
+    With a metric, which has bandwidths along directions, nothing of numbers.
+    """
+    x = model.X_train_[model.sample_weight_ > 0]
+    ranges = np.ptp(x, axis=0)
+    coding, result = model._rows.coding, [""] * x.shape[1]
+    places = range(x.shape[1]) if model.metric_ is None else coding.coded
+    widths = model.bandwidth_ if model.metric_ is None else model.bandwidth_[coding.numbers :]
+    for j, sigma in zip(places, widths, strict=True):
+        result[j] = _reach(model, columns_of(model)[j], float(sigma), float(ranges[j]))
+    return result
+
+
+def _reach(model: KernelRegressor, column: Column, sigma: float, spread: float) -> str:
+    if column.kind == "periodic":
+        return f"{sigma:.4g}"
+    if column.coded:
+        return "no influence" if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
+    if spread == 0:
+        return "constant"
+    if _FAR * spread < sigma:
+        return "a straight line" if model.order_ == "linear" else "no influence"
+    return f"{sigma:.4g}" + (" days" if column.kind == "date" else "")
+
+
+def _features(model: KernelRegressor) -> list[tuple[str, str, str, str]]:
+    x = model.X_train_[model.sample_weight_ > 0]
+    low, high = x.min(0), x.max(0)
+
+    def ends(j: int, column: Column) -> tuple[str, str]:
+        return ("", "") if column.kind == "category" else (column.shown(low[j]), column.shown(high[j]))
+
+    of_columns = zip(names_of(model), columns_of(model), reaches(model), strict=True)
+    return [(name, *ends(j, column), reach) for j, (name, column, reach) in enumerate(of_columns)]
+
+
+def _of_columns(model: KernelRegressor) -> list[str]:
+    lines = []
+    if model.metric_ is not None:
+        widths = ", ".join(f"{each:.4g}" for each in model.bandwidth_[: model.metric_.shape[1]])
+        lines.append(f"numbers are compared along {model.metric_.shape[1]} directions, with bandwidths {widths}")
+    if model.neighbors_ is not None:
+        lines.append(
+            f"bandwidths of a typical row: they are wider as the {model.neighbors_} nearest rows lie farther off"
+        )
+    for name, column in zip(names_of(model), columns_of(model), strict=True):
+        if column.kind == "date":
+            lines.append(f"{name}: dates, which count as days since {column.shown(0)}")
+        elif column.kind == "periodic":
+            lines.append(f"{name}: comes round after {float(column.levels[0]):g}")
+        elif column.coded:
+            order, more = " in this order" * (column.kind == "ordered"), ", …" * (len(column.levels) > _LEVELS)
+            some = ", ".join(map(str, column.levels[:_LEVELS]))
+            lines.append(f"{name}: {len(column.levels)} categories{order}, {some}{more}")
+    return lines
+
+
+def _of_others(others: Mapping[str, str]) -> list[str]:
+    return [f"left out: {f'{name}, which' if name else 'a column that'} {held}" for name, held in others.items()]
+
+
+def _of_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut | None, count: int | None) -> list[str]:
+    there = model.sample_weight_ > 0
+    count = len(there) if count is None else count
+    lacking = f", {count - len(there):,} left out for missing cells" if len(there) < count else ""
+    weighted = "" if there.all() else f", {there.sum():,} of them with weight"
+    lines = [f"rows: {count:,}{lacking}{weighted}"]
+    if held_out is not None and not math.isnan(held_out.error):
+        explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
+        lines.append(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
+    if not math.isnan(left_out.error):
+        by = _CHOSEN if model.history_ and model.cv is None and model.bandwidth != "aic" else ""
+        lines.append(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
+    if model.history_ and model.cv is not None:
+        error = math.sqrt(model.history_[-1]["error"])
+        lines.append(f"leaving blocks out{_CHOSEN}: root mean squared error {error:.4g}")
+    if model.history_ and isinstance(model.bandwidth, str) and model.bandwidth == "aic":
+        lines.append(f"{AIC}{_CHOSEN}: {model.history_[-1]['error']:.4g}")
+    lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
+    return lines

@@ -1,0 +1,68 @@
+r"""The plane through all rows, to whose slopes local lines are drawn.
+
+With z the coordinates less their means, in standard deviations (those of a category over the root of the sum of their
+variances), $v_g$ the shares of unique rows in the weight and $C = \sum_g v_g z_g z_g^\top$, the slopes are those of
+ridge regression,
+
+$$ b = (C + \lambda)^{-1} \sum_g v_g z_g (\bar y_g - \bar y), \qquad
+b_{-g} = b - (C + \lambda)^{-1} z_g\, v_g\, e_g, \qquad
+e_g = \frac{\bar y_g - \bar y - z_g^\top b}{1 - v_g (1 + z_g^\top (C + \lambda)^{-1} z_g)} , $$
+
+the latter without the rows at g, whose error is then $e_g$; λ is the power of ten from −6 to 3, or ∞, of which the mean
+square of these is least. Of b the slopes along numbers are taken.
+
+Source: Hastie, Tibshirani and Friedman 2009, sections 3.4.1 and 7.10.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dikkat.regression.joined import Joined
+
+_AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the first of equals, where there is nothing to tell
+
+
+class Trend(NamedTuple):
+    """The slopes of a plane, by p numbers.
+
+    Attributes:
+        slope: (p, v), over a standard deviation.
+        without: (m, p, v), those without each unique row.
+        spread: (p,), the standard deviations; 1 of a constant.
+    """
+
+    slope: Tensor
+    without: Tensor
+    spread: Tensor
+
+    def over(self, bandwidth: Tensor, slope: Tensor | None = None) -> Tensor:
+        """The slopes over bandwidths (d,) or (n, d): (p, v) or (n, p, v)."""
+        slope = self.slope if slope is None else slope
+        return slope.to(bandwidth) * (bandwidth[..., : len(self.spread)] / self.spread.to(bandwidth))[..., None]
+
+
+def trend(joined: Joined) -> Trend:
+    """The plane through joined rows."""
+    # A category has one unit: the plane hangs on how far its levels are apart, and not on their order.
+    unit = np.sqrt(np.bincount(joined.feature, joined.spread() ** 2))[joined.feature]
+    unit, share, numbers = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum(), joined.numbers
+    scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
+    scaled -= share @ scaled
+    about = joined.y - share @ joined.y
+    values, basis = np.linalg.eigh((share[:, None] * scaled).T @ scaled)
+    turned, cross = scaled @ basis, scaled.T @ (share[:, None] * about)
+    cross, best = basis.T @ cross, np.inf
+    by, left = np.zeros_like(values), about
+    for amount in _AMOUNTS if len(joined.x) > 1 else ():
+        held = 1 / (values.clip(0) + amount)
+        own = 1 - share * (1 + turned**2 @ held)
+        errors = (about - turned @ (held[:, None] * cross)) / own.clip(1e-9)[:, None]
+        if (error := float(share @ (errors**2).mean(1))) < best:
+            best, by, left = error, held, errors
+    slope = (basis[:numbers] * by) @ cross
+    change = (turned * by) @ basis[:numbers].T
+    without = slope - change[..., None] * (share[:, None] * left)[:, None]
+    return Trend(*map(torch.from_numpy, (slope, without, unit[:numbers])))

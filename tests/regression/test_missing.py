@@ -1,0 +1,117 @@
+"""Missing cells, masked ones and NaT; columns of text."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, lowess, smooth
+
+ROWS = 61
+
+
+def _homes(seed=0, count=ROWS):
+    random = np.random.default_rng(seed)
+    x = pd.DataFrame({"area": random.uniform(2, 9, count), "age": random.uniform(0, 5, count)})
+    x["town"] = random.choice(["Ulm", "Bonn"], count)
+    y = 3 * x["area"] + 4 * (x["town"] == "Ulm") + 0.1 * random.normal(size=count)
+    for name, share in (("area", 0.2), ("town", 0.1)):
+        x.loc[random.random(count) < share, name] = None
+    return x, y
+
+
+def test_gaps_are_a_category_beside_the_number(tmp_path):
+    x, y = _homes()
+    model = KernelRegressor(missing="indicator").fit(x, y)
+    assert model.bandwidth_names_ == ["area", "age", "town", "area is missing"]
+    lost = x["area"].isna().to_numpy()
+    np.testing.assert_array_equal(model.X_train_[:, 3], lost)
+    assert (model.X_train_[lost, 0] == x["area"].median()).all()
+    assert model.columns_[2].levels == ("Bonn", "Ulm", "(missing)")
+    known = x.notna().all(axis=1)
+    assert model.score(x[known], y[known]) > 0.99
+    assert model.score(x, y) > 0.8
+    new, _ = _homes(1, 7)
+    new.iloc[0] = None
+    new.loc[1, "age"] = None  # a column that had no gaps
+    answer = model.predict(new)
+    assert np.isfinite(answer).all()
+    assert np.isfinite(model.gradient(new)[:, :2]).all()
+    model.save(tmp_path / "model")
+    other = KernelRegressor.load(tmp_path / "model")
+    np.testing.assert_array_equal(other.predict(new), answer)
+    np.testing.assert_array_equal(KernelRegressor(**other.get_params()).fit(x, y).predict(new), answer)
+    more = (
+        KernelRegressor(bandwidth=model.bandwidth_, missing="indicator").fit(x[:40], y[:40]).partial_fit(x[40:], y[40:])
+    )
+    assert np.isfinite(more.predict(new)).all()
+
+
+def test_an_answer_is_that_of_a_table_with_a_column_more():
+    x, y = _homes()
+    numbers = x[["area", "age"]].to_numpy(float)
+    lost = np.isnan(numbers[:, 0])
+    filled = np.column_stack([np.where(lost, np.nanmedian(numbers[:, 0]), numbers[:, 0]), numbers[:, 1], lost])
+    settings = {"bandwidth": [2.0, 3.0, 0.2]}
+    one = KernelRegressor(**settings, missing="indicator").fit(numbers, y)
+    other = KernelRegressor(**settings, categorical_features=[2]).fit(filled, y)
+    np.testing.assert_allclose(one.predict(numbers), other.predict(filled), rtol=1e-12)
+
+
+def test_columns_that_are_missing_everywhere_and_rows_of_gaps_alone():
+    x, y = _homes()
+    x["area"] = np.nan
+    model = KernelRegressor(missing="indicator").fit(x, y)
+    assert np.isfinite(model.predict(x)).all()
+    x.iloc[3] = None
+    assert np.isfinite(KernelRegressor(missing="indicator").fit(x, y).predict(x)).all()
+
+
+def test_rows_without_y_are_left_out():
+    x, y = _homes()
+    y[5:9] = np.nan
+    with pytest.warns(UserWarning, match="y: 4 of 61 rows have none, and are left out"):
+        model = KernelRegressor(missing="indicator", bandwidth="scott").fit(x, y, np.ones(ROWS))
+    assert len(model.X_train_) == ROWS - 4
+
+
+def test_gaps_are_refused_where_none_are_allowed():
+    x, y = _homes()
+    with pytest.raises(ValueError, match="NaN"):
+        KernelRegressor().fit(x, y)
+    with pytest.raises(ValueError, match="missing: got 'drop'; expected 'refuse', 'indicator'"):
+        KernelRegressor(missing="drop").fit(x, y)
+
+
+@pytest.mark.parametrize("given", [
+    np.array(["2024-01-01", "NaT", "2024-01-05"], "datetime64[D]"), np.ma.array([1.0, 1e6, 2.0], mask=[0, 1, 0]),
+    np.ma.array([1, 999, 2], mask=[0, 1, 0]),
+], ids=["NaT", "masked", "masked integers"])  # fmt: skip
+def test_masked_cells_and_no_time_are_missing(given):
+    for fit in (lambda v: smooth(v, [1.0, 2, 3]), lambda v: smooth([1.0, 2, 3], v), lambda v: lowess(v, [1.0, 2, 3])):
+        with pytest.raises(ValueError, match="got 1 of 3 cells missing or infinite"):
+            fit(given)
+    for estimator in (KernelRegressor(), KernelClassifier()):
+        with pytest.raises(ValueError, match="NaN"):
+            estimator.fit(given[:, None], [1, 2, 1])
+    with pytest.raises(ValueError, match="NaN"):
+        KernelDensity().fit(given[:, None])
+    with pytest.raises(ValueError, match="NaN"):
+        KernelRegressor().fit(np.ones((3, 1)), given)
+    assert np.isfinite(
+        KernelRegressor(missing="indicator").fit(given[:, None], [1.0, 2, 3]).predict(given[:, None])
+    ).all()
+
+
+def test_columns_of_few_texts_are_categories():
+    x, y = _homes()
+    x = x.dropna()
+    y = y[x.index]
+    expected = KernelRegressor().fit(x.astype({"town": "category"}), y)
+    found = KernelRegressor().fit(x, y)
+    np.testing.assert_array_equal(found.predict(x), expected.predict(x))
+    assert found.columns_[2].levels == ("Bonn", "Ulm")
+    x["name"] = [f"home {row}" for row in range(len(x))]
+    with pytest.raises(
+        ValueError, match=r"different texts in .* rows of column 'name', such as 'home 0'; expected few"
+    ):
+        KernelRegressor().fit(x, y)

@@ -1,0 +1,95 @@
+"""What Python says of a fitted model: a summary, comparable rows, pictures of effects, a page."""
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from dikkat.regression import KernelRegressor
+from dikkat.regression.diagnostics import hold_out, influence, leave_out
+from dikkat.regression.report import chosen
+
+ROWS = 61
+
+
+@pytest.fixture(scope="module")
+def homes():
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({
+        "area": random.uniform(20, 90, ROWS), "id": 1.5 * random.permutation(ROWS),
+        "town": pd.Categorical(random.choice(["Ulm", "Bonn <&>"], ROWS)), "floor": np.full(ROWS, 2.0),
+    })  # fmt: skip
+    price = 3 * frame["area"] + 40 * (frame["town"] == "Ulm") + random.normal(size=ROWS)
+    return frame, price.rename("price"), KernelRegressor().fit(frame, price.rename("price"))
+
+
+def test_a_summary_has_each_feature_in_its_units_and_how_well_rows_are_predicted(homes):
+    frame, _, model = homes
+    found = model.summary(folds=3)
+    assert model.bandwidth_names_ == list(frame)
+    assert [row[0] for row in found.features] == list(frame)
+    assert found.features[0][3] == "a straight line"
+    assert found.features[1][1:3] == ("0", "90")
+    assert found.features[2][:3] == ("town", "", "")
+    assert found.features[2][3].startswith("λ")
+    assert found.features[3][3] == "constant"
+    assert found.held_out.error == hold_out(model, 3).error
+    assert found.left_out.error == leave_out(model).error
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["feature", "from", "to", "bandwidth"]
+    assert "town: 2 categories, Bonn <&>, Ulm" in lines
+    assert f"rows: {ROWS}" in lines
+    assert f"on rows held out: R² {found.held_out.r2:.3f}, root mean" in str(found)
+    assert "held out" not in str(model.summary(folds=0))
+    assert "Bonn &lt;&amp;&gt;" in found._repr_html_()
+
+
+def test_the_rows_that_count_most_are_those_of_the_largest_weights(homes):
+    frame, price, model = homes
+    found, weights = model.nearest(frame[7:9], k=3), model.attention_weights(frame[7:9])
+    assert list(found) == ["query", "row", "weight", *frame, "price"]
+    assert found["query"].tolist() == [0, 0, 0, 1, 1, 1]
+    for query in range(2):
+        own = found[found["query"] == query]
+        np.testing.assert_allclose(own["weight"], np.sort(weights[query])[::-1][:3])
+        np.testing.assert_allclose(own["weight"], weights[query][own["row"]])
+        assert own["town"].tolist() == frame["town"].iloc[own["row"]].tolist()
+        np.testing.assert_allclose(own["price"], price.iloc[own["row"]])
+    with pytest.raises(ValueError, match="k: got 0; expected a whole number of at least 1"):
+        model.nearest(frame, 0)
+
+
+def test_what_moves_the_estimate_most_comes_first(homes):
+    frame, _, model = homes
+    moved = influence(model)
+    area = frame.assign(area=frame["area"].median())
+    assert moved[0] == pytest.approx(np.sqrt(np.mean((model.predict(area) - model.predict(frame)) ** 2)))
+    assert moved[3] == 0
+    assert moved[0] > moved[2] > moved[1]
+    assert chosen(model) == ([0, 2, 1], [])
+    assert chosen(model, 1) == ([0], ["town", "id"])
+
+
+def test_effects_of_several_features_are_drawn(homes):
+    figure = homes[2].plot()
+    assert isinstance(figure, Figure)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["area", "town", "id"]
+    with pytest.raises(ValueError, match="ax: got axes for 4 features"):
+        homes[2].plot(figure.axes[0])
+    with pytest.raises(ValueError, match="X: got constant features alone"):
+        KernelRegressor(bandwidth=1.0).fit(np.ones((5, 2)), np.arange(5)).plot()
+
+
+def test_a_page_has_all_of_it_and_loads_nothing(homes, tmp_path):
+    _, _, model = homes
+    model.report(tmp_path / "page.html", folds=0)
+    page = (tmp_path / "page.html").read_text()
+    assert "a straight line" in page
+    assert "Bonn &lt;&amp;&gt;" in page
+    assert not [each for each in ("<script", "src=", "@import") if each in page]
+    svg = page[page.index("<svg") : page.index("</svg>") + 6]
+    assert "area" in "".join(ElementTree.fromstring(svg).itertext())
+    worst = np.argmax(np.abs(model.y_train_ - leave_out(model).predicted))
+    assert f"<h3>Row {worst}: {model.y_train_[worst]:.4g}, from the others" in page

@@ -25,9 +25,8 @@ def examine(problem: Problem) -> Examined:
     offsets = problem.query_offsets
     traced = torch.compiler.is_compiling() or is_transformed()
     if offsets is not None and (traced or offsets.is_meta or type(offsets) not in PLAIN_TYPES):
-        return Examined(
-            ["it goes from sequence to sequence, and no offsets can be read while PyTorch traces or on meta"]
-        )
+        why = "it goes from sequence to sequence, whose beginnings cannot be read while PyTorch traces or on meta"
+        return Examined([why])
     return Examined([])
 
 

@@ -106,9 +106,13 @@ def _largest(weights: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
 def _first(numbers: Tensor, count: int) -> Tensor:
     """Where the largest are, of equal ones above 0 the first, those first that are first."""
-    if count == 1 and numbers.shape[-1]:
-        return numbers.argmax(-1, keepdim=True)  # the first of equal ones, as PyTorch says
     count = min(count, numbers.shape[-1])
+    if count == 1:
+        return numbers.argmax(-1, keepdim=True)  # the first of equal ones, as PyTorch says
+    if not numbers.numel():
+        return numbers[..., :count].long()
+    if numbers.device.type != "cpu":  # where nothing is to wait for what is seen below
+        return numbers.argsort(dim=-1, descending=True, stable=True)[..., :count]
     values, places = numbers.topk(count, -1)
     least = values[..., -1:]
     places = places.sort(-1).values

@@ -216,7 +216,7 @@ def regress(
     named = ["set" if name == "settings" else name for name in given if name not in others]
     if table is not None and (seed is not None or textbook):
         raise InputError(
-            f"{'--textbook' if textbook else '--seed'} is for the experiment, which takes no table: leave out one of them"
+            f"{'--textbook' if textbook else '--seed'} is for the experiment, which takes no table: leave one out"
         )
     if table is None and named:
         raise InputError(f"--{named[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")

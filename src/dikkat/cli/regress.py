@@ -211,13 +211,13 @@ def regress(
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    given = [name for name, value in context.params.items() if value not in (None, (), [], False)]
-    named = [
-        "set" if name == "settings" else name for name in given if name not in ("table", "seed", "textbook", "output")
-    ]
+    given = [name for name, value in context.params.items() if value not in (None, (), [])]
+    others = ("table", "seed", "textbook", "output")
+    named = ["set" if name == "settings" else name for name in given if name not in others]
     if table is not None and (seed is not None or textbook):
-        wrong = "--textbook" if textbook else "--seed"
-        raise InputError(f"{wrong} is for the experiment, which takes no table: leave out one of them")
+        raise InputError(
+            f"{'--textbook' if textbook else '--seed'} is for the experiment, which takes no table: leave one out"
+        )
     if table is None and named:
         raise InputError(f"--{named[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
@@ -389,8 +389,8 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
     _save(pictures.draw_attention(among, order, columns[most]), output / "attention")
     if model.history_:
-        names_of = {"aic": {"criterion": AIC}, "auto": {"criterion": "squared error of rows left out, penalised"}}
-        criterion = names_of.get(str(model.bandwidth), {})
+        criteria = {"aic": {"criterion": AIC}, "auto": {"criterion": "squared error of rows left out, penalised"}}
+        criterion = criteria.get(str(model.bandwidth), {})
         # In units of the range, of a category of the largest λ.
         units = np.array([largest(column) if column.is_category else ranges[j] for j, column in enumerate(columns)])
         _save(pictures.draw_history(model.history_, names, units, **criterion), output / "history")

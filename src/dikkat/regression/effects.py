@@ -100,8 +100,8 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
     """
     spread, result = torch.tensor(smoother.joined.spread())[: smoother.joined.numbers], []
     plane, unit = smoother.trend.slope * smoother.degree, smoother.trend.spread
-    rows = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
-    along = (rows - rows[0]) / unit
+    numbers = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
+    along = (numbers - numbers[0]) / unit
     for rows, local in locals_at(smoother, query):
         wider = torch.zeros_like(local.wide)
         if smoother.factors is not None:

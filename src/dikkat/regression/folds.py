@@ -146,11 +146,12 @@ class Held(Criterion):
         """The error's slope with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
         sizes, changes = [len(each) for each in self._query], []
         by_fold = zip(*(each.split(sizes) for each in (trial.lse, trial.row, trial.theta)), strict=True)
-        for k, (query, own) in enumerate(zip(self._query, by_fold, strict=True)):
+        for k, (query, (lse, row, theta)) in enumerate(zip(self._query, by_fold, strict=True)):
             window = self.window(trial.t, self._wider(k, query))
-            change = self._of_features(sensitivity(query, self._points[k], window, *own))
-            drawn = self._drawn(k, window)
-            changes.append(self._with_ridge(change, trial.t, window, *own, drawn) if self.degree else change)
+            change = self._of_features(sensitivity(query, self._points[k], window, lse, row, theta))
+            if self.degree:
+                change = self._with_ridge(change, trial.t, window, lse, row, theta, self._drawn(k, window))
+            changes.append(change)
         change = torch.cat(changes)
         change = torch.where(torch.isfinite(change), change, 0.0)
         weighted = change * self._share[:, None]
@@ -227,7 +228,7 @@ class Tested:
         weighted = self.rows.weight[:, None] * self.errors
         sums = np.array([np.bincount(self.fold, each) for each in weighted.T]).T
         squares = (weighted**2).sum(0)
-        alike = np.divide((sums**2).sum(0), squares, out=np.ones_like(squares), where=squares > 0).clip(1)
+        alike: Array = np.divide((sums**2).sum(0), squares, out=np.ones_like(squares), where=squares > 0).clip(1)
         length = min(len(each.row) for each in self.folds)
         if length < 2 or any((np.diff(each.row) != 1).any() for each in self.folds):
             return alike

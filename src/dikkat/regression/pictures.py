@@ -75,7 +75,7 @@ def _panels(count: int) -> tuple[Figure, Sequence[Axes]]:
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[count:]:
         axes.remove()
-    return figure, grid[:count]
+    return figure, grid[:count].tolist()
 
 
 def _effects(

@@ -163,7 +163,8 @@ def checked_rows(
 def unmasked(given: Any) -> Any:
     """An array with NaN for masked cells and NaT, before a conversion takes them for numbers."""
     if isinstance(given, np.ma.MaskedArray):
-        given = given.filled(np.datetime64("NaT")) if given.dtype.kind == "M" else given.astype(float).filled(np.nan)
+        is_date = given.dtype.kind == "M"
+        given = np.ma.filled(given if is_date else given.astype(float), np.datetime64("NaT") if is_date else np.nan)
     if isinstance(given, np.ndarray) and given.dtype.kind == "M":
         given = np.where(np.isnat(given), np.nan, given.astype(np.int64))
     return given
@@ -172,7 +173,7 @@ def unmasked(given: Any) -> Any:
 def _with_values(x: Array, y: Any, weight: Any) -> tuple[Array, Any, Any]:
     """The rows whose y is there, where cells may be missing."""
     values = np.asarray(y)
-    lost = np.isnan(values.astype(np.float64).reshape(len(values), -1)).any(1)
+    lost = np.asarray(np.isnan(values.astype(np.float64).reshape(len(values), -1)).any(1))
     if not lost.any() or lost.all() or len(values) != len(x):
         return x, y, weight
     warnings.warn(f"y: {lost.sum()} of {len(lost)} rows have none, and are left out", UserWarning, stacklevel=6)

@@ -168,6 +168,7 @@ def test_translations_as_lines_of_json(run, model):
             "target": other.target,
             "source_tokens": other.source_tokens,
             "target_tokens": other.target_tokens,
+            "unknown": list(other.unknown),
             "score": other.score,
             "finished": other.finished,
             "alignment": [max(range(len(row)), key=row.__getitem__) for row in other.weights.tolist()],
@@ -201,9 +202,9 @@ def obeyed(tmp_path_factory):
 @pytest.mark.parametrize(
     "command",
     [
-        ["translate", "--max-length", 5, "Go."],
-        ["translate", "--max-length", 5, "--n-best", 2, "Go."],
-        ["translate", "--max-length", 5, "--json", "Go."],
+        ["translate", "--max-length", 5, "Go"],
+        ["translate", "--max-length", 5, "--n-best", 2, "Go"],
+        ["translate", "--max-length", 5, "--json", "Go"],
         ["show", "Go \x1b[31m"],
         ["info"],
         ["info", "--json"],
@@ -269,7 +270,7 @@ def test_the_epoch_of_the_best_validation_is_said(model):
     translator = dataclasses.replace(Translator.load(model), settings=settings)
     validations = [Validation(5 * number, loss) for number, loss in enumerate((1.5, 1.2, 1.3, 1.4), start=1)]
     result = Training(translator, [Epoch(number, 2.0, 1.0, 9.0) for number in (1, 2, 3, 4)], 9, 1.0, 9.0)
-    said = _stopped_early(dataclasses.replace(result, validations=validations), settings)
+    said = _stopped_early(dataclasses.replace(result, validations=validations), settings, Path("m"))
     assert said == "stopped after epoch 4: 2 validations without improvement; kept epoch 2, validation loss 1.200"
 
 
@@ -291,7 +292,7 @@ def test_of_few_sentences_no_comparison_is_called_more_than_chance(run, tmp_path
 def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
     searches = []
 
-    def translate(self, lines, *, batch_size, search, markup=None):
+    def translate(self, lines, *, batch_size, search, markup=None, **_):
         searches.append((batch_size, search))
         return iter([])
 
@@ -637,14 +638,14 @@ def test_show_takes_a_file_and_a_beam(run, model, tmp_path, monkeypatch):
 def test_info_has_settings_sizes_and_where_the_model_comes_from(run, model, tmp_path):
     """The scores are sacreBLEU's own; the number of parameters is that of the stored tensors."""
     test = tmp_path / "test.tsv"
-    test.write_text("Come in.\tEntrez !\n", encoding="utf-8")
+    test.write_text("Come in.\tEntrez donc vite ici !\n", encoding="utf-8")
     _, err = made(run("train", *BOOK, *QUICK, "--epochs", 2, "--test", test, "-o", tmp_path / "model"))
     status, out, _ = run("info", tmp_path / "model", "--json")
     found = json.loads(out)
     assert (status, found["corpus"], found["epochs"]) == (0, FEW, 2)
     assert found["test"] == '{tsv = "test.tsv"}'  # a model may go to others, whom the folders here are no concern of
     target = Translator.load(tmp_path / "model").translate(["Come in."])[0].target
-    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([target], [["Entrez !"]]).score)
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([target], [["Entrez donc vite ici !"]]).score)
     assert found["bleu_signature"] in err
     assert found["parameters"] == sum(each.numel() for each in load_file(tmp_path / "model/model.safetensors").values())
     assert found["version"] == version("dikkat")

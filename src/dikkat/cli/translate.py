@@ -76,14 +76,20 @@ def translate(
         raise InputError("sentences and --file are both given: give one of them")
     search = search_given(options)
     translator = load(model, ensemble)
-    plain = {} if markup else {"keep": KEEP if keep is None else keep or None, "split": split}
+    if keep is None and markup is None:
+        keep = KEEP
     number, told = 0, set[str]()
     with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
             before, unknown = number, dict[str, None]()
             with lines.naming(file if file or sentences else "standard input", before):
                 for found in translator.translate_n_best(
-                    group, batch_size=batch_size, search=search, markup=markup, **plain
+                    group,
+                    batch_size=batch_size,
+                    search=search,
+                    markup=markup,
+                    keep=keep or None,
+                    split=split and markup is None,
                 ):
                     number += 1
                     for translation in found:

@@ -108,9 +108,10 @@ def put_back(
         return f"{before_it}{part}{after_it}"
 
     inside = r"\p{L}\p{M}\p{N}"
-    return regex.sub(
+    found: str = regex.sub(
         rf"(?:(?<=(?P<left>[{inside}]))|(?<=(?P<open>[(\[{{«“„¿¡\s]))|)\s*{_MARK}\s*"
         rf"(?:(?=(?P<right>[{inside}]))|(?=(?P<shut>[)\]}}»”.,;:!?…\s]))|)",
         placed,
         written,
     )
+    return found

@@ -1,9 +1,11 @@
 """The accuracy of a fitted model, its curve along one feature, and the attention among its own points."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,8 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import intervals
 from dikkat.regression.columns import Column
-from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array, Joined, Rows
+
+if TYPE_CHECKING:
+    from dikkat.regression.estimator import KernelRegressor
 
 _STEPS = 201  # query points along a feature
 _GROUPS = 200  # most groups of points in the picture of attention

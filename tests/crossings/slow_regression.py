@@ -212,8 +212,9 @@ class Slow:
         ends = []
         for place in self.at(x):
             narrow = self.width(place) * 0.5 ** (1 / self.features)
-            ridge = min(self.ridge, 0.25) if self.linear else 0.25
-            center, row, _ = self.line(place, narrow, ridge=ridge, linear=True, drawn=self.linear)
+            drawn = self.linear and self.ridge > 0
+            ridge = min(self.ridge, 0.25) if drawn else 0.25
+            center, row, _ = self.line(place, narrow, ridge=ridge, linear=True, drawn=drawn)
             _, square, freedom = self.noise(self._looked_at(place, narrow))
             error = square * (row**2 / self.weight).sum() + square * self._open(place, narrow)
             error = np.sqrt(error + self.bias**2)

@@ -161,8 +161,9 @@ def uncertainty(kernel, order, query, x, y, sigma, weight, errors, shares, ridge
         total, square = ((weight * k) @ part**2 / (weight @ k) for part in (errors, shares[:, None] * errors))
         return total, square / share, (weight @ k) ** 2 / (weight @ k**2) * share
 
-    own = min(ridge, 0.25) if order == "linear" else 0.25
-    slope = plane(x, y, weight) if order == "linear" and own else np.zeros((x.shape[1], y.shape[1]))
+    drawn = order == "linear" and ridge > 0
+    own = min(ridge, 0.25) if drawn else 0.25
+    slope = plane(x, y, weight) if drawn else np.zeros((x.shape[1], y.shape[1]))
 
     def line(width):
         added = penalty("linear", x, width, weight, own)

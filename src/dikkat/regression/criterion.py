@@ -197,7 +197,8 @@ class Criterion:
 
     def _toward(self, window: Window, rows: slice = slice(None)) -> torch.Tensor | None:
         """The slopes to which lines at rows are drawn, each without the row."""
-        return self.trend.over(window.bandwidth, self.trend.without[rows]) if self.degree else None
+        drawn = self.degree and self.ridge != 0
+        return self.trend.over(window.bandwidth, self.trend.without[rows]) if drawn else None
 
     def _ridge(self, t: Array, window: Window) -> torch.Tensor | None:
         """Λ S_0 at t, of the features that are numbers, under a window; None for the constant order."""
@@ -286,9 +287,10 @@ class Criterion:
         slopes = len(self.spread)
         ridge = self._ridge(t, window)
         assert ridge is not None
-        assert toward is not None
-        more = theta.shape[2] - toward.shape[-1]  # an output of u, which is drawn to 0
-        held = row[:, 1 : 1 + slopes, None] * (theta[:, 1 : 1 + slopes] - torch.nn.functional.pad(toward, (0, more)))
+        held = theta[:, 1 : 1 + slopes]
+        if toward is not None:  # an output of u, behind the others, is drawn to 0
+            held = held - torch.nn.functional.pad(toward, (0, theta.shape[2] - toward.shape[-1]))
+        held = row[:, 1 : 1 + slopes, None] * held
         held = held * ridge_at(ridge, lse)[..., None]
         share = 1 / (1 + (window.bandwidth[..., :slopes] / self.spread).square())
         change = torch.cat([change[:, :slopes] - 2 * share[..., None] * held, change[:, slopes:]], 1)

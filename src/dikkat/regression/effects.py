@@ -89,7 +89,7 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
         delta, wide = delta[:, :slopes].mT, wide[:, :slopes]
         held = ridge_at(ridge_of(amount, spread[:slopes], wide), lse).clamp(max=LARGEST)
         design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
-        toward = smoother.trend.over(wide) * smoother.degree
+        toward = smoother.trend.over(wide) * smoother.drawn
         yield rows, Local(delta, share, pull, wide, held, toward, design, inverse, reached, value, weight)
 
 
@@ -99,7 +99,7 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
     NaN where no row is in reach.
     """
     spread, result = torch.tensor(smoother.joined.spread())[: smoother.joined.numbers], []
-    plane, unit = smoother.trend.slope * smoother.degree, smoother.trend.spread
+    plane, unit = smoother.trend.slope * smoother.drawn, smoother.trend.spread
     numbers = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
     along = (numbers - numbers[0]) / unit
     for rows, local in locals_at(smoother, query):

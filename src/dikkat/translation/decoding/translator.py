@@ -148,7 +148,8 @@ class BaseTranslator:
             keep: A regular expression of what is to arrive as it is, `KEEP` for instance: addresses, placeholders,
                 numbers. Where the model's translation has not each of them, the rest of the sentence is translated, and
                 they go beside the words that come from their neighbours.
-            split: Whether a text may be several sentences: they are translated one by one, and joined.
+            split: Whether a text may be several sentences: they are translated one by one, and joined, unless one line
+                of twenty that the model learnt from had several itself.
 
         Returns:
             One translation a sentence, in their order; of one sentence its translation.
@@ -424,7 +425,7 @@ class BaseTranslator:
     def _lines(
         self, lines: Sequence[str], batch_size: int, search: Search, pattern: "Pattern[str] | None", *, split: bool
     ) -> list[list[Translation]]:
-        if not split:
+        if not split or self.source_tokenizer.several:
             return self._kept(lines, batch_size, search, pattern)
         parts = [sentences_of(line) for line in lines]
         found = iter(self._kept([each for sentences, _ in parts for each in sentences], batch_size, search, pattern))

@@ -16,8 +16,17 @@ SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map
 ELIDED = rf"(?<!{LETTER})(?i:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)['’](?={LETTER})"
 WORD = rf"(?:{ELIDED}|[{INSIDE}]+(?:(?:['’-]|(?<=\p{{N}})[.,:](?=\p{{N}}))[{INSIDE}]+)*)"
 
+# An end of a sentence: a mark, what closes behind it, a space; and then what begins one. No end is the full stop of a
+# letter alone, of what has one within (e.g.), and of a few short words before names and numbers.
+END = regex.compile(
+    r"(?<=(?:[!?…]|(?<!\b(?:\p{L}|\p{L}\.\p{L}|Mr|Mrs|Ms|Dr|St|No|Nr|Prof|Mme|bzw|vs|cf|p|pp|vgl))\.)[\"'”’»)\]]{0,4})"
+    r"(\s+)(?=[\"'“„«(\[¿¡–-]*\s?[\p{Lu}\p{Lo}\p{N}])|(?<=[。！？])(?=[^」』”）\s])"
+)
+
 _MOST = 10_000  # names
+_OFTEN = 0.05  # of the sentences have another behind them in their line
 _START = "\n"  # stands for the beginning of the text
+_SEVERAL = "\r"  # and this for lines of several sentences
 _AFTER_ONE_MARK = regex.compile(rf"(?<=[{INSIDE}])\s?([^{INSIDE}\s])\s({WORD})")
 _WITHIN = regex.compile(rf"(?<=[{INSIDE}]\s){WORD}")
 _FIRST = regex.compile(rf"\A[^{INSIDE}]{{0,8}}({WORD})")
@@ -28,7 +37,8 @@ class Capitals:
     r"""Where a text begins anew, and what has a capital anywhere.
 
     Attributes:
-        marks: The marks after which, with a space, most words have a capital; a line feed: the text's own beginning.
+        marks: The marks after which, with a space, most words have a capital; a line feed: the text's own beginning; a
+            carriage return is none: several sentences often stand in a line.
         names: Words that mostly have a capital elsewhere too; the most frequent ones.
     """
 
@@ -46,7 +56,8 @@ class Capitals:
         within = Counter(word for sentence in sentences for word in _WITHIN.findall(sentence))
         names = (word for word in sorted(within) if within[word] > within[_cases(word)[0]])
         marks = "".join(sorted(mark for mark, more in upper.items() if more > 0))
-        return cls(marks, frozenset(nlargest(_MOST, names, key=within.__getitem__)))
+        several = sum(END.search(sentence) is not None for sentence in sentences) > _OFTEN * len(sentences)
+        return cls(marks + _SEVERAL * several, frozenset(nlargest(_MOST, names, key=within.__getitem__)))
 
     def exchanged(self, sentences: Iterable[str]) -> list[str]:
         """Sentences with the first letter of each beginning in the other case; done twice, they are as before.
@@ -55,9 +66,14 @@ class Capitals:
         """
         return [self._begins.sub(lambda match: self.other_case(match[0]), sentence) for sentence in sentences]
 
+    @property
+    def several(self) -> bool:
+        """Whether several sentences often stand in a line of the text that this was learnt from."""
+        return _SEVERAL in self.marks
+
     @cached_property
     def _begins(self) -> regex.Pattern[str]:
-        after = regex.escape(self.marks.replace(_START, ""), special_only=False)
+        after = regex.escape(self.marks.replace(_START, "").replace(_SEVERAL, ""), special_only=False)
         places = [r"\A"] * (_START in self.marks) + [rf"[{after}][^{INSIDE}\s]{{0,8}}\s"] * bool(after)
         return regex.compile(rf"(?:{'|'.join(places)})[^{INSIDE}]{{0,8}}\K{WORD}" if places else r"\A\b\B")
 

@@ -8,6 +8,7 @@ import regex
 from torch import Tensor
 
 from dikkat.errors import InputError
+from dikkat.translation.text.capitals import END
 from dikkat.translation.text.markup import Element, carry
 from dikkat.translation.text.units import Units
 
@@ -21,12 +22,6 @@ KEEP = (
 )
 """What is kept by itself: addresses, placeholders of programs, emoji, and numbers of two digits and more."""
 
-# An end of a sentence: a mark, what closes behind it, a space; and then what begins one. No end is the full stop of a
-# letter alone, of what has one within (e.g.), and of a few short words before names and numbers.
-_END = regex.compile(
-    r"(?<=(?:[!?…]|(?<!\b(?:\p{L}|\p{L}\.\p{L}|Mr|Mrs|Ms|Dr|St|No|Nr|Prof|Mme|bzw|vs|cf|p|pp|vgl))\.)[\"'”’»)\]]{0,4})"
-    r"(\s+)(?=[\"'“„«(\[¿¡–-]*\s?[\p{Lu}\p{Lo}\p{N}])|(?<=[。！？])(?=[^」』”）\s])"
-)
 _MARK = "\ue000"  # of private use: no text has it
 
 
@@ -38,7 +33,7 @@ def sentences_of(line: str) -> tuple[list[str], list[str]]:
         (['Dr. Li left at 5 p.m. on Monday.', '“Why?”', 'He said no.'], [' ', ' '])
     """
     sentences, spaces, start = [], [], 0
-    for end in _END.finditer(line):
+    for end in END.finditer(line):
         sentences.append(line[start : end.start()])
         spaces.append(end[0])
         start = end.end()

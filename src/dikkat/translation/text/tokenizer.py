@@ -162,6 +162,11 @@ class Tokenizer:
         """The place of each piece in its sentence: the first character, and the one behind the last."""
         return [places for _, places in self._read(sentences)]
 
+    @property
+    def several(self) -> bool:
+        """Whether several sentences often stood in a line that this was trained on."""
+        return self._capitals.several
+
     def unknown(self, sentence: str) -> list[tuple[int, int]]:
         """The places of the words and marks that no sentence had that this was trained on; numbers are none of them."""
         if self._met is None:

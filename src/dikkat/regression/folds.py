@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from dikkat.regression.criterion import Criterion, Trial
 from dikkat.regression.joined import Array, Joined, Repeats, Rows
@@ -232,10 +233,14 @@ class Tested:
         length = min(len(each.row) for each in self.folds)
         if length < 2 or any((np.diff(each.row) != 1).any() for each in self.folds):
             return alike
-        correlation, apart = np.linspace(0, 0.999, 1000), np.arange(1, length)
-        within = 1 + 2 * (correlation[:, None] ** apart) @ (1 - apart / length)
-        whole = np.interp(alike, within, (1 + correlation) / (1 - correlation))
-        result: Array = np.minimum(whole, 1.5 * alike)
+        apart = np.arange(1, length)
+
+        def beyond(correlation: float, kappa: float) -> float:
+            return 1 + 2 * float(correlation**apart @ (1 - apart / length)) - kappa
+
+        found = np.array([brentq(beyond, 0, 1, (min(each, length),)) for each in alike])
+        found = found.clip(max=0.999)
+        result: Array = np.minimum((1 + found) / (1 - found), 1.5 * alike)
         return result
 
     def without(self, query: Array) -> Array:

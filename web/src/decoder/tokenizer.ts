@@ -218,7 +218,7 @@ function withoutSpaces(sentence: string, [first, last]: Span): Span {
 }
 
 const first = (text: string): string => (text ? String.fromCodePoint(text.codePointAt(0)!) : "");
-const last = (text: string): string => /.$/su.exec(text)?.[0] ?? "";
+const last = (text: string): string => text.slice(/[\udc00-\udfff]/.test(text.at(-1) ?? "") ? -2 : -1);
 const letterOrDigit = /^[\p{L}\p{N}]/u;
 const apart = (word: string): string =>
   `${letterOrDigit.test(first(word)) ? "" : " "}${word}${letterOrDigit.test(last(word)) ? "" : " "}`;

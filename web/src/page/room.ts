@@ -46,7 +46,7 @@ export class Room {
   private readonly text: HTMLTextAreaElement;
   private readonly result = h("p", { class: "result", dir: "auto", "aria-live": "polite" });
   private readonly facts = h("p", { class: "facts" });
-  private readonly unknown = h("p", { class: "facts", hidden: true });
+  private readonly unknown = h("p", { class: "quiet", hidden: true });
   private readonly numbers = h("p", { class: "quiet numbers" });
   /** Both texts, at the window's top while the desk is out of sight. */
   private readonly overhead = h("div", { class: "overhead", "aria-hidden": "true", hidden: true });
@@ -228,7 +228,7 @@ export class Room {
     this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
     const unknown = [...new Set(found.length ? this.best.unknown : [])];
     this.unknown.hidden = !unknown.length;
-    this.unknown.replaceChildren(t("not-learnt"), ...unknown.flatMap((word) => [" ", h("u", { title: t("a-guess"), dir: "auto" }, visible(word))]));
+    this.unknown.replaceChildren(t("not-learnt"), ...unknown.flatMap((word) => [" ", h("u", { title: t("a-guess"), dir: "auto" }, visible(shortened(word)))]));
     this.numbers.textContent = [
       found.length && `${t("score")} ${number(this.best.score)}`, t("ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
     ].filter(Boolean).join(" · ");
@@ -448,6 +448,8 @@ export class Room {
 
 /** A share for each word, e^(log-probability ÷ (5 + words)): in the order in which the search ranks translations. */
 const sureness = ({ score, ids, finished }: Translation): number => Math.exp(normalised(score, ids.length + Number(finished), PENALTY) / 6);
+
+const shortened = (word: string): string => (word.length > 40 ? `${[...word.slice(0, 80)].slice(0, 40).join("")}…` : word);
 
 /** Horizontal padding of a card, in pixels. */
 function padding(room: HTMLElement): number {

@@ -188,7 +188,7 @@ class Words extends Tokenizer {
       ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(sentence.slice(...span))) ?? UNKNOWN);
       spans.push(span);
     }
-    return { ids, pieces: spans.map((span) => sentence.slice(...span)), spans };
+    return { ids, pieces: spans.map((span) => sentence.slice(...span).normalize("NFC")), spans };
   }
 
   decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {

@@ -175,20 +175,23 @@ class Words extends Tokenizer {
   }
 
   encode(sentence: string): Encoded {
-    const letters = spaced(composed(this.capitals.exchanged(sentence)), true);
-    if (!letters.length) return { ids: [], pieces: [], spans: [] };
-    letters.unshift({ text: " ", span: [0, 0] });
-    letters.push({ text: " ", span: [sentence.length, sentence.length] });
+    const [letters, given] = [this.capitals.exchanged(sentence), sentence].map((text) => [
+      { text: " ", span: [0, 0] as const }, ...spaced(composed(text), true), { text: " ", span: [text.length, text.length] as const },
+    ]) as [Letter[], Letter[]];
+    if (letters.length === 2) return { ids: [], pieces: [], spans: [] };
     const places = letters.flatMap(({ text }, place) => Array<number>(text.length).fill(place));
     const ids: number[] = [];
+    const pieces: string[] = [];
     const spans: Span[] = [];
     for (const { 0: piece, index } of letters.map(({ text }) => text).join("").matchAll(PIECES)) {
-      const own = letters.slice(places[index], places[index + piece.length - 1]! + 1);
+      const own = given.slice(places[index], places[index + piece.length - 1]! + 1);
+      const written = own.map(({ text }) => text).join("");
       const span = withoutSpaces(sentence, across(own));
       ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(sentence.slice(...span))) ?? UNKNOWN);
+      pieces.push(stripped(written) || written);
       spans.push(span);
     }
-    return { ids, pieces: spans.map((span) => sentence.slice(...span).normalize("NFC")), spans };
+    return { ids, pieces, spans };
   }
 
   decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {

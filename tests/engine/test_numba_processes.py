@@ -193,7 +193,7 @@ def test_no_folder_for_compiled_kernels(tmp_path: Path) -> None:
     package = Path(dikkat.__file__).parent
     shutil.copytree(package, tmp_path / "dikkat", ignore=shutil.ignore_patterns("__pycache__"))
     # Nobody, not even root, makes a folder where there is a file.
-    for kernel in (tmp_path / "dikkat" / "cpu").rglob("kernel.py"):
+    for kernel in (tmp_path / "dikkat").rglob("kernel.py"):
         (blocked := kernel.parent / "__pycache__").touch()
     done = python(
         f"""{LOSS}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dikkat._core.problem import Problem
 from dikkat._core.summary import Asked, Summary, cell_edges, cell_sizes
+from dikkat._engine.addresses import on_cpu
 
 # The log-sum-exp (..., r) and the weights (..., r, m) of some rows, in the dtype that is computed in.
 RowsOf = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -111,7 +112,7 @@ def _first(numbers: Tensor, count: int) -> Tensor:
         return numbers.argmax(-1, keepdim=True)  # the first of equal ones, as PyTorch says
     if not numbers.numel():
         return numbers[..., :count].long()
-    if numbers.device.type != "cpu":  # where nothing is to wait for what is seen below
+    if not on_cpu(numbers):  # where nothing is to wait for what is seen below
         return numbers.argsort(dim=-1, descending=True, stable=True)[..., :count]
     values, places = numbers.topk(count, -1)
     least = values[..., -1:]

@@ -72,7 +72,7 @@ def test_a_picture_of_a_curve():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: smooth([[1.0]], [1.0]), r"x: got shape \(1, 1\); expected \(n,\) finite numbers"),
+        (lambda: smooth([[1.0]], [1.0]), r"x: got shape \(1, 1\); expected \(n,\) numbers, at least one"),
         (lambda: smooth(X, [np.nan, *Y[1:]]), "y: got"),
         (lambda: smooth(X, Y, level=1.0), "level: got 1.0"),
         (lambda: smooth(X, Y, robust=-1), "robust: got -1"),

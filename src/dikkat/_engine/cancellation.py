@@ -23,7 +23,7 @@ def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
 
     Example:
         >>> with stopping(lambda: True):
-        ...     look()
+        ...     check()
         Traceback (most recent call last):
             ...
         dikkat._engine.cancellation.StoppedError

@@ -63,7 +63,7 @@ def run_experiment(seed: int) -> Experiment:
         seed: Where the random numbers begin; at least 0.
 
     Example:
-        >>> average, fixed, learned = run(0).poolings
+        >>> average, fixed, learned = run_experiment(0).poolings
         >>> learned.error < fixed.error < average.error
         True
 

@@ -198,7 +198,8 @@ def _check_values(values: Mapping[str, object], base: Path) -> None:
             raise InputError(f"{key}: got {value!r}; expected a text")
     name, part = values.get("name"), values.get("part")
     if name is not None and name not in _KNOWN:
-        there = os.path.exists(base / str(name))  # noqa: PTH110 - Path.exists() raises where a name is too long
+        place = base / str(name)
+        there = os.path.exists(place) and not os.path.isdir(place)  # noqa: PTH110, PTH112 - Path's raise for a long name
         file = f"; write ./{name} for the file" if there else ""
         raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}{file}")
     if part is not None and part not in get_args(Part):

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.errors import InputError
@@ -167,6 +167,7 @@ def test_a_table_is_written_with_columns_on_the_right(table, tmp_path, name):
     assert Table(path).typed["a"].null_count == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_every_number_comes_back_bit_for_bit(tmp_path_factory, numbers):
     path = tmp_path_factory.mktemp("numbers") / "t.csv"

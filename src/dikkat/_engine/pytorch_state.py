@@ -1,4 +1,4 @@
-"""What PyTorch is doing here and now (tracing, transforming, casting), and whether numbers may be read."""
+"""PyTorch's present state: tracing, transforming, casting; and whether numbers may be read."""
 
 from types import TracebackType
 from typing import Self

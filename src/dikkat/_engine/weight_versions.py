@@ -66,7 +66,7 @@ class Writes:
         self._versions, self._numbers = self._present_versions(), self._present_numbers()
 
     def _present_versions(self) -> tuple[list[int], list[int]]:
-        """Of the tensors; and their addresses, which are all that `.to()` of a module changes."""
+        """The tensors' version counters; and their addresses, which are all that `.to()` of a module changes."""
         return [tensor._version for tensor in self._counted], start_addresses(self._tensors)
 
     def _present_numbers(self) -> Tensor:

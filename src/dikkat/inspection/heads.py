@@ -1,4 +1,4 @@
-"""What a head does, as shares of its weight: at the token before, the first one, the same one elsewhere, and so on."""
+"""Scores of heads: the shares of their weight at the token before, the first one, the same one elsewhere, and so on."""
 
 import math
 from collections.abc import Mapping, Sequence

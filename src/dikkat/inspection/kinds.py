@@ -1,4 +1,4 @@
-"""What the calls of a model's modules are: its own attention, its encoder's, from decoder to encoder, or another."""
+"""The kinds of a model's calls: its own attention, its encoder's, from decoder to encoder, or another."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ _CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn$", re.IGNORECASE)
 
 
 class Kind(NamedTuple):
-    """What a call in a module is.
+    """The kind of a call in a module.
 
     Attributes:
         name: "self", "encoder" or "cross"; "" for what a model does not return.
@@ -70,7 +70,7 @@ def _tabled(model: Any) -> tuple[dict[str, Kind], bool] | None:
 def _entries(
     capturing: Any, module: nn.Module, name: str, owner: str, specs: list[tuple[str, Any]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Of each module that is in a table of attentions: the model whose table it is, the module, the entry."""
+    """The modules that are in a table of attentions: for each the model whose table it is, the module, the entry."""
     if hasattr(module, "get_encoder"):  # a model, which may be within another: it has a table of its own
         owner, specs = name, []
         for key, listed in capturing._CAN_RECORD_REGISTRY.get(module).items():

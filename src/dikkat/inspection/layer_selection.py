@@ -12,7 +12,7 @@ Layers = int | str | Sequence[int | str]
 
 @dataclass(frozen=True)
 class Chosen:
-    """What an entry of `layers` chooses.
+    """The choice that an entry of `layers` makes.
 
     Attributes:
         number: Which run of the modules, where they run several times as a layer each; None for all.

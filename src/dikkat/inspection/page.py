@@ -141,7 +141,7 @@ def weights(
 
 
 def _read(model: nn.Module, tokenizer: Any, text: Any) -> tuple[dict[str, Any], Any]:
-    """What a model is given of a text, and its tokens."""
+    """A model's inputs for a text, and its tokens."""
     texts = (text,) if isinstance(text, str) else text
     if not isinstance(texts, tuple) or len(texts) > 2 or not all(isinstance(each, str) for each in texts):
         raise TypeError(f"text: got {type(text).__name__}; expected a string, or a source and a target in a tuple")

@@ -1,4 +1,4 @@
-"""What follows from weights of all layers together: rollout, and relevance by gradients."""
+"""Measures made of the weights of all layers together: rollout, and relevance by gradients."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def rolled_out(layers: Sequence[Tensor]) -> Tensor:
     """The product of all layers' weights (B, H, n, n), of each the mean of its heads and the identity: (B, n, n)."""
     if not layers:
         raise ValueError("rollout: got no layer of self-attention; expected at least one")
-    whole: Tensor | None = None
+    whole = torch.eye(layers[0].shape[-1])
     for weights in layers:
         if weights.ndim != 4 or weights.shape[-1] != weights.shape[-2] or weights.shape[-1] != layers[0].shape[-1]:
             raise ValueError(
@@ -31,8 +31,7 @@ def rolled_out(layers: Sequence[Tensor]) -> Tensor:
             )
         own = (weights.mean(-3) + torch.eye(weights.shape[-1])) / 2
         own = own / own.sum(-1, keepdim=True)
-        whole = own if whole is None else own @ whole
-    assert whole is not None
+        whole = own @ whole
     return whole
 
 

@@ -478,10 +478,10 @@ class BaseTranslator:
         for batch in _batches([len(each.ids) for each in encoded], batch_size):
             hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
             for index, best in zip(batch, hypotheses, strict=True):
-                results[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
+                results[index] = [self._as_translation(sentences[index], encoded[index], each) for each in best]
         return results
 
-    def as_translation(self, sentence: str, encoded: Encoded, hypothesis: Hypothesis) -> Translation:
+    def _as_translation(self, sentence: str, encoded: Encoded, hypothesis: Hypothesis) -> Translation:
         """The text, tokens and weights of a hypothesis for a sentence."""
         copied = _copied_words(encoded, hypothesis)
         labels = self.target_tokenizer.labels(hypothesis.ids)

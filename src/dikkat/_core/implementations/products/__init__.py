@@ -495,7 +495,7 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
 
 
 def _given(problem: Problem, out: Output, grads: Output, parted: bool) -> tuple[Tensor | None, Tensor | None]:
-    """What is taken off the gradients of a row's scores besides what a whole row tells; a bound of what is given.
+    """The offset of the gradients of a row's scores, (..., n), and an upper bound of the gradients that are given.
 
     Where a row is `parted` over tiles, the sum of its weights times their gradients is in it.
     """

@@ -52,7 +52,7 @@ if [ -n "${DATA:-}" ]; then
     part decode 60 "${translator[@]}" --decode --data "$DATA"
     part whole 420 "${translator[@]}" --whole --data "$DATA"
 fi
-part tests 90 "${tests[@]}" tests/interpreted
+part tests 90 "${tests[@]}" tests/interpreted tests/core/test_graphs.py
 if "$PYTHON" -c 'import hypothesis' 2> /dev/null; then
     part kit 45 "${tests[@]}" -k cuda tests/core/test_implementations.py
 else

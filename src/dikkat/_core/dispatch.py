@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from dikkat._core import recording_hooks, validation
+from dikkat._core import graphs, recording_hooks, validation
 from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden, Restricting, align, are_moderate
@@ -40,6 +40,7 @@ class Program(NamedTuple):
         records: Whether gradients are recorded.
         lens_shape: Of the lengths, with the leading dimensions of a call; None without lengths.
         ready: The implementation's `Backend.ready`.
+        captured: Its CUDA graphs, of calls on a GPU that repeat; or None.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Program(NamedTuple):
     records: bool = False
     lens_shape: tuple[int, ...] | None = None
     ready: Callable[..., list[Tensor] | None] | None = None
+    captured: graphs.Captured | None = None
 
     @classmethod
     def of(cls, problem: Problem, impl: str = "auto") -> "Program":
@@ -97,15 +99,20 @@ class Program(NamedTuple):
         with exact(problem.query.device.type):  # sums in float32 must not be cast to halves again
             return BACKENDS[self.name].run(problem, *found)
 
-    def kept(self) -> "Program":
-        """The program without the call's numbers, for others of its signature."""
+    def kept(self, repeats: bool = True) -> "Program":
+        """The program without the call's numbers, for others of its signature; with graphs, if it `repeats`."""
         problem, make = self.problem, BACKENDS[self.name].ready
         shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
         ready = None if make is None else make(problem)
         kept: dict[Any, Any] | None = {} if on_cpu(problem.query) else None
+        captured = None
+        if repeats and graphs.are_of_use(problem):
+            other = Program(choose(problem, captured=True).name, problem).kept(repeats=False)
+            captured = graphs.Captured(other) if graphs.can_capture(other) else None
         return Program(
-            self.name, problem.without_tensors().unchecked_copy(kept=kept), None, problem.records, shape, ready
-        )
+            self.name, problem.without_tensors().unchecked_copy(kept=kept), None, problem.records, shape, ready,
+            captured,
+        )  # fmt: skip
 
     def rerun(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
@@ -182,21 +189,32 @@ class Program(NamedTuple):
             mask: With as many dimensions as the pairs have, or None.
             hidden: What these and causality hide; None where nothing is hidden.
         """
+        given = query, key, weight, value, lens, mask, hidden
+        with exact(self.problem.restrictions.device.type):
+            result = None if self.captured is None else self.captured.run(self.launched, *given)
+            return self.launched(*given) if result is None else result
+
+    def launched(self, *given: Any) -> Result:
+        """`on_device` without a CUDA graph."""
+        template, (query, key, weight, value, *_, hidden) = self.problem, given
+        if self.ready is not None:
+            outputs: Any = self.ready(query, key, weight, value, hidden)
+            mean, *weights = outputs
+            return Result(mean.to(value.dtype), None, weights[0] if template.wants_weights else None)
+        result = BACKENDS[self.name].run(self.problem_on_device(*given))
+        return result if template.wants_state else result._replace(mean=result.mean.to(value.dtype))
+
+    def problem_on_device(
+        self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
+        mask: Tensor | None, hidden: Hidden | None,
+    ) -> Problem:  # fmt: skip
+        """The problem of `on_device`, with 0 in hidden values."""
         template = self.problem
-        with exact(template.restrictions.device.type):
-            if self.ready is not None:
-                outputs: Any = self.ready(query, key, weight, value, hidden)
-                mean, *weights = outputs
-                return Result(mean.to(value.dtype), None, weights[0] if template.wants_weights else None)
-            if hidden is not None and hidden.keys is not None:
-                value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
-            weight = None if weight is None else weight[(None,) * len(template.lead)]
-            restrictions = template.restrictions.unchecked_copy(lens=lens, mask=mask)
-            problem = template.unchecked_copy(
-                query=query, key=key, weight=weight, value=value, restrictions=restrictions
-            )
-            result = BACKENDS[self.name].run(problem)
-            return result if template.wants_state else result._replace(mean=result.mean.to(value.dtype))
+        if hidden is not None and hidden.keys is not None:
+            value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
+        weight = None if weight is None else weight[(None,) * len(template.lead)]
+        restrictions = template.restrictions.unchecked_copy(lens=lens, mask=mask)
+        return template.unchecked_copy(query=query, key=key, weight=weight, value=value, restrictions=restrictions)
 
 
 def _is_finite(tensor: Tensor) -> bool:

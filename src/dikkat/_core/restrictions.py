@@ -544,12 +544,12 @@ _CPU = torch.device("cpu")
 
 def _table(device: torch.device, name: Any, least: int, make: Callable[[], Tensor]) -> Tensor:
     """A constant tensor of at least `least` numbers, shared by all calls on a device."""
+    on_cuda = device.type == "cuda"
+    if on_cuda and torch.cuda.is_current_stream_capturing():
+        return make()  # a graph outlives the tables, and its memory is not to be shared
     table = _TABLES.get((device, name))  # other threads may exchange it meanwhile
     if table is not None and len(table) >= least:
         return table
-    on_cuda = device.type == "cuda"
-    if on_cuda and torch.cuda.is_current_stream_capturing():
-        return make()  # a graph's own memory is not to be kept
     with torch.inference_mode(False):
         table = make()
     if on_cuda:  # once, so that other streams find it written

@@ -85,6 +85,8 @@ class Crossovers(NamedTuple):
             Without it they are quicker at any size.
         device: Pairs times features, on a device: up to here the few kernels of plain products take no longer than
             the host needs to launch others. They build each of these numbers: half a gigabyte.
+        captured: The same where a CUDA graph launches them: up to here they are themselves as quick as others.
+        thin: n · m / (n + m), from which on sines are quicker than one tanh a pair and feature with the backward there.
     """
 
     inner: int = 2**12
@@ -95,6 +97,8 @@ class Crossovers(NamedTuple):
     few_whole: int = 2**20
     kernel_back: int = 2**16
     device: int = 2**27
+    captured: int = 2**22
+    thin: int = 32
 
     def by_products(self, problem: Problem) -> bool:
         """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
@@ -114,10 +118,18 @@ class Crossovers(NamedTuple):
             enough = not problem.records or size >= self.few_back
         return enough and few.is_quicker(problem)
 
-    def by_reference(self, problem: Problem) -> bool:
+    def by_reference(self, problem: Problem, captured: bool = False) -> bool:
         """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""
         size = pairs_of(problem) * problem.query.shape[-1]
-        return size <= self.device if not on_cpu(problem.query) else problem.records and size <= self.kernel_back
+        if on_cpu(problem.query):
+            return problem.records and size <= self.kernel_back
+        return size <= (self.captured if captured else self.device)
+
+    def on_device(self, problem: Problem, captured: bool) -> tuple[str, ...]:
+        """The kernels for a device, the quickest before the others."""
+        n, m = problem.restrictions.queries, problem.restrictions.keys
+        by_tanh = captured and problem.records and n * m < self.thin * (n + m)
+        return ("triton", "products", "chunked") if by_tanh else ("products", "triton", "chunked")
 
 
 def pairs_of(problem: Problem) -> int:
@@ -142,8 +154,8 @@ class Choice(NamedTuple):
     examined: dict[str, Examined]
 
 
-def choose(problem: Problem) -> Choice:
-    """The implementation that `impl="auto"` runs."""
+def choose(problem: Problem, captured: bool = False) -> Choice:
+    """The implementation that `impl="auto"` runs; if `captured`, in a CUDA graph, where launches take no time."""
     if problem.pair == "inner" and problem.restrictions.vary_by_row() and problem.finite is None:
         operands = (problem.query, problem.key, problem.value)
         if can_read_values(*operands):
@@ -154,10 +166,10 @@ def choose(problem: Problem) -> Choice:
         examined[name] = BACKENDS[name].examine(problem)
         return not examined[name].reasons
 
-    return Choice(_first(problem, runs), problem, examined)
+    return Choice(_first(problem, runs, captured), problem, examined)
 
 
-def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
+def _first(problem: Problem, runs: Callable[[str], bool], captured: bool = False) -> str:
     """The first implementation that serves a problem, the fastest before the others."""
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
@@ -178,9 +190,9 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
         # Compiled code skips masked keys a vector at a time, and reads a bias once.
         compiled = problem.restrictions.bias is not None or problem.restrictions.starts is not None
         return next(filter(runs, ("numba", "chunked") if compiled else ("chunked",)), "reference")
-    if CROSSOVERS.by_reference(problem):
+    if CROSSOVERS.by_reference(problem, captured):
         return "reference"
-    tiled = ("numba", "chunked") if on_cpu(problem.query) else ("products", "triton", "chunked")
+    tiled = ("numba", "chunked") if on_cpu(problem.query) else CROSSOVERS.on_device(problem, captured)
     return next(filter(runs, tiled), "reference")
 
 

@@ -15,6 +15,7 @@ from dikkat._core.arithmetic import farthest
 from dikkat._core.implementations import reference
 from dikkat._core.problem import Problem
 from dikkat._core.restrictions import Hidden
+from dikkat._engine.addresses import many_at_once
 
 _through_tanh, _through_clamp = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.hardtanh_backward
 
@@ -88,7 +89,7 @@ class _Pairwise(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, by_weight: Tensor | None = None) -> tuple[Tensor | None, ...]:
         query, key, weight, value, weights, made, met = ctx.saved_tensors
         template, hidden = ctx.template, ctx.hidden
-        if torch.is_grad_enabled():  # to be differentiated once more
+        if torch.is_grad_enabled() or many_at_once(grad, by_weight):
             return None, None, None, *_recorded(template, hidden, (query, key, weight, value), (grad, by_weight))
         product, by_row = torch.bmm if len(template.lead) == 1 else torch.matmul, hidden is not None and hidden.by_row
         by_value = None
@@ -127,7 +128,8 @@ class _Pairwise(torch.autograd.Function):
 
 
 def _recorded(template: Problem, hidden: Hidden | None, operands: Any, grads: Any) -> list[Tensor | None]:
-    """The gradients of the operands, themselves differentiable: by the reference, and autograd."""
+    """The gradients of the operands by the reference and autograd, which differentiate again, and many at once."""
+    create = torch.is_grad_enabled()
     query, key, weight, value = operands
     mask = None if hidden is None else ~hidden.pairs()
     restrictions = template.restrictions.unchecked_copy(lens=None, causal=False, mask=mask)
@@ -136,13 +138,15 @@ def _recorded(template: Problem, hidden: Hidden | None, operands: Any, grads: An
         query=query, key=key, weight=None if weight is None else weight[(None,) * lead], value=value,
         restrictions=restrictions, wants_weights=True,
     )  # fmt: skip
-    result = reference.run(problem)
+    with torch.enable_grad():
+        result = reference.run(problem)
     made: Any = ((result.mean, grads[0]), (result.weights, grads[1]))
     outputs = [(each, grad) for each, grad in made if grad is not None and each.requires_grad]
     learning = [each for each in operands if each is not None and each.requires_grad]
     found = iter(
         torch.autograd.grad(
-            [each for each, _ in outputs], learning, [grad for _, grad in outputs], create_graph=True, allow_unused=True
+            [each for each, _ in outputs], learning, [grad for _, grad in outputs], create_graph=create,
+            allow_unused=True,
         )
         if outputs and learning else ()
     )  # fmt: skip

@@ -1,0 +1,270 @@
+"""Calls on a GPU that repeat, captured as CUDA graphs: the host launches one graph in place of dozens of kernels.
+
+A call's operands are copied to where its graph reads them, and the results from where it writes them. So a graph holds
+nothing of a call: other calls may come between a forward and its backward, which computes from the operands.
+"""
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dikkat._core.implementations import BACKENDS, pairs_of
+from dikkat._core.operators import Operator, Output
+from dikkat._core.problem import Problem, Result
+from dikkat._core.restrictions import Hidden
+from dikkat._engine.addresses import exact, many_at_once
+
+if TYPE_CHECKING:
+    from dikkat._core.dispatch import Program
+
+# The calls of a program before it is captured, since a capture takes as long as ten calls.
+AFTER = 2
+# More pairs than these keep a GPU busy for longer than the host needs to launch their kernels.
+_PAIRS = 2**26
+# How many graphs a stream has, and the bytes of memory that they hold, until all are dropped.
+_MOST, _HELD = 256, 2**30
+
+Operands = Sequence[Tensor | None]
+
+
+class Lane:
+    """The graphs of one stream. They run one after the other, and share the memory of what they compute in between."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream, self.device = torch.cuda.Stream(device), device
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget all graphs and their memory."""
+        self.graphs: dict[Hashable, Graph] = {}
+        self.pool, self.held = torch.cuda.graph_pool_handle(), 0
+
+    def capture(self, compute: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
+        """A function that computes once more, and where it writes the results."""
+        compute()  # compiles kernels, which no capture may
+        before, graph = torch.cuda.memory_reserved(self.device), torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                results = compute()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        self.held += torch.cuda.memory_reserved(self.device) - before
+        return graph.replay, results
+
+
+_LANES: dict[Hashable, Lane] = {}
+_lock = RLock()  # between the copies into a graph and those out of it, no other may run
+
+
+def lane_of(device: torch.device) -> Lane | None:
+    """Where graphs of calls on a device run now; None where none may."""
+    if device.index != torch.cuda.current_device() or torch.cuda.is_current_stream_capturing():
+        return None
+    place = device.index, torch.cuda.current_stream().cuda_stream
+    if place not in _LANES:
+        _LANES[place] = Lane(device)
+    return _LANES[place]
+
+
+def are_of_use(problem: Problem) -> bool:
+    """Whether calls like a problem are captured as graphs, where they repeat."""
+    plain = problem.pair != "inner" and not problem.wants_state and problem.query_offsets is None
+    return plain and problem.query.is_cuda and pairs_of(problem) <= _PAIRS
+
+
+def can_capture(program: "Program") -> bool:
+    """Whether a program has a forward and a backward of its own, which the host launches without looking at numbers."""
+    return program.ready is not None or isinstance(BACKENDS[program.name].run, Operator)
+
+
+class Graph:
+    """A captured computation of tensors."""
+
+    def __init__(self, lane: Lane, compute: Callable[[list[Tensor]], list[Tensor]], given: list[Tensor]) -> None:
+        with torch.inference_mode(False), torch.no_grad():  # calls in any mode are to write there
+            self._places = [torch.empty(t.shape, dtype=t.dtype, device=t.device).copy_(t) for t in given]
+            self._replay, self._results = lane.capture(lambda: compute(self._places))
+        lane.held += sum(place.nbytes for place in self._places)
+
+    @torch.no_grad()
+    def __call__(self, given: list[Tensor]) -> list[Tensor]:
+        """The results for other numbers."""
+        with _lock:
+            torch._foreach_copy_(self._places, given)
+            self._replay()
+            found = [torch.empty_like(each) for each in self._results]
+            torch._foreach_copy_(found, self._results)
+        return found
+
+
+class Captured:
+    """The graphs of a kept program: a forward, and a backward for each choice of operands that have a gradient.
+
+    Args:
+        program: How it computes, without launches that take time.
+    """
+
+    def __init__(self, program: "Program") -> None:
+        self.program = program
+        self._calls, self._refused = 0, False
+
+    def run(self, launched: Callable[..., Result], *given: Any) -> Result | None:
+        """The result of a call as `Program.on_device` is given it; None where its kernels are to be launched.
+
+        Args:
+            launched: The call without graphs, whose gradients can be differentiated.
+            *given: query, key, weight, value, lens, mask and hidden of `on_device`.
+        """
+        self._calls += 1
+        if self._calls <= AFTER:
+            return None
+        *operands, hidden = given
+        masks = hidden is not None and hidden.keys is not None
+        graph = self.graph(("forward", masks), partial(self._forward, masks), operands)
+        if graph is None:
+            return None
+        if self.program.records:
+            mean, *more = _Replayed.apply(self, graph, launched, masks, *operands)  # type: ignore[no-untyped-call]
+        else:
+            mean, *more = graph([each for each in operands if each is not None])
+        return Result(mean, None, more[0] if self.program.problem.wants_weights else None)
+
+    def graph(self, which: Hashable, compute: Callable[..., list[Tensor]], operands: Operands) -> Graph | None:
+        """The graph of a computation, captured if there is none; None where that cannot be."""
+        lane = None if self._refused else lane_of(self.program.problem.restrictions.device)
+        if lane is None:
+            return None
+        found = lane.graphs.get((self, which))
+        return found or self._capture(lane, which, compute, operands)
+
+    def _capture(
+        self, lane: Lane, which: Hashable, compute: Callable[..., list[Tensor]], operands: Operands
+    ) -> Graph | None:
+        there = [each is not None for each in operands]
+
+        def of_places(places: list[Tensor]) -> list[Tensor]:
+            rest = iter(places)
+            return compute(*(next(rest) if each else None for each in there))
+
+        with _lock:
+            if len(lane.graphs) >= _MOST or lane.held > _HELD:
+                lane.drop()
+            try:
+                graph = Graph(lane, of_places, [each for each in operands if each is not None])
+            except RuntimeError as error:
+                lane.drop()
+                self._refused = True
+                if not isinstance(error, torch.OutOfMemoryError):  # without its memory for others, the call may do
+                    warnings.warn(
+                        f"attend: a repeated call could not be captured as a CUDA graph ({error}); its kernels are "
+                        "launched one by one",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                return None
+            if lane.held > _HELD and not lane.graphs:
+                lane.drop()
+                self._refused = True
+                return None
+            lane.graphs[self, which] = graph
+            return graph
+
+    def hidden(self, masks: bool, query: Tensor, key: Tensor, lens: Tensor | None, mask: Tensor | None) -> Any:
+        """What a call hides; its `keys` where their values are yet to be set to 0."""
+        causal = self.program.problem.restrictions.causal
+        if lens is None and mask is None and not causal:
+            return None
+        hidden = Hidden(query.shape[-2], key.shape[-2], query.device, lens, mask, causal)
+        if not masks:
+            hidden.keys = None
+        return hidden
+
+    def _forward(self, masks: bool, query: Tensor, key: Tensor, weight: Any, value: Tensor, *rest: Any) -> list[Tensor]:
+        """Mean, weights where they are requested, and what a backward reads besides the operands."""
+        program, hidden = self.program, self.hidden(masks, query, key, *rest)
+        shown = program.problem.wants_weights
+        if program.ready is not None:
+            mean, *weights = program.ready(query, key, weight, value, hidden)  # type: ignore[misc]
+            return [mean.to(value.dtype), *weights[:shown]]
+        out = self._kernel().forward(self._problem(query, key, weight, value, *rest, hidden))
+        mean = out.mean.to(value.dtype)
+        found = [mean, *[out.weights.to(value.dtype)][:shown]]
+        return [*found, out.mean, out.peak, out.total] if program.records else found
+
+    def backward(
+        self, masks: bool, wanted: tuple[bool, ...], query: Tensor, key: Tensor, weight: Any, value: Tensor,
+        lens: Tensor | None, mask: Tensor | None, grad: Tensor, *made: Tensor,
+    ) -> list[Tensor]:  # fmt: skip
+        """The gradients that are wanted, of a forward's operands, the gradient of its mean, and what it left."""
+        program, hidden = self.program, self.hidden(masks, query, key, lens, mask)
+        given = query, key, weight, value
+        if program.ready is not None:
+            leaves: list[Any] = [t if t is None else t.detach() for t in given]
+            learning = [leaf.requires_grad_() for leaf, learns in zip(leaves, wanted, strict=True) if learns]
+            with torch.enable_grad():
+                mean = program.ready(*leaves, hidden)[0].to(value.dtype)  # type: ignore[index]
+            return list(torch.autograd.grad(mean, learning, grad))
+        kernel, problem = self._kernel(), self._problem(*given, lens, mask, hidden)
+        out = *made, made[0].new_empty(0)
+        zeros = [None if kernel.keep else torch.zeros_like(each) for each in out[1:]]
+        grads: Any = grad.to(made[0].dtype), *zeros
+        found = kernel.backward(problem.unchecked_copy(wants_weights=False), Output(*out), Output(*grads))
+        if hidden is not None and hidden.keys is not None:
+            found = found._replace(value=found.value.masked_fill(hidden.keys.unsqueeze(-1), 0.0))
+        return [g.view(t.shape).to(t.dtype) for g, t, learns in zip(found, given, wanted, strict=False) if learns]
+
+    def _kernel(self) -> Any:
+        return BACKENDS[self.program.name].run
+
+    def _problem(self, *given: Any) -> Problem:
+        problem = self.program.problem_on_device(*given)
+        return problem if self._kernel().keep else problem.in_wide_dtype()
+
+
+class _Replayed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, captured: Captured, graph: Graph, launched: Callable[..., Result], masks: bool, *operands: Any
+    ) -> Any:
+        found = graph([each for each in operands if each is not None])
+        shown = 1 + captured.program.problem.wants_weights
+        ctx.captured, ctx.launched, ctx.masks = captured, launched, masks
+        ctx.save_for_backward(*operands, *found[shown:])
+        ctx.set_materialize_grads(False)
+        return tuple(found[:shown])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, by_weight: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        operands, made, captured = ctx.saved_tensors[:6], ctx.saved_tensors[6:], ctx.captured
+        wanted, graph = ctx.needs_input_grad[4:8], None
+        if grad is None and by_weight is None:
+            return (None,) * 10
+        with exact(captured.program.problem.restrictions.device.type):
+            if grad is not None and by_weight is None and not torch.is_grad_enabled() and not many_at_once(grad):
+                compute = partial(captured.backward, ctx.masks, wanted)
+                graph = captured.graph(("backward", ctx.masks, wanted), compute, [*operands, grad, *made])
+            if graph is None:
+                found = _launched(ctx, operands, (grad, by_weight))
+            else:
+                found = graph([each for each in (*operands, grad, *made) if each is not None])
+        rest = iter(found)
+        return None, None, None, None, *(next(rest) if learns else None for learns in wanted), None, None
+
+
+def _launched(ctx: Any, operands: Any, grads: tuple[Tensor | None, Tensor | None]) -> Sequence[Tensor | None]:
+    """The gradients without a graph; themselves differentiable where that is recorded."""
+    create, (*given, lens, mask) = torch.is_grad_enabled(), operands
+    with torch.enable_grad():
+        result = ctx.launched(*operands, ctx.captured.hidden(ctx.masks, given[0], given[1], lens, mask))
+        made = [(t, g) for t, g in zip((result.mean, result.weights), grads, strict=True) if g is not None]
+        learning = [t for t in given if t is not None and t.requires_grad]
+        outputs, above = zip(*made, strict=True)
+        return torch.autograd.grad(outputs, learning, above, create_graph=create, allow_unused=True)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 AFTER = 2
 # More pairs than these keep a GPU busy for longer than the host needs to launch their kernels.
 _PAIRS = 2**26
-# How many graphs a stream has, and the bytes of memory that they hold, until all are dropped.
-_MOST, _HELD = 256, 2**30
+# How many graphs a stream has, and their share of the device's memory, until all are dropped.
+_MOST, _SHARE = 256, 1 / 32
 
 Operands = Sequence[Tensor | None]
 
@@ -37,6 +37,7 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self.stream, self.device = torch.cuda.Stream(device), device
+        self.most = _SHARE * torch.cuda.get_device_properties(device).total_memory
         self.drop()
 
     def drop(self) -> None:
@@ -68,7 +69,7 @@ def lane_of(device: torch.device) -> Lane | None:
     """Where graphs of calls on a device run now; None where none may."""
     if device.index != torch.cuda.current_device() or torch.cuda.is_current_stream_capturing():
         return None
-    place = device.index, torch.cuda.current_stream().cuda_stream
+    place = device.index, torch._C._cuda_getCurrentRawStream(device.index)  # the public way takes 3 µs
     if place not in _LANES:
         _LANES[place] = Lane(device)
     return _LANES[place]
@@ -91,18 +92,19 @@ class Graph:
     def __init__(self, lane: Lane, compute: Callable[[list[Tensor]], list[Tensor]], given: list[Tensor]) -> None:
         with torch.inference_mode(False), torch.no_grad():  # calls in any mode are to write there
             self._places = [torch.empty(t.shape, dtype=t.dtype, device=t.device).copy_(t) for t in given]
-            self._replay, self._results = lane.capture(lambda: compute(self._places))
+            self._replay, results = lane.capture(lambda: compute(self._places))
+        self._results = list({id(each): each for each in results}.values())
+        self._order = [next(i for i, own in enumerate(self._results) if own is each) for each in results]
         lane.held += sum(place.nbytes for place in self._places)
 
-    @torch.no_grad()
     def __call__(self, given: list[Tensor]) -> list[Tensor]:
-        """The results for other numbers."""
+        """The results for other numbers; where no gradients are recorded."""
         with _lock:
             torch._foreach_copy_(self._places, given)
             self._replay()
             found = [torch.empty_like(each) for each in self._results]
             torch._foreach_copy_(found, self._results)
-        return found
+        return [found[i] for i in self._order]
 
 
 class Captured:
@@ -155,7 +157,7 @@ class Captured:
             return compute(*(next(rest) if each else None for each in there))
 
         with _lock:
-            if len(lane.graphs) >= _MOST or lane.held > _HELD:
+            if len(lane.graphs) >= _MOST or lane.held > lane.most:
                 lane.drop()
             try:
                 graph = Graph(lane, of_places, [each for each in operands if each is not None])
@@ -170,7 +172,7 @@ class Captured:
                         stacklevel=2,
                     )
                 return None
-            if lane.held > _HELD and not lane.graphs:
+            if lane.held > lane.most and not lane.graphs:
                 lane.drop()
                 self._refused = True
                 return None
@@ -194,10 +196,12 @@ class Captured:
         if program.ready is not None:
             mean, *weights = program.ready(query, key, weight, value, hidden)  # type: ignore[misc]
             return [mean.to(value.dtype), *weights[:shown]]
-        out = self._kernel().forward(self._problem(query, key, weight, value, *rest, hidden))
+        kernel, problem = self._kernel(), self._problem(query, key, weight, value, *rest, hidden)
+        keeps = program.records and kernel.keep is not None
+        out, made = kernel.keep(problem) if keeps else (kernel.forward(problem), ())
         mean = out.mean.to(value.dtype)
         found = [mean, *[out.weights.to(value.dtype)][:shown]]
-        return [*found, out.mean, out.peak, out.total] if program.records else found
+        return [*found, out.mean, out.peak, out.total, *made] if program.records else found
 
     def backward(
         self, masks: bool, wanted: tuple[bool, ...], query: Tensor, key: Tensor, weight: Any, value: Tensor,
@@ -213,10 +217,10 @@ class Captured:
                 mean = program.ready(*leaves, hidden)[0].to(value.dtype)  # type: ignore[index]
             return list(torch.autograd.grad(mean, learning, grad))
         kernel, problem = self._kernel(), self._problem(*given, lens, mask, hidden)
-        out = *made, made[0].new_empty(0)
+        out, kept = (*made[:3], made[0].new_empty(0)), made[3:]
         zeros = [None if kernel.keep else torch.zeros_like(each) for each in out[1:]]
         grads: Any = grad.to(made[0].dtype), *zeros
-        found = kernel.backward(problem.unchecked_copy(wants_weights=False), Output(*out), Output(*grads))
+        found = kernel.backward(problem.unchecked_copy(wants_weights=False), Output(*out), Output(*grads), *kept)
         if hidden is not None and hidden.keys is not None:
             found = found._replace(value=found.value.masked_fill(hidden.keys.unsqueeze(-1), 0.0))
         return [g.view(t.shape).to(t.dtype) for g, t, learns in zip(found, given, wanted, strict=False) if learns]

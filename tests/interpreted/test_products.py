@@ -144,7 +144,7 @@ def test_kernels_do_what_the_plain_steps_do() -> None:
     torch.testing.assert_close(plan.numbers, expected.numbers)
     factors, right = (steps.factors(query, key, weight, plan) for steps in (launch, products.Plain))
     torch.testing.assert_close(factors, right, rtol=1e-3, atol=1e-5)
-    scores = products._product(right[0], right[1].mT)
+    scores = products.product(right[0], right[1].mT)
     seeds = torch.randint(2**62, (2, 11), device=DEVICE)
     mask = torch.rand(2, 11, 21, device=DEVICE) < 0.7
     mask[0, 2] = False
@@ -198,7 +198,7 @@ class Launches(TorchDispatchMode):
         self.inside = False
         # The eager road, as without a mode; `bmm` of halves, which a CPU has not; and kernels, of many operations here.
         monkeypatch.setattr(operators, "is_eager", lambda: True)
-        self._count(monkeypatch, products, "_product")
+        self._count(monkeypatch, products, "product")
         self._count(monkeypatch, launch, "launch")
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:

@@ -13,6 +13,7 @@ from dikkat._core import dispatch, recording_hooks, validation
 from dikkat._core.implementations import choose
 from dikkat._core.implementations.numba import launch
 from dikkat._core.implementations.reference import pair_scores
+from dikkat._core.implementations.triton import summaries
 from dikkat._core.problem import Problem
 from dikkat._core.restrictions import Restricting, check_names
 from dikkat._core.summary import Asked, Summary
@@ -186,6 +187,9 @@ def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -
     large = problem.lead.numel() * restrictions.queries * restrictions.keys >= _LARGE
     compiled = name == "numba" or (impl == "auto" and (name != "reference" or large))
     any_pair = restrictions.queries and restrictions.keys and problem.lead.numel()
+    if any_pair and impl == "auto" and problem.sink is None and summaries.serves(problem, asked):
+        summary = summaries.summarise(problem, asked)
+        return summary if whole is None else summary._replace(mean=_mean(whole, name))
     if any_pair and compiled and problem.sink is None and not launch.examine(problem).reasons:
         return launch.summarise(whole or problem, asked, pools=whole is not None)
     each, device = numbers_of_a_row(problem), problem.query.device

@@ -62,7 +62,7 @@ def examine(problem: Problem) -> Examined:
     return Examined(found)
 
 
-def _product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
+def product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
     """a @ b, summed in float32, in `kind`."""
     if a.dtype == kind and (a.is_cuda or kind == torch.float32):
         return torch.bmm(a, b)
@@ -213,19 +213,18 @@ class _Call(NamedTuple):
     def of(cls, problem: Problem) -> "_Call":
         if problem.weight is None:  # pragma: no cover - all additive scores have one
             raise ValueError("weight: got None; expected v, of an additive score")
-        on_gpu = problem.query.is_cuda and gpu_launch._INSTALLED
         shared = problem.weight.numel() == problem.weight.shape[-1]
         seeds = None
         if problem.seeds is not None:
             row = torch.arange(problem.restrictions.queries, device=problem.query.device)
-            seeds = _flat(derive_seeds(problem.seeds[..., None], row), problem.lead, 1)
+            seeds = flat(derive_seeds(problem.seeds[..., None], row), problem.lead, 1)
         return cls(
             problem,
-            launch if on_gpu or (problem.query.is_cpu and gpu_launch._INTERPRETED) else Plain,
-            _flat(problem.query, problem.lead),
-            _flat(problem.key, problem.lead),
-            problem.weight.reshape(1, -1) if shared else _flat(problem.weight, problem.lead, 1),
-            _flat(problem.value.to(problem.narrow_dtype), problem.lead),
+            launch if gpu_launch.available(problem.query) else Plain,
+            flat(problem.query, problem.lead),
+            flat(problem.key, problem.lead),
+            problem.weight.reshape(1, -1) if shared else flat(problem.weight, problem.lead, 1),
+            flat(problem.value.to(problem.narrow_dtype), problem.lead),
             seeds,
         )
 
@@ -261,7 +260,7 @@ class _Call(NamedTuple):
             visible = restrictions.visible(rows, cols)
         if visible is not None:
             visible = visible.expand(*problem.lead, rows.stop - rows.start, cols.stop - cols.start)
-            visible = _flat(visible, problem.lead)[elements]
+            visible = flat(visible, problem.lead)[elements]
         lens = None
         if restrictions.lens is not None:
             lens = restrictions.lens.expand(*problem.lead, -1).reshape(len(self.query), -1)[elements]
@@ -301,19 +300,19 @@ class _Tile(NamedTuple):
     def scores(self, phi: Tensor, psi: Tensor, plan: Plan) -> tuple[Tensor, Plan | None]:
         """The scores, and the plan, in whose units they are; None where they have been brought to 1 with a bias."""
         restrictions, lead = self.call.problem.restrictions, self.call.problem.lead
-        scores = _product(phi, psi.mT)
+        scores = product(phi, psi.mT)
         self.call.steps.far_scores(scores, self.query, self.key, self.weight, plan)
         if restrictions.bias is None and restrictions.key_bias is None:
             return scores, plan
         scores *= plan.numbers[2] * plan.numbers[3]
         if len(scores) == lead.numel():
             biased = restrictions.biased(scores.view(*lead, *scores.shape[1:]), self.rows, self.cols)
-            return _flat(biased.to(scores.dtype), lead), None
+            return flat(biased.to(scores.dtype), lead), None
         for name, own in (("bias", 2), ("key_bias", 1)):
             given = getattr(restrictions, name)
             if given is not None:
                 given = pairs_of(given, self.rows, self.cols) if own == 2 else given[..., None, self.cols]
-                scores += _flat(given.expand(*lead, *given.shape[-2:]), lead)[self.elements]
+                scores += flat(given.expand(*lead, *given.shape[-2:]), lead)[self.elements]
         return scores, None
 
     def pool(self, kept: Tensor, kind: torch.dtype) -> Tensor:
@@ -324,13 +323,13 @@ class _Tile(NamedTuple):
 def _pool(weights: Tensor, value: Tensor, visible: Tensor | None, kind: torch.dtype) -> Tensor:
     """`arithmetic.pool`, summed in float32."""
     if visible is None:
-        return _product(weights, value, kind)
+        return product(weights, value, kind)
     broken = ~value.isfinite()
-    met = _product(visible.to(value.dtype), broken.to(value.dtype), kind)
-    return _product(weights, value.masked_fill(broken, 0.0), kind).masked_fill_(met > 0, math.nan)
+    met = product(visible.to(value.dtype), broken.to(value.dtype), kind)
+    return product(weights, value.masked_fill(broken, 0.0), kind).masked_fill_(met > 0, math.nan)
 
 
-def _flat(tensor: Tensor, lead: torch.Size, own: int = 2) -> Tensor:
+def flat(tensor: Tensor, lead: torch.Size, own: int = 2) -> Tensor:
     """One leading dimension in place of all of them."""
     if tensor.shape[: tensor.ndim - own] != lead:
         tensor = tensor.expand(*lead, *tensor.shape[tensor.ndim - own :])
@@ -457,10 +456,10 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
         return _exact_backward(problem, out, grads)
     restrictions, tiles = problem.restrictions, call.tiles()
     whole = len(tiles) == len(tiles[0][2]) == 1
-    grad = _flat(torch.zeros_like(out.mean) if grads.mean is None else grads.mean, lead).to(kind)
-    by_weight = _flat(grads.weights, lead) if problem.wants_weights and grads.weights is not None else None
+    grad = flat(torch.zeros_like(out.mean) if grads.mean is None else grads.mean, lead).to(kind)
+    by_weight = flat(grads.weights, lead) if problem.wants_weights and grads.weights is not None else None
     drift, more = _given(problem, out, grads, len(tiles[0][2]) > 1)
-    peak, total = (_flat(t, lead, 1) for t in (out.peak, out.total))
+    peak, total = (flat(t, lead, 1) for t in (out.peak, out.total))
     sums = _Sums.of(call, whole)
     for elements, rows, columns in tiles:
         above, off = _part(grad, elements, rows), None if drift is None else _part(drift, elements, rows)
@@ -475,7 +474,7 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
                 known = _part(peak, elements, rows), _part(total, elements, rows)
                 weights, taken, _, _ = call.steps.weigh(scores, units, tile.seen, kind, known)
                 del scores
-            wanted = _product(above, tile.value.mT)
+            wanted = product(above, tile.value.mT)
             from_weights = None if by_weight is None else by_weight[elements, rows, cols].contiguous()
             found, size = call.steps.by_score(
                 weights, wanted, above, tile.value, tile.seen, from_weights, off, len(columns) == 1, more
@@ -483,7 +482,7 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
             del wanted
             visible = None if tile.visible is None else tile.visible.mT
             sums.value(tile, _pool(taken.mT, above, visible, sums.kinds.value))
-            by_phi, by_psi = _product(found, psi), _product(found.mT, phi)
+            by_phi, by_psi = product(found, psi), product(found.mT, phi)
             del phi, psi, weights, taken
             kinds = sums.kinds.query, sums.kinds.key
             sums.sides(
@@ -512,7 +511,7 @@ def _given(problem: Problem, out: Output, grads: Output, parted: bool) -> tuple[
             drift = drift + (grads.mean.float() * out.mean.float()).sum(-1)
         if by_weight is not None:
             drift = drift + (by_weight.float() * out.weights.float()).sum(-1)
-    return None if drift is None else _flat(drift, problem.lead, 1), more
+    return None if drift is None else flat(drift, problem.lead, 1), more
 
 
 class _Kinds(NamedTuple):

@@ -54,6 +54,11 @@ class _Blocks(NamedTuple):
     values: int
 
 
+def available(tensor: Tensor) -> bool:
+    """Whether Triton's kernels run where a tensor is."""
+    return (tensor.is_cuda and _INSTALLED) or (tensor.is_cpu and _INTERPRETED)
+
+
 def examine(problem: Problem) -> Examined:
     """The reasons for which it cannot run."""
     if problem.query_offsets is not None:

@@ -1,0 +1,45 @@
+"""Summaries of the rows of a tile of scores: Triton's kernel."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def summarise(
+    scores, lens, lse, tops, places, sums,
+    rows, n, m, first, shift, lens_element, lens_row,
+    CAUSAL: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The log-sum-exp and the largest weights of some rows one after the other, and the sums of their weights by key.
+
+    A program has a whole row at a time: the largest is taken out of it, and then the next.
+    """
+    blocks = tl.cdiv(rows, ROWS)
+    element, begin = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * ROWS
+    lane = tl.arange(0, BLOCK)
+    by_key = tl.zeros((BLOCK,), tl.float32)
+    for row in range(begin, tl.minimum(begin + ROWS, rows)):
+        limit = m
+        if CAUSAL:
+            limit = tl.minimum(limit, row + first + shift + 1)
+        if lens is not None:
+            length = tl.load(lens + element * lens_element + (row + first) * lens_row).to(tl.int32)
+            limit = tl.minimum(limit, length)
+        at = (element.to(tl.int64) * rows + row) * m
+        score = tl.load(scores + at + lane, lane < limit, float("-inf"))
+        peak = tl.max(score, 0)
+        base = tl.where(peak == float("-inf"), 0.0, peak)
+        weight = tl.exp(score - base)
+        total = tl.sum(weight, 0)
+        weight = weight / tl.where(total == 0, 1.0, total)
+        by_key += weight
+        out = element.to(tl.int64) * n + first + row
+        log = tl.log(tl.where(total == 0, 1.0, total))
+        tl.store(lse + out, tl.where(total == 0, float("-inf"), base + log))
+        for i in tl.static_range(TOP):
+            most, place = tl.max(weight, 0, return_indices=True)
+            tl.store(tops + out * TOP + i, tl.where(most < 0, 0.0, most))
+            tl.store(places + out * TOP + i, place.to(tl.int64))
+            weight = tl.where(lane == place, -1.0, weight)
+    if sums is not None:
+        tl.store(sums + tl.program_id(0).to(tl.int64) * m + lane, by_key, lane < m)

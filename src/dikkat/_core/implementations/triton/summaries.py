@@ -1,0 +1,57 @@
+"""Summaries of the weights of inner products on a GPU: tiles of scores, each read once by a kernel of its own."""
+
+import torch
+
+from dikkat._core.implementations.launcher import launch
+from dikkat._core.implementations.products import flat, product
+from dikkat._core.implementations.triton.launch import available
+from dikkat._core.problem import Problem
+from dikkat._core.summary import Asked, Summary
+
+# Scores of a tile, 256 MiB; rows of a program, each of at most so many keys; and the most of the largest that it takes
+# one after the other.
+_SCORES, _ROWS, _LONGEST, _MOST = 2**26, 32, 8192, 32
+
+
+def serves(problem: Problem, asked: Asked) -> bool:
+    """Whether these summaries of a problem are computed here."""
+    restrictions = problem.restrictions
+    others = (restrictions.starts, restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)
+    plain = problem.pair == "inner" and not problem.softcap and all(each is None for each in others)
+    few = restrictions.keys <= _LONGEST and asked.top <= min(_MOST, restrictions.keys)
+    narrow = torch.promote_types(problem.query.dtype, problem.key.dtype) != torch.float64
+    return plain and few and narrow and not asked.entropy and not asked.cells and available(problem.query)
+
+
+@torch.no_grad()
+def summarise(problem: Problem, asked: Asked) -> Summary:
+    """The log-sum-exp, and of the weights the largest and the sums, as they are requested."""
+    lead, restrictions = problem.lead, problem.restrictions
+    n, m, kind = restrictions.queries, restrictions.keys, torch.promote_types(problem.query.dtype, problem.key.dtype)
+    query, key = (flat(each.to(kind), lead) for each in (problem.query, problem.key))
+    elements, steps, lens = len(query), (0, 0), restrictions.lens
+    if lens is not None:
+        lens = lens.expand(*lead, lens.shape[-1]).reshape(elements, -1).contiguous()
+        steps = lens.shape[1], int(lens.shape[1] > 1)
+    lse = query.new_empty((elements, n), dtype=torch.float32)
+    tops, places = lse.new_empty((elements, n, asked.top)), query.new_empty((elements, n, asked.top), dtype=torch.int64)
+    block = 1 << max(4, (m - 1).bit_length())
+    step = max(_ROWS, _SCORES // (elements * m) // _ROWS * _ROWS)
+    sums = []
+    for first in range(0, n, step):
+        scores = product(query[:, first : first + step], key.mT)
+        rows = scores.shape[1]
+        programs = -(-rows // _ROWS)
+        sums.append(lse.new_empty((elements, programs, m)) if asked.sums else None)
+        launch(
+            "triton.rows.summarise", (elements * programs,),
+            scores, lens, lse, tops, places, sums[-1], rows, n, m, first, m - n, *steps,
+            CAUSAL=restrictions.causal, TOP=asked.top, ROWS=_ROWS, BLOCK=block, num_warps=min(8, max(1, block // 512)),
+        )  # fmt: skip
+    by_key = torch.cat([each for each in sums if each is not None], 1).sum(1) if asked.sums else None
+    return Summary(
+        lse.view(*lead, n),
+        tops.view(*lead, n, asked.top) if asked.top else None,
+        places.view(*lead, n, asked.top) if asked.top else None,
+        None if by_key is None else by_key.view(*lead, m),
+    )

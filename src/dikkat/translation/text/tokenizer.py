@@ -171,11 +171,10 @@ class Tokenizer:
         """The places of the words and marks that no sentence had that this was trained on; numbers are none of them."""
         if self._met is None:
             return []
-        places = [_without_spaces(sentence, piece.span()) for piece in _PIECE.finditer(sentence)]
         return [
-            (first, last)
-            for first, last in places
-            if (bare := _bare(sentence[first:last])) and not bare[0].isdecimal() and bare not in self._met
+            _without_spaces(sentence, piece.span())
+            for piece in _PIECE.finditer(sentence)
+            if (bare := _bare(piece.group())) not in self._met and bare and not bare[0].isdecimal()
         ]
 
     def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
@@ -230,9 +229,11 @@ class Tokenizer:
         """Each token as a label for a picture: a word, or a part of one with · in front where it continues a word."""
         if self.kind == "word":
             return [self._token(number).strip(SPACES) or "␣" for number in ids]
-        for number in {*ids} - self._labels.keys():
-            self._labels[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
-        return [self._labels[number] for number in ids]
+        known = self._labels
+        for number in ids:
+            if number not in known:
+                known[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
+        return [known[number] for number in ids]
 
     def to_json(self) -> str:
         """The contents of a tokenizer.json, which the `tokenizers` library reads too."""

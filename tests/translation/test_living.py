@@ -18,14 +18,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import regex
 import torch
 
 from command import command_line, made
 from dikkat.show.living import bundle
-from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator
+from dikkat.translation import KEEP, InputError, Search, Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
+from dikkat.translation.text.lines import lost, put_back, sentences_of, taken_out, without_marks
 from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.special_tokens import END
 from dikkat.translation.text.units import Units
@@ -89,7 +91,7 @@ def page(translator, tmp_path):
 def compare(translator, path, sentences, beam, n_best, plain, others=0):
     """Hold the page against Python: all but so many sentences have the same translations, with the same numbers."""
     search = Search(beam=beam, n_best=n_best, precision="int8")
-    expected = list(translator.translate_n_best(sentences, search=search))
+    expected = list(translator.translate_n_best(sentences, search=search, keep=KEEP, split=True))
     options = {"beam": beam, "best": n_best}
     found = in_node(path, [{"text": text, "options": options, "plain": plain} for text in sentences])
     differing = []
@@ -105,6 +107,7 @@ def compare(translator, path, sentences, beam, n_best, plain, others=0):
             continue
         assert [one["tokens"] for one in each["best"]] == [one.target_tokens for one in group]
         assert [one["finished"] for one in each["best"]] == [one.finished for one in group]
+        assert [one["unknown"] for one in each["best"]] == [list(one.unknown) for one in group]
         for one, other in zip(each["best"], group, strict=True):
             # Where the last bit of a state tips one of its int8 numbers over, a hundredth part of it differs.
             assert one["score"] == pytest.approx(other.score, abs=1e-3, rel=1e-2)
@@ -118,7 +121,7 @@ def compare(translator, path, sentences, beam, n_best, plain, others=0):
 def test_it_translates_as_python_does(translator, page, plain):
     sentences = ["Go.", "I lost.", "The man is calm.", "Zanzibar sees Marie.", "Where is Zanzibar?", *NASTY]
     compare(translator, page, sentences, 1, 1, plain)
-    compare(translator, page, sentences, 5, 3, plain)
+    compare(translator, page, sentences, 5, 3, plain, others=1)  # where the links of a nonsense put a number
 
 
 @needs_node
@@ -130,6 +133,93 @@ def test_every_network_that_can_be_exported_is_computed(name, tmp_path):
     # Untrained, it finds many continuations nearly alike, between which a last bit decides.
     compare(translator, tmp_path / "page.html", sentences, 1, 1, False, others=1)
     compare(translator, tmp_path / "page.html", sentences, 4, 2, False, others=4)
+
+
+@needs_node
+def test_lines_are_split_and_what_is_kept_arrives_as_in_python(translator, page):
+    kept = [
+        "{name}",
+        "%1$s",
+        "<0/>",
+        "https://example.org/a?b=c&d=e#f.",
+        "me@example.org",
+        "2024-01-05",
+        "👩‍🚒",
+        "٣٤",
+        "&amp;",
+    ]
+    frames = [
+        "{} The man is calm.",
+        "She lost {} the man.",
+        "I'm home. Go to {}! He's calm ({}).",
+        "“{}”: {} / {}",
+        "{}{}.",
+    ]
+    lines = [frame.format(*kept[at:], *kept) for frame in frames for at in range(len(kept))]
+    compare(translator, page, [*lines[:27:2], "{a}. {b}", "\ue000 1.25", "I lost. Go. I lost."], 4, 2, False)
+    ends = [
+        "Mr. A. Smith left. “Why?” ¿Dónde?",
+        "e.g. on 5 p.m. Monday.\x85Go… Élan.\u3000 No. 5",
+        "你好。再见！ 'x.' ¹a. ٣",
+    ]
+    lines += [f"{line}{space}{end}" for line in lines[::4] for space in (" ", "\n\u2028", "\x1c") for end in ends]
+    draw, pattern, cases, expected = random.Random(3), regex.compile(KEEP), [], []
+    for line in lines:
+        marked, parts = taken_out(line, pattern)
+        text, root = without_marks(marked)
+        target = draw.choice([*TARGETS, line])
+        source, units = Units.of(text), Units.of(target)
+        rows = [[draw.randrange(9) / 8 for _ in source.spans] for _ in units.spans]
+        weights = torch.tensor(rows).view(len(units.spans), len(source.spans))
+        sentences, spaces = sentences_of(line)
+        cases.append({"line": line, "target": target, "weights": rows})
+        expected.append(
+            {
+                "sentences": [list(pair) for pair in zip(sentences, [*spaces, ""], strict=True)],
+                "kept": parts,
+                "lost": lost(line, target, pattern),
+                "text": text,
+                "written": put_back(marked, parts, root, target, weights, source, units),
+            }
+        )
+    for case, each, wanted in zip(
+        cases, run_node("markup.mjs", {"entities": {}, "cases": cases}), expected, strict=True
+    ):
+        assert each == wanted, case
+
+
+@needs_node
+def test_a_change_in_a_sentence_of_several_is_as_in_that_sentence_alone(page):
+    """The end of a sentence is a step, so those before it are held whole; a change in one leaves the later ones."""
+
+    def ids(*asked):
+        given = [
+            {
+                "text": text,
+                "options": {"beam": 1},
+                "chosen": {"tokens": tokens, "pins": [[step, [[place, 0.99]]] for step, place in pins]},
+            }
+            for text, tokens, *pins in asked
+        ]
+        return [found["best"][0]["ids"] for found in in_node(page, given)]
+
+    sentences = ["She sees Marie.", "The man is calm {name}.", "Go."]
+    text = " ".join(sentences)
+    one, other, last, free = ids(*((each, []) for each in [*sentences, text]))
+    assert free == [*one, END, *other, END, *last]
+    steps, places = len(one) + 1, 4
+    picked = [one[0], other[0]]
+    pinned, chosen, *of_several = ids(
+        (sentences[1], other[:1], (1, 3)),
+        (sentences[0], picked),
+        (text, [*one, END, other[0]], (steps + 1, places + 3)),
+        (text, picked),
+        (text, [*one[:2], END]),
+    )
+    assert pinned != other
+    assert of_several[0] == [*one, END, *pinned, END, *last]
+    assert of_several[1] == [*chosen, END, *other, END, *last]
+    assert of_several[2] == [*one[:2], END, *other, END, *last]
 
 
 @needs_node

@@ -21,10 +21,10 @@ from fastapi.testclient import TestClient
 from dikkat._engine.cancellation import check
 from dikkat.serving import Limits, create_app
 from dikkat.serving.connections import Connection, Few, bounded
-from dikkat.translation import InputError, Search, Translator
+from dikkat.translation import KEEP, InputError, Search, Translator
 from translation.conftest import untrained
 
-SENTENCES = ["Where is the man?", "", "She sees Marie.", "I lost."]
+SENTENCES = ["Where is the man?", "", "She sees {name} Marie. I lost 25.", "I lost."]
 
 
 def opened(translator: Translator, **more) -> TestClient:
@@ -44,11 +44,15 @@ def told(answer: httpx.Response, status: int) -> str:
     return answer.json()["error"]
 
 
-@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"beam": 3, "n_best": 2, "length_penalty": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"beam": 1, "keep": False}, {"beam": 3, "n_best": 2, "length_penalty": 0.5, "split": False}]
+)
 def test_translations_are_the_library_s(client, translator, options):
+    own = {name: each for name, each in options.items() if name not in ("keep", "split")}
+    lines = {"keep": KEEP if options.get("keep", True) else None, "split": options.get("split", True)}
     for sentence in SENTENCES:
         answer = client.post("/api/translate", json={"text": sentence, "attention": True, **options}).json()
-        (wanted,) = translator.translate_n_best([sentence], search=Search(**options))
+        (wanted,) = translator.translate_n_best([sentence], search=Search(**own), **lines)
         assert len(answer["translations"]) == len(wanted)
         for found, expected in zip(answer["translations"], wanted, strict=True):
             assert found["target"] == expected.target
@@ -64,7 +68,8 @@ def test_translations_are_the_library_s(client, translator, options):
 def test_a_batch_in_its_order_without_weights_that_nobody_asked_for(client, translator):
     answer = client.post("/api/batch", json={"texts": SENTENCES, "precision": "int8"}).json()
     targets = [each["translations"][0]["target"] for each in answer["results"]]
-    assert targets == [each.target for each in translator.translate(SENTENCES, search=Search(precision="int8"))]
+    wanted = translator.translate(SENTENCES, search=Search(precision="int8"), keep=KEEP, split=True)
+    assert targets == [each.target for each in wanted]
     assert {each["translations"][0]["attention"] for each in answer["results"]} == {None}
     assert client.post("/api/batch", json={"texts": []}).json() == {"results": []}
 
@@ -152,7 +157,7 @@ class Waiting:
             raise InputError("not this time")
         return f"<title>{title}</title>"
 
-    def translate_n_best(self, lines, *, search, markup):
+    def translate_n_best(self, lines, **options):
         self.batches.append(len(lines))
         try:
             while not self.go_on.wait(0.005):
@@ -160,7 +165,7 @@ class Waiting:
         except BaseException:
             self.stopped.set()
             raise
-        return self._translator.translate_n_best(lines, search=search, markup=markup)
+        return self._translator.translate_n_best(lines, **options)
 
 
 def test_first_requests_at_once_pack_the_page_once(translator):

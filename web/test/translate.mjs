@@ -34,8 +34,9 @@ for (const { text, options = {}, plain = false, chosen, entities, given } of ask
       target: translator.target.encode(given ?? ""),
       weighed: given === undefined ? [] : ended(translator.weighing(text, given)),
       best: best.map((each) => ({
-        ids: each.ids, target: each.target, score: each.score, finished: each.finished,
-        tokens: each.targetTokens, weights: options.light ? [] : each.steps.map((step) => [...step.weights]),
+        ids: each.ids, target: each.target, score: each.score, finished: each.finished, unknown: each.unknown,
+        tokens: each.targetTokens.filter(Boolean),
+        weights: options.light ? [] : each.steps.flatMap(({ weights }, k) => (each.targetTokens[k] === "" ? [] : [[...weights]])),
         votes: options.votes ? votes(each) : [],
       })),
     });

@@ -170,7 +170,7 @@ class Served:
         if body.markup:
             for text in texts:  # here, since an error within a batch would be everybody's
                 translator.marked(text, "text")
-        return await _while_there(request, self._queue.translate(translator, body.search(), texts, body.markup))
+        return await _while_there(request, self._queue.translate(translator, body.options(), texts))
 
     async def page(self, request: Request, model: str | None = None) -> Response:
         """A page that translates by itself, as `dikkat export --html` writes it."""

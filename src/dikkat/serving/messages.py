@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from dikkat.translation import Search, Translation
+from dikkat.translation import KEEP, Search, Translation
 from dikkat.translation.decoding.options import SearchPrecision
 from dikkat.translation.decoding.translator import Markup
 
@@ -45,9 +45,14 @@ class SearchRequest(ModelRequest):
     attention: bool = Field(False, description="Whether to return where the model looked.")
     markup: Markup | None = Field(None, description="html: texts and translations are HTML, their tags nested alike.")
 
-    def search(self) -> Search:
+    keep: bool = Field(True, description="Whether addresses, placeholders and numbers arrive as they are; not in HTML.")
+    split: bool = Field(True, description="Whether the sentences of a text are translated one by one; not in HTML.")
+
+    def options(self) -> dict[str, Any]:
         """The library's own form of it."""
-        return Search(beam=self.beam, n_best=self.n_best, length_penalty=self.length_penalty, precision=self.precision)
+        search = Search(self.beam, self.n_best, self.length_penalty, precision=self.precision)
+        keep, split = (None, False) if self.markup else (KEEP if self.keep else None, self.split)
+        return {"search": search, "markup": self.markup, "keep": keep, "split": split}
 
 
 class TranslateRequest(SearchRequest):

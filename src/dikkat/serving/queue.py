@@ -5,15 +5,15 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from dikkat._engine.cancellation import stopping
 from dikkat.serving.limits import Limits
 from dikkat.serving.metrics import Metrics
-from dikkat.translation import Search, Translation, Translator
-from dikkat.translation.decoding.translator import Markup
+from dikkat.translation import Translation, Translator
 
 
 class BusyError(Exception):
@@ -33,8 +33,7 @@ class _Job:
     """Sentences of a request."""
 
     translator: Translator
-    search: Search
-    markup: Markup | None
+    options: Mapping[str, Any]
     texts: Sequence[str]
     result: "asyncio.Future[list[list[Translation]]]"
 
@@ -58,7 +57,7 @@ class Queue:
         metrics.waiting.set_function(self._waiting)
 
     async def translate(
-        self, translator: Translator, search: Search, texts: Sequence[str], markup: Markup | None = None
+        self, translator: Translator, options: Mapping[str, Any], texts: Sequence[str]
     ) -> list[list[Translation]]:
         """The translations of each sentence, once they had their turn.
 
@@ -75,7 +74,7 @@ class Queue:
             raise BusyError(max(1, math.ceil(waiting * self._pace)))
         loop = asyncio.get_running_loop()
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
-        jobs = [_Job(translator, search, markup, part, loop.create_future()) for part in parts]
+        jobs = [_Job(translator, options, part, loop.create_future()) for part in parts]
         with self._came:
             self._jobs.extend(jobs)
             self._came.notify()
@@ -151,9 +150,7 @@ class Queue:
             if job.result.done():
                 continue
             fits = not batch or (
-                job.translator is batch[0].translator
-                and (job.search, job.markup) == (batch[0].search, batch[0].markup)
-                and len(job.texts) <= room
+                job.translator is batch[0].translator and job.options == batch[0].options and len(job.texts) <= room
             )
             if not fits:
                 others.append(job)
@@ -169,4 +166,4 @@ def _translated(batch: Sequence[_Job]) -> list[list[Translation]]:
     with stopping(lambda: all(job.result.done() for job in batch)):
         lines = [text for job in batch for text in job.texts]
         first = batch[0]
-        return list(first.translator.translate_n_best(lines, search=first.search, markup=first.markup))
+        return list(first.translator.translate_n_best(lines, **first.options))

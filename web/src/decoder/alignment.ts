@@ -10,7 +10,7 @@ export interface Units {
   readonly isWord: readonly boolean[];
 }
 
-const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
+export const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 const UNSPACED = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"].map((script) => `\\p{Script=${script}}`).join("");
 const WORD = `(?=[${LETTER}])(?!\\p{Nd})[${UNSPACED}ーｰ][\\p{M}\\p{Join_Control}ﾞﾟ]*`;
 const UNIT = new RegExp(`${WORD}|(?:(?!${WORD})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");

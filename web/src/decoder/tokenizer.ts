@@ -24,7 +24,7 @@ interface Stored {
 // White space as Python has it; JavaScript's \s differs.
 export const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const LETTER = "[\\p{L}\\p{M}]";
-const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
+export const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
 // Without regard to case, of which ſ is one of s.
 const ELIDED =
   `(?<!${LETTER})(?:[cdjlmnstſCDJLMNST]|[qQ][uU]|[jJ][uU][sſS][qQ][uU]|[lL][oO][rR][sſS][qQ][uU]|` +
@@ -47,12 +47,15 @@ class Capitals {
   private readonly names: ReadonlySet<string>;
   /** Whether they were learnt: tokenizers of parts once had none. */
   readonly known: boolean;
+  /** Whether several sentences often stood in a line. */
+  readonly several: boolean;
 
   constructor(stored: Stored) {
     const carried = stored.decoder.decoders?.[0]?.pattern?.String ?? "";
     this.known = carried.startsWith("\0");
     const [, marks = "", names = ""] = carried.split("\0");
     this.names = new Set(names.split(" "));
+    this.several = marks.includes("\r");
     const after = [...marks].filter((mark) => mark !== "\n" && mark !== "\r").map((mark) => mark.replace(/[\\^$.*+?()[\]{}|/\-]/u, "\\$&")).join("");
     const places = [
       ...(marks.includes("\n") ? ["^"] : []), ...(after ? [`[${after}][^${INSIDE}${SPACE}]{0,8}[${SPACE}]`] : []),
@@ -134,6 +137,11 @@ export abstract class Tokenizer {
 
   get size(): number {
     return this.tokens.length;
+  }
+
+  /** Whether several sentences often stood in a line of its training text. */
+  get several(): boolean {
+    return this.capitals.several;
   }
 
   /** Whether it cuts words into parts. */

@@ -1,11 +1,12 @@
 /** A page's model with its tokenizers. */
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
+import { isLost, keptIn, putBack, sentencesOf, takenOut } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
 import { check, NOTHING, opened, searching, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
 import { readBundle, readTensors, unpacked } from "./tensors";
-import { Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
+import { END, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
 
 export const LONGEST = 10_000;
 
@@ -74,15 +75,65 @@ export class Translator {
   }
 
   /**
-   * Translates token by token: yields functions that return the text so far; returns translations, best first.
+   * Translates token by token: yields functions that return the text so far; returns translations, best first. Of a
+   * plain text the sentences are translated one by one, and what is to be kept arrives in each.
    * @param entities of a sentence in HTML; null: plain text
    */
-  *translating(sentence: string, options: Options = DEFAULT, entities: Entities | null = null): Generator<() => string, Translation[]> {
-    this.check(sentence);
-    const { text, root } = entities ? parse(sentence, entities) : { text: sentence, root: null };
-    if (root?.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
+  *translating(given: string, options: Options = DEFAULT, entities: Entities | null = null): Generator<() => string, Translation[]> {
+    this.check(given);
+    if (entities) return yield* this.marked(given, options, entities);
+    if (!this.encode(given).ids.length) return [];
+    const sentences = this.source.several ? [{ sentence: given, space: "" }] : sentencesOf(given);
+    const groups: Translation[][] = [];
+    let [before, steps, places] = ["", 0, 0];
+    for (const { sentence, space } of sentences) {
+      const going = this.keeping(sentence, { ...options, chosen: within(options.chosen, steps, places) });
+      let found = going.next();
+      for (; !found.done; found = going.next()) {
+        const [earlier, text] = [before, found.value];
+        yield () => earlier + text();
+      }
+      groups.push(found.value);
+      const [first] = found.value;
+      before += first!.target + space;
+      steps += first!.steps.length;
+      places += first!.sourceTokens.length;
+    }
+    if (groups.length === 1) return groups[0]!;
+    const most = Math.min(...groups.map(({ length }) => length));
+    const spaces = sentences.map(({ space }) => space);
+    return groups[0]!.slice(0, most).map((_, k) => joined(given, groups.map((group) => group[k]!), spaces));
+  }
+
+  private *marked(sentence: string, options: Options, entities: Entities): Generator<() => string, Translation[]> {
+    const { text, root } = parse(sentence, entities);
+    if (root.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
+    const best = (yield* this.plain(text, options)).filter(({ ids }) => ids.length);
+    for (const each of best) Object.assign(each, { source: sentence, target: yield* this.tagging(root, text, each.target) });
+    return best;
+  }
+
+  /** Translations that have what is to be kept in their sentence. Whether the model wrote it is asked without changes. */
+  private *keeping(sentence: string, options: Options): Generator<() => string, Translation[]> {
+    const { tokens, pins } = options.chosen;
+    const isFree = !tokens.length && !pins.size;
+    const first = isFree || keptIn(sentence).length ? yield* this.plain(sentence, { ...options, chosen: NOTHING }) : [];
+    const bare = this.network.attends && first.some(({ target }) => isLost(sentence, target)) ? takenOut(sentence) : null;
+    if (!bare) return isFree ? first : yield* this.plain(sentence, options);
+    const { marked, text, root } = bare;
+    const again = yield* this.plain(text, options);
+    for (const each of again) {
+      const weights = each.ids.length ? agreed(yield* this.weighing(text, each.target)) : [];
+      const target = putBack(sentence, marked, root, each.target, weights, unitsOf(text), unitsOf(each.target));
+      Object.assign(each, { source: sentence, target });
+    }
+    return again;
+  }
+
+  /** Translations of a text as it is: at least one, which is empty where the text has no tokens. */
+  private *plain(text: string, options: Options): Generator<() => string, Translation[]> {
     const encoded = this.encode(text);
-    if (!encoded.ids.length) return [];
+    if (!encoded.ids.length) return [this.translation(text, encoded, { ids: [], total: 0, finished: true, steps: [] })];
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
     const search = searching(this.network, encoded.ids, read, options);
@@ -92,9 +143,7 @@ export class Translator {
       yield () => this.target.decode(ids);
       found = search.next();
     }
-    const best = found.value.map((each) => this.translation(sentence, text, encoded, each));
-    if (root) for (const each of best) Object.assign(each, { target: yield* this.tagging(root, text, each.target) });
-    return best;
+    return found.value.map((each) => this.translation(text, encoded, each));
   }
 
   private *tagging(root: Tagged, source: string, target: string): Generator<() => string, string> {
@@ -126,12 +175,12 @@ export class Translator {
     return found.value;
   }
 
-  private translation(sentence: string, text: string, encoded: Encoded, found: Hypothesis): Translation {
+  private translation(text: string, encoded: Encoded, found: Hypothesis): Translation {
     const copied = found.ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, found.steps[index]!.weights) : null));
     const { network } = this;
     let steps: Opened[] | undefined;
     return {
-      source: sentence,
+      source: text,
       sourceTokens: encoded.pieces,
       sourceIds: encoded.ids,
       target: this.target.decode(found.ids, copied),
@@ -145,6 +194,44 @@ export class Translator {
       },
     };
   }
+}
+
+/** What of a reader's changes is of the sentence that begins at a step and a place. */
+function within({ tokens, pins }: Chosen, step: number, place: number): Chosen {
+  const rest = tokens.slice(step);
+  const ended = step + (rest.indexOf(END) + 1 || Infinity);
+  const own = [...pins].filter(([each]) => each >= step && each < ended);
+  return {
+    tokens: tokens.slice(step, ended),
+    pins: new Map(own.map(([each, weights]) => [each - step, new Map([...weights].map(([from, weight]) => [from - place, weight]))])),
+  };
+}
+
+/** The translation of a line, of those of its sentences: each but the last has its end as a step, a token without a text. */
+function joined(source: string, parts: readonly Translation[], spaces: readonly string[]): Translation {
+  const [all, last] = [parts.reduce((sum, each) => sum + each.sourceTokens.length, 0), parts.length - 1];
+  let place = 0;
+  const steps = parts.flatMap((part) => {
+    const first = place;
+    place += part.sourceTokens.length;
+    const widened = (own: Float64Array, otherwise: number): Float64Array => {
+      const wide = new Float64Array(all).fill(otherwise);
+      wide.set(own, first);
+      return wide;
+    };
+    return part.steps.map((step): Opened => Object.create(step, {
+      weights: { value: widened(step.weights, 0) }, scores: { value: widened(step.scores, -Infinity) },
+    }) as Opened);
+  });
+  const ending = <T>(own: readonly T[], part: Translation, k: number, end: T): T[] => (k < last && part.finished && own.length ? [...own, end] : [...own]);
+  return {
+    source, steps,
+    sourceTokens: parts.flatMap((each) => each.sourceTokens), sourceIds: parts.flatMap((each) => each.sourceIds),
+    target: parts.map(({ target }, k) => target + spaces[k]!).join(""),
+    targetTokens: parts.flatMap((each, k) => ending(each.targetTokens, each, k, "")), ids: parts.flatMap((each, k) => ending(each.ids, each, k, END)),
+    score: parts.reduce((sum, { score }) => sum + score, 0), finished: parts.every(({ finished }) => finished),
+    unknown: parts.flatMap((each) => each.unknown),
+  };
 }
 
 /** Runs a generator with a text for each of its pauses. */

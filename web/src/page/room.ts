@@ -224,7 +224,7 @@ export class Room {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
     }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, percent(sureness(each), 1))))));
     const { beam, best } = this.own;
-    const facts = [found.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
+    const facts = [this.best?.ids.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
     this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
     const unknown = [...new Set(found.length ? this.best.unknown : [])];
     this.unknown.hidden = !unknown.length;
@@ -277,13 +277,13 @@ export class Room {
     if (this.found.length) {
       const { sourceTokens, targetTokens } = this.best;
       const read = numbered(sourceTokens);
-      held.push(...now.tokens.flatMap((_, step) => (now.picked.has(step) ? [] : [visible(targetTokens[step] ?? t("end"))])));
+      held.push(...now.tokens.flatMap((_, step) => (now.picked.has(step) ? [] : [visible(targetTokens[step] || t("end"))])));
       const steps = [...new Set([...now.pins.keys(), ...now.picked])].sort((a, b) => a - b);
       for (const step of steps) {
         for (const [place, weight] of now.pins.get(step) ?? []) {
           list.push(t("change-pin", step + 1, read[place] ?? "?", percent(weight, weight * 1000 % 10 ? 1 : 0)));
         }
-        if (now.picked.has(step)) list.push(t("change-word", step + 1, visible(targetTokens[step] ?? t("end"))));
+        if (now.picked.has(step)) list.push(t("change-word", step + 1, visible(targetTokens[step] || t("end"))));
       }
     }
     const had = this.changes.contains(activeIn(this.changes)) ? activeIn(this.changes)!.textContent : null;
@@ -345,7 +345,7 @@ export class Room {
       cards = [this.card("links", first, given), this.card("map", second, given)];
     }
     const { steps } = this.best;
-    this.panel.show(this.best, this.own.step, this.history.now.pins.get(this.own.step) ?? new Map());
+    if (steps.length) this.panel.show(this.best, this.own.step, this.history.now.pins.get(this.own.step) ?? new Map());
     const kept = this.panel.element.parentElement === this.pictures;
     // The panel is not moved, so that a drag in it goes on; nor is a large map, which keeps its zoom.
     for (const each of [...this.pictures.children]) if (each !== this.panel.element && each !== cards[0]) each.remove();
@@ -387,8 +387,7 @@ export class Room {
   }
 
   private look(spot: Spot): void {
-    const there = this.found.length && this.own.step < this.best.targetTokens.length
-      ? wholeOf(this.wholes("target"), this.own.step) : null;
+    const there = this.found.length ? wholeOf(this.wholes("target"), this.own.step) : null;
     for (const picture of this.drawn) picture.stress(spot, there);
     this.readout.textContent = this.found.length ? said(this.aligned(), spot) : "";
     const here = this.pictures.querySelector(".weight-row:hover, .weight-row:focus-within, .word:hover, .word:focus, .ring[visibility=visible]");
@@ -424,8 +423,8 @@ export class Room {
         weights: [...now.pins].flatMap(([step, each]) => [...each].map(([place, weight]) => ({ step, place, weight }))),
       },
       translations: this.found.map((each) => ({
-        target: each.target, score: each.score, finished: each.finished, unknown: each.unknown, source_tokens: each.sourceTokens, target_tokens: each.targetTokens,
-        weights: each.ids.map((_, k) => [...each.steps[k]!.weights]),
+        target: each.target, score: each.score, finished: each.finished, unknown: each.unknown, source_tokens: each.sourceTokens, target_tokens: each.targetTokens.filter(Boolean),
+        weights: each.ids.flatMap((_, k) => (each.targetTokens[k] ? [[...each.steps[k]!.weights]] : [])),
       })),
     };
     saveText(JSON.stringify(content, null, 1), "dikkat.json", "application/json");

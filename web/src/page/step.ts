@@ -74,7 +74,7 @@ export class StepPanel {
     this.translation = translation;
     this.step = step;
     const { steps, targetTokens } = translation;
-    const word = targetTokens[step] === undefined ? t("end") : `“${visible(targetTokens[step]!)}”`;
+    const word = targetTokens[step] ? `“${visible(targetTokens[step])}”` : t("end");
     this.title.replaceChildren(`${t("step", step + 1, steps.length)}: `, h("span", { dir: "auto", class: "term" }, word));
     const turned = [this.back, this.forth].includes(activeIn(this.element) as HTMLButtonElement);
     this.back.disabled = step === 0;
@@ -103,7 +103,8 @@ export class StepPanel {
   }
 
   private showWeights(translation: Translation, { scores, weights }: Opened, pins: ReadonlyMap<number, number>): void {
-    const places = [...weights.keys()].sort((a, b) => weights[b]! - weights[a]!).slice(0, ROWS).concat([...pins.keys()]);
+    const seen = [...weights.keys()].filter((place) => scores[place]! > -Infinity); // those of the step's own sentence
+    const places = [...seen].sort((a, b) => weights[b]! - weights[a]!).slice(0, ROWS).concat([...pins.keys()]);
     const wanted = [...new Set(places)].filter((place) => place < weights.length).sort((a, b) => a - b);
     if (this.of !== translation.sourceTokens || wanted.some((place) => !this.shown.has(place))) {
       // Rows are rebuilt only for another sentence: replacing one would end a drag in it.
@@ -116,7 +117,7 @@ export class StepPanel {
       }
       this.of = translation.sourceTokens;
     }
-    const low = Math.min(...scores);
+    const low = Math.min(...seen.map((place) => scores[place]!));
     const span = Math.max(...scores) - low || 1;
     for (const [place, row] of this.shown) {
       const weight = weights[place]!;

@@ -11,6 +11,7 @@ export function wholes(labels: readonly string[], together: boolean): Wholes {
   const words: string[] = [];
   const parts: number[][] = [];
   labels.forEach((label, place) => {
+    if (!label) return; // the end of a sentence, behind which another one stands
     const before = words.at(-1) ?? "";
     const goesOn = together && /^·./u.test(label);
     const text = goesOn ? label.slice(1) : label;
@@ -26,5 +27,7 @@ export function wholes(labels: readonly string[], together: boolean): Wholes {
 }
 
 /** The word that a part is of. */
-export const wholeOf = ({ parts }: Wholes, part: number | null): number | null =>
-  part === null ? null : parts.findIndex((own) => own.includes(part));
+export function wholeOf({ parts }: Wholes, part: number | null): number | null {
+  const found = part === null ? -1 : parts.findIndex((own) => own.includes(part));
+  return found < 0 ? null : found;
+}

@@ -54,7 +54,8 @@ def pattern_of(keep: str) -> regex.Pattern[str]:
 
 def lost(source: str, target: str, pattern: regex.Pattern[str]) -> bool:
     """Whether a translation has not each of what is to be kept, as often; of numbers the digits count."""
-    return bool(kept := _counted(source, pattern)) and kept != _counted(target, pattern)
+    kept = Counter[str]() if _MARK in source + target else _counted(source, pattern)
+    return bool(kept) and kept != _counted(target, pattern)
 
 
 def _counted(text: str, pattern: regex.Pattern[str]) -> Counter[str]:

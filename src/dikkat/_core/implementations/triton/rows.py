@@ -23,8 +23,8 @@ def summarise(
         if CAUSAL:
             limit = tl.minimum(limit, row + first + shift + 1)
         if lens is not None:
-            length = tl.load(lens + element * lens_element + (row + first) * lens_row).to(tl.int32)
-            limit = tl.minimum(limit, length)
+            length = tl.load(lens + element * lens_element + (row + first) * lens_row)
+            limit = tl.minimum(limit, tl.minimum(length, m).to(tl.int32))
         at = (element.to(tl.int64) * rows + row) * m
         score = tl.load(scores + at + lane, lane < limit, float("-inf"))
         peak = tl.max(score, 0)

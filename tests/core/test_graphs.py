@@ -125,10 +125,23 @@ def test_what_no_graph_computes_is_launched(small: bool) -> None:
         close(differentiate(out, leaves[1], retain_graph=True), of_key)
         (again,) = differentiate(out, leaves[1], create_graph=True, retain_graph=True)
         close(torch.autograd.grad(again.square().sum(), leaves, retain_graph=True), second)
+        score.W_q.requires_grad_(False)
+        alone = dikkat.attend(leaves[0].detach(), leaves[1], leaves[2].detach(), score=score, return_weights=True)[0]
+        close(differentiate(alone, leaves[1]), of_key)
         directions = torch.randn(3, *out.shape, device=DEVICE)
         batch = torch.autograd.grad(out, leaves, directions, is_grads_batched=True, retain_graph=True)
         for i, direction in enumerate(directions):
             close([each[i] for each in batch], torch.autograd.grad(out, leaves, direction, retain_graph=True))
+
+
+def test_what_hidden_values_are_told_of_an_infinite_gradient() -> None:
+    score, leaves = additive()
+    with captured(small=False):
+        for _ in range(3):
+            out = dikkat.attend(*leaves, score=score, valid_lens=torch.tensor([3, 7], device=DEVICE))
+        (grad,) = torch.autograd.grad(out, leaves[2], torch.full_like(out, math.inf))
+    assert not grad[0, 3:].any()
+    assert grad[1].isinf().all()
 
 
 def close(found: Any, expected: Any) -> None:

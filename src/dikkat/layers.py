@@ -439,7 +439,7 @@ def attend_heads(
 
 
 def _batched(given: Any, device: torch.device) -> Any:
-    """A restriction with a batch dimension of 1."""
+    """A restriction with a batch dimension of 1; a whole number is a length."""
     if isinstance(given, int) and not isinstance(given, bool):
         given = torch.tensor(given, device=device)
     if isinstance(given, tuple | list):

@@ -17,15 +17,15 @@ from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, Sc
 from dikkat.state import State, sunk
 
 # Scores whose projections depend on shapes and parameters alone; a user's score may branch on values.
-_SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
+_KEPT_SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
 _STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
 _NUMBERS = frozenset({float, int})
 # The restrictions that a kept program takes, masks on a device alone.
-_SERVED = ("valid_lens", "mask", "causal")
+_KEPT_RESTRICTIONS = ("valid_lens", "mask", "causal")
 # Implementations of calls so small that validation would take longer than the arithmetic.
-_KEPT = frozenset({"reference", "sdpa", "numba-few", "numba"})
+_KEPT_IMPLEMENTATIONS = frozenset({"reference", "sdpa", "numba-few", "numba"})
 # Limits on the programs that are kept: their number, since lengths vary, and the numbers in an operand.
 _MOST, _LARGEST = 1024, 2**20
 
@@ -240,7 +240,7 @@ def run_call(
     signature = _signature(given, score, requested, heads, prepared, restricting) if impl == "auto" else None
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
-        lens, mask, causal = (restricting.get(name) for name in _SERVED)
+        lens, mask, causal = (restricting.get(name) for name in _KEPT_RESTRICTIONS)
         result = _run_known(programs, *given, score, heads, prepared, lens, mask, causal)
         if result is not None:
             return result
@@ -358,12 +358,12 @@ def _signature(
 ) -> Hashable:  # fmt: skip
     """Everything that the checks of a call depend on; None for a call whose program is not kept.
 
-    A restriction that is not `_SERVED` keeps none, nor does a request that is no flag.
+    A restriction that is not `_KEPT_RESTRICTIONS` keeps none, nor does a request that is no flag.
     """
     if not is_eager():
         return None
     for name, each in restricting.items():
-        if each is not None and each is not False and name not in _SERVED:
+        if each is not None and each is not False and name not in _KEPT_RESTRICTIONS:
             return None
     if requested.dropout or type(requested.dropout) not in _NUMBERS:
         return None
@@ -393,7 +393,7 @@ def _signature(
             by_mask = mask.shape
         kind = autocasts(device.type), torch.get_float32_matmul_precision()
         place = (device, *kind, by_mask)
-    elif type(score) not in _SCORES or mask is not None:
+    elif type(score) not in _KEPT_SCORES or mask is not None:
         return None
     by_lens = None
     if lens is not None:
@@ -440,7 +440,7 @@ def _is_kept(program: Program, heads: validation.Heads | None, *given: Tensor) -
     if not on_cpu(given[0]):  # where a program hides rows itself
         by_head = heads is not None and restrictions.mask is not None and restrictions.mask.shape[-3] != 1
         return bool(restrictions.queries and restrictions.keys and lead.numel()) and not by_head
-    if program.name not in _KEPT or problem.finite is False or max(t.numel() for t in given) > _LARGEST:
+    if program.name not in _KEPT_IMPLEMENTATIONS or problem.finite is False or max(t.numel() for t in given) > _LARGEST:
         return False
     if value.dtype not in _FLOATS or any(
         type(t) not in PLAIN_TYPES or t.dtype is not value.dtype for t in (problem.query, problem.key)

@@ -96,7 +96,7 @@ def attend(
 
 
 # The restrictions that `_own` cuts down to a rank's keys.
-_SERVED = frozenset({"valid_lens", "mask", "causal", "key_bias", "exclude"})
+_ON_RANKS = frozenset({"valid_lens", "mask", "causal", "key_bias", "exclude"})
 
 
 class _Shard(NamedTuple):
@@ -168,7 +168,7 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "recorded": bool(recording_hooks.current_observers()),
     }
     for name, given in restrictions.items():
-        if given is not None and name not in _SERVED:
+        if given is not None and name not in _ON_RANKS:
             raise ValueError(
                 f"{name}: got one, with keys on several ranks; expected None: they take a mask or key_bias"
             )

@@ -406,7 +406,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             ([0.3], True)
         """
         if method not in get_args(intervals.Method):
-            raise ValueError(f"method: got {method!r}; expected 'jackknife+', 'local' or 'split'")
+            raise ValueError(f"method: got {method!r}; expected one of {get_args(intervals.Method)}")
         lower, upper = intervals.interval(self, self._cells(X), checked_coverage(coverage), method, random_state)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 

@@ -27,7 +27,7 @@ from dikkat.translation import KEEP, InputError, Search, Settings, Tokenizer, Tr
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
-from dikkat.translation.text.lines import lost, put_back, sentences_of, taken_out, without_marks
+from dikkat.translation.text.lines import lost, put_back, sentences_of, taken_out
 from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.special_tokens import END
 from dikkat.translation.text.units import Units
@@ -165,8 +165,7 @@ def test_lines_are_split_and_what_is_kept_arrives_as_in_python(translator, page)
     lines += [f"{line}{space}{end}" for line in lines[::4] for space in (" ", "\n\u2028", "\x1c") for end in ends]
     draw, pattern, cases, expected = random.Random(3), regex.compile(KEEP), [], []
     for line in lines:
-        marked, parts = taken_out(line, pattern)
-        text, root = without_marks(marked)
+        marked, parts, text, root = taken_out(line, pattern)
         target = draw.choice([*TARGETS, line])
         source, units = Units.of(text), Units.of(target)
         rows = [[draw.randrange(9) / 8 for _ in source.spans] for _ in units.spans]

@@ -117,7 +117,8 @@ class Trace:
             if self._order and len(labels) not in sizes:
                 wanted = " or ".join(map(str, sorted(sizes))) if sizes else "none, as nothing looks at a source"
                 raise ValueError(
-                    f"tokens: got {len(labels)} ({kind!r}); expected {wanted}, as there are queries or keys"
+                    f"tokens: got {len(labels)} ({kind!r}); "
+                    f"expected {wanted}, as there are queries or keys, padding among them"
                 )
         self._tokens = tokens
 

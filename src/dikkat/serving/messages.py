@@ -29,15 +29,10 @@ class _Message(BaseModel):
         return given
 
 
-class ModelRequest(_Message):
+class SearchRequest(_Message):
     """The part that all requests have."""
 
     model: str | None = Field(None, description="The model's name; without it, the first.")
-
-
-class SearchRequest(ModelRequest):
-    """The search for a translation."""
-
     beam: int = Field(5, ge=1, strict=True, description="Hypotheses that go on; 1: greedy, and fastest.")
     n_best: int = Field(1, ge=1, strict=True, description="Translations to return, at most `beam`.")
     length_penalty: Annotated[Number, Field(ge=0, le=10)] = 1.0

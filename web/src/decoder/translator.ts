@@ -88,16 +88,12 @@ export class Translator {
     let [before, steps, places] = ["", 0, 0];
     for (const { sentence, space } of sentences) {
       const going = this.keeping(sentence, { ...options, chosen: within(options.chosen, steps, places) });
-      let found = going.next();
-      for (; !found.done; found = going.next()) {
-        const [earlier, text] = [before, found.value];
-        yield () => earlier + text();
-      }
-      groups.push(found.value);
-      const [first] = found.value;
-      before += first!.target + space;
-      steps += first!.steps.length;
-      places += first!.sourceTokens.length;
+      const earlier = before;
+      const group = yield* showing(going, (text) => () => earlier + text());
+      groups.push(group);
+      before += group[0]!.target + space;
+      steps += group[0]!.steps.length;
+      places += group[0]!.sourceTokens.length;
     }
     if (groups.length === 1) return groups[0]!;
     const most = Math.min(...groups.map(({ length }) => length));
@@ -137,13 +133,8 @@ export class Translator {
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
     const search = searching(this.network, encoded.ids, read, options);
-    let found = search.next();
-    while (!found.done) {
-      const ids = found.value;
-      yield () => this.target.decode(ids);
-      found = search.next();
-    }
-    return found.value.map((each) => this.translation(text, encoded, each));
+    const found = yield* showing(search, (ids) => () => this.target.decode(ids));
+    return found.map((each) => this.translation(text, encoded, each));
   }
 
   private *tagging(root: Tagged, source: string, target: string): Generator<() => string, string> {
@@ -155,14 +146,14 @@ export class Translator {
   *weighing(source: string, target: string): Generator<() => string, number[][]> {
     const [read, written] = [this.encode(source), this.target.encode(target)];
     const memory = yield* this.reading(read.ids);
-    const weights = yield* showing(posteriors(this.network, written.ids, memory), () => target);
+    const weights = yield* showing(posteriors(this.network, written.ids, memory), () => () => target);
     return ofUnits(weights, unitsOf(source), read.spans, unitsOf(target), written.spans);
   }
 
   private *reading(ids: readonly number[]): Generator<() => string, Read> {
     const own = ids.join();
     if (this.last?.ids === own) return this.last.read;
-    const read = yield* showing(this.network.reading(ids), () => "");
+    const read = yield* showing(this.network.reading(ids), () => () => "");
     this.last = { ids: own, read };
     return read;
   }
@@ -235,12 +226,9 @@ function joined(source: string, parts: readonly Translation[], spaces: readonly 
 }
 
 /** Runs a generator with a text for each of its pauses. */
-function* showing<T>(going: Generator<void, T>, text: () => string): Generator<() => string, T> {
+function* showing<P, T>(going: Generator<P, T>, text: (pause: P) => () => string): Generator<() => string, T> {
   let found = going.next();
-  while (!found.done) {
-    yield text;
-    found = going.next();
-  }
+  for (; !found.done; found = going.next()) yield text(found.value);
   return found.value;
 }
 

@@ -1,5 +1,5 @@
 /** Downloads: SVG and PNG files of drawings, PNG files of canvases, JSON of the numbers. */
-import { backgroundOf } from "./dom";
+import { backgroundOf, h, s } from "./dom";
 
 const STYLED = [
   "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity", "font-family", "font-size",
@@ -16,11 +16,7 @@ export function standalone(drawing: SVGSVGElement): string {
     for (const name of ["class", "tabindex", "role", "aria-label", "aria-pressed"]) element.removeAttribute(name);
   });
   const { width, height } = drawing.viewBox.baseVal;
-  const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  paper.setAttribute("width", "100%");
-  paper.setAttribute("height", "100%");
-  paper.setAttribute("fill", backgroundOf(drawing));
-  copy.prepend(paper);
+  copy.prepend(s("rect", { width: "100%", height: "100%", fill: backgroundOf(drawing) }));
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("width", String(width));
   copy.setAttribute("height", String(height));
@@ -30,10 +26,7 @@ export function standalone(drawing: SVGSVGElement): string {
 
 export function download(content: Blob, name: string): void {
   const place = URL.createObjectURL(content);
-  const link = document.createElement("a");
-  link.href = place;
-  link.download = name;
-  link.click();
+  h("a", { href: place, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(place), 10_000);
 }
 
@@ -50,9 +43,7 @@ export async function savePng(drawing: SVGSVGElement, name: string): Promise<voi
   const image = new Image();
   image.src = place;
   await image.decode();
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.ceil(width * scale);
-  canvas.height = Math.ceil(height * scale);
+  const canvas = h("canvas", { width: Math.ceil(width * scale), height: Math.ceil(height * scale) });
   canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(place);
   await saveAsPng(canvas, name);
@@ -60,8 +51,7 @@ export async function savePng(drawing: SVGSVGElement, name: string): Promise<voi
 
 /** Saves a canvas as PNG on the background of its card. */
 export async function saveCanvas(painted: HTMLCanvasElement, name: string): Promise<void> {
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [painted.width, painted.height];
+  const canvas = h("canvas", { width: painted.width, height: painted.height });
   const context = canvas.getContext("2d")!;
   context.fillStyle = backgroundOf(painted);
   context.fillRect(0, 0, canvas.width, canvas.height);

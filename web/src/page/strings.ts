@@ -215,7 +215,7 @@ const TABLE = {
   "looks-same": ["at the same token elsewhere", "aynı parçanın başka yerdekine", "别处的相同词元"],
   "looks-induction": ["at what followed the same token before", "aynı parçanın ardından daha önce gelene", "相同词元先前之后的那个"],
   "looks-separator": ["at separators", "ayırıcılara", "分隔符"],
-  "looks-evenly": ["at all evenly", "hepsine eşit", "全部（均匀）"],
+  "looks-evenly": ["at everything evenly", "hepsine eşit", "全部（均匀）"],
   "looks-information": ["by how much it tells queries apart", "sorguları ne kadar ayırdığına göre", "按它区分查询的程度"],
   save: ["Save", "Kaydet", "保存"],
   "save-table": ["Table (CSV)", "Tablo (CSV)", "表格 (CSV)"],

@@ -29,7 +29,6 @@ from dikkat.translation.text.lines import (
     put_back,
     sentences_of,
     taken_out,
-    without_marks,
 )
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.special_tokens import UNKNOWN
@@ -448,11 +447,10 @@ class BaseTranslator:
             if any(lost(sentences[index], each.target, pattern) for each in group)
         ]
         taken = [taken_out(sentences[index], pattern) for index in without]
-        bare = [without_marks(marked) for marked, _ in taken]
-        again = self._window([text for text, _ in bare], batch_size, search)
+        again = self._window([text for _, _, text, _ in taken], batch_size, search)
         pairs = [(each.source, each.target) for group in again for each in group]
         looked = iter(self.weights_of_units(pairs, batch_size) if pairs else [])
-        for index, group, (marked, kept), (_, root) in zip(without, again, taken, bare, strict=True):
+        for index, group, (marked, kept, _, root) in zip(without, again, taken, strict=True):
             found[index] = [
                 replace(
                     each,

@@ -66,14 +66,10 @@ def _counted(text: str, pattern: regex.Pattern[str]) -> Counter[str]:
     )
 
 
-def taken_out(sentence: str, pattern: regex.Pattern[str]) -> tuple[str, list[str]]:
-    """A sentence with a mark in the place of each that is kept, and these, with the spaces beside them."""
+def taken_out(sentence: str, pattern: regex.Pattern[str]) -> tuple[str, list[str], str, Element]:
+    """A sentence with marks in the place of what is kept; this; the text between the marks, and an element for each."""
     kept = [each[0] for each in pattern.finditer(sentence) if each[0]]
-    return pattern.sub(lambda each: _MARK if each[0] else "", sentence), kept
-
-
-def without_marks(marked: str) -> tuple[str, Element]:
-    """The text between the marks of `taken_out`, and an element without a text for each of them."""
+    marked = pattern.sub(lambda each: _MARK if each[0] else "", sentence)
     root, text = Element(""), ""
     for part in regex.split(rf"({_MARK})", marked):
         if part == _MARK:
@@ -83,7 +79,7 @@ def without_marks(marked: str) -> tuple[str, Element]:
     for each in root.inside:  # behind a space, and not before it
         each.first = each.last = each.first + (text[each.first : each.first + 1] == " ")
     root.last = len(text)
-    return text.rstrip(), root
+    return marked, kept, text.rstrip(), root
 
 
 def put_back(

@@ -174,4 +174,6 @@ def test_names_of_columns_and_cells_in_quotation_marks_are_said():
     assert "the first pair, 'English' and 'fr', looks like the names of columns" in header
     assert "30 of 31 pairs (2, 3, 4, 5, 6 …" in quoted
     assert "both sides are in quotation marks" in quoted
+    (tabbed, *_) = doubts("it", [(f"I see {number}", f"I see {number}\tJe vois {number}") for number in range(30)], 1)
+    assert "a side has a tab" in tabbed
     assert not list(doubts("it", [("go", "va")] * 30, 1))

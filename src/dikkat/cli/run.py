@@ -46,7 +46,7 @@ def _misuse(error: Any) -> str:
     if type(error).__name__ == "NoSuchOption":
         problem = f"no such option: {error.option_name}{_meant(error)}"
     else:
-        problem = error.format_message().rstrip(".")
+        problem = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's word
         problem = problem[:1].lower() + problem[1:]
     return f"{problem}{'' if problem.endswith('?') else '.'} See {command} --help"
 

@@ -43,12 +43,14 @@ def doubts(
     if all(_HEADER.fullmatch(side.strip('"')) for side in pairs[0]) and pairs.count(pairs[0]) == 1:
         names = " and ".join(map(reprlib.repr, pairs[0]))
         yield f"{name}: the first pair, {names}, looks like the names of columns. Remove it"
-    cells = [
-        row for row, pair in enumerate(pairs) if all(len(each) > 1 and each[0] == each[-1] == '"' for each in pair)
-    ]
-    if len(cells) >= 0.9 * len(pairs):
-        found = _rows(cells, pairs, interval)
-        yield f"{name}: {found}: both sides are in quotation marks, which are learnt. Remove them"
+    quoted = [all(len(each) > 1 and each[0] == each[-1] == '"' for each in pair) for pair in pairs]
+    tabbed = ["\t" in "".join(pair) for pair in pairs]
+    for rows, what in (
+        (quoted, "both sides are in quotation marks, which are learnt. Remove them"),
+        (tabbed, "a side has a tab, as between the sentences of a TSV, which is a corpus by itself: --corpus FILE"),
+    ):
+        if sum(rows) >= 0.9 * len(pairs):
+            yield f"{name}: {_rows(np.flatnonzero(rows).tolist(), pairs, interval)}: {what}"
     equal = [row for row, (source, target) in enumerate(pairs) if source == target]
     if len(equal) >= max(3, len(pairs) / 100):
         yield f"{name}: {_rows(equal, pairs, interval)}: both sides are the same"

@@ -442,6 +442,18 @@ def test_of_two_towers_the_words_are_in_the_tuple_and_both_by_name() -> None:
         assert len(found.by_name) > 1
 
 
+def test_of_a_stage_of_several_blocks_the_last_is_in_the_tuple() -> None:
+    """The table of what Swin returns is that of a model within it."""
+    config = transformers.SwinConfig(
+        image_size=28, patch_size=7, embed_dim=6, depths=[3, 2], num_heads=[2, 3], window_size=2,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model, x = transformers.SwinModel(config).eval(), torch.randn(2, 3, 28, 28)
+    found = dikkat.attentions(model, x)
+    _equal(tuple(found), model(x, output_attentions=True).attentions)
+    assert len(found.by_name) == 5
+
+
 def _softmax(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     """Weights by their definition, in double precision."""
     return (query.double() @ key.double().mT / query.shape[-1] ** 0.5 + bias.double()).softmax(-1)

@@ -98,7 +98,7 @@ def _returning(model: Any, owners: list[str]) -> str | None:
         inside = [each for each in owners if name and is_within(each, name)]
         if inside:
             return name if name in owners else inside[0] if len(inside) == 1 else None
-    return None
+    return owners[0] if "" in inner and len(owners) == 1 else None
 
 
 def _name_in(model: nn.Module, module: nn.Module) -> str | None:

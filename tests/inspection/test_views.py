@@ -46,7 +46,7 @@ def model(kind: str, attention: str = "sdpa") -> Any:
 def views_in(page: str) -> dict[str, dict[str, Any]]:
     found = re.search(r'<script id="dikkat-content" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert found
-    return {view["kind"]: view for view in json.loads(found[1])["calls"]["views"]}
+    return {view["kind"] + view["title"]: view for view in json.loads(found[1])["calls"]["views"]}
 
 
 def numbers(text: str, kind: str, steps: int = 0) -> NDArray[Any]:
@@ -109,6 +109,20 @@ def test_a_trace_with_whole_maps_and_tokens_of_ones_own(tmp_path: Path) -> None:
     view = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))["self"]
     assert_holds(view, [trace[""].weights[2:]], [0])
     assert [text for text, *_ in view["queries"]] == list("abcd")
+
+
+def test_several_elements_of_a_batch_are_a_choice(tmp_path: Path) -> None:
+    layer, x = dikkat.SelfAttention(6, 6, 6), torch.randn(3, 4, 6)
+    named = {2: list("abcd"), 0: list("wxyz")}
+    dikkat.show.attention(layer, x, tokens=[*named.values()], element=[*named], path=tmp_path / "page.html")
+    views = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert list(views) == ["self[2]", "self[0]"]
+    for element, words in named.items():
+        view = views[f"self[{element}]"]
+        assert_holds(view, [dikkat.attentions(layer, x)[0][element, None]], [0])
+        assert [text for text, *_ in view["queries"]] == words
+    with pytest.raises(ValueError, match="tokens: got 1 lists; expected 2, as there are elements to show"):
+        dikkat.show.attention(layer, x, tokens=[list("abcd")], element=[0, 1], path=tmp_path / "page.html")
 
 
 @pytest.mark.parametrize(

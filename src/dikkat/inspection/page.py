@@ -22,9 +22,9 @@ __all__ = ["attention", "weights"]
 def attention(
     model: nn.Module,
     *arguments: Any,
-    tokens: Tokens | None = None,
+    tokens: Tokens | Sequence[Tokens] | None = None,
     path: str | os.PathLike[str] | None = None,
-    element: int = 0,
+    element: int | Sequence[int] = 0,
     layers: Layers | None = None,
     heads: int | Sequence[int] | None = None,
     title: str = "Where the model looks",
@@ -44,10 +44,11 @@ def attention(
         *arguments: A tokenizer, a text (a source and a target in a tuple, for an encoder and decoder) and, unless it is
             given by name, the path. The tokenizer is called with a text; `convert_ids_to_tokens` and
             `all_special_ids` are asked. With `tokens`, what the model is called with.
-        tokens: What queries and keys are: a list of strings, or (source, target), two lists.
+        tokens: What queries and keys are: a list of strings, or (source, target), two lists; of several elements a
+            list, with those of each.
         path: The file; its folder must exist. None for no file: the trace, as the last value of a notebook's cell,
             shows the page.
-        element: Which element of the batch is shown, with `tokens`.
+        element: Which element of the batch is shown, with `tokens`; of several, a choice on the page.
         layers: Which layers, as `dikkat.record` takes them; all, where not given.
         heads: Which heads; all, where not given.
         title: The heading.
@@ -75,9 +76,10 @@ def attention(
         record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace,
     ):
         model(*arguments, **inputs)
-    trace.tokens = labels
+    one = isinstance(element, int)
+    trace.tokens = labels if one else labels[0]
     if path is not None:
-        trace.to_html(path, element=element, title=title)
+        trace.to_html(path, tokens=None if one else labels, element=element, title=title)
     return trace
 
 

@@ -437,8 +437,8 @@ class Trace:
         self,
         path: str | os.PathLike[str],
         *,
-        tokens: Tokens | None = None,
-        element: int = 0,
+        tokens: Tokens | Sequence[Tokens] | None = None,
+        element: int | Sequence[int] = 0,
         title: str = "What the model looks at",
     ) -> None:
         """Write one self-contained page with pictures of all calls, to move about in, whole or not at all.
@@ -448,8 +448,9 @@ class Trace:
 
         Args:
             path: The file; its folder must exist.
-            tokens: What queries and keys are, as `tokens` takes them; those of the trace, where not given.
-            element: Which element of a batch is shown, counted from the end below 0.
+            tokens: What queries and keys are, as `tokens` takes them; those of the trace, where not given. Of several
+                elements a list, with those of each.
+            element: Which element of a batch is shown, counted from the end below 0; of several, a choice on the page.
             title: The heading.
 
         Raises:
@@ -458,21 +459,34 @@ class Trace:
             TypeError: Tokens that are no strings.
             OSError: The system could not write; an existing file is left as it was.
         """
-        shown = self
-        if tokens is not None:
-            shown = copy(self)
-            shown.tokens = tokens
-        write_whole(path, shown._page(title, element))
+        write_whole(path, self._page(title, element, tokens))
 
     def _repr_html_(self) -> str:
         """The page, in a frame for notebooks."""
-        page = html.escape(self._page("What the model looks at", 0), quote=True)
+        page = html.escape(self._page("What the model looks at", 0, None), quote=True)
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 46rem; border: 0"></iframe>'
 
-    def _page(self, title: str, element: int) -> str:
+    def _page(self, title: str, element: int | Sequence[int], tokens: Any) -> str:
         from dikkat.show.calls import calls_page
 
-        groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), []
+        one = isinstance(element, int)
+        elements: Any = [element] if one else element
+        named = [tokens] * len(elements) if one or tokens is None else tokens
+        if len(named) != len(elements):
+            raise ValueError(f"tokens: got {len(named)} lists; expected {len(elements)}, as there are elements to show")
+        cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
+        for number, labels in zip(elements, named, strict=True):
+            shown = copy(self)
+            if labels is not None:
+                shown.tokens = labels
+            maps, layers = shown._pictures(number)
+            cards = cards or maps
+            views += views_of(layers, shown._tokens, "" if one else f"[{number}]")
+        return calls_page(cards, title=title, count=len(self), views=views)
+
+    def _pictures(self, element: int) -> tuple[list[tuple[str, Any]], list[Layer]]:
+        """Of an element what is drawn as maps, and the layers that are drawn as lines."""
+        groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
         counts, in_run = Counter[str](), Counter[tuple[str, int]]()
         for call, seen in self.calls():
             several = len(self._calls[call.name]) > 1
@@ -491,7 +505,7 @@ class Trace:
             known = known_of(seen, call.kind, False)
             shares = {} if known is None else scores_of(known, keys_of(known, call.kind, self._tokens))
             layers.append(Layer(label, call.layer, call.kind, seen.sizes, seen.tensors(), shares))
-        return calls_page(cards, title=title, count=len(self), views=views_of(layers, self._tokens))
+        return cards, layers
 
 
 def _drawn(seen: Inspection) -> Inspection | None:

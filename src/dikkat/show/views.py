@@ -88,12 +88,13 @@ def tokens_of(given: object) -> dict[str, list[Token]]:
     return found
 
 
-def views_of(layers: Sequence[Layer], tokens: Mapping[str, list[Token]]) -> list[dict[str, Any]]:
+def views_of(layers: Sequence[Layer], tokens: Mapping[str, list[Token]], name: str = "") -> list[dict[str, Any]]:
     """The views, as `web/src/page/views.ts` reads them: one of each kind of attention and size.
 
     Args:
         layers: Every call that is drawn.
         tokens: What queries and keys are, of "self" and "encoder".
+        name: Of what is shown, among others on the page.
     """
     groups: dict[Any, list[Layer]] = {}
     for each in layers:
@@ -106,7 +107,7 @@ def views_of(layers: Sequence[Layer], tokens: Mapping[str, list[Token]]) -> list
     return [
         {
             "kind": kind,
-            "title": "" if kind and alone else calls[0].name,
+            "title": " · ".join(filter(None, (name, "" if kind and alone else calls[0].name))),
             "queries": _named(known[0], range(queries) if chosen is None else chosen),
             "keys": _named(known[1], range(keys)),
             "layers": [_layer(one, most) for one in calls],

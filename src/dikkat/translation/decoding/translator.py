@@ -170,15 +170,9 @@ class BaseTranslator:
             >>> translator.translate("Go.").source, len(translator.translate(["Go.", "Go."]))
             ('Go.', 2)
         """
-        if isinstance(sentences, str):
-            return next(
-                self.translate_lines(
-                    [sentences], batch_size=batch_size, search=search, markup=markup, keep=keep, split=split
-                )
-            )
-        return list(
-            self.translate_lines(sentences, batch_size=batch_size, search=search, markup=markup, keep=keep, split=split)
-        )
+        lines = [sentences] if isinstance(sentences, str) else sentences
+        found = self.translate_lines(lines, batch_size=batch_size, search=search, markup=markup, keep=keep, split=split)
+        return next(found) if isinstance(sentences, str) else list(found)
 
     def translate_lines(
         self,
@@ -442,31 +436,18 @@ class BaseTranslator:
         if pattern is None or not self.attends:
             return found
         without = [
-            index
-            for index, group in enumerate(found)
-            if any(lost(sentences[index], each.target, pattern) for each in group)
+            k for k, group in enumerate(found) if any(lost(sentences[k], each.target, pattern) for each in group)
         ]
         taken = [taken_out(sentences[index], pattern) for index in without]
         again = self._window([text for _, _, text, _ in taken], batch_size, search)
         pairs = [(each.source, each.target) for group in again for each in group]
         looked = iter(self.weights_of_units(pairs, batch_size) if pairs else [])
         for index, group, (marked, kept, _, root) in zip(without, again, taken, strict=True):
-            found[index] = [
-                replace(
-                    each,
-                    source=sentences[index],
-                    target=put_back(
-                        marked,
-                        kept,
-                        root,
-                        each.target,
-                        agreed(next(looked)),
-                        Units.of(each.source),
-                        Units.of(each.target),
-                    ),
-                )
-                for each in group
-            ]
+            found[index] = []
+            for each in group:
+                source, units = Units.of(each.source), Units.of(each.target)
+                target = put_back(marked, kept, root, each.target, agreed(next(looked)), source, units)
+                found[index].append(replace(each, source=sentences[index], target=target))
         return found
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:

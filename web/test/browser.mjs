@@ -138,7 +138,7 @@ const scenarios = {
   },
 
   async "of 132 words to some, links and map are each within a window, and both texts beside what steers them"() {
-    const text = "I lost. The man is calm. Go, and is she calm? ".repeat(9).trim();
+    const text = "I lost; the man is calm; go, and is she calm; ".repeat(9).trim();
     for (const viewport of [{ width: 1280, height: 800 }, { width: 390, height: 844 }]) {
       const { page, close } = await opened(`#text=${encodeURIComponent(text)}`, { viewport });
       await page.locator(".links .read").nth(131).waitFor();
@@ -430,15 +430,35 @@ const scenarios = {
   },
 
   async "equal words are told apart"() {
-    const { page, close } = await opened("#text=Go. Go I.");
+    const { page, close } = await opened("#text=Go, Go, I.");
     await page.locator(".weight-row .term").first().waitFor();
-    assert.deepEqual(await page.locator(".weight-row .term").allTextContents(), ["Go¹", ".¹", "Go²", "I", ".²"]);
+    assert.deepEqual(await page.locator(".weight-row .term").allTextContents(), ["Go¹", ",¹", "Go²", ",²", "I", "."]);
     await weight(page, 2).fill("80");
     await weight(page, 2).press("Enter");
     await page.locator(".changes li").waitFor();
     assert.equal(await page.locator(".changes li").textContent(), "step 1: Go² at 80%");
     await page.locator('.map .empty[data-at="0 2"]').hover();
     await page.waitForFunction(() => /looked at “Go²”: 80/.test(document.querySelector(".readout").textContent));
+    await close();
+  },
+
+  async "each sentence of a text is steered by itself, and what is kept stands in its own"() {
+    const { page, close } = await opened("#text=I lost. Go {name}.");
+    const rows = page.locator(".weight-row .term");
+    await rows.first().waitFor();
+    assert.match(await translationOf(page).textContent(), /^J'ai perdu\. .*\{name\}/);
+    assert.deepEqual(await rows.allTextContents(), ["I", "lost", ".¹"]);
+    await word(page, 4).click();
+    await page.waitForFunction(() => document.querySelectorAll(".weight-row .term").length === 2);
+    assert.deepEqual(await rows.allTextContents(), ["Go", ".²"]);
+    await weight(page, 1).fill("90");
+    await weight(page, 1).press("Enter");
+    await page.locator(".changes li").waitFor();
+    assert.equal(await page.locator(".changes li").textContent(), "step 6: .² at 90%"); // the end of a sentence is one
+    assert.match(await translationOf(page).textContent(), /^J'ai perdu\. .*\{name\}/);
+    await more(page);
+    const { translations: [{ target_tokens, weights }] } = JSON.parse((await save(page, button(page, "Everything as JSON")))[1]);
+    assert.ok(target_tokens.every(Boolean) && target_tokens.length === weights.length);
     await close();
   },
 
@@ -492,7 +512,7 @@ const scenarios = {
 
   async "any text is shown as text"() {
     const { page, close } = await opened();
-    for (const text of ["<script>document.title='x'</script><img src=x onerror=alert(1)>", "\u0001\u0007 \u200b\u202e x", "שלום עולם", "你好 😀", "&amp; ' \""]) {
+    for (const text of ["<script>document.title='x'</script><img src=x onerror=alert(1)>", "\u0001\u0007 \u200b\u202e x", "שלום עולם", "你好 😀", "&amp; ' \" x"]) {
       await type(page, text);
       await page.waitForFunction((wanted) => new URLSearchParams(location.hash.slice(1)).get("text") === wanted, text);
       await page.locator(".links .word").first().waitFor();

@@ -58,11 +58,7 @@ class Layer(NamedTuple):
 
 
 def tokens_of(given: object) -> dict[str, list[Token]]:
-    """Labels of a text ("self"), and of a source beside it ("encoder"): a list, a pair (source, target), or by name.
-
-    Raises:
-        TypeError: Something else.
-    """
+    """Labels of a text ("self"), and of a source beside it ("encoder"): a list, a pair (source, target), or by name."""
     expected = "expected a list of strings, or (source, target), two lists"
     if isinstance(given, Mapping):
         by_kind = dict(given)
@@ -89,12 +85,7 @@ def tokens_of(given: object) -> dict[str, list[Token]]:
 
 
 def views_of(layers: Sequence[Layer], tokens: Mapping[str, list[Token]]) -> list[dict[str, Any]]:
-    """The views, as `web/src/page/views.ts` reads them: one of each kind of attention and size.
-
-    Args:
-        layers: Every call that is drawn.
-        tokens: What queries and keys are, of "self" and "encoder".
-    """
+    """The views, as `web/src/page/views.ts` reads them: one of each kind of attention and size."""
     groups: dict[Any, list[Layer]] = {}
     for each in layers:
         chosen = each.seen.get("queries")

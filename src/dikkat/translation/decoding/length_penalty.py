@@ -7,10 +7,5 @@ def normalised_score(log_probability: Any, length: Any, penalty: float) -> Any:
     """The score by which ended hypotheses compete, of numbers or arrays, compiled or not.
 
     Wu et al., "Google's neural machine translation system" (2016), section 7.
-
-    Args:
-        log_probability: Of the hypotheses.
-        length: Of each, in tokens, with the end.
-        penalty: Of `Search.length_penalty`.
     """
     return log_probability / ((5 + length) / 6) ** penalty

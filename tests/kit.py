@@ -562,14 +562,15 @@ def chosen(name: str) -> Iterator[str]:
 
 # One score of each pair function, and one whose support ends: each has code of its own in an implementation.
 KINDS = ["scaled dot", "additive", "gaussian", "epanechnikov"]
-_KIND_OF = {
-    **dict.fromkeys(
-        ["average", "dot", "dot, capped", "scaled dot", "bilinear", "cosine", "vector sum", "gated"], "scaled dot"
-    ),
-    **dict.fromkeys(["gaussian", "gaussian, learned"], "gaussian"),
-    **dict.fromkeys(["boxcar", "epanechnikov", "triangular"], "epanechnikov"),
-    "additive": "additive",
-}
+
+
+def _kind(score: scores.Score) -> str:
+    if score.pair == "distance":
+        return "gaussian" if score.profile == "gaussian" else "epanechnikov"
+    return "additive" if score.pair == "additive" else "scaled dot"
+
+
+_KIND_OF = {name: _kind(case.make()) for name, case in CASES.items()}
 WITH_STATES = [w for w in WAYS if w != "sdpa"]
 # The kernels for few queries take operands as they are: neither traced nor broadcast.
 TRACED = [w for w in WAYS if w != "numba-few"]

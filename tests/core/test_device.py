@@ -86,7 +86,9 @@ def test_a_key_hidden_from_some_reaches_only_those_who_see_it(
 ) -> None:
     if case == "scaled dot" and restriction == "mask":
         return  # PyTorch's fused kernels, for which it would have to be looked at: the exception that `attend` has
-    test_hidden.test_a_key_hidden_from_some_reaches_only_those_who_see_it.__wrapped__(way, case, restriction, where, how)
+    test_hidden.test_a_key_hidden_from_some_reaches_only_those_who_see_it.__wrapped__(
+        way, case, restriction, where, how
+    )
 
 
 def test_second_derivatives_of_what_depends_on_values_alone() -> None:

@@ -696,7 +696,7 @@ def each(names: str | Sequence[str], rows: Iterable[Any], **_: Any) -> Decorator
 
 def _signed(run: Callable[..., None], test: Callable[..., None], without: Sequence[str]) -> Callable[..., None]:
     """`run` as pytest is to see it: the test, with fewer arguments."""
-    wrapped = wraps(test)(run)
+    wrapped: Callable[..., None] = wraps(test)(run)
     own = [given for name, given in inspect.signature(test).parameters.items() if name not in without]
     wrapped.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
     return wrapped

@@ -6,14 +6,16 @@ call, `twin()`, goes row by row, with Python's own integers, attends to the visi
 masks, tiles, projections or log-sum-exp tricks.
 """
 
+import inspect
 import math
+import random
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as replace  # tests take it from here
-from functools import cache
+from functools import cache, wraps
 from itertools import combinations, product
 from typing import Any
 
@@ -25,6 +27,8 @@ import dikkat
 from dikkat import scores
 from dikkat._core import dispatch, implementations
 from dikkat._core.implementations import BACKENDS, chunked, products
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 # Distinct primes, so that exchanged axes cannot pass.
 BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES, HIDDENS = 2, 3, 5, 7, 4, 11, 13
@@ -558,14 +562,15 @@ def chosen(name: str) -> Iterator[str]:
 
 # One score of each pair function, and one whose support ends: each has code of its own in an implementation.
 KINDS = ["scaled dot", "additive", "gaussian", "epanechnikov"]
-_KIND_OF = {
-    **dict.fromkeys(
-        ["average", "dot", "dot, capped", "scaled dot", "bilinear", "cosine", "vector sum", "gated"], "scaled dot"
-    ),
-    **dict.fromkeys(["gaussian", "gaussian, learned"], "gaussian"),
-    **dict.fromkeys(["boxcar", "epanechnikov", "triangular"], "epanechnikov"),
-    "additive": "additive",
-}
+
+
+def _kind(score: scores.Score) -> str:
+    if score.pair == "distance":
+        return "gaussian" if score.profile == "gaussian" else "epanechnikov"
+    return "additive" if score.pair == "additive" else "scaled dot"
+
+
+_KIND_OF = {name: _kind(case.make()) for name, case in CASES.items()}
 WITH_STATES = [w for w in WAYS if w != "sdpa"]
 # The kernels for few queries take operands as they are: neither traced nor broadcast.
 TRACED = [w for w in WAYS if w != "numba-few"]
@@ -620,7 +625,7 @@ def _pairs(row: tuple[Any, ...]) -> list[tuple[int, Any, int, Any]]:
 def over(
     *, ways: Sequence[str] = WAYS, cases: Sequence[str] = tuple(CASES), under: str = "none",
     valid: Callable[..., bool] = lambda **_: True, **dimensions: Sequence[Any],
-) -> pytest.MarkDecorator:  # fmt: skip
+) -> Decorator:  # fmt: skip
     """Run a test over every pair of implementation, score and further dimensions, of what must run.
 
     An implementation has code for each kind of score, so that the two count as one dimension here: each kind in each
@@ -641,19 +646,60 @@ def over(
 
     engines = [(way, kind) for way in ways for kind in KINDS]
     rows = pairwise({"engine": engines, "case": cases, **dimensions}, may_be)
-    return pytest.mark.parametrize(
-        ("way", "case", *dimensions), [(engine[0], case, *more) for engine, case, *more in rows], ids=str
-    )
+    return _loop(("way", "case", *dimensions), [(engine[0], case, *more) for engine, case, *more in rows])
 
 
-def every_case(restriction: str = "none") -> pytest.MarkDecorator:
+def every_case(restriction: str = "none") -> Decorator:
     """Every score in every implementation that must run it."""
-    return pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in CASES if runs(w, c, restriction)])
+    return _loop(("way", "case"), [(w, c) for w in WAYS for c in CASES if runs(w, c, restriction)])
 
 
-def every_kind(restriction: str = "none", ways: Sequence[str] = WAYS) -> pytest.MarkDecorator:
+def every_kind(restriction: str = "none", ways: Sequence[str] = WAYS) -> Decorator:
     """One score of each kind in every implementation that must run it."""
-    return pytest.mark.parametrize(("way", "case"), [(w, c) for w in ways for c in KINDS if runs(w, c, restriction)])
+    return _loop(("way", "case"), [(w, c) for w in ways for c in KINDS if runs(w, c, restriction)])
+
+
+def _loop(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Decorator:
+    """Run a test over rows of arguments, an item for each implementation."""
+
+    def over_rows(test: Callable[..., None]) -> Callable[..., None]:
+        own = {way: [row for row in rows if row[0] == way] for way in dict.fromkeys(row[0] for row in rows)}
+
+        def run(way: str, **fixtures: Any) -> None:
+            each(names, own[way])(test)(**fixtures)
+
+        return pytest.mark.parametrize("way", own)(_signed(run, test, names[1:]))
+
+    return over_rows
+
+
+def each(names: str | Sequence[str], rows: Iterable[Any], **_: Any) -> Decorator:
+    """`pytest.mark.parametrize` within one item, since an item costs more than most rows; a failure says its row."""
+    names, several = ([names], False) if isinstance(names, str) else (names, True)
+
+    def over_rows(test: Callable[..., None]) -> Callable[..., None]:
+        def run(**fixtures: Any) -> None:
+            for row in rows:
+                given = dict(zip(names, row if several else (row,), strict=True))
+                random.seed(0)
+                torch.manual_seed(0)
+                try:
+                    test(**given, **fixtures)
+                except BaseException as error:
+                    error.add_note(", ".join(f"{name}={value}" for name, value in given.items()))
+                    raise
+
+        return _signed(run, test, names)
+
+    return over_rows
+
+
+def _signed(run: Callable[..., None], test: Callable[..., None], without: Sequence[str]) -> Callable[..., None]:
+    """`run` as pytest is to see it: the test, with fewer arguments."""
+    wrapped: Callable[..., None] = wraps(test)(run)
+    own = [given for name, given in inspect.signature(test).parameters.items() if name not in without]
+    wrapped.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    return wrapped
 
 
 def cells_said(doc: str | None) -> int:

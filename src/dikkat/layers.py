@@ -463,12 +463,7 @@ def size_or(name: str, size: int | None, default: int) -> int:
 
 
 def check_heads(num_heads: int, **dims: int) -> None:
-    """Check that the heads divide the features of the named projections.
-
-    Raises:
-        TypeError: A size that is no whole number.
-        ValueError: A size below 1, or that the heads do not divide.
-    """
+    """Check that the heads divide the features of the named projections."""
     whole("num_heads", num_heads)
     for name, dim in dims.items():
         if whole(name, dim) % num_heads:

@@ -448,12 +448,7 @@ class Triangular(_Distance):
 
 
 def check_declared(score: Score) -> None:
-    """Validate the declarations of a `Score` subclass, dikkat's or a user's.
-
-    Raises:
-        TypeError: An unknown pair function or profile, `additive` without a pair weight, or another pair with one; a
-            softcap of another pair than `inner`.
-    """
+    """Validate the declarations of a `Score` subclass, dikkat's or a user's."""
     name, pair = type(score).__name__, getattr(score, "pair", None)
     if pair not in get_args(Pair):
         raise TypeError(f"score: got {name}.pair = {pair!r}; expected {', '.join(map(repr, get_args(Pair)))}")

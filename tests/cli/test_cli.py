@@ -1076,15 +1076,15 @@ def test_every_setting_and_every_way_of_searching_has_the_option_of_its_name(run
     assert set(options._SEARCH_HELP) == {field.name for field in dataclasses.fields(Search)}
 
 
-def test_the_shell_completes_options_and_values():
+def test_the_shell_completes_options_and_values(run, monkeypatch):
     def completed(words):
-        variables = {"_DIKKAT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        command = [sys.executable, "-c", "import sys; sys.argv[0] = 'dikkat'; from dikkat.cli import main; main()"]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
-        return done.stdout.split()
+        for name, value in (("COMPLETE", "complete_bash"), ("COMP_WORDS", words), ("COMP_CWORD", words.count(" "))):
+            monkeypatch.setenv(name.replace("COMPLETE", "_DIKKAT_COMPLETE"), str(value))
+        return run()[1].split()
 
     assert {"--num-layers", "--no-bidirectional"} <= set(completed("dikkat train --n"))
     assert completed("dikkat train --score b") == ["bilinear", "boxcar"]
+    assert completed("dikkat regress --set kernel=ep") == ["kernel=epanechnikov"]
 
 
 def test_interrupted_translating_has_the_status_of_the_shell(run, model, monkeypatch):

@@ -1,4 +1,3 @@
-import os
 import re
 import subprocess
 import sys
@@ -281,17 +280,13 @@ def test_long_work_says_how_far_it_is(run, quick, homes, monkeypatch):
     assert re.fullmatch(r"holding out 5 folds: \d+\.\d times over all pairs of rows, \d+ s", lines[-1])
 
 
-def test_the_bar_is_drawn_where_a_terminal_is(homes, tmp_path):
-    script = (
-        "import sys; sys.argv[1:] = ['regress', 'homes.csv', '--target', 'price']; from dikkat.cli import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "100"}, check=True,
-    )  # fmt: skip
-    assert "finding the bandwidth" in done.stderr
-    assert "predicting" in done.stderr
-    assert "finding" not in done.stdout
+def test_the_bar_is_drawn_where_a_terminal_is(run, quick, homes, monkeypatch):
+    for name, value in (("FORCE_COLOR", "1"), ("TTY_COMPATIBLE", "1"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)
+    out, err = made(run("homes.csv", "--target", "price"))
+    assert "finding the bandwidth" in err
+    assert "predicting" in err
+    assert "finding" not in out
 
 
 def test_without_a_table_a_curve_has_its_intervals(run, tmp_path):
@@ -340,13 +335,6 @@ def test_help_fits_80_columns(run, monkeypatch):
     assert f"[default: {defaults['order']}]" in words
     shown = [f"{name}={'none' if (value := defaults[name]) is None else value}" for name in SETTINGS]
     assert f"[default: {', '.join(shown)}]" in words
-
-
-def test_the_shell_completes_kernels():
-    variables = {"_DIKKAT_COMPLETE": "complete_bash", "COMP_WORDS": "dikkat regress --set kernel=ep", "COMP_CWORD": "3"}
-    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'dikkat'; from dikkat.cli import main; main()"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
-    assert done.stdout.split() == ["kernel=epanechnikov"]
 
 
 BLOCKED = """

@@ -59,8 +59,8 @@ def masks(queries: int, keys: int) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("kind", masks(1, 1))
+@kit.each("batch_first", [True, False])
+@kit.each("kind", masks(1, 1))
 def test_a_call_is_torchs(kind: str, batch_first: bool) -> None:
     theirs, ours = pair(batch_first)
     given = [torch.randn(BATCH, n, SIZE, dtype=torch.float64) for n in (QUERIES, KEYS, KEYS)]
@@ -79,7 +79,7 @@ def test_a_call_is_torchs(kind: str, batch_first: bool) -> None:
         torch.testing.assert_close(p.grad, q.grad)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in masks(1, 1) if "head" not in kind])
+@kit.each("kind", [kind for kind in masks(1, 1) if "head" not in kind])
 def test_a_call_without_a_batch_is_torchs(kind: str) -> None:
     theirs, ours = pair(batch_first=False)
     query, key, value = (torch.randn(n, SIZE, dtype=torch.float64) for n in (QUERIES, KEYS, KEYS))

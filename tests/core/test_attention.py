@@ -18,7 +18,7 @@ Q, K, V = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 6)
 DOT = scores.Dot()
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("change", "error", "message"),
     [
         ({"query": [1.0]}, TypeError, "query: got list; expected a torch.Tensor"),
@@ -139,8 +139,8 @@ def test_errors_of_memories_and_states() -> None:
         dikkat.merge(state, dikkat.State(state.mean, state.lse, 0.0))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("impl", ["auto", "reference", "chunked"])
-@pytest.mark.parametrize("case", kit.CASES)
+@kit.each("impl", ["auto", "reference", "chunked"])
+@kit.each("case", kit.CASES)
 def test_a_memory_gives_what_attend_gives(case: str, impl: str) -> None:
     made = kit.call(case, "lengths")
     memory = dikkat.prepare(made.key, made.value, score=made.score, **made.restricted)
@@ -209,9 +209,9 @@ def test_rows_that_cannot_be_selected(rows: Any, error: type[Exception], message
         dikkat.prepare(K, V, score=DOT).select(rows)
 
 
-@pytest.mark.parametrize("case", kit.KINDS)
-@pytest.mark.parametrize("shared", ["key", "value"])
-@pytest.mark.parametrize("impl", ["auto", "reference", "chunked", "numba"])
+@kit.each("case", kit.KINDS)
+@kit.each("shared", ["key", "value"])
+@kit.each("impl", ["auto", "reference", "chunked", "numba"])
 def test_a_memory_hides_what_a_batch_shares_past_each_length(case: str, shared: str, impl: str) -> None:
     torch.manual_seed(0)
     made, lens = kit.call(case, "none", shared=shared), torch.tensor([3, 6])
@@ -366,8 +366,8 @@ def test_no_room_is_named_as_a_public_function() -> None:
     assert callable(dikkat.implementations)
 
 
-@pytest.mark.parametrize("impl", ["auto", "reference", "chunked", "sdpa", "numba"])
-@pytest.mark.parametrize("size", [5, 131])
+@kit.each("impl", ["auto", "reference", "chunked", "sdpa", "numba"])
+@kit.each("size", [5, 131])
 def test_writing_to_an_output_leaves_gradients_right_or_is_refused(impl: str, size: int) -> None:
     torch.manual_seed(0)
     for score in (scores.ScaledDot(), *([] if impl == "sdpa" else [scores.Gaussian()])):

@@ -327,9 +327,9 @@ class Torchmil(nn.Module):
         return self.fc2(hidden * self.fc_gated(x).sigmoid() if hasattr(self, "fc_gated") else hidden)
 
 
-@pytest.mark.parametrize("gated", [True, False])
-@pytest.mark.parametrize("theirs", [Clam, Deep, Trident, Torchmil])
-@pytest.mark.parametrize("place", ["", "attention_net.3."])
+@kit.each("gated", [True, False])
+@kit.each("theirs", [Clam, Deep, Trident, Torchmil])
+@kit.each("place", ["", "attention_net.3."])
 def test_parameters_of_others_are_found_by_their_names(theirs, gated, place):
     torch.manual_seed(0)
     other, x = theirs(gated).double(), rows()
@@ -352,7 +352,7 @@ def test_a_state_dict_without_attention_is_refused():
         AttentionPooling.from_state_dict({"conv.weight": torch.zeros(3)})
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("arguments", "error", "message"),
     [
         ((rows(), torch.tensor([3.0, 14.0])), TypeError, "bag_lens: got dtype torch.float32; expected torch.int64 or"),

@@ -23,7 +23,7 @@ KEPT = ["none", "lengths", "lengths above 0", "lengths a query", "mask", "mask a
 CASES = [*kit.KINDS, "vector sum", "gaussian, learned", "gated", "dot, capped"]
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("case", "restriction", "dtype", "weights"),
     kit.pairwise(
         {
@@ -34,7 +34,6 @@ CASES = [*kit.KINDS, "vector sum", "gaussian, learned", "gated", "dot, capped"]
         },
         lambda restriction, dtype, **_: dtype.itemsize > 2 or restriction in KEPT,
     ),
-    ids=str,
 )
 def test_a_kept_call_is_right(case: str, restriction: str, dtype: torch.dtype, weights: bool) -> None:
     made = kit.call(case, restriction, round_to=dtype).to(dtype)
@@ -65,29 +64,31 @@ def way(monkeypatch: pytest.MonkeyPatch) -> str:
     return "on a device"
 
 
-@pytest.mark.parametrize("case", kit.KINDS)
-@pytest.mark.parametrize("restriction", ["lengths", "lengths a query", "mask", "causal"])
+@kit.each("case", kit.KINDS)
+@kit.each("restriction", ["lengths", "lengths a query", "mask", "causal"])
 def test_a_row_without_a_key_is_zero_everywhere(way: str, case: str, restriction: str) -> None:
-    test_hidden.test_a_row_without_a_key_is_zero_everywhere(way, case, restriction)
+    test_hidden.test_a_row_without_a_key_is_zero_everywhere.__wrapped__(way, case, restriction)
 
 
-@pytest.mark.parametrize("case", kit.KINDS)
-@pytest.mark.parametrize("restriction", [restriction for restriction in KEPT if restriction != "none"])
-@pytest.mark.parametrize("how", kit.POISONS)
+@kit.each("case", kit.KINDS)
+@kit.each("restriction", [restriction for restriction in KEPT if restriction != "none"])
+@kit.each("how", kit.POISONS)
 def test_keys_that_nobody_sees_have_no_effect(way: str, case: str, restriction: str, how: float) -> None:
-    test_hidden.test_keys_that_nobody_sees_have_no_effect(way, case, restriction, how)
+    test_hidden.test_keys_that_nobody_sees_have_no_effect.__wrapped__(way, case, restriction, how)
 
 
-@pytest.mark.parametrize("case", ["scaled dot", "additive", "gaussian"])
-@pytest.mark.parametrize("restriction", ["lengths a query", "mask", "causal"])
-@pytest.mark.parametrize("where", ["key", "value"])
-@pytest.mark.parametrize("how", [math.nan, math.inf])
+@kit.each("case", ["scaled dot", "additive", "gaussian"])
+@kit.each("restriction", ["lengths a query", "mask", "causal"])
+@kit.each("where", ["key", "value"])
+@kit.each("how", [math.nan, math.inf])
 def test_a_key_hidden_from_some_reaches_only_those_who_see_it(
     way: str, case: str, restriction: str, where: str, how: float
 ) -> None:
     if case == "scaled dot" and restriction == "mask":
         return  # PyTorch's fused kernels, for which it would have to be looked at: the exception that `attend` has
-    test_hidden.test_a_key_hidden_from_some_reaches_only_those_who_see_it(way, case, restriction, where, how)
+    test_hidden.test_a_key_hidden_from_some_reaches_only_those_who_see_it.__wrapped__(
+        way, case, restriction, where, how
+    )
 
 
 def test_second_derivatives_of_what_depends_on_values_alone() -> None:
@@ -150,8 +151,8 @@ def test_second_derivatives(case: str, restriction: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("case", kit.KINDS)
-@pytest.mark.parametrize("restriction", ["none", "lengths", "mask", "causal"])
+@kit.each("case", kit.KINDS)
+@kit.each("restriction", ["none", "lengths", "mask", "causal"])
 def test_a_memory_is_attended_to_as_its_keys_are(case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     further = {name: each for name, each in made.restricted.items() if name != "valid_lens"}
@@ -260,8 +261,8 @@ def launches(run: Callable[[], Tensor], leaves: list[Tensor]) -> int:
     return len(device.operations(both).names)
 
 
-@pytest.mark.parametrize("case", MADE)
-@pytest.mark.parametrize("restriction", MORE)
+@kit.each("case", MADE)
+@kit.each("restriction", MORE)
 def test_a_call_launches_few_kernels(case: str, restriction: str) -> None:
     score, restrictions = MADE[case]().to("meta"), restricted(restriction)
     query, key, value = leaf(B, N, FEATURES), leaf(B, M, FEATURES), leaf(B, M, VALUES)
@@ -311,8 +312,8 @@ def test_a_decoders_step_launches_few_kernels() -> None:
 # --- no number is read
 
 
-@pytest.mark.parametrize("case", kit.KINDS)
-@pytest.mark.parametrize("restriction", kit.RESTRICTIONS)
+@kit.each("case", kit.KINDS)
+@kit.each("restriction", kit.RESTRICTIONS)
 def test_no_call_reads_a_number(case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     with device.device():

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -111,8 +110,8 @@ def test_a_key_hidden_from_some_reaches_only_those_who_see_it(
         torch.testing.assert_close(came[name][apart], expected[name][apart], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("way", kit.GENERAL)
+@kit.each("case", CASES)
+@kit.each("way", kit.GENERAL)
 def test_a_visible_nan_is_not_swallowed(way: str, case: str) -> None:
     if not kit.runs(way, case, "lengths a query"):
         return  # `test_what_must_run_runs` holds the table to it

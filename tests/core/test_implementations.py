@@ -36,7 +36,7 @@ def _is_tried(restriction: str, dtype: torch.dtype, way: str = "", **_: str) -> 
     return dtype.itemsize > 2 or restriction in HALVES or way.startswith("products")
 
 
-@pytest.mark.parametrize("case", CASES)
+@kit.each("case", CASES)
 def test_what_must_run_runs(case: str) -> None:
     """And nothing else does: a refusal of everything would leave the tests below without a call."""
     for restriction in RESTRICTIONS:
@@ -82,7 +82,7 @@ def test_values_and_gradients(way: str, case: str, restriction: str, dtype: torc
                 kit.assert_within_budget(name, tensor.detach(), budget)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("case", "restriction", "shared", "dtype", "asked"),
     kit.pairwise(
         {
@@ -94,7 +94,6 @@ def test_values_and_gradients(way: str, case: str, restriction: str, dtype: torc
         },
         _is_tried,
     ),
-    ids=str,
 )
 def test_calls_like_earlier_ones(case: str, restriction: str, shared: str, dtype: torch.dtype, asked: str) -> None:
     """As users call it: `impl="auto"`, and again with other numbers of the same shapes and types."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import dikkat
+import kit
 from dikkat import scores
 
 BATCH, QUERIES, KEYS, HEADS = 2, 3, 5, 4
@@ -252,7 +253,7 @@ def test_layers_under_autocast() -> None:
     torch.testing.assert_close(out.float(), layer(*given, torch.tensor([2, 4])), rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("make", "error", "message"),
     [
         (lambda: dikkat.MultiHeadAttention(10, 4), ValueError, "key_dim, num_heads: got 10 and 4"),
@@ -319,9 +320,9 @@ WRAPPINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("sizes", [{}, {"kdim": 5, "vdim": 7}])
-@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@kit.each("train", [True, False])
+@kit.each("sizes", [{}, {"kdim": 5, "vdim": 7}])
+@kit.each("wrapping", WRAPPINGS)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
 def test_wrapped_parameters_are_those_that_torch_takes(wrapping: str, sizes: dict[str, int], train: bool) -> None:
     theirs = nn.MultiheadAttention(6, 2, batch_first=True, dtype=torch.float64, **sizes)

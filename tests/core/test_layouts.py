@@ -137,8 +137,8 @@ def test_self_attention_without_parameters_in_every_layout(layout: str) -> None:
     torch.testing.assert_close(dikkat.self_attention(x), (x @ x.mT).softmax(-1) @ x)
 
 
-@pytest.mark.parametrize("impl", IMPLS)
-@pytest.mark.parametrize("sizes", [(0, 5, 8), (3, 0, 8), (3, 5, 0), (0, 0, 0)])
+@kit.each("impl", IMPLS)
+@kit.each("sizes", [(0, 5, 8), (3, 0, 8), (3, 5, 0), (0, 0, 0)])
 def test_nothing_to_do_is_no_obstacle(sizes: tuple[int, int, int], impl: str) -> None:
     queries, keys, values = sizes
     query, key, value = (

@@ -71,7 +71,7 @@ def test_masked_softmax_without_leading_dimensions_and_without_keys() -> None:
     assert masked_softmax(torch.zeros(2, 0, 3), torch.tensor([1, 2])).shape == (2, 0, 3)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("given", "lens", "error", "message"),
     [
         ([1.0], None, TypeError, "scores: got list"),

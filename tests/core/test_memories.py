@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import dikkat
+import kit
 from benchmarks.kit.processes import environment
 from dikkat import scores
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
@@ -61,9 +62,9 @@ def same(found: Any, wanted: Any) -> None:
             assert (one is None) == (other is None)
 
 
-@pytest.mark.parametrize("way", COPIES)
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@kit.each("way", COPIES)
+@kit.each("score", SCORES)
+@kit.each("cell", ["gru", "lstm"])
 @torch.no_grad()
 def test_a_memory_made_without_gradients_is_what_prepare_saw(cell: str, score: str, way: str) -> None:
     """Whether it was stepped before or not, for a step and for a sequence, with lengths and without."""
@@ -86,8 +87,8 @@ def test_a_memory_made_without_gradients_is_what_prepare_saw(cell: str, score: s
         module.load_state_dict(weights)
 
 
-@pytest.mark.parametrize("way", COPIES)
-@pytest.mark.parametrize("score", ["additive", "gaussian", "cosine"])
+@kit.each("way", COPIES)
+@kit.each("score", ["additive", "gaussian", "cosine"])
 @torch.no_grad()
 def test_a_plain_memory_is_what_prepare_saw(score: str, way: str) -> None:
     made = {
@@ -131,8 +132,8 @@ UPDATES: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
-@pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize("grads", [True, False])
+@kit.each("update", UPDATES)
+@kit.each("grads", [True, False])
 def test_a_memory_is_refused_where_its_score_learns_and_has_changed(update: str, grads: bool) -> None:
     module = decoder()
     inputs, encoded, state = given()
@@ -363,8 +364,8 @@ def _dense(module: Any, inputs: Tensor, encoded: Tensor, state: Tensor) -> Tenso
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated.*:FutureWarning")
-@pytest.mark.parametrize("name", ["W_q", "W_k", "w_v"])
-@pytest.mark.parametrize("how", REPLACED)
+@kit.each("name", ["W_q", "W_k", "w_v"])
+@kit.each("how", REPLACED)
 def test_a_score_with_a_part_replaced(how: str, name: str) -> None:
     module = decoder()
     REPLACED[how](module.score, name)

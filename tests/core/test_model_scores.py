@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import dikkat
+import kit
 from dikkat import scores
 
 LENS, APART = torch.tensor([0, 4]), torch.tensor([[0, 1, 0, 1, 1, 1, 1]] * 2)
@@ -17,8 +18,8 @@ def operands(*lead: int) -> list[Tensor]:
     return [torch.randn(*lead, length, 4, dtype=torch.float64, requires_grad=True) for length in (5, 7, 7)]
 
 
-@pytest.mark.parametrize("impl", ["auto", "reference", "chunked", "numba"])
-@pytest.mark.parametrize("shape", [(3,), (2, 1), ()])
+@kit.each("impl", ["auto", "reference", "chunked", "numba"])
+@kit.each("shape", [(3,), (2, 1), ()])
 def test_a_sink_is_one_more_logit_without_a_value(impl: str, shape: tuple[int, ...]) -> None:
     query, key, value = operands(2, 3)
     sink = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -63,7 +64,7 @@ def test_the_softcap_keeps_scores_between_its_bounds() -> None:
     assert "no soft cap" in str(dikkat.implementations(query, key, key, score=scores.Dot(softcap=0.5)))
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("given", "error", "message"),
     [
         ({"window": 3}, TypeError, r"window: got 3; expected \(left, right\)"),

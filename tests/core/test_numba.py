@@ -149,20 +149,18 @@ def assert_close(came: dict[str, Tensor], exact: dict[str, Tensor], rtol: float 
 # --- sizes beyond every tile
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("case", "restriction", "size"),
     kit.pairwise({"case": list(SCORES), "restriction": list(RESTRICTIONS), "size": LARGE}),
-    ids=str,
 )
 def test_several_tiles(case: str, restriction: str, size: tuple[int, int, int]) -> None:
     made = given_(case, restriction, *size)
     assert_close(everything(made, "numba"), everything(made, "reference"))
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("case", "restriction", "size"),
     kit.pairwise({"case": list(SCORES), "restriction": ["none", "all"], "size": LARGE}),
-    ids=str,
 )
 def test_several_tiles_in_float32(case: str, restriction: str, size: tuple[int, int, int]) -> None:
     score, leaves, restricted = given_(case, restriction, *size)
@@ -304,7 +302,7 @@ def absolute_sums(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("magnitude", MAGNITUDES)
+@kit.each("magnitude", MAGNITUDES)
 def test_the_error_budget(magnitude: str) -> None:
     torch.manual_seed(list(MAGNITUDES).index(magnitude))
     shapes = {"query": (2, QUERIES, HIDDENS), "key": (2, KEYS, HIDDENS), "v": (HIDDENS,), "value": (2, KEYS, 11)}
@@ -349,15 +347,15 @@ def plain_made(case: str, hidden: int, n: int, m: int, d_v: int, dtype: torch.dt
     return score or (scores.Gaussian(math.sqrt(hidden)) if case == "gaussian" else scores.ScaledDot()), leaves, {}
 
 
-@pytest.mark.parametrize("hidden", [1, 7, 8, 9, 17, 1031])
-@pytest.mark.parametrize("case", PAIRS)
+@kit.each("hidden", [1, 7, 8, 9, 17, 1031])
+@kit.each("case", PAIRS)
 def test_hidden_sizes(case: str, hidden: int) -> None:
     made = plain_made(case, hidden, 11, 71, 5)
     assert_close(everything(made, "numba"), everything(made, "reference"))
 
 
-@pytest.mark.parametrize(("n", "m"), [(0, 67), (11, 0), (0, 0), (1, 67), (11, 1), (1, 1)])
-@pytest.mark.parametrize("case", PAIRS)
+@kit.each(("n", "m"), [(0, 67), (11, 0), (0, 0), (1, 67), (11, 1), (1, 1)])
+@kit.each("case", PAIRS)
 def test_no_and_one_query_or_key(case: str, n: int, m: int) -> None:
     made = plain_made(case, 13, n, m, 5)
     came = everything(made, "numba")
@@ -367,9 +365,9 @@ def test_no_and_one_query_or_key(case: str, n: int, m: int) -> None:
         assert bool((came["lse"] == -math.inf).all())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("d_v", [0, 1, 3, 4, 7, 8, 16, 17])
-@pytest.mark.parametrize("case", PAIRS)
+@kit.each("dtype", [torch.float64, torch.float32])
+@kit.each("d_v", [0, 1, 3, 4, 7, 8, 16, 17])
+@kit.each("case", PAIRS)
 def test_value_sizes(case: str, d_v: int, dtype: torch.dtype) -> None:
     made = plain_made(case, 13, 11, 71, d_v, dtype)
     assert_close(everything(made, "numba"), everything(made, "reference"), 1e-11 if dtype == torch.float64 else 1e-4)

@@ -72,9 +72,9 @@ def _some_see(hidden_by: str) -> tuple[dict[str, Any], Tensor]:
     return {"exclude": exclude}, col != exclude[:, None]
 
 
-@pytest.mark.parametrize("what", ["key nan", "value nan", "value inf"])
-@pytest.mark.parametrize("hidden_by", ["mask", "lengths", "causal", "exclude"])
-@pytest.mark.parametrize("case", [*PAIRS, "triangular"])
+@kit.each("what", ["key nan", "value nan", "value inf"])
+@kit.each("hidden_by", ["mask", "lengths", "causal", "exclude"])
+@kit.each("case", [*PAIRS, "triangular"])
 def test_a_nan_reaches_the_rows_that_see_it_and_no_other(case: str, hidden_by: str, what: str) -> None:
     restricted, seen = _some_see(hidden_by)
     score, leaves, _ = plain_made("additive" if case == "additive" else "scaled dot", 5, N, M, 11)
@@ -105,9 +105,9 @@ def test_a_nan_reaches_the_rows_that_see_it_and_no_other(case: str, hidden_by: s
     assert bool(apart.any()) or hidden_by != "mask"
 
 
-@pytest.mark.parametrize("what", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("hides", ["key_bias", "bias"])
-@pytest.mark.parametrize("case", PAIRS)
+@kit.each("what", [math.nan, math.inf, -math.inf])
+@kit.each("hides", ["key_bias", "bias"])
+@kit.each("case", PAIRS)
 def test_a_bias_hides_whatever_the_other_holds(case: str, hides: str, what: float) -> None:
     score, leaves, _ = plain_made("additive" if case == "additive" else "scaled dot", 5, N, M, 11)
     if case == "gaussian":
@@ -128,8 +128,8 @@ def test_a_bias_hides_whatever_the_other_holds(case: str, hides: str, what: floa
 # --- dropout
 
 
-@pytest.mark.parametrize("restriction", ["none", "all"])
-@pytest.mark.parametrize("case", SCORES)
+@kit.each("restriction", ["none", "all"])
+@kit.each("case", SCORES)
 def test_dropout_is_the_references(case: str, restriction: str) -> None:
     made = given_(case, restriction, 67, 521, 21)
     found = []
@@ -174,7 +174,7 @@ def packing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("packing")
 @TYPES
-@pytest.mark.parametrize("rows", [[0, 1, 2], [2, 0, 2, 1, 1], [1], []])
+@kit.each("rows", [[0, 1, 2], [2, 0, 2, 1, 1], [1], []])
 def test_a_memory_is_reordered_with_its_exponentials(rows: list[int], dtype: torch.dtype) -> None:
     score, chosen, lens = additive(dtype), torch.tensor(rows, dtype=torch.int64), torch.tensor([541, 13, 0])
     query, key, value = given_memory(dtype)

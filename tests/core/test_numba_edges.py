@@ -6,6 +6,7 @@ from test_numba import PAIRS, Projected, assert_close, furthest, plain_made, sim
 from torch import Tensor
 
 import dikkat
+import kit
 from dikkat import scores
 
 
@@ -34,9 +35,9 @@ def test_rows_that_do_not_divide_among_threads(case: str, queries: int) -> None:
     assert_close(found, simple((score, one, {}), "reference"))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("impl", ["reference", "chunked", "numba"])
-@pytest.mark.parametrize("kernel", [scores.Boxcar, scores.Epanechnikov, scores.Triangular])
+@kit.each("dtype", [torch.float32, torch.float64])
+@kit.each("impl", ["reference", "chunked", "numba"])
+@kit.each("kernel", [scores.Boxcar, scores.Epanechnikov, scores.Triangular])
 def test_a_key_on_the_edge_of_the_support(kernel: type[scores.Score], impl: str, dtype: torch.dtype) -> None:
     """At r = 1 a slope has a pole; there, and beyond, a pair has weight 0 (a boxcar's beyond) and no gradient."""
     key = torch.tensor([0.0, 0.25, -0.5, 1.0, -1.0, 2.0, 3.0], dtype=dtype)[:, None].requires_grad_()

@@ -297,7 +297,7 @@ def test_threads_share_a_program_and_not_its_record(taken: list[bool]) -> None:
 SHARED = {"query": 0, "key": 1, "value": 2}
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("case", "shared", "queries", "restriction", "record"),
     kit.pairwise(
         {
@@ -359,9 +359,9 @@ def test_values_without_a_batch_beside_a_batch_of_one() -> None:
             torch.testing.assert_close(came[0] if isinstance(came, tuple) else came, right)
 
 
-@pytest.mark.parametrize("case", SCORES)
-@pytest.mark.parametrize(("queries", "keys"), [(3, 11), (200, 200), (1, 2**11)])
-@pytest.mark.parametrize("place", [0, 1, 2])
+@kit.each("case", SCORES)
+@kit.each(("queries", "keys"), [(3, 11), (200, 200), (1, 2**11)])
+@kit.each("place", [0, 1, 2])
 def test_hidden_infinities_do_not_reach_gradients(case: str, queries: int, keys: int, place: int) -> None:
     """Those that make a score of −∞ leave no trace in the output: e^−∞ is 0, but 0 · ∞ is not."""
     torch.manual_seed(0)
@@ -377,8 +377,8 @@ def test_hidden_infinities_do_not_reach_gradients(case: str, queries: int, keys:
         score.zero_grad()
 
 
-@pytest.mark.parametrize("case", SCORES)
-@pytest.mark.parametrize("broken", [torch.nan, -torch.inf])
+@kit.each("case", SCORES)
+@kit.each("broken", [torch.nan, -torch.inf])
 def test_queries_that_see_no_key_do_not_reach_gradients(case: str, broken: float) -> None:
     """Of 11 queries over 5 keys, the first 6 see none where query i sees the keys up to i + 5 − 11."""
     torch.manual_seed(0)
@@ -394,9 +394,9 @@ def test_queries_that_see_no_key_do_not_reach_gradients(case: str, broken: float
         torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", SCORES)
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("size", SHAPES)
+@kit.each("case", SCORES)
+@kit.each("grad", [False, True])
+@kit.each("size", SHAPES)
 def test_a_program_keeps_nothing_of_its_first_call_alive(case: str, grad: bool, size: str) -> None:
     lead, queries, keys = SHAPES[size]
     score = SCORES[case]()

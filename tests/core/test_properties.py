@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kit
 from tests.stress import oracle, properties, random_calls
 
 SIGNATURES, BLOCKS = 300, 6
@@ -64,11 +65,11 @@ def test_a_read_outside_a_tensor_shows(fill: int) -> None:
     assert not bool((beyond.abs() <= 1).all())
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("name", "by"),
     [("output", 1e3), ("grad query", 1e5), ("grad value", 1e3), ("weights", 1e3)],
 )
-@pytest.mark.parametrize("number", range(random_calls.ROUNDS))
+@kit.each("number", range(random_calls.ROUNDS))
 def test_the_oracle_notices(name: str, by: float, number: int) -> None:
     """An answer of any of the calls whose largest number is off by so many times its type's precision."""
     noticed = tried = 0

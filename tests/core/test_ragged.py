@@ -84,9 +84,7 @@ def results(score: Any, operands: dict[str, Tensor], option: str, way: str | Non
     return found | {"output": out, "lse": lse} | {f"weights {i}": w for i, w in enumerate(weights)}
 
 
-@pytest.mark.parametrize(
-    ("case", "option", "way"), kit.pairwise({"case": [*kit.CASES], "option": [*OPTIONS], "way": WAYS})
-)
+@kit.each(("case", "option", "way"), kit.pairwise({"case": [*kit.CASES], "option": [*OPTIONS], "way": WAYS}))
 def test_each_sequence_is_as_if_it_were_alone(case: str, option: str, way: str) -> None:
     score, operands = call(case, option, torch.float64)
     expected = results(score, operands, option, None, impl="reference")
@@ -94,9 +92,7 @@ def test_each_sequence_is_as_if_it_were_alone(case: str, option: str, way: str) 
         torch.testing.assert_close(came, expected[name], rtol=1e-9, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize(
-    ("case", "dtype", "way"), kit.pairwise({"case": kit.KINDS, "dtype": kit.DTYPES[1:], "way": WAYS})
-)
+@kit.each(("case", "dtype", "way"), kit.pairwise({"case": kit.KINDS, "dtype": kit.DTYPES[1:], "way": WAYS}))
 def test_errors_are_those_of_plain_calls(case: str, dtype: torch.dtype, way: str) -> None:
     """At most twice those of plain PyTorch on each sequence in the same dtype, and some of a number's last digit."""
     exact = results(*call(case, "causal", torch.float64), "causal", None, impl="reference")
@@ -118,9 +114,9 @@ def identity(features: int) -> scores.Additive:
     return score
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("values", [3, 29])
-@pytest.mark.parametrize("score", [scores.Dot(), identity(13), scores.Gaussian(1.3)], ids=lambda score: score.pair)
+@kit.each("dtype", [torch.float32, torch.float64])
+@kit.each("values", [3, 29])
+@kit.each("score", [scores.Dot(), identity(13), scores.Gaussian(1.3)], ids=lambda score: score.pair)
 def test_compiled_code_gives_each_sequence_its_own_bits(score: Any, values: int, dtype: torch.dtype) -> None:
     score, lengths = score.to(dtype), (3, 211, 1, 0, 67, 33, 16)
     given = [torch.randn(2, sum(lengths), size, dtype=dtype, requires_grad=True) for size in (13, 13, values)]
@@ -137,8 +133,8 @@ def test_compiled_code_gives_each_sequence_its_own_bits(score: Any, values: int,
             assert torch.equal(each[:, begin:end], alone)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", kit.KINDS)
+@kit.each("way", WAYS)
+@kit.each("case", kit.KINDS)
 def test_what_a_sequence_holds_has_no_effect_on_others(case: str, way: str) -> None:
     """Nor have keys without queries, and queries without keys."""
     score, operands = call(case, "none", torch.float64)
@@ -233,8 +229,8 @@ def test_it_is_an_operator(case: str, impl: str) -> None:
     torch.library.opcheck(getattr(torch.ops.dikkat, impl).default, flat)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", kit.KINDS)
+@kit.each("way", WAYS)
+@kit.each("case", kit.KINDS)
 def test_gradients_are_those_of_differences(case: str, way: str) -> None:
     torch.manual_seed(3)
     score = kit.CASES[case].make().to(torch.float64)
@@ -249,7 +245,7 @@ def test_gradients_are_those_of_differences(case: str, way: str) -> None:
 X = torch.zeros(5, 4)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("change", "error", "message"),
     [
         ({"query_offsets": torch.tensor([0, 3, 2, 5])}, ValueError, "query_offsets: got 3 and then 2, at 2; expected"),

@@ -1,6 +1,5 @@
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ import kit
 from dikkat import scores
 
 
-@pytest.mark.parametrize("case", kit.CASES)
+@kit.each("case", kit.CASES)
 def test_projections_and_the_pair_function_make_the_dense_score(case: str) -> None:
     made = kit.call(case, "none")
     q, k = made.query[0, 0], made.key[0, 0]

@@ -47,9 +47,9 @@ LAYOUTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("dtype", kit.DTYPES, ids=str)
-@pytest.mark.parametrize("size", [1, 7, 8, 16])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@kit.each("dtype", kit.DTYPES)
+@kit.each("size", [1, 7, 8, 16])
+@kit.each("layout", LAYOUTS)
 def test_the_fast_path_takes_every_layout(layout: str, size: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = LAYOUTS[layout](size).to(dtype)
@@ -238,8 +238,8 @@ def test_a_bias_is_not_copied() -> None:
     torch.testing.assert_close(came, (x @ x.mT + bias).softmax(-1) @ x, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("keys", "longest"), [(1, 1), (5, 5), (15, 15), (16, 16), (53, 7), (53, 31)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@kit.each(("keys", "longest"), [(1, 1), (5, 5), (15, 15), (16, 16), (53, 7), (53, 31)])
+@kit.each("dtype", [torch.float32, torch.float64])
 def test_a_query_of_nan_is_not_swallowed(keys: int, longest: int, dtype: torch.dtype) -> None:
     """PyTorch's kernel takes a row of NaN for one without keys where the keys do not fill a vector of the processor."""
     torch.manual_seed(0)

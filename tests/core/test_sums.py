@@ -10,6 +10,7 @@ from test_numba import Projected
 from torch import Tensor
 
 import dikkat
+import kit
 from dikkat import scores
 from dikkat._core.implementations import chunked
 from dikkat.recurrent import AttentionalGRU
@@ -61,8 +62,8 @@ def test_weights_and_the_gradients_of_values_sum_to_one(impl: str, large: str, m
         assert (found - exact).abs().max() <= 16 * FLOAT32_EPS * upstream.abs().sum(0).max()
 
 
-@pytest.mark.parametrize("large", [name for name in LARGE if not name.startswith("v of")])
-@pytest.mark.parametrize("impl", WAYS)
+@kit.each("large", [name for name in LARGE if not name.startswith("v of")])
+@kit.each("impl", WAYS)
 def test_states_of_large_scores_merge_in_proportion(impl: str, large: str) -> None:
     """The parts' scores are the whole's to the last bit, so that the merged mean may differ by rounding alone."""
     torch.manual_seed(1)

@@ -10,12 +10,24 @@ import dikkat
 import kit
 from dikkat import scores
 from dikkat._core.implementations import chunked
-from kit import GENERAL, KINDS, TRACED, over, pairwise, runs
+from kit import GENERAL, KINDS, TRACED, pairwise, runs
 
 # --- under torch's transforms
 
 
-@over(ways=TRACED[:-1], cases=KINDS, restriction=["window and segments", "all with a pair bias"])
+# A way's graph is one for all kinds of scores; tests/crossings has each tensor of a call.
+@kit.each(
+    ("way", "case", "restriction"),
+    [
+        ("reference", "additive", "window and segments"),
+        ("reference", "epanechnikov", "all with a pair bias"),
+        ("chunked", "gaussian", "window and segments"),
+        ("chunked, small tiles", "additive", "all with a pair bias"),
+        ("numba", "scaled dot", "window and segments"),
+        ("numba", "additive", "all with a pair bias"),
+        ("numba", "epanechnikov", "window and segments"),
+    ],
+)
 def test_compile_fullgraph(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     torch.compiler.reset()
@@ -158,7 +170,7 @@ def test_dropout_differs_where_nothing_but_the_seeds_is_batched(way: str) -> Non
 
 
 # Additive projections are autocast's to round.
-@pytest.mark.parametrize(("way", "case"), [(w, c) for w in TRACED for c in KINDS if c != "additive" and runs(w, c)])
+@kit.each(("way", "case"), [(w, c) for w in TRACED for c in KINDS if c != "additive" and runs(w, c)])
 def test_autocast_leaves_attention_in_the_types_that_come(way: str, case: str) -> None:
     made = kit.call(case, "lengths").to(torch.float32)
     with kit.way(way) as impl:
@@ -180,8 +192,8 @@ def test_autocast_projects_in_half_and_accumulates_in_single(way: str) -> None:
     assert made.query.grad is not None
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("way", [way for way in TRACED if runs(way, "dot")])
+@kit.each("dtype", [torch.float16, torch.bfloat16])
+@kit.each("way", [way for way in TRACED if runs(way, "dot")])
 def test_a_bias_is_not_rounded_to_half(way: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, n, 8).to(dtype) for n in (3, 5, 5))
@@ -250,8 +262,8 @@ def test_many_batch_elements_do_not_make_small_tiles() -> None:
     torch.testing.assert_close(came, made.run()[:1, :1].expand_as(came), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", KINDS[:3])
-@pytest.mark.parametrize("impl", ["reference", "chunked", "numba", "numba-few"])
+@kit.each("case", KINDS[:3])
+@kit.each("impl", ["reference", "chunked", "numba", "numba-few"])
 def test_many_gradients_at_once(impl: str, case: str) -> None:
     """`is_grads_batched` maps the backward by an older vmap than torch.func's."""
     made = kit.call(case, "lengths a query")

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dikkat
+import kit
 from dikkat import scores
 from dikkat._engine import addresses
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
@@ -79,7 +80,7 @@ def test_an_array_has_an_address_if_it_is_whole() -> None:
         addresses.array_address(array[:, ::2])
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("impl", "cut", "left"),
     pairwise(
         {"impl": ["reference", "chunked", "sdpa", "numba", "auto"], "cut": ["query", "key", "value"], "left": [0, 64]}
@@ -147,7 +148,7 @@ def _called(score: Any, query: Tensor, lens: Tensor | None, **options: Any) -> l
     return [*found, *state, dikkat.attend_memory(query, memory), selected.key]
 
 
-@pytest.mark.parametrize(("name", "length"), list(zip(KEYED, cycle([5, 301]))))
+@kit.each(("name", "length"), list(zip(KEYED, cycle([5, 301]))))
 def test_attention_on_the_meta_device_stays_there(name: str, length: int) -> None:
     score, wanted = KEYED[name](), None
     for device in ("cpu", "meta"):
@@ -308,8 +309,8 @@ def test_a_score_for_other_states_is_refused() -> None:
             decoder(torch.randn(2, 3, 8), memory, torch.zeros(1, 2, 512), impl=impl)
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize(
+@kit.each("grad", [False, True])
+@kit.each(
     "changed",
     [
         {"value": torch.randn(5, 16, 7)},

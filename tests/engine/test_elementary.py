@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numba import njit
 
+import kit
 from dikkat._engine import elementary, vectors
 from dikkat._engine.compile import _OPTIONS
 from dikkat._engine.vectors import lanes_of, load, pointer, store
@@ -63,8 +64,8 @@ def inputs(dtype: type) -> np.ndarray:
     return np.concatenate([found, np.zeros(-len(found) % 16, dtype)])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@kit.each("dtype", [np.float32, np.float64])
+@kit.each("name", FUNCTIONS)
 def test_units_in_the_last_place(name: str, dtype: type) -> None:
     function, with_zero, exactly, allowed = FUNCTIONS[name]
     limits, x = np.finfo(dtype), inputs(dtype)

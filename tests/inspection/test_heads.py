@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import dikkat
+import kit
 from dikkat.inspection import Inspection, Token
 
 transformers = pytest.importorskip("transformers")
@@ -73,9 +74,9 @@ def made(count: int, noise: float, causal: bool) -> tuple[list[str], Tensor]:
     return [score for score, _ in rows[0]], wanted + at_random
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.2, 0.4])
-@pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize("causal", [False, True])
+@kit.each("noise", [0.0, 0.2, 0.4])
+@kit.each("count", SIZES)
+@kit.each("causal", [False, True])
 def test_the_largest_score_is_of_what_a_head_was_made_to_do(count: int, causal: bool, noise: float) -> None:
     wanted, made_ones = made(count, noise, causal)
     weights = made_ones.float()[None]

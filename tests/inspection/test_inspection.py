@@ -149,8 +149,8 @@ def test_of_equal_weights_the_first_keys_come_first(impl: str) -> None:
     assert seen.argmax.tolist() == [0]
 
 
-@pytest.mark.parametrize("impl", ["auto", "reference", "chunked", "numba"])
-@pytest.mark.parametrize(("n", "m"), [(0, 3), (3, 0), (0, 0)])
+@kit.each("impl", ["auto", "reference", "chunked", "numba"])
+@kit.each(("n", "m"), [(0, 3), (3, 0), (0, 0)])
 def test_nothing_to_look_at(impl: str, n: int, m: int) -> None:
     query, key = torch.zeros(2, n, 5), torch.zeros(2, m, 5)
     seen = dikkat.inspect(query, key, score=scores.Dot(), sums=True, entropy=True, argmax=True, overview=2, impl=impl)
@@ -201,7 +201,7 @@ def test_halves_under_autocast_and_in_inference_mode() -> None:
     torch.testing.assert_close(seen.sums.sum(-1), torch.full((2,), 7.0))
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("asked", "error", "message"),
     [
         ({"rows": [5]}, ValueError, "rows: got 5; expected -5 to 4, as there are 5"),

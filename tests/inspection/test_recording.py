@@ -18,6 +18,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import dikkat
+import kit
 from command import run_before
 from dikkat import scores
 from dikkat._core import recording_hooks
@@ -153,7 +154,7 @@ def test_weights_of_a_transformer_of_pytorchs() -> None:
         trace.attentions()
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("asked", "error", "message"),
     [
         (
@@ -265,8 +266,8 @@ def test_under_autocast() -> None:
         assert_tells(trace[name], weights, atol=0.05)
 
 
-@pytest.mark.parametrize("masks", ["none", "causal", "booleans", "numbers", "both", "mixed"])
-@pytest.mark.parametrize("kind", ["one matrix", "three matrices", "bias and zero", "alone"])
+@kit.each("masks", ["none", "causal", "booleans", "numbers", "both", "mixed"])
+@kit.each("kind", ["one matrix", "three matrices", "bias and zero", "alone"])
 def test_torch_multi_head_attention(masks: str, kind: str) -> None:
     torch.manual_seed(2)
     more = {"kdim": 5, "vdim": 4} if kind == "three matrices" else {}
@@ -292,8 +293,8 @@ def test_torch_multi_head_attention(masks: str, kind: str) -> None:
     assert_tells(trace[""], layer(query, key, value, average_attn_weights=False, **given)[1])
 
 
-@pytest.mark.parametrize("more", [{}, {"is_causal": True}, {"scale": 0.3}, {"enable_gqa": True}, {"dropout_p": 0.5}])
-@pytest.mark.parametrize("keys", [3, 5, 7])
+@kit.each("more", [{}, {"is_causal": True}, {"scale": 0.3}, {"enable_gqa": True}, {"dropout_p": 0.5}])
+@kit.each("keys", [3, 5, 7])
 def test_torch_fused_function(more: dict[str, Any], keys: int) -> None:
     query, key = torch.randn(2, 4, 5, 3), torch.randn(2, 2 if "enable_gqa" in more else 4, keys, 3)
 

@@ -19,7 +19,7 @@ from kit import CASES, RESTRICTIONS
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning")
 
 DEVICE = "cpu" if gpu_launch._INTERPRETED else "cuda"
-DISTANCES = ["gaussian, learned", "boxcar", "epanechnikov", "triangular"]
+DISTANCES = [name for name, case in CASES.items() if case.make().pair == "distance" and name != "gaussian"]
 
 
 def moved(made: kit.Call) -> kit.Call:

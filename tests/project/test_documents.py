@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+import kit
+
 typer = pytest.importorskip("typer")
 pd = pytest.importorskip("pandas")
 
@@ -90,7 +92,7 @@ def test_the_gallery_shows_the_picture_that_its_lines_make(program, copied):
         assert _size(made) == _size(shown)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@kit.each("name", NAMES)
 def test_living_pages_have_their_programs(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     for page in re.findall(r'<iframe[^>]* src="(?:\.\./)*([\w/]+)\.html', text):
@@ -112,7 +114,7 @@ def _commands(page):
                 yield words
 
 
-@pytest.mark.parametrize("name", NAMES)
+@kit.each("name", NAMES)
 def test_commands_exist_with_their_options(name):
     from dikkat.cli.app import app
 
@@ -140,7 +142,7 @@ def test_commands_exist_with_their_options(name):
             assert set(named.split(",")) <= set(extras), words
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("docs/api/")])
+@kit.each("name", [name for name in NAMES if not name.startswith("docs/api/")])
 def test_links_and_pictures_are_there(name):
     page = ROOT / name
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)

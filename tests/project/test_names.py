@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import dikkat
+import kit
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("guess", "meant"),
     [
         ("Additive", "scores.Additive"),

@@ -4,10 +4,11 @@ import ast
 
 import pytest
 
+import kit
 from sabotage import run
 
 
-@pytest.mark.parametrize("change", run.changes(), ids=lambda change: change["id"])
+@kit.each("change", run.changes(), ids=lambda change: change["id"])
 def test_a_change_still_finds_what_it_changes(change):
     text = (run.ROOT / "src" / "dikkat" / change["file"]).read_text(encoding="utf-8")
     changed = run.changed(text, change)

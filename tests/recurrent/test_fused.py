@@ -86,7 +86,7 @@ def assert_near(found: dict[str, Tensor], wanted: dict[str, Tensor], share: floa
         assert away <= share * (1e-3 + tensor.abs().max()), f"{name}: off by {away:.3g}"
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("both", "layers", "dropout"),
     kit.pairwise({"both": list(itertools.product(DECODERS, SCORES)), "layers": [1, 3], "dropout": [0.0, 0.4]}),
 )
@@ -124,9 +124,9 @@ def test_encoder_equals_torchs_packed_network(cell: str, layers: int, bidirectio
 CANCELLING = {"score.log_bandwidth": 5, "score.W_q.weight": 5, "score.W_k.weight": 5}
 
 
-@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
-@pytest.mark.parametrize("score", ["additive", "dot", "gaussian"])
-@pytest.mark.parametrize("cell", DECODERS)
+@kit.each("size", [1e-3, 1.0, 30.0])
+@kit.each("score", ["additive", "dot", "gaussian"])
+@kit.each("cell", DECODERS)
 def test_single_precision_is_as_good_as_torchs(cell: str, score: str, size: float) -> None:
     """Error beside float64: at most twice plain PyTorch's and some units of the largest; of several draws together."""
     draws = [_errors(cell, score, size, draw) for draw in range(max(CANCELLING.values()) if score != "dot" else 1)]

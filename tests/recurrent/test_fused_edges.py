@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import kit
 from dikkat import scores
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 
@@ -12,8 +13,8 @@ BATCH, STEPS, POSITIONS, INPUT, HIDDEN = 3, 2, 11, 2, 13
 DECODERS = [AttentionalGRU, AttentionalLSTM]
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [30.0, 42.0, 43.5, 44.2, 50.0, 59.0, 350.0, 360.0])
+@kit.each("kind", [torch.float32, torch.float64])
+@kit.each("size", [30.0, 42.0, 43.5, 44.2, 50.0, 59.0, 350.0, 360.0])
 def test_queries_and_keys_that_are_far_from_0_and_near_each_other(size: float, kind: torch.dtype) -> None:
     """Where the exponentials of both are far apart, and where one or the other has none: their sum is of size one."""
     torch.manual_seed(0)
@@ -114,9 +115,9 @@ def _unrolled(network: nn.Module, inputs: Tensor) -> np.ndarray:
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="a long double here has no more digits than a double")
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("encoder", [GRUEncoder, LSTMEncoder])
+@kit.each("kind", [torch.float32, torch.float64])
+@kit.each("size", [0.1, 1.0, 10.0])
+@kit.each("encoder", [GRUEncoder, LSTMEncoder])
 def test_outputs_have_all_the_digits_of_their_type(encoder: type[nn.Module], size: float, kind: torch.dtype) -> None:
     """Beside long double: at most twice PyTorch's error, and four units of the largest state there is, 1."""
     torch.manual_seed(4)

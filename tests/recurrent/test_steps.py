@@ -104,7 +104,7 @@ def test_a_step_is_few_operations(fused: None, cell: str, score: str, most: tupl
     assert per_step[1] <= most[1], few[1]
 
 
-@pytest.mark.parametrize("score", SCORES)
+@kit.each("score", SCORES)
 def test_no_value_is_read_on_the_way(fused: None, score: str) -> None:
     forward, backward = counted(3, "gru", score, weight_dropout=0.3)
     few = counted(2, "gru", score, weight_dropout=0.3)

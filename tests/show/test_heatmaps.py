@@ -12,6 +12,7 @@ import pytest
 import torch
 from matplotlib.ft2font import FT2Font
 
+import kit
 from dikkat.show import fonts, heatmaps, save
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -230,7 +231,7 @@ def test_another_ending_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("weights", "options", "error", "message"),
     [
         (np.ones((2, 3, 5)), {}, ValueError, r"got shape \(2, 3, 5\); expected \(rows, columns, queries, keys\)"),

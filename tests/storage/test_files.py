@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import kit
 from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
 
@@ -155,7 +156,7 @@ def test_a_file_whose_size_is_not_its_own_is_refused():
         read_regular("/proc/self/maps", most=10)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("text", "message"),
     [
         (b"[" * 100_000, "nested too deeply"),

@@ -63,19 +63,6 @@ def test_array_helpers_are_the_frameworks():
     assert d2l.batch_matmul(d2l.ones((2, 1, 4)), d2l.ones((2, 4, 6))).shape == (2, 1, 6)
 
 
-NAMES = """
-    masked_softmax sequence_mask AdditiveAttention DotProductAttention MultiHeadAttention transpose_qkv transpose_output
-    Encoder Decoder AttentionDecoder EncoderDecoder Seq2SeqEncoder Seq2SeqAttentionDecoder
-    MaskedSoftmaxCELoss Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad build_array_nmt load_data_nmt
-    load_array train_seq2seq predict_seq2seq bleu grad_clipping show_heatmaps plot plt Animator Accumulator Timer
-    try_gpu tensor zeros ones normal arange reshape concat reduce_sum astype expand_dims transpose
-""".split()  # noqa: SIM905  (by line, so that it can be read)
-
-
-def test_every_name_is_there():
-    assert [name for name in NAMES if name not in vars(d2l)] == []
-
-
 @pytest.mark.parametrize("count", [0, 2])
 def test_devices_are_tried(count, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -320,13 +307,6 @@ def test_hooks_and_other_modules_take_part(change, lazy):
     assert torch.equal(attention(queries, keys, values, torch.tensor([2, 0, 5])), output)
 
 
-def test_a_hook_on_w_v_sees_the_features_of_all_pairs():
-    attention, seen = d2l.AdditiveAttention(2, 11, 7, 0.0), []
-    attention.w_v.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape))
-    attention(torch.randn(3, 4, 11), torch.randn(3, 5, 2), torch.randn(3, 5, 13))
-    assert seen == [(3, 4, 5, 7)]
-
-
 @pytest.mark.parametrize("make", [lambda: nn.Identity(), lambda: nn.Dropout1d(0.5)])
 def test_dot_product_attention_with_another_dropout(make):
     attention = d2l.DotProductAttention(0.5)
@@ -431,14 +411,6 @@ def test_a_readers_own_network_reads_all_steps_as_in_the_book():
     expected, last = encoder.rnn(encoder.embedding(X).transpose(0, 1))
     assert torch.equal(outputs, expected)
     assert torch.equal(state, last)
-
-
-def test_the_encoders_gru_is_pytorchs():
-    encoder = d2l.Seq2SeqEncoder(13, 5, 7, 2, 0.5)
-    assert (encoder.rnn.num_layers, encoder.rnn.hidden_size, encoder.rnn.dropout) == (2, 7, 0.5)
-    outputs, state = encoder.rnn(torch.zeros(11, 3, 5))
-    assert (outputs.shape, state.shape) == ((11, 3, 7), (2, 3, 7))
-    assert [name for name in encoder.state_dict() if name.endswith("ih_l0")] == ["rnn.weight_ih_l0", "rnn.bias_ih_l0"]
 
 
 class Saved(nn.Module):
@@ -552,26 +524,6 @@ def test_a_decoder_says_what_its_parts_may_be(name, module, fits):
     assert sorted(dict(decoder.named_children())) == ["dense", "embedding", "rnn"]
 
 
-def test_a_decoder_begins_with_what_the_encoder_found():
-    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(13, 5, 7, 2), d2l.Seq2SeqAttentionDecoder(13, 5, 7, 2)).eval()
-    X, dec_X, lens = torch.randint(13, (3, 11)), torch.randint(13, (3, 4)), torch.tensor([3, 11, 5])
-    Y, _ = net(X, dec_X, lens)
-    expected, _ = net.decoder(dec_X, net.decoder.init_state(net.encoder(X, lens), lens))
-    assert torch.equal(Y, expected)
-    state = net.decoder.init_state(net.encoder(X), None)
-    assert net.decoder(dec_X, state)[0].shape == (3, 4, 13)
-
-
-def test_interfaces_are_there_to_be_filled():
-    assert issubclass(d2l.AttentionDecoder, d2l.Decoder)
-    with pytest.raises(NotImplementedError):
-        d2l.Encoder()(torch.zeros(1))
-    with pytest.raises(NotImplementedError):
-        d2l.Decoder().init_state(None)
-    with pytest.raises(NotImplementedError):
-        d2l.AttentionDecoder().attention_weights  # noqa: B018
-
-
 def test_the_loss_of_what_is_said():
     pred, label, lens = torch.randn(3, 4, 5), torch.randint(5, (3, 4)), torch.tensor([4, 2, 0])
     logs = pred.double().log_softmax(-1).numpy()
@@ -624,13 +576,6 @@ def test_batches_hold_all_rows_once():
     in_order = d2l.load_array((X,), 4, is_train=False)
     assert len(in_order) == 3
     assert torch.equal(torch.cat([x for (x,) in in_order]), X)
-
-
-def test_sentences_become_tensors():
-    vocab = d2l.Vocab([["a", "b"]], reserved_tokens=["<pad>", "<eos>"])
-    ids, lens = d2l.build_array_nmt([["a"], ["b", "a", "b"]], vocab, 3)
-    assert ids.tolist() == [[3, 2, 1], [4, 3, 4]]
-    assert lens.tolist() == [2, 3]
 
 
 def test_pairs_are_loaded_in_batches(phrasebook):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import kit
 from dikkat.translation import InputError, Search, SettingsError, beam_search
 from dikkat.translation.network.fused_loss.launch import CrossEntropy
 from dikkat.translation.network.loss import _Plain
@@ -13,11 +14,11 @@ from translation.test_search import make
 KINDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-6}
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("size", [2, 15, 16, 17, 53])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("divergence", [0.0, 0.7])
+@kit.each("smoothing", [0.0, 0.1, 1.0])
+@kit.each("size", [2, 15, 16, 17, 53])
+@kit.each("kind", KINDS)
+@kit.each("threads", [1, 3])
+@kit.each("divergence", [0.0, 0.7])
 def test_cross_entropy_is_that_of_plain_pytorch(size, kind, smoothing, threads, divergence):
     torch.manual_seed(size)
     before = torch.get_num_threads()

@@ -9,6 +9,7 @@ import sys
 import pytest
 import sacrebleu
 
+import kit
 from dikkat.translation import InputError, bleu_k, evaluate, evaluate_lowercased_tokens
 from dikkat.translation.decoding.evaluation import evaluate_by_length, significance
 
@@ -59,7 +60,7 @@ def test_bleu_of_lowercased_tokens_by_hand():
         evaluate_lowercased_tokens(["a"], ["a"], "xx")
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("hypothesis", "reference", "k", "score"),
     [
         ("va !", "va !", 2, 1.0),

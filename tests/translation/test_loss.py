@@ -8,6 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+import kit
 from dikkat.translation import linear_cross_entropy
 from dikkat.translation.network import loss as module
 
@@ -73,10 +74,10 @@ def assert_within_budget(tensors, target, upstream=1.0, autocast=None, **options
         assert error <= 2 * plain_error + 4 * eps * sums[name], name
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("upstream", [1.0, -2.5])
+@kit.each("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@kit.each("label_smoothing", [0.0, 0.1])
+@kit.each("reduction", ["mean", "sum"])
+@kit.each("upstream", [1.0, -2.5])
 def test_loss_and_gradients_are_those_of_plain_pytorch_in_float64(dtype, label_smoothing, reduction, upstream):
     tensors, target = operands(dtype)
     assert_within_budget(tensors, target, upstream, label_smoothing=label_smoothing, reduction=reduction)
@@ -293,7 +294,7 @@ def test_second_derivatives_are_refused():
         torch.autograd.grad(loss, tensors, create_graph=True)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("change", "error", "message"),
     [
         ({"features": torch.zeros(0, 5)}, ValueError, r"features: got shape \(0, 5\); expected \(tokens"),

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kit
 from dikkat._engine import cancellation
 from dikkat.translation import InputError, Translation, Translator
 from dikkat.translation.text.markup import carry, parse
@@ -23,7 +24,7 @@ def carried(marked, target, links):
     return carry(root, target, weights, source, units)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("marked", "target", "links", "wanted"),
     [
         ("the <b>red</b> car", "la voiture rouge", [0, 2, 1], "la voiture <b>rouge</b>"),
@@ -76,7 +77,7 @@ def test_tags_that_do_not_nest_are_named(marked, message):
         parse(marked)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("marked", "text"),
     [
         ("<td>red</td><td>car</td>", "red car"),

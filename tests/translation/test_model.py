@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import kit
 from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator, greedy
 from dikkat.translation.network.model import Batch, collate, expected
 from dikkat.translation.settings import ScoreName
@@ -26,8 +27,8 @@ def test_only_real_positions_reach_the_output_layer():
     assert expected(batch).tolist() == [4, 5, END, 6, 7, 8, 9, END, 4, END]
 
 
-@pytest.mark.parametrize("score", get_args(ScoreName))
-@pytest.mark.parametrize("changes", [
+@kit.each("score", get_args(ScoreName))
+@kit.each("changes", [
     {"bidirectional": False}, {}, {"cell": "lstm", "num_layers": 1}, {"tied_embeddings": "none"},
     {"cell": "lstm", "num_layers": 3},
 ])  # fmt: skip
@@ -147,9 +148,9 @@ def test_an_embedding_of_padding_that_is_not_a_number_has_no_effect():
     torch.testing.assert_close(found.key, wanted.key, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("tied", ["none", "two", "three"])
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@kit.each("tied", ["none", "two", "three"])
+@kit.each("layers", [1, 3])
+@kit.each("cell", ["gru", "lstm"])
 def test_without_attention_it_is_torchs_networks_with_the_last_state_at_every_step(cell, layers, tied):
     """The whole model in PyTorch's own words, sentence by sentence."""
     torch.manual_seed(0)

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+import kit
 from dikkat.translation import phrasebook
 
 BOOK = phrasebook.pairs()
@@ -119,7 +120,7 @@ def test_held_out_sentences_are_of_all_kinds() -> None:
 # What French forbids, wherever it stands
 
 
-@pytest.mark.parametrize(
+@kit.each(
     "forbidden",
     [
         rf"\b(je|me|te|se|le|la|de|ne|que) {MUTE}",  # j'ai, l'eau, d'eau, qu'il
@@ -150,7 +151,7 @@ def test_french_never_says(forbidden: str) -> None:
 # What English forbids
 
 
-@pytest.mark.parametrize(
+@kit.each(
     "forbidden",
     [
         r"\ba [aeio]",

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kit
 from dikkat.translation import CorpusError, InputError, Settings, SettingsError
 from dikkat.translation.data.source import Source
 from dikkat.translation.formats import recipe as recipes
@@ -83,7 +84,7 @@ def test_values_are_those_of_toml(written):
     assert (plan.corpus, plan.validation) == (Source(name="phrasebook", first=3), 0.5)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("text", "value"),
     [
         ("20", 20),
@@ -115,7 +116,7 @@ def test_braces_of_an_option_are_a_table(text):
         read_value(text, "--it")
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("text", "message"),
     [
         ('corpus = "phrasebook"\nepoch = 3\n', "line 2: epoch: no such key of a recipe; did you mean epochs?"),

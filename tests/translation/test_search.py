@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+import kit
 from command import run_before
 from dikkat.translation import (
     InputError,
@@ -144,8 +145,8 @@ MANY = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6,
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("penalty", [0, 1])
-@pytest.mark.parametrize("beam", [1, 2, 3, 5, 11])
+@kit.each("penalty", [0, 1])
+@kit.each("beam", [1, 2, 3, 5, 11])
 def test_sentences_that_end_at_different_times(beam, penalty):
     model, search = make(seed=7, sharpness=4), Search(beam, n_best=(beam + 1) // 2, length_penalty=penalty)
     found = beam_search(model, MANY, search)
@@ -250,8 +251,8 @@ def test_a_sentence_that_is_decided_is_not_searched_on(monkeypatch):
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("beam", [1, 5])
+@kit.each("value", [math.nan, math.inf, -math.inf])
+@kit.each("beam", [1, 5])
 def test_scores_that_are_no_numbers_are_an_error(beam, value):
     model = make()
     with torch.no_grad():
@@ -317,7 +318,7 @@ KINDS = {
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("kind", KINDS)
+@kit.each("kind", KINDS)
 def test_every_kind_of_model_is_searched_as_its_sentences_are_one_by_one(kind):
     model = make(seed=2, **KINDS[kind])
     for search in (Search(1), Search(4, n_best=3, min_ratio=0.5)):
@@ -506,7 +507,7 @@ def test_nothing_to_search():
         beam_search(make(), [[4], []])
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("values", "message"),
     [
         ({"beam": 0}, "beam: got 0; expected a whole number of at least 1"),

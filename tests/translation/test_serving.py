@@ -18,6 +18,7 @@ import torch
 import uvicorn
 from fastapi.testclient import TestClient
 
+import kit
 from dikkat._engine.cancellation import check
 from dikkat.serving import Limits, create_app
 from dikkat.serving.connections import Connection, Few, bounded
@@ -191,7 +192,7 @@ def test_first_requests_at_once_pack_the_page_once(translator):
     assert packed.made == 2  # what failed is tried again, what did not is kept
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("path", "body", "what"),
     [
         ("translate", {}, "text: Field required"),
@@ -227,7 +228,7 @@ def test_a_body_that_is_not_json(client, body, place):
     assert re.match(rf"body: not JSON: .+ at character {place}$", told(answer, 400))
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("path", "body", "status"),
     [
         *(("translate", body, 422) for body in ("", "[]", "null", '"text"', "1e999")),

@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+import kit
 from dikkat.translation import Settings, SettingsError
 
 
@@ -11,7 +12,7 @@ def test_through_json_and_back():
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("values", "message"),
     [
         ({"hidden_size": 0}, "hidden_size: got 0; expected a whole number from 1 to 65536"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import kit
 from dikkat._engine.cancellation import StoppedError, stopping
 from dikkat.translation import (
     Hypothesis,
@@ -118,7 +119,7 @@ def test_a_model_without_attention_goes_step_by_step_too():
     torch.testing.assert_close(torch.stack([step.weights for step in taken[: len(wanted.ids)]]), wanted.weights)
 
 
-@pytest.mark.parametrize(
+@kit.each(
     ("steering", "what"),
     [
         (Steering(words={-1: 4}), "words: got step -1"),

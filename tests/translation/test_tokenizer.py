@@ -7,6 +7,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kit
 from dikkat.translation import ModelFolderError, SettingsError, Tokenizer
 from dikkat.translation.text import tokenizer as module
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
@@ -35,8 +36,8 @@ def bpe():
     return byte_pairs()
 
 
-@pytest.mark.parametrize("text", FRENCH)
-@pytest.mark.parametrize("kind", ["word", "bpe"])
+@kit.each("text", FRENCH)
+@kit.each("kind", ["word", "bpe"])
 def test_decoding_gives_the_text_as_a_person_wrote_it(text, kind):
     tokenizer = word() if kind == "word" else byte_pairs()
     assert tokenizer.decode(tokenizer.encode(text).ids) == text

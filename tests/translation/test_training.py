@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 import torch
 
+import kit
 from command import run_before
 from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, TranslationModel
 from dikkat.translation.network.precision import check_precision
@@ -23,7 +24,7 @@ def shorter(**changes) -> Settings:
     return dataclasses.replace(TINY, **{"epochs": 3, **changes})
 
 
-@pytest.mark.parametrize("score", get_args(ScoreName))
+@kit.each("score", get_args(ScoreName))
 def test_every_score_learns(score):
     result = train(shorter(score=score, epochs=6), PAIRS, PAIRS, progress=False)
     losses = [epoch.validation_loss for epoch in result.epochs]
@@ -347,8 +348,8 @@ def test_a_corpus_may_be_anything_that_can_be_gone_through_again():
         train(shorter(), PAIRS, iter(PAIRS), progress=False)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 64])
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 8, 9, 100, 127])
+@kit.each("most", [1, 2, 3, 7, 64])
+@kit.each("count", [0, 1, 2, 5, 8, 9, 100, 127])
 def test_a_sample_is_spread_evenly(count, most):
     found = [int(first) for first, _ in module.evenly(((str(number), "") for number in range(count)), most)[0]]
     assert len(found) <= most

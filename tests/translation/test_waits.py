@@ -7,6 +7,7 @@ import pytest
 import torch
 from test_search import make
 
+import kit
 from dikkat.recurrent.fused import launch
 from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
@@ -75,8 +76,8 @@ def both(models: Sequence[TranslationModel], search: Search) -> None:
             torch.testing.assert_close(after.weights, before.weights)
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("kind", KINDS)
+@kit.each("search", SEARCHES)
+@kit.each("kind", KINDS)
 def test_a_grid_finds_what_step_by_step_finds(kind: str, search: Search) -> None:
     both([make(**KINDS[kind])], search)
 

@@ -102,11 +102,7 @@ class Restricting(Hiding, total=False):
 
 
 def check_names(given: Mapping[str, object], allowed: type) -> None:
-    """Check the names of keyword arguments against those of a typed dictionary.
-
-    Raises:
-        TypeError: An unknown name.
-    """
+    """Check the names of keyword arguments against those of a typed dictionary."""
     unknown = given.keys() - allowed.__annotations__.keys()
     if unknown:
         raise TypeError(
@@ -335,12 +331,7 @@ def _rows_at(exclude: Tensor, start: Tensor, limit: Tensor, keys: int) -> Tensor
 def restrict(
     lead: torch.Size, queries: int, keys: int, device: torch.device, **given: Unpack[Restricting]
 ) -> Restrictions:
-    """Check the restrictions of a call and bring them into one form.
-
-    Raises:
-        TypeError: A tensor of the wrong kind.
-        ValueError: A tensor of the wrong shape, device or range.
-    """
+    """Check the restrictions of a call and bring them into one form."""
     causal, valid_lens, mask = given.get("causal", False), given.get("valid_lens"), given.get("mask")
     bias, key_bias, exclude = given.get("bias"), given.get("key_bias"), given.get("exclude")
     if not isinstance(causal, bool):
@@ -411,12 +402,7 @@ def _window(
 
 
 def check_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
-    """Validate a window; return how many keys it has on the left and on the right, None for no bound.
-
-    Raises:
-        TypeError: It is no pair of whole numbers.
-        ValueError: A negative number.
-    """
+    """Validate a window; return how many keys it has on the left and on the right, None for no bound."""
     if window is None:
         return None, None
     if not isinstance(window, tuple | list) or len(window) != 2:

@@ -17,12 +17,7 @@ _ROWS |= {"key": ("key", -2), "value": ("key", -2), "key_bias": ("key", -1)}
 
 
 def check_offsets(name: str, offsets: object, rows: int, device: torch.device) -> None:
-    """Validate where sequences begin, the numbers too where they may be read.
-
-    Raises:
-        TypeError: No tensor of int32 or int64.
-        ValueError: Another shape or device, or numbers that do not go from 0 to `rows` without falling.
-    """
+    """Validate where sequences begin, the numbers too where they may be read."""
     if not isinstance(offsets, Tensor) or offsets.dtype not in (torch.int32, torch.int64):
         came = f"dtype {offsets.dtype}" if isinstance(offsets, Tensor) else type(offsets).__name__
         raise TypeError(f"{name}: got {came}; expected a torch.Tensor of int32 or int64")

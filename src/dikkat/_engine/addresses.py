@@ -50,11 +50,7 @@ def many_at_once(*gradients: Tensor | None) -> bool:
 
 
 def check_dense(name: str, tensor: object) -> None:
-    """A tensor whose numbers lie in memory as strides say: neither sparse nor nested, nor in a library's own layout.
-
-    Raises:
-        TypeError: It is another one, or no tensor.
-    """
+    """A tensor whose numbers lie in memory as strides say: neither sparse nor nested, nor in a library's own layout."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {type(tensor).__name__}; expected a torch.Tensor")
     if tensor.layout is not torch.strided or tensor.is_nested:
@@ -126,22 +122,14 @@ def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
 
 
 def array_address(array: np.ndarray[Any, Any]) -> int:
-    """The address of the records of a NumPy array; the caller keeps the array until the call is over.
-
-    Raises:
-        ValueError: They do not lie one behind the other.
-    """
+    """The address of the records of a NumPy array; the caller keeps the array until the call is over."""
     if not array.flags.c_contiguous:
         raise ValueError(f"array: got strides {array.strides}; expected a contiguous array")
     return array.ctypes.data
 
 
 def check_numbers(name: str, tensor: Tensor, device: str) -> None:
-    """Check a tensor that compiled code reads: its strides may be any, but its numbers must all be there.
-
-    Raises:
-        ValueError: No memory, or fewer numbers than the shape says.
-    """
+    """Check a tensor that compiled code reads: its strides may be any, but its numbers must all be there."""
     if device == "cpu":
         _start(name, tensor)
     else:
@@ -150,11 +138,7 @@ def check_numbers(name: str, tensor: Tensor, device: str) -> None:
 
 
 def new_tensor(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
-    """A new tensor on the CPU, whatever the default device is, and its address.
-
-    Raises:
-        ValueError: PyTorch made a tensor without memory, as in `FakeTensorMode`.
-    """
+    """A new tensor on the CPU, whatever the default device is, and its address."""
     tensor = torch.empty(tuple(shape), dtype=dtype, device=_CPU)
     if type(tensor) is not Tensor:
         raise ValueError(f"a new tensor: got {type(tensor).__name__}; {_EXPECTED}")
@@ -248,11 +232,7 @@ def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
 
 
 def check_room(name: str, tensor: Tensor) -> None:
-    """Check that a tensor's storage has all of its numbers.
-
-    Raises:
-        ValueError: It has fewer.
-    """
+    """Check that a tensor's storage has all of its numbers."""
     has = tensor.untyped_storage().nbytes()
     if tensor.is_contiguous() and has >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes:
         return

@@ -15,12 +15,6 @@ class StoppedError(Exception):
 def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
     """A context in which, on this thread, long computations end early once they are cancelled.
 
-    Args:
-        unwanted: Called several times a second, between two parts of the work; it must be quick.
-
-    Raises:
-        StoppedError: From within the work, once `unwanted` has said yes.
-
     Example:
         >>> with stopping(lambda: True):
         ...     check()

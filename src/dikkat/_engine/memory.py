@@ -32,14 +32,7 @@ Work: TypeAlias = Any
 
 
 def workplace_of(record: Record) -> Any:
-    """Make the compiled function that gives a worker its scratch: pointers to all regions, as a named tuple.
-
-    Args:
-        record: The declaration. Pointers to regions that a call has not sized are not to be used.
-
-    Returns:
-        A function of the call and a zero of the type that is computed in, for each worker to call once.
-    """
+    """Make the compiled function that gives a worker its scratch: pointers to all regions, as a named tuple."""
     regions_type = namedtuple("Work", record.regions)  # type: ignore[misc]  # whose names are declared elsewhere
 
     @intrinsic

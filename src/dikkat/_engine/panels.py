@@ -33,11 +33,6 @@ def _prefetch(builder: Any, spot: Any) -> None:
 class _Loop:
     """A loop of compiled code that has a list of sums, in registers.
 
-    Args:
-        builder: Of LLVM's instructions; what it builds until `end` is the loop's body.
-        count: Turns, at least one.
-        starts: The sums before the first.
-
     Attributes:
         k: The turn, from 0.
         sums: The sums before it.
@@ -79,17 +74,7 @@ def _outputs(builder: Any, c: Any, c_step: Any, rows: int, vectors: int, kind: V
 def _add_product(
     builder: Any, kind: VectorType, rows: int, starts: list[Any], step: int, ahead: Any, product: Any
 ) -> None:
-    """Add a product of some rows to as many rows.
-
-    Args:
-        builder: Of LLVM's instructions.
-        kind: The vectors.
-        rows: How many.
-        starts: Pointers to a vector of columns each.
-        step: Numbers from a row of these columns to the next.
-        ahead: Numbers from what is read to what is prefetched; None for nothing.
-        product: LLVM's values of rows, their step, their length, the outputs and their step.
-    """
+    """Add a product of some rows to as many rows."""
     a, a_step, count, c, c_step = product
     vector, align = llvm_type(kind), kind.element.bitwidth // 8
     outputs = _outputs(builder, c, c_step, rows, len(starts), kind)

@@ -133,12 +133,7 @@ def _source_digest(module: str) -> str:
 
 
 class Fields:
-    """The values of a record, where a kernel reads them: a copy is one of memory.
-
-    Args:
-        record: Which fields there are.
-        values: A record's memory, to copy; zeros without.
-    """
+    """The values of a record, where a kernel reads them: a copy is one of memory."""
 
     __slots__ = ("_places", "memory", "record")
 
@@ -166,11 +161,6 @@ class Fields:
 
 class CallRecord:
     """One call's record while it is filled; keeps alive what its addresses point to.
-
-    Args:
-        record: The operation's.
-        dtype: The type that is computed in, float32 or float64.
-        variant: The flags of the kernels that it runs, see `compile.Kernel`.
 
     Attributes:
         fields: The record's values, by name.
@@ -240,22 +230,12 @@ class CallRecord:
         return _room(workers, self.room_size, kept=self.alone)
 
     def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:
-        """Run a kernel.
-
-        Args:
-            kernel: A `compile.Kernel`.
-            tasks: How many tasks there are to claim.
-            **regions: How many numbers each region that it uses has, for each worker; without any, as `lay_out` says.
-        """
+        """Run a kernel."""
         if tasks:
             self._by(kernel, tasks, regions)(0, tasks)
 
     def run_by_parts(self, kernel: Callable[..., Any], tasks: int, first: int, **regions: int) -> Iterator[int]:
-        """Run a kernel as `run` does, in parts of about `threads.PART` seconds, `first` the first one's tasks.
-
-        Yields:
-            How many tasks are done. Ctrl-C is handled between two parts.
-        """
+        """Run a kernel as `run` does, in parts of about `threads.PART` seconds, `first` the first one's tasks."""
         return threads.by_parts(self._by(kernel, tasks, regions), tasks, first)
 
     def _by(self, kernel: Callable[..., Any], tasks: int, regions: dict[str, int]) -> Callable[[int, int], None]:
@@ -287,15 +267,7 @@ class CallRecord:
 
 
 class Ready:
-    """Repeated calls of one signature: the record is copied as a whole, with new addresses of operands and outputs.
-
-    Args:
-        call: Filled, but for these addresses; its regions are laid out.
-        kernel: A `compile.Kernel`.
-        tasks: How many tasks there are to claim.
-        operands: The names of the fields with the operands' addresses, as a call gives them.
-        outputs: The shape of each output, by its field's name.
-    """
+    """Repeated calls of one signature: the record is copied as a whole, with new addresses of operands and outputs."""
 
     def __init__(
         self, call: CallRecord, kernel: Callable[..., Any], tasks: int, operands: tuple[str, ...],
@@ -317,11 +289,7 @@ class Ready:
         self._memory = fields.memory
 
     def __call__(self, *operands: Tensor | None) -> list[Tensor] | None:
-        """The outputs; None where an operand has no memory, or less than its shape takes.
-
-        Args:
-            operands: In the order of their names, on the CPU, plain and of the types and shapes that the call has.
-        """
+        """The outputs; None where an operand has no memory, or less than its shape takes."""
         call, numbers, made, copies = self._call, self._numbers.copy(), [], []
         for at, operand in zip(self._operands, operands, strict=True):
             if operand is not None:

@@ -53,16 +53,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterator[int]:
-    """Do tasks in parts of about `PART` seconds: Ctrl-C is handled between two of them.
-
-    Args:
-        job: Does the tasks from one number to another.
-        tasks: How many there are.
-        first: How many the first part has; of each other as many as the time that the last one took suggests.
-
-    Yields:
-        How many tasks are done.
-    """
+    """Do tasks in parts of about `PART` seconds: Ctrl-C is handled between two of them."""
     done, size = 0, max(first, torch.get_num_threads())
     while done < tasks:
         end = min(tasks, done + size)
@@ -82,12 +73,6 @@ def run_on_threads(kernel: Any, call: int, tasks: int, threads: int) -> None:
     """Run a compiled function of an address on `threads` threads; a single task on the caller's alone.
 
     Never on only some of PyTorch's: OpenMP would end the others, and start them again for the next operation.
-
-    Args:
-        kernel: From `compile.Kernel`.
-        call: The address.
-        tasks: How many tasks there are to claim.
-        threads: As many as PyTorch uses.
     """
     if threads == 1 or tasks == 1:
         kernel(call)

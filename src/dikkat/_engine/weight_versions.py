@@ -51,10 +51,6 @@ class Writes:
 
     PyTorch counts its own, but neither those of fused optimisers nor those through `.data` or a NumPy view: on a CPU
     some numbers of each tensor are compared too, which a write of few numbers need not touch.
-
-    Args:
-        tensors: The tensors.
-        none_before: False where one of them had been written to already.
     """
 
     def __init__(self, tensors: Iterable[Tensor], none_before: bool = True) -> None:

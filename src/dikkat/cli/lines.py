@@ -54,12 +54,7 @@ def json_text(values: object, **layout: Any) -> str:
 
 @contextmanager
 def naming(place: str | Path | None, before: int) -> Iterator[None]:
-    """Errors name the line of a file or of standard input, or the sentence that was given, and no Python index.
-
-    Args:
-        place: The name of the file; None: sentences were given.
-        before: Lines before those that are at work.
-    """
+    """Errors name the line of a file or of standard input, or the sentence that was given, and no Python index."""
     try:
         yield
     except InputError as error:
@@ -102,11 +97,6 @@ def progress(count: Callable[[], int | None], doing: str = "translating") -> Ite
 
     It draws a bar on standard error where that is a terminal, unless the translations go to a terminal too: there the
     lines themselves show how far it is.
-
-    Args:
-        count: The number of sentences, or None, and then nothing is drawn. It is called only where a bar can be drawn,
-            since counting may take long.
-        doing: What the bar says.
     """
     total = count() if sys.stderr.isatty() and not sys.stdout.isatty() else None
     if total is None:

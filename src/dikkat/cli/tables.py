@@ -7,13 +7,7 @@ from dikkat.cli.messages import printable
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> None:
-    """Print a table.
-
-    Args:
-        columns: Their headings.
-        rows: The cells.
-        words: How many columns are words, which stand on the left; the others are numbers.
-    """
+    """Print a table."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -43,16 +43,7 @@ def all_rows(rows_of: RowsOf, queries: int, each: int, device: torch.device) -> 
 
 
 def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked, device: torch.device) -> Summary:
-    """The requested summaries of the weights.
-
-    Args:
-        rows_of: Computes some rows.
-        queries: n.
-        keys: m.
-        each: Numbers that a row takes while it is computed.
-        asked: Which summaries.
-        device: Where they are computed.
-    """
+    """The requested summaries of the weights."""
     index = torch.arange(queries, device=device)
     kept: dict[str, list[Tensor]] = defaultdict(list)
     cells = sums = None

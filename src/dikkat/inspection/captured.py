@@ -31,15 +31,7 @@ def of_weights(weights: Tensor, request: Request, lse: Tensor | None = None) -> 
 def of_dot_product(
     query: Tensor, key: Tensor, mask: Tensor | None, request: Request, *, causal: bool = False
 ) -> Inspection:
-    """The requested summaries of softmax(Q Kᵀ + mask): query (..., n, d) with its scale, key (..., m, d).
-
-    Args:
-        query: Any floating point; computed with in float32 or wider.
-        key: In the same dtype or another.
-        mask: Booleans, True takes part, or numbers that are added; it broadcasts to (..., n, m).
-        request: The summaries.
-        causal: Whether query i sees keys j <= i, aligned top-left as PyTorch has it.
-    """
+    """The requested summaries of softmax(Q Kᵀ + mask): query (..., n, d) with its scale, key (..., m, d)."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     query, key = query.to(dtype), key.to(dtype)
     (queries, keys), lead = (query.shape[-2], key.shape[-2]), torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])

@@ -35,10 +35,6 @@ def scores_of(known: Known, tokens: Sequence[Token]) -> Mapping[str, Tensor]:
     """Shares of the weight of each head, (H,) each, in 0 … 1, by the formulas of `Trace.scores`.
 
     Of weights that are not known, a query's are taken as equal.
-
-    Args:
-        known: The weights.
-        tokens: What the keys are; none, and what needs them is NaN.
     """
     weights, keys = known.weights, known.keys
     (heads, count, _), places = weights.shape, known.queries[None, :, None]

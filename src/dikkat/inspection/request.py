@@ -192,19 +192,11 @@ class Request:
         return Asked(top, self.sums, self.entropy, cells, self.pool == "max" and cells is not None)
 
     def chosen(self, queries: int, device: torch.device) -> Tensor | None:
-        """The rows whose weights are requested of a call of so many queries, from 0 on.
-
-        Raises:
-            ValueError: A row past the end.
-        """
+        """The rows whose weights are requested of a call of so many queries, from 0 on."""
         return _places("rows", self.rows, queries, device)
 
     def part(self, lead: Sequence[int], queries: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-        """The chosen heads and queries of a call, from 0 on; None for all. A call without heads has one.
-
-        Raises:
-            ValueError: A head or a query past the end.
-        """
+        """The chosen heads and queries of a call, from 0 on; None for all. A call without heads has one."""
         heads = lead[-1] if len(lead) > 1 else 1
         return _places("heads", self.heads, heads, device), _places("queries", self.queries, queries, device)
 

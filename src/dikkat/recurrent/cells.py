@@ -75,15 +75,7 @@ def move(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tens
 
 
 class StackedCells(nn.Module):
-    """Cells on top of each other, of which the first takes an input and a context: their weights, and one step.
-
-    Args:
-        gates: Gates of a cell, G: 3 for a GRU, 4 for an LSTM.
-        input_size: Features of an input, e.
-        hidden_size: Features of a state, h.
-        context_size: Features of a context, c.
-        num_layers: Cells on top of each other.
-    """
+    """Cells on top of each other, of which the first takes an input and a context: their weights, and one step."""
 
     def __init__(self, gates: int, input_size: int, hidden_size: int, context_size: int, num_layers: int) -> None:
         super().__init__()

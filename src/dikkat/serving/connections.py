@@ -42,15 +42,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class Connection(H11Protocol):
-    """A connection that is closed where it is silent: no head of a request is complete.
-
-    Args:
-        seconds: How long it may be silent, from its beginning or the end of its last answer on.
-        most: Connections in all; where there are more, the one that has been silent for longest is closed.
-        most_of_one: Connections of one address; where there are more, its longest silent one is closed.
-        silent: All that are silent, the longest first.
-        given: What uvicorn gives.
-    """
+    """A connection that is closed where it is silent: no head of a request is complete."""
 
     def __init__(
         self, *, seconds: float, most: int, most_of_one: int, silent: dict["Connection", None], **given: Any

@@ -32,15 +32,7 @@ PAGE_POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 class Guards:
-    """An ASGI application around another.
-
-    Args:
-        app: The other.
-        limits: What it takes on.
-        metrics: Where to count.
-        paths: Those that there are; all others are counted as one.
-        hosts: Names by which the server may be addressed; `"*"`: any.
-    """
+    """An ASGI application around another."""
 
     def __init__(
         self, app: ASGIApp, *, limits: Limits, metrics: Metrics, paths: frozenset[str], hosts: Iterable[str]

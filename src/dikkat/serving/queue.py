@@ -17,11 +17,7 @@ from dikkat.translation import Translation, Translator
 
 
 class BusyError(Exception):
-    """Too much is waiting.
-
-    Args:
-        seconds: After which it may be otherwise.
-    """
+    """Too much is waiting."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"the server is busy; try again in {seconds} s")
@@ -39,12 +35,7 @@ class _Job:
 
 
 class Queue:
-    """The requests that wait, and the one thread that translates: a search uses all cores by itself.
-
-    Args:
-        limits: How much may wait, and how long.
-        metrics: Where to count.
-    """
+    """The requests that wait, and the one thread that translates: a search uses all cores by itself."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self._limits, self._metrics = limits, metrics

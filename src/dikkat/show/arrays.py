@@ -17,13 +17,6 @@ Weights = torch.Tensor | NDArray[Any] | Sequence[Any]
 def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
     """Bring weights of any real number type from any device into a float64 array.
 
-    Args:
-        weights: Real numbers of any shape; a tensor may require gradients, sit on any device and have any float type.
-        name: What the error calls it.
-
-    Raises:
-        TypeError: `weights` are not real numbers.
-
     Example:
         >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), "weights")
         array([1., 1.])

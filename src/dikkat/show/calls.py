@@ -22,14 +22,7 @@ _LEAST = 64  # least cells kept in a row
 
 
 def calls_page(calls: Sequence[Call], *, title: str, count: int, views: Sequence[dict[str, Any]] = ()) -> str:
-    """The page of recorded calls, as HTML: views over tokens, or maps of each call.
-
-    Args:
-        calls: Of each call its name, and what was recorded, by the names of `dikkat.Inspection`.
-        title: The heading.
-        count: How many calls there are in all.
-        views: As `views_of` makes them.
-    """
+    """The page of recorded calls, as HTML: views over tokens, or maps of each call."""
     for name, seen in calls:
         if not seen.keys() & {"overview", "rows", "sums", "entropy"}:
             raise ValueError(

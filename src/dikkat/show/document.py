@@ -14,15 +14,7 @@ from string import Template
 
 
 def document(title: str, plain: str, *, model: bytes = b"", titled: bool = True, **content: object) -> str:
-    """Fill the template of a page.
-
-    Args:
-        title: The heading, as text.
-        plain: HTML of what can be read before the script has run, or without it.
-        model: The bundle of a translator that the page has inside; empty for none.
-        titled: False: the script says the title in the reader's language.
-        content: What the script reads, by name, as JSON has it.
-    """
+    """Fill the template of a page."""
     style, script, packed = part("living.css"), part("living.js"), ""
     if model:
         # Without a date in gzip's header, equal models give equal pages.

@@ -22,15 +22,6 @@ _FALLBACKS = (
 def families_for(texts: Iterable[str]) -> list[str]:
     """Font families that show the texts: the user's default ones first, then what fills their gaps.
 
-    Args:
-        texts: What is to be shown.
-
-    Returns:
-        Family names for `Text.set_fontfamily`.
-
-    Warns:
-        UserWarning: None of these families has some of the glyphs; the warning names them and what to install.
-
     Example:
         >>> families_for(["déjà vu"])
         ['sans-serif']

@@ -37,17 +37,7 @@ def bundle(files: Mapping[str, bytes]) -> bytes:
 def living_page(
     model: bytes, *, title: str | None = None, languages: tuple[str, str] | None = None, examples: Sequence[str] = ()
 ) -> str:
-    """The page of a translator.
-
-    Args:
-        model: The bundle of a model folder in int8.
-        title: The heading; None: the languages, in those of the reader.
-        languages: Codes of what is read and written, such as `("en", "fr")`; None: unknown.
-        examples: Sentences to begin with, the first of which is translated when the page opens.
-
-    Returns:
-        HTML.
-    """
+    """The page of a translator."""
     content: dict[str, object] = {"examples": list(examples)}
     if languages:
         content["languages"] = languages

@@ -58,11 +58,7 @@ class Layer(NamedTuple):
 
 
 def tokens_of(given: object) -> dict[str, list[Token]]:
-    """Labels of a text ("self"), and of a source beside it ("encoder"): a list, a pair (source, target), or by name.
-
-    Raises:
-        TypeError: Something else.
-    """
+    """Labels of a text ("self"), and of a source beside it ("encoder"): a list, a pair (source, target), or by name."""
     expected = "expected a list of strings, or (source, target), two lists"
     if isinstance(given, Mapping):
         by_kind = dict(given)
@@ -89,13 +85,7 @@ def tokens_of(given: object) -> dict[str, list[Token]]:
 
 
 def views_of(layers: Sequence[Layer], tokens: Mapping[str, list[Token]], name: str = "") -> list[dict[str, Any]]:
-    """The views, as `web/src/page/views.ts` reads them: one of each kind of attention and size.
-
-    Args:
-        layers: Every call that is drawn.
-        tokens: What queries and keys are, of "self" and "encoder".
-        name: Of what is shown, among others on the page.
-    """
+    """The views, as `web/src/page/views.ts` reads them, one of each kind of attention and size, under a name."""
     groups: dict[Any, list[Layer]] = {}
     for each in layers:
         chosen = each.seen.get("queries")

@@ -15,15 +15,6 @@ VARIABLE = "DIKKAT_CACHE"
 def cache_folder(*names: str) -> Path:
     """A folder within the cache: that of DIKKAT_CACHE, or else the system's for dikkat. It is made if need be.
 
-    Args:
-        names: Of the folders on the way, the last one its own.
-
-    Returns:
-        The folder.
-
-    Raises:
-        OSError: It cannot be made.
-
     Example:
         >>> import os, tempfile
         >>> os.environ["DIKKAT_CACHE"] = tempfile.mkdtemp()

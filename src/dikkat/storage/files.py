@@ -21,18 +21,6 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     the way (disk full, interrupt) leaves an existing file as it was, and nothing beside it. A file that is replaced
     passes its permissions on.
 
-    Args:
-        path: The file to write. Its folder must exist. Where the path is a symbolic link, its target is replaced.
-        data: The content; a `str` is encoded as UTF-8, its line ends as they are.
-
-    Raises:
-        FileNotFoundError: The folder does not exist.
-        IsADirectoryError: `path` is a folder.
-        TypeError: `data` is neither `bytes` nor `str`.
-        InputError: `path` is neither a regular file nor free (a device or a pipe).
-        ValueError: `data` cannot be encoded.
-        OSError: The system could not write.
-
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
@@ -63,34 +51,13 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 
 def publish(part: Path, path: Path) -> None:
-    """Give a file that was written and flushed to the disk its name, in one step that lasts through a power cut.
-
-    Args:
-        part: The file, in the same folder.
-        path: Its name; a file there is replaced.
-
-    Raises:
-        OSError: The system could not rename or flush.
-    """
+    """Give a file that was written and flushed to the disk its name, in one step that lasts through a power cut."""
     os.replace(part, path)  # noqa: PTH105  (the step that tests break; one name for it)
     flush_folder(path.parent)
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> int | None:
-    """Check that `write_whole` may write a file: for before the work, and not after it.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The permissions of the file that would be replaced; None where there is none yet.
-
-    Raises:
-        FileNotFoundError: Its folder does not exist.
-        IsADirectoryError: It is a folder.
-        InputError: It is a device or a pipe.
-        PermissionError: Nothing can be written in its folder.
-    """
+    """Check that `write_whole` may write a file: for before the work, and not after it."""
     target = Path(path).resolve()
     if target.parent.is_dir() and not os.access(target.parent, os.W_OK):
         raise PermissionError(errno.EACCES, f"{str(target)!r} cannot be written: its folder is read-only")
@@ -109,14 +76,7 @@ def check_replaceable(path: str | os.PathLike[str]) -> int | None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make new names in a folder last through a power cut, where the system can flush a folder.
-
-    Args:
-        folder: The one with the new names.
-
-    Raises:
-        OSError: The system could not flush.
-    """
+    """Make new names in a folder last through a power cut, where the system can flush a folder."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -131,18 +91,6 @@ def flush_folder(folder: Path) -> None:
 
 def read_regular(path: str | os.PathLike[str], *, most: int, first: int | None = None) -> bytes:
     """Read a stranger's file: never a pipe or a device, which may have no end, and never more than is sensible.
-
-    Args:
-        path: The file, or a link to one.
-        most: The largest size in bytes.
-        first: How many bytes to read; None: all.
-
-    Returns:
-        The bytes.
-
-    Raises:
-        InputError: The path is no regular file, or the file is larger.
-        OSError: There is no such file, or it cannot be read.
 
     Example:
         >>> read_regular(os.devnull, most=10)
@@ -170,15 +118,6 @@ def read_regular(path: str | os.PathLike[str], *, most: int, first: int | None =
 
 def parse_json(data: bytes) -> Any:
     """Parse a stranger's JSON strictly: UTF-8, no key twice, no NaN or infinity, no nesting without end.
-
-    Args:
-        data: The text, encoded.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: The text is anything else; the message says what.
 
     Example:
         >>> parse_json(b'{"seed": 1, "seed": 2}')

@@ -30,14 +30,6 @@ def write_folder(folder: Path, content: Mapping[str, bytes], *, replace: bool = 
     The files are written to a new folder beside it and flushed to the disk; then that takes the name. An old folder
     of that name is renamed before and removed behind; where the system stops in between, `recover` puts it back.
 
-    Args:
-        folder: Its parent must exist.
-        content: The files by their names.
-        replace: Whether there may be such a folder, which is replaced.
-
-    Raises:
-        OSError: The system could not write; an old folder is as it was, and nothing stays of the new one.
-
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp()) / "new"
@@ -117,11 +109,7 @@ def digest(data: bytes) -> str:
 
 
 def parse_sums(data: bytes) -> dict[str, str]:
-    """The SHA-256 of each file by its name, from the content of `SHA256SUMS`.
-
-    Raises:
-        ValueError: It is no such list, or has a name twice.
-    """
+    """The SHA-256 of each file by its name, from the content of `SHA256SUMS`."""
     lines = [line.split("  ", 1) for line in data.decode("ascii").splitlines()]
     sums = {name: value for value, name in lines}
     if len(sums) != len(lines):

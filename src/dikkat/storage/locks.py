@@ -13,16 +13,7 @@ class LockedError(Exception):
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a lock.
-
-    Args:
-        path: The lock's file, which is made if need be and stays. Its folder must exist.
-        wait: Whether to wait for another holder's end.
-
-    Raises:
-        LockedError: Another process holds it, and `wait` is False.
-        OSError: The file cannot be opened.
-    """
+    """Hold a lock."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)

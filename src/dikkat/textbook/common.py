@@ -31,11 +31,7 @@ _OF_A_CELL = ("NWKernelRegression", "Seq2SeqAttentionDecoder")
 
 
 def absent(module: str, name: str) -> Any:
-    """The `__getattr__` of the frameworks' modules: a module that the book's library has imported, or an error.
-
-    Raises:
-        AttributeError: The name is not of the attention chapters, or not of the edition that the module is of.
-    """
+    """The `__getattr__` of the frameworks' modules: a module that the book's library has imported, or an error."""
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     reason = "it is not of the attention chapters; the book's own library, d2l, may have it"
@@ -65,14 +61,7 @@ def devices(
 def run_epochs(
     step: Callable[[Any], tuple[float, float]], batches: Iterable[Any], num_epochs: int, device: Any
 ) -> None:
-    """Take a step of each batch, epoch by epoch; draw the loss of every tenth, and print the last one's.
-
-    Args:
-        step: Learns from a batch; returns the sum of its loss, and the number of its target tokens.
-        batches: One epoch's.
-        num_epochs: How often.
-        device: Where it happens, for what is printed.
-    """
+    """Take a step of each batch, epoch by epoch; draw the loss of every tenth, and print the last one's."""
     animator, timer = Animator(xlabel="epoch", ylabel="loss", xlim=[1, num_epochs]), Timer()
     for epoch in range(1, num_epochs + 1):
         timer.start()

@@ -68,18 +68,7 @@ def set_axes(
     yscale: str,
     legend: Sequence[str] | None,
 ) -> None:
-    """Set labels, limits and scales of axes, with a grid, and a legend where there are names for it.
-
-    Args:
-        axes: To set.
-        xlabel: Under the picture.
-        ylabel: Beside it.
-        xlim: Left and right end; None: as the curves need it.
-        ylim: Lower and upper end; None: as the curves need it.
-        xscale: `"linear"`, `"log"` ...
-        yscale: The same for y.
-        legend: Names of the curves, if they have names.
-    """
+    """Set labels, limits and scales of axes, with a grid, and a legend where there are names for it."""
     axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
     for limits, set_limits in ((xlim, axes.set_xlim), (ylim, axes.set_ylim)):
         if limits is not None and limits[0] != limits[1]:  # from the first epoch to the first there is no width
@@ -205,19 +194,6 @@ def _set_points(line: Any, x: Sequence[float], y: Sequence[float]) -> None:
 class Animator:
     """Curves that grow while a model learns.
 
-    Args:
-        xlabel: See `set_axes`, as for `ylabel`, `xlim`, `ylim`, `xscale` and `yscale`.
-        ylabel: Beside the picture.
-        legend: Names of the curves.
-        xlim: Left and right end.
-        ylim: Lower and upper end.
-        xscale: `"linear"`, `"log"` ...
-        yscale: The same for y.
-        fmts: matplotlib's formats of the curves.
-        nrows: Rows of axes; the curves are on the first of all.
-        ncols: Columns of axes.
-        figsize: Width and height, in inches.
-
     Attributes:
         X: The curves' x values so far, a list for each curve; None before the first.
         Y: Their y values.
@@ -248,12 +224,7 @@ class Animator:
         self._growing = _Growing(self.axes[0])
 
     def add(self, x: Any, y: Any) -> None:
-        """Add a point to each curve.
-
-        Args:
-            x: The x value, or one for each curve.
-            y: The y value, or one for each curve; a curve whose x or y is None gets no point.
-        """
+        """Add a point to each curve."""
         ys = list(y) if isinstance(y, list | tuple) else [y]
         xs = list(x) if isinstance(x, list | tuple) else [x] * len(ys)
         if self.X is None or self.Y is None:
@@ -272,20 +243,6 @@ class Animator:
 
 class ProgressBoard:
     """A board on which the second generation's models draw how they learn: a curve for each label.
-
-    Args:
-        xlabel: See `set_axes`, as for `ylabel`, `xlim`, `ylim`, `xscale` and `yscale`.
-        ylabel: Beside the picture.
-        xlim: Left and right end.
-        ylim: Lower and upper end.
-        xscale: `"linear"`, `"log"` ...
-        yscale: The same for y.
-        ls: matplotlib's line styles of the curves, one after the other.
-        colors: Their colours, one after the other.
-        fig: A figure to draw on; None: a new one, at the first point.
-        axes: Axes to draw on, of that figure; None: its own.
-        figsize: Width and height, in inches.
-        display: Whether anything is drawn.
 
     Attributes:
         data: The points that are drawn, (x, y) pairs by their curve's label.

@@ -33,11 +33,6 @@ UNKNOWN, PAD, BEGIN, END = "<unk>", "<pad>", "<bos>", "<eos>"
 class Vocab:
     """Tokens and their numbers: the unknown token first, then the reserved ones, then by falling frequency.
 
-    Args:
-        tokens: A list of tokens, or of lists of tokens, to count.
-        min_freq: How often a token must occur to have a number of its own.
-        reserved_tokens: Tokens that have one whether they occur or not.
-
     Attributes:
         idx_to_token: The token of each number.
         token_to_idx: The number of each token.
@@ -139,10 +134,6 @@ def preprocess_nmt(text: str) -> str:
 def tokenize_nmt(text: str, num_examples: int | None = None) -> tuple[list[list[str]], list[list[str]]]:
     r"""Source and target sentences as lists of words; lines that are not a pair are left out.
 
-    Args:
-        text: Lines with a tab between source and target.
-        num_examples: How many pairs to take; None or 0: all.
-
     Example:
         >>> tokenize_nmt("go .\tva !\nhi .\tsalut !\n", num_examples=1)
         ([['go', '.']], [['va', '!']])
@@ -165,9 +156,6 @@ def truncate_pad(line: Sequence[Any], num_steps: int, padding_token: Any) -> lis
 def build_array_nmt(lines: Sequence[Tokens], vocab: Vocab, num_steps: int) -> tuple[Ids, Ids]:
     """Sentences as token ids, each with `<eos>` after it, cut or padded to `num_steps`.
 
-    Returns:
-        Ids (sentences, num_steps) and the number of those that are no padding, (sentences,).
-
     Example:
         >>> vocab = Vocab([["a", "b"]], reserved_tokens=["<pad>", "<eos>"])
         >>> build_array_nmt([["b"]], vocab, 4)
@@ -180,12 +168,7 @@ def build_array_nmt(lines: Sequence[Tokens], vocab: Vocab, num_steps: int) -> tu
 
 
 def load_data_nmt(num_steps: int, num_examples: int | None = 600) -> tuple[Arrays, Vocab, Vocab]:
-    """The corpus's first pairs: what the first generation's `load_data_nmt` makes an iterator of.
-
-    Returns:
-        The arrays of the sources, their lengths, the targets and their lengths; the vocabularies of both languages,
-        whose words occur as often as `raw_corpus` says.
-    """
+    """The corpus's first pairs: what the first generation's `load_data_nmt` makes an iterator of."""
     return _pairs(read_data_nmt(), num_steps, num_examples, (None, None), raw_corpus().min_freq)
 
 
@@ -212,18 +195,6 @@ def parallel_arrays(
     min_freq: int = 1,
 ) -> tuple[Arrays, Vocab, Vocab]:
     r"""Pairs as the second generation's arrays.
-
-    Args:
-        text: Raw lines with a tab between source and target.
-        num_steps: Tokens of a sentence, `<eos>` among them.
-        num_examples: How many pairs to take; None: all.
-        source_vocab: As the second value; None: made from these sentences, and so is `target_vocab`.
-        target_vocab: As the third value.
-        min_freq: How often a word must occur to have a number of its own, where vocabularies are made.
-
-    Returns:
-        The sources; what a decoder reads of the targets, from `<bos>` on; the sources' lengths; what it is to say, up
-        to `<eos>`: (sentences, num_steps) each, the lengths (sentences,). Then the two vocabularies.
 
     Example:
         >>> (source, read, lens, said), vocab, _ = parallel_arrays("Go.\tVa !", 4)

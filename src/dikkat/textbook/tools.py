@@ -23,10 +23,6 @@ T = TypeVar("T")
 def as_array(x: Any) -> Any:
     """The values of any framework's tensor as a NumPy array; numbers and lists of them too.
 
-    Args:
-        x: A tensor of PyTorch, TensorFlow or MXNet, on any device, with or without gradients (bfloat16 becomes float32,
-            as NumPy has no such type); or what `numpy.asarray` takes.
-
     Example:
         >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
         array([1., 1.], dtype=float32)
@@ -147,31 +143,19 @@ def add_to_class(Class: type) -> Callable[[T], T]:
 
 
 def check_len(a: Any, n: int) -> None:
-    """Check the length of a sequence.
-
-    Raises:
-        ValueError: It is not n.
-    """
+    """Check the length of a sequence."""
     if len(a) != n:
         raise ValueError(f"a: got length {len(a)}; expected {n}")
 
 
 def check_shape(a: Any, shape: Sequence[int]) -> None:
-    """Check the shape of an array.
-
-    Raises:
-        ValueError: It is another one.
-    """
+    """Check the shape of an array."""
     if tuple(a.shape) != tuple(shape):
         raise ValueError(f"a: got shape {tuple(a.shape)}; expected {tuple(shape)}")
 
 
 def check_attention(queries: Sequence[int], keys: Sequence[int], values: Sequence[int]) -> tuple[int, int, int]:
-    """The shape (B, n, m) of the scores, of queries, keys and values with these shapes.
-
-    Raises:
-        ValueError: They do not fit.
-    """
+    """The shape (B, n, m) of the scores, of queries, keys and values with these shapes."""
     shapes = [tuple(shape) for shape in (queries, keys, values)]
     if any(len(shape) != 3 or shape[0] != shapes[0][0] for shape in shapes) or keys[1] != values[1]:
         raise ValueError(
@@ -182,12 +166,7 @@ def check_attention(queries: Sequence[int], keys: Sequence[int], values: Sequenc
 
 
 def check_heads(num_hiddens: int, num_heads: int) -> None:
-    """Check that the heads of a `MultiHeadAttention` share its features evenly.
-
-    Raises:
-        TypeError: A size that is no whole number.
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
-    """
+    """Check that the heads of a `MultiHeadAttention` share its features evenly."""
     if whole("num_hiddens", num_hiddens) % whole("num_heads", num_heads):
         raise ValueError(f"num_hiddens: got {num_hiddens}; expected a multiple of num_heads, {num_heads}")
 
@@ -217,9 +196,6 @@ def positions(num_hiddens: int, max_len: int) -> NDArray[np.float32]:
 
 def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Callable[..., T]) -> T:
     """Call the first function that takes these arguments: one constructor for the signatures of both editions.
-
-    Raises:
-        TypeError: none takes them.
 
     Example:
         >>> first_that_takes((8,), {"dropout": 0.1}, lambda a, b, c: a, lambda size, dropout: (None, size, dropout))

@@ -77,11 +77,7 @@ _FOUND: dict[type, dict[str, Allowed]] = {}
 
 
 def allowed(cls: type) -> dict[str, Allowed]:
-    """The values that each field of a dataclass may hold, from its type.
-
-    Args:
-        cls: of fields that are `bool`, a `Literal` of texts, or `int` or `float` with a `Range`; numbers may be None.
-    """
+    """The values that each field of a dataclass may hold, from its type."""
     if cls not in _FOUND:
         hints = get_type_hints(cls, include_extras=True)
         _FOUND[cls] = {field.name: _allowed(hints[field.name]) for field in fields(cls)}

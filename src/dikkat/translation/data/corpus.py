@@ -363,15 +363,7 @@ def _some(pairs: Iterable[Pair], where: str) -> Iterator[Pair]:
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a plain or gzip file, checked one by one, without white space at their ends.
-
-    Args:
-        path: A UTF-8 file.
-
-    Raises:
-        CorpusError: A line too long or not UTF-8; a broken .gz; a folder.
-        OSError: The file cannot be opened.
-    """
+    """The lines of a plain or gzip file, checked one by one, without white space at their ends."""
     path = Path(path)
     if path.is_dir():
         raise CorpusError(f"{path}: got a folder; expected a file of sentences")
@@ -402,16 +394,6 @@ def _read_line(stream: BinaryIO, where: str) -> bytes:
 
 def decode_line(raw: bytes, where: str) -> str:
     r"""One line of bytes as text, checked.
-
-    Args:
-        raw: The line, with or without its end.
-        where: What an error calls it, a file and a line number for instance.
-
-    Returns:
-        The text, without a byte-order mark before it and white space at its ends.
-
-    Raises:
-        CorpusError: The line is not UTF-8, has a NUL character, or more than `MAX_CHARACTERS` characters.
 
     Example:
         >>> decode_line("J'ai faim.\n".encode(), "standard input, line 1")

@@ -128,11 +128,6 @@ class _Lexicon:
     """Chances that a word translates another, learnt as in IBM's model 1.
 
     Brown and others, "The mathematics of statistical machine translation: parameter estimation" (1993), section 4.1.
-
-    Args:
-        sources: The different words of each source sentence.
-        targets: Those of each target sentence.
-        size: How many words there are.
     """
 
     def __init__(self, sources: list[_Numbers], targets: list[_Numbers], size: int) -> None:

@@ -79,11 +79,7 @@ class Store:
 
     @classmethod
     def of(cls, pairs: Sequence[TokenPair]) -> "Store":
-        """A store in memory of pairs that are tokenised already, all of them.
-
-        Args:
-            pairs: Token numbers of source and target, without ends.
-        """
+        """A store in memory of pairs that are tokenised already, all of them."""
         return cls(_table([_batch(*_columns(pairs))]), Counts(read=len(pairs)))
 
     @classmethod
@@ -103,18 +99,6 @@ class Store:
         pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
         a list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two
         processes that want the same at once, one waits for the other.
-
-        Args:
-            corpus: (source, target) sentences.
-            source_tokenizer: Of the source sentences.
-            target_tokenizer: Of the target sentences.
-            max_length: Pairs with more tokens on a side are left out.
-            distinct: Whether of equal pairs only the first is taken.
-            progress: Called now and then with the number of pairs read so far.
-
-        Raises:
-            CorpusError: The corpus cannot be read, or no pair of it is left.
-            OSError: The cache folder cannot be written, for want of space for instance; nothing is left there.
 
         Example:
             >>> pairs = [("Go.", "Va !"), ("Go.", "Va !"), ("I lost the old man.", "J'ai perdu le vieil homme.")]
@@ -159,12 +143,6 @@ class Store:
 
     def read(self, ranges: Iterable[tuple[int, int]]) -> tuple[Sentences, Sentences]:
         """Some of the pairs, copied into memory.
-
-        Args:
-            ranges: Of rows, each as its first one and the one behind its last; in the order of the result.
-
-        Returns:
-            The source and the target sentences.
 
         Example:
             >>> store = Store.of([([5, 6], [7]), ([8], [9, 10]), ([11], [12])])

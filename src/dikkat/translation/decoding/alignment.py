@@ -46,13 +46,6 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
     Shankar and Sarawagi, "Posterior attention models for sequence to sequence learning" (2019), section 3; the root,
     with which attention counts half, the four and the hundredth were chosen here.
 
-    Args:
-        model: With attention.
-        pairs: Token numbers of a source and of its translation, without the end, each at least one.
-
-    Returns:
-        (T, S) for each pair; every row adds up to 1.
-
     Example:
         >>> from dikkat.translation import Settings
         >>> model = TranslationModel(Settings(embedding_size=4, hidden_size=4), 9, 9)
@@ -86,16 +79,7 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
 
 
 def of_units(weights: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """(T, S) weights of units from those of pieces: of a unit's pieces the mean, at a unit's pieces the sum.
-
-    Args:
-        weights: Of pieces.
-        source: `Units.shares` of the source.
-        target: The same of the target.
-
-    Returns:
-        A row for each unit of the target, a column for each of the source.
-    """
+    """(T, S) weights of units from those of pieces: of a unit's pieces the mean, at a unit's pieces the sum."""
     mean = target / target.sum(1, keepdim=True).clamp(min=1)
     return mean @ weights @ (source / source.sum(0).clamp(min=1)).T
 
@@ -139,13 +123,6 @@ def grow_diag_final_and(forward: set[Link], backward: set[Link]) -> set[Link]:
     It begins with those of both, goes on with neighbours, also diagonal ones, that are in one of the two and have a
     word that is not linked yet, and ends with those whose words both are not. Koehn, Och, Marcu, "Statistical
     phrase-based translation" (2003), section 3.1, and its later symmetrisation of that name.
-
-    Args:
-        forward: Source and target word of each link that one direction found.
-        backward: The same of the other direction, source words first.
-
-    Returns:
-        Links of both.
 
     Example:
         >>> sorted(grow_diag_final_and({(0, 0), (1, 1), (2, 3)}, {(0, 0), (2, 1)}))
@@ -257,11 +234,7 @@ def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
 
 
 def check_links(gold: Sequence[GoldLinks], pairs: Sequence[tuple[str, str]], name: str) -> None:
-    """Check that links are of these pairs' words.
-
-    Raises:
-        CorpusError: Links of more or fewer pairs, or of a word that a pair does not have.
-    """
+    """Check that links are of these pairs' words."""
     if len(gold) != len(pairs):
         raise CorpusError(f"{name}: got links of {len(gold):,} pairs; expected {len(pairs):,}, a line for each")
     for number, (each, pair) in enumerate(zip(gold, pairs, strict=True), start=1):

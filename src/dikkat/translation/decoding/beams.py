@@ -27,13 +27,7 @@ Table = np.ndarray[Any, Any]
 def step_by_step(
     models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of each sentence, best first; or its samples, as they were drawn.
-
-    Args:
-        models: Models of one target vocabulary and on one device.
-        sentences: At least one.
-        search: What to look for.
-    """
+    """The hypotheses of each sentence, best first; or its samples, as they were drawn."""
     steps = ModelSteps(models, [each.tokens for each in sentences])
     if not search.sample:
         return _searched(steps, Beams(search, sentences))
@@ -61,12 +55,7 @@ def mean_log(scores: Sequence[Tensor]) -> Tensor:
 
 
 class ModelSteps:
-    """The models of a search, each with its memory of the sources and its state.
-
-    Args:
-        models: Put in evaluation mode.
-        sources: Token numbers of each sentence.
-    """
+    """The models of a search, each with its memory of the sources and its state."""
 
     def __init__(self, models: Sequence[TranslationModel], sources: Sequence[Sequence[int]]) -> None:
         self._models = [model.eval() for model in models]
@@ -76,14 +65,7 @@ class ModelSteps:
         self._memories, self._states = [memory for memory, _ in encoded], [state for _, state in encoded]
 
     def step(self, previous: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run one step of every row.
-
-        Args:
-            previous: (R,) int64, the tokens before.
-
-        Returns:
-            Unnormalised log-probabilities (R, V); where the models looked (R, S), None without attention.
-        """
+        """Run one step of every row."""
         scores, weights, previous = [], [], previous.to(self._device)
         for index, model in enumerate(self._models):
             features, looked_at, self._states[index] = model.step_features(
@@ -97,12 +79,7 @@ class ModelSteps:
         return scores[0] if len(scores) == 1 else mean_log(scores), mean_weights
 
     def select(self, rows: Tensor, *, memories: bool) -> None:
-        """Go on with these rows, in their order.
-
-        Args:
-            rows: (R',) int64.
-            memories: Whether they are of other sentences than the rows before.
-        """
+        """Go on with these rows, in their order."""
         rows = rows.to(self._device)
         self._states = [model.select(state, rows) for model, state in zip(self._models, self._states, strict=True)]
         if memories:

@@ -155,11 +155,7 @@ def evaluate_lowercased_tokens(hypotheses: Sequence[str], references: Sequence[s
 
 
 def check_language(language: str) -> None:
-    """Check that Moses's tokenizer has rules for a language.
-
-    Raises:
-        InputError: It has none.
-    """
+    """Check that Moses's tokenizer has rules for a language."""
     from sacremoses.corpus import NonbreakingPrefixes
 
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
@@ -216,16 +212,7 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
 def evaluate_apart(
     bounds: Sequence[tuple[int, int | None] | None], hypotheses: Sequence[str], references: Sequence[str]
 ) -> list[Bucket]:
-    """BLEU and chrF of the sentences of each bucket.
-
-    Args:
-        bounds: Of each sentence, the least and the most of its bucket; None: it is in none.
-        hypotheses: The translations.
-        references: A human translation of each.
-
-    Returns:
-        The buckets that have a sentence, the least first.
-    """
+    """BLEU and chrF of the sentences of each bucket."""
     members: dict[tuple[int, int | None], list[int]] = {}
     for index, each in enumerate(bounds):
         if each is not None:

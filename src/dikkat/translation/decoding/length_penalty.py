@@ -9,10 +9,5 @@ def normalised_score(log_probability: Any, length: Any, penalty: float) -> Any:
     Of one log-probability it must not fall as the length grows: searches stop early by that.
 
     Wu et al., "Google's neural machine translation system" (2016), section 7.
-
-    Args:
-        log_probability: Of the hypotheses.
-        length: Of each, in tokens, with the end.
-        penalty: Of `Search.length_penalty`.
     """
     return log_probability / ((5 + length) / 6) ** penalty

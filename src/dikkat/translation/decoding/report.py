@@ -53,18 +53,6 @@ def evaluate_by_rarity(
 ) -> list[Bucket]:
     """BLEU and chrF by how often the rarest source word was met in training: never, once, 2 to 4 times and so on.
 
-    Args:
-        sources: What was translated.
-        hypotheses: The translations.
-        references: A human translation of each.
-        counts: `count_words` of the training's source sentences.
-
-    Returns:
-        The classes that have a sentence, rarest first; one without a word is in none. A small one's scores say little.
-
-    Raises:
-        InputError: none at all, or not as many of one as of the others.
-
     Example:
         >>> counts = count_words(["Go.", "Go home."])
         >>> classes = evaluate_by_rarity(["Go.", "Go on."], ["Va !", "Va !"], ["Va !", "Vas-y !"], counts)

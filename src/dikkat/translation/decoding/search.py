@@ -111,11 +111,7 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
 
 
 def gathered(models: Models) -> list[TranslationModel]:
-    """Models that translate together.
-
-    Raises:
-        ValueError: None, or models that do not go together.
-    """
+    """Models that translate together."""
     together = list(models) if isinstance(models, Sequence) else [models]
     if not together:
         raise ValueError("models: got none; expected a model or several")
@@ -191,11 +187,7 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
 
 
 def runnable(models: Sequence[TranslationModel], search: Search) -> "Compiled | None":
-    """The model's kept panels, for the compiled call; None where it cannot do this search.
-
-    Raises:
-        SettingsError: A precision that PyTorch's steps do not have.
-    """
+    """The model's kept panels, for the compiled call; None where it cannot do this search."""
     reasons, kept = _examined(models, search)
     if reasons and search.precision == "int8":
         raise SettingsError(f"precision: got 'int8', which cannot run here: {'; '.join(reasons)}; expected 'float32'")
@@ -278,11 +270,7 @@ def _kept(model: TranslationModel) -> Compiled:
 
 
 def _panels(model: TranslationModel, kept: Compiled, *, int8: bool) -> Panels:
-    """A model's weights in panels, made for the first search by one of the threads that ask at once.
-
-    Raises:
-        InputError: Weights that are not numbers, or, of int8, not finite.
-    """
+    """A model's weights in panels, made for the first search by one of the threads that ask at once."""
     if panels := kept.panels.get(int8):
         return panels
     with _lock:

@@ -757,16 +757,7 @@ def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 
 
 def check_sentence(sentence: str, name: str) -> str:
-    """A sentence that can be translated.
-
-    Args:
-        sentence: What a caller gave.
-        name: Of it, for messages.
-
-    Raises:
-        InputError: It is too long, or not Unicode.
-        TypeError: It is not a string.
-    """
+    """A sentence that can be translated."""
     if not isinstance(sentence, str):
         raise TypeError(f"{name}: got {type(sentence).__name__}; expected a string")
     if not sentence.isascii() and any("\ud800" <= each <= "\udfff" for each in sentence):  # as from a command line

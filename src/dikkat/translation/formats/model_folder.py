@@ -43,14 +43,7 @@ _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 def check_replaceable(folder: Path) -> None:
-    """Refuse a place for a model that is no free name, empty folder, or model folder and nothing else.
-
-    Args:
-        folder: Where.
-
-    Raises:
-        ModelFolderError: Something else is there, which saving would destroy.
-    """
+    """Refuse a place for a model that is no free name, empty folder, or model folder and nothing else."""
     if not folder.exists() and not folder.is_symlink():
         return
     if folder.resolve() == Path.cwd():
@@ -68,14 +61,7 @@ def check_replaceable(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Try out, before the work, that a model can be saved in a place.
-
-    Args:
-        folder: Where.
-
-    Raises:
-        ModelFolderError: Something else is there, or the system lets nothing be written.
-    """
+    """Try out, before the work, that a model can be saved in a place."""
     check_replaceable(folder)
     try:
         check_free(absolute(folder))

@@ -59,9 +59,6 @@ class Origin:
     def now(cls, **known: Any) -> "Origin":
         """The origin of a model whose training ends now.
 
-        Args:
-            known: The other attributes.
-
         Example:
             >>> Origin.now(corpus="phrasebook", pairs=3_800).corpus
             'phrasebook'
@@ -69,12 +66,7 @@ class Origin:
         return cls(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), __version__, **known)
 
     def scored(self, test: str, scores: Any) -> "Origin":
-        """This origin, with the scores of a test.
-
-        Args:
-            test: The test corpus.
-            scores: What `evaluate` found.
-        """
+        """This origin, with the scores of a test."""
         values = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
         return replace(self, test=test, **values)
 
@@ -84,11 +76,7 @@ class Origin:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Origin":
-        """An origin from its values by name.
-
-        Raises:
-            ModelFolderError: An unknown name, or a value of another type.
-        """
+        """An origin from its values by name."""
         kinds = get_type_hints(cls)
         for name, value in values.items():
             allowed = get_args(kinds.get(name)) or (kinds.get(name, types.NoneType),)

@@ -168,13 +168,6 @@ class Recipe:
 def read_value(text: str, where: str) -> Any:
     """A recipe's value from the text of an option: a table in braces, true or false, a number, or else the text itself.
 
-    Args:
-        text: The text.
-        where: What an error calls the option.
-
-    Raises:
-        InputError: Braces that are no table of TOML.
-
     Example:
         >>> read_value("phrasebook", "--corpus"), read_value('{tsv = "pairs.tsv", first = 600}', "--corpus")
         ('phrasebook', {'tsv': 'pairs.tsv', 'first': 600})

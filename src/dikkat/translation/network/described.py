@@ -29,11 +29,7 @@ def every_module_has_hooks() -> bool:
 
 
 def undescribed(model: nn.Module) -> list[str]:
-    """The reasons why the weights alone do not say what a model of encoder, decoder and linear layers computes.
-
-    Args:
-        model: What has them; its own class is not looked at.
-    """
+    """The reasons why the weights alone do not say what a model of encoder, decoder and linear layers computes."""
     reasons = []
     everywhere = every_module_has_hooks()
     for name, part in model.named_modules():

@@ -50,12 +50,6 @@ class Batch(NamedTuple):
 def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Token numbers of several sentences as one tensor.
 
-    Args:
-        sentences: Lists of token numbers, at least one.
-
-    Returns:
-        (B, S) int64, padded behind each sentence, and the lengths (B,) int64.
-
     Example:
         >>> numbers, lengths = pad([[5, 6, 7], [8]])
         >>> numbers.tolist(), lengths.tolist()

@@ -6,11 +6,7 @@ from dikkat.translation.errors import SettingsError
 
 
 def check_precision(precision: str, device: str) -> None:
-    """Refuse products in bfloat16 where the processor has none.
-
-    Raises:
-        SettingsError: It has none; the message names the device.
-    """
+    """Refuse products in bfloat16 where the processor has none."""
     if precision == "bfloat16" and not has_bfloat16(device):
         raise SettingsError(
             f"precision is 'bfloat16'; this {device.upper()} has no products in bfloat16, or this PyTorch cannot tell, "

@@ -41,11 +41,7 @@ def sentences_of(line: str) -> tuple[list[str], list[str]]:
 
 
 def pattern_of(keep: str) -> regex.Pattern[str]:
-    """A pattern that somebody gave.
-
-    Raises:
-        InputError: It is no regular expression.
-    """
+    """A pattern that somebody gave."""
     try:
         return regex.compile(keep)
     except regex.error as error:

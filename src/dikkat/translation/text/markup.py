@@ -60,19 +60,7 @@ class Element:
 
 
 def parse(marked: str, name: str = "markup") -> tuple[str, Element]:
-    """Part a sentence in HTML into its text, entities resolved, and its tags.
-
-    Args:
-        marked: Text with tags that nest; a `<` that begins no tag is text.
-        name: Of it, for messages.
-
-    Returns:
-        The text, with a space between what `<br>`, cells, paragraphs and the like part; and an element without tags of
-        its own around all others.
-
-    Raises:
-        InputError: A tag that is not closed, closes nothing, or closes another; a hundred in each other.
-    """
+    """Part a sentence in HTML into its text, entities resolved, and its tags."""
     root = Element("")
     text, path, names, end, parted = "", [root], [""], 0, False
 

@@ -22,15 +22,7 @@ def is_older(content: Any) -> bool:
 
 
 def converted(content: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer.json of today with the same tokens, each spelt as its steps spelt it.
-
-    Args:
-        content: The older one.
-        own: A new one without tokens.
-
-    Raises:
-        ValueError: A step that dikkat did not write.
-    """
+    """A tokenizer.json of today with the same tokens, each spelt as its steps spelt it."""
     match content.get("decoder"):
         case {"decoders": [_, _, *steps, _, _]} if len(steps) <= _MOST:
             found = {kind: dict[str, str]() for kind in _CONTEXTS}

@@ -39,11 +39,7 @@ MOST_TOKENS = 1 << 18  # of a vocabulary
 
 
 def check_size(kind: Kind, vocabulary_size: int) -> None:
-    """Refuse a largest vocabulary that is too small.
-
-    Raises:
-        SettingsError: The bytes and the special tokens alone are more.
-    """
+    """Refuse a largest vocabulary that is too small."""
     smallest = len(SPECIAL_TOKENS) + 256
     if kind == "bpe" and vocabulary_size < smallest:
         raise SettingsError(
@@ -384,11 +380,7 @@ def _carried_words(decoder: Any) -> frozenset[str] | None:
 
 
 def _check(content: Any) -> None:
-    """Refuse a tokenizer.json that `Tokenizer.to_json` could not have written.
-
-    Raises:
-        ValueError: It is another; the message says what differs.
-    """
+    """Refuse a tokenizer.json that `Tokenizer.to_json` could not have written."""
     kind = (
         content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
     )

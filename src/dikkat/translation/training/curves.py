@@ -18,12 +18,7 @@ _PICTURES = 3  # each takes a fifth of a second to draw
 
 
 class Curves(Callback):
-    """Losses, learning rate, speed, BLEU, and what the model looked at in a few sentences that are always the same.
-
-    Args:
-        folder: Where TensorBoard looks: `tensorboard --logdir <folder>`.
-        step: Where the training begins; what an earlier run wrote of later steps is no longer shown.
-    """
+    """Losses, learning rate, speed, BLEU, and what the model looked at in a few sentences that are always the same."""
 
     def __init__(self, folder: Path, step: int) -> None:
         _leave_tensorflow_alone()

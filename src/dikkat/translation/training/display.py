@@ -10,13 +10,7 @@ from dikkat.translation.training.state import Epoch, TrainingState, Validation
 
 
 class Bar(Callback):
-    """A bar an epoch on standard error, in one line of 80 columns.
-
-    Args:
-        epochs: How many there are at most.
-        batches: Of each.
-        criterion: What of a validation is shown; there is no room for both.
-    """
+    """A bar an epoch on standard error, in one line of 80 columns."""
 
     def __init__(self, epochs: int, batches: int, criterion: Criterion) -> None:
         # Here: loading a model needs no progress bar.

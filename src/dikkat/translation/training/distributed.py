@@ -50,9 +50,6 @@ def device_type() -> str:
 class Group:
     """The processes that train one model, connected; each method is one that all of them call.
 
-    Args:
-        members: This process among them.
-
     Attributes:
         device: Where this process computes.
 
@@ -78,11 +75,7 @@ class Group:
         return DistributedDataParallel(module, [self.device] if self.device.type == "cuda" else None)
 
     def without_exchange(self, module: nn.Module) -> AbstractContextManager[None]:
-        """A context in which `backward` adds to this process's gradients alone.
-
-        Args:
-            module: From `parallel`.
-        """
+        """A context in which `backward` adds to this process's gradients alone."""
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
     def total(self, *values: float) -> list[float]:

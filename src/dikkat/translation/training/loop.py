@@ -104,21 +104,9 @@ class _Result(NamedTuple):
 class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
-    Args:
-        translator: The model to train, with its tokenizers and settings.
-        batches: Those of an epoch.
-        validation: The validation batches; None: no validation.
-        sample: Validation pairs to translate at each validation, for BLEU.
-        fingerprint: Of the corpora; a checkpoint of others is refused.
-        folder: Where checkpoints are kept; None: nowhere.
-        group: The processes that train together.
-
     Attributes:
         state: How far it is.
         interrupted: Whether it was stopped before its end.
-
-    Raises:
-        CorpusError: The processes have different corpora or settings.
     """
 
     def __init__(
@@ -150,11 +138,7 @@ class Loop:
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def restore(self, path: Path) -> None:
-        """Take state, weights, optimiser, random numbers and threads from a checkpoint.
-
-        Raises:
-            TrainingFolderError: The checkpoint is damaged, or not one of this training.
-        """
+        """Take state, weights, optimiser, random numbers and threads from a checkpoint."""
         checkpoint = checkpoints.load(path)
         folder = path.parent.parent
         sides = (self.model.state_dict(), checkpoint.model)
@@ -177,15 +161,7 @@ class Loop:
         _take_threads(checkpoint.threads, told=self.group.rank == 0)
 
     def run(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
-        """Train to the end, or until the user wants one.
-
-        Args:
-            callbacks: Called as it goes along; `close` is left to the caller.
-            interrupts: Whether the user wants an end.
-
-        Raises:
-            TrainingError: It cannot go on.
-        """
+        """Train to the end, or until the user wants one."""
         self._callbacks = callbacks
         try:
             self._run(interrupts)
@@ -439,12 +415,6 @@ class Loop:
 
 def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of several models' weights, one of them in memory at a time.
-
-    Args:
-        models: At least one; all with the same names and shapes.
-
-    Returns:
-        The means, computed in float64, in the dtypes of the first one.
 
     Example:
         >>> mean_of({"w": torch.tensor([value])} for value in (1.0, 2.0, 6.0))

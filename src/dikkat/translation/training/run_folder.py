@@ -29,10 +29,6 @@ class RunFolder:
 
     `settings.json`, `source.tokenizer.json`, `target.tokenizer.json`; `checkpoints/step-000001234/`;
     `best/step-000001000.safetensors`; `tensorboard/`; `lock`, which a training holds while it runs.
-
-    Args:
-        path: The folder. Processes of other machines that train together must see the same one.
-        writes: Whether this process writes; of several that train together one does.
     """
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
@@ -43,11 +39,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other training out, and out of this one's way if it is not the one that writes.
-
-        Raises:
-            TrainingFolderError: Another training is at work there; the message has its process.
-        """
+        """Keep every other training out, and out of this one's way if it is not the one that writes."""
         if not self.writes:
             yield
             return
@@ -66,11 +58,7 @@ class RunFolder:
             yield
 
     def check_free(self) -> None:
-        """Check that a new training may begin here.
-
-        Raises:
-            TrainingFolderError: The checkpoint of a training is there that did not come to its end.
-        """
+        """Check that a new training may begin here."""
         if not self.writes:
             return
         if (newest := self.newest()) and not checkpoints.load(newest).course["finished"]:
@@ -104,14 +92,7 @@ class RunFolder:
         write_whole(self.path / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
 
     def resumable(self, settings: Settings) -> Path | None:
-        """Check that the training that is there can go on.
-
-        Returns:
-            The checkpoint to go on from; None if there is none yet, so that it goes on from its beginning.
-
-        Raises:
-            TrainingFolderError: No training is there, or one with other settings; the message names each.
-        """
+        """Check that the training that is there can go on."""
         path = self.path / SETTINGS
         try:
             begun = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -145,19 +126,11 @@ class RunFolder:
                 file.unlink()
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Those of the training that is there.
-
-        Raises:
-            ModelFolderError: They are missing or damaged.
-        """
+        """Those of the training that is there."""
         return Tokenizer.load(self.path / SOURCE), Tokenizer.load(self.path / TARGET)
 
     def save_weights(self, step: int, tensors: dict[str, Tensor]) -> str:
-        """Keep the weights after a step.
-
-        Returns:
-            The file's SHA-256, in the process that writes.
-        """
+        """Keep the weights after a step."""
         if not self.writes:
             return ""
         data = dump_tensors(tensors)
@@ -165,15 +138,7 @@ class RunFolder:
         return digest(data)
 
     def weights(self, step: int, sum_: str) -> dict[str, Tensor]:
-        """The weights after a step.
-
-        Args:
-            step: Of the optimiser.
-            sum_: What `save_weights` gave for them.
-
-        Raises:
-            TrainingFolderError: They are missing or damaged.
-        """
+        """The weights after a step."""
         path = self._weights(step)
         try:
             data = path.read_bytes()

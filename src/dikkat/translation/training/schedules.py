@@ -22,16 +22,6 @@ def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvin
     Inverse square root: Vaswani and others, "Attention is all you need" (2017), section 5.3. Cosine: Loshchilov and
     Hutter, "SGDR: stochastic gradient descent with warm restarts" (2017), equation 5, without restarts.
 
-    Args:
-        settings: The schedule and the warm-up.
-        step: s, from 0.
-        done: How much of the training is over: 0 at its beginning, 1 at its planned end, and beyond it more. Where a
-            training is made longer, it is a smaller share than before: the rate rises, and falls to 0 at the new end.
-        halvings: Validations so far that were no better than the best before them.
-
-    Returns:
-        From 0 to 1.
-
     Example:
         >>> settings = Settings(schedule="inverse_sqrt", warmup_steps=3)
         >>> [share_of_learning_rate(settings, step, done=0.0, halvings=0) for step in (0, 3, 15)]

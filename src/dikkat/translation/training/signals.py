@@ -14,9 +14,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupts:
     """Remembers that the user wants an end; the second time, a `KeyboardInterrupt` ends everything at once.
 
-    Args:
-        aloud: Whether to say that the first one was heard: the step at work, with its validation, may take long.
-
     Attributes:
         requested: Whether an end was requested.
     """

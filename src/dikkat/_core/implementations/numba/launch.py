@@ -454,16 +454,7 @@ def _divide_summary(call: _AttentionRecord, asked: Asked) -> tuple[int, int, boo
 
 
 def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary:
-    """The requested summaries of the weights, with those of a few rows in memory at a time.
-
-    Args:
-        problem: The call.
-        asked: The requested summaries.
-        pools: Whether for the mean of the values too, without dropout; else they are not looked at.
-
-    Returns:
-        The summaries, without gradients.
-    """
+    """The requested summaries of the weights, with those of a few rows in memory at a time."""
     from dikkat._core.implementations.numba import summaries
 
     problem = problem.in_wide_dtype()

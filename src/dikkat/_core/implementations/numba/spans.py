@@ -21,10 +21,6 @@ Numbers = NDArray[np.int64]  # NumPy's: PyTorch starts its threads for some oper
 class Spans:
     """Where the sequences of a call begin, in each unit that `record.SPANS` counts in.
 
-    Args:
-        problem: A call with offsets.
-        lanes: How many numbers a vector has.
-
     Attributes:
         each: How many each sequence has, (S,): queries, keys, blocks and tiles of keys, pairs.
         counted: What a sequence's part of each operand and result is counted in, as in `record.SPANS`.
@@ -63,15 +59,7 @@ class Spans:
     def divide(
         self, call: CallRecord, heads: int, parts: Numbers, together: Any = 1, *, of_owners: bool = False
     ) -> int:
-        """Write into a call what its tasks need; return how many there are.
-
-        Args:
-            call: The call, its operands and outputs in place.
-            heads: How many batch elements each sequence has.
-            parts: (S,): how many tasks each of them makes.
-            together: (S,): how many parts of a sequence a task of it does, one after the other.
-            of_owners: Whether these are the batch elements of the operands themselves, and not the call's.
-        """
+        """Write into a call what its tasks need; return how many there are."""
         fields, moves = call.fields, []
         begins = np.zeros((len(self.each), len(self) + 1), np.int64)
         np.cumsum(np.stack(list(self.each.values())), axis=1, out=begins[:, 1:])

@@ -107,8 +107,7 @@ def begin_scores(
 ) -> bool:  # fmt: skip
     """Initialise a tile of scores: the biases of the key and the pair for a visible one, −∞ for a hidden one.
 
-    Returns:
-        True if every pair is visible and has no bias; then nothing is written.
+    Where every pair is visible and has no bias, nothing is written, and it returns True.
     """
     lanes = lanes_of(zero)
     number, nothing, hidden = lane_numbers(zero), full(0, zero), full(-np.inf, zero)

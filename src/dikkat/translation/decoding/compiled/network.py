@@ -66,10 +66,6 @@ class _Write(NamedTuple):
 class Panels:
     """A network's weights in panels, and the phases of a search that read them; not written to once they are made.
 
-    Args:
-        network: The weights.
-        int8: Whether to keep them in int8.
-
     Attributes:
         int8: Whether they are.
         dtype: The type that is computed in.
@@ -218,14 +214,7 @@ class Panels:
         self._affine(LIVE, net.output, [said], None)
 
     def _affine(self, rows: int, affine: Affine, reads: list[_Read], into: _Write | None) -> None:
-        """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked.
-
-        Args:
-            rows: Of the phase.
-            affine: The matrix.
-            reads: What its columns are multiplied with.
-            into: Where the results go.
-        """
+        """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked."""
         size, lanes = len(affine.weight), self._lanes
         if into is not None:
             panels = _NARROW if self._up(size) // lanes % _NARROW == 0 else self._wide // lanes
@@ -277,13 +266,7 @@ class Panels:
         return quantized(weight) if self.int8 else (weight.detach(), None)
 
     def _packed_by(self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":
-        """A matrix in panels, whose columns are filled up as what they are multiplied with.
-
-        Args:
-            weight: (out, in).
-            reads: What the columns are multiplied with.
-            in_blocks: Makes (blocks, panels, lanes, columns) of some columns of the matrix.
-        """
+        """A matrix in panels, whose columns are filled up as what they are multiplied with."""
         numbers, scales = self._numbers(weight)
         parts = []
         for read, part in zip(reads, numbers.split([each.size * each.groups for each in reads], dim=1), strict=True):

@@ -31,7 +31,7 @@ class Replayable(graphs.Lane):
         self.graphs, self.held = {}, 0
 
     def capture(self, compute: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
-        results = [each.clone() for each in compute()]
+        results = compute()
 
         def replay() -> None:
             for there, now in zip(results, compute(), strict=True):
@@ -41,13 +41,13 @@ class Replayable(graphs.Lane):
 
 
 @contextmanager
-def captured(small: bool) -> Iterator[graphs.Lane | None]:
+def captured(small: bool, after: int = 0) -> Iterator[graphs.Lane | None]:
     """Within, the second call of a signature is captured; of few pairs by plain arithmetic, or by the kernels."""
     sizes = implementations.CROSSOVERS._replace(device=2**27, captured=2**27 if small else 0)
     with nullcontext() if CUDA else device.device(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "_PROGRAMS", {})
         patch.setattr(implementations, "CROSSOVERS", sizes)
-        patch.setattr(graphs, "AFTER", 0)
+        patch.setattr(graphs, "AFTER", after)
         patch.setattr(graphs, "_LANES", {})
         lane = None
         if not CUDA:
@@ -162,6 +162,17 @@ def test_an_operand_that_was_written_to_is_told() -> None:
             out.sum().backward()
 
 
+@pytest.mark.parametrize("small", [False, True])
+def test_a_result_may_be_written_to(small: bool) -> None:
+    score, leaves = additive()
+    (wanted,) = torch.autograd.grad(2 * dikkat.attend(*leaves, score=score, impl="reference").sum(), leaves[2])
+    with captured(small):
+        for _ in range(3):
+            out = dikkat.attend(*leaves, score=score)
+            (found,) = torch.autograd.grad(out.mul_(2).sum(), leaves[2])
+            torch.testing.assert_close(found, wanted)
+
+
 def test_a_result_is_the_callers_own() -> None:
     score, leaves = additive()
     with captured(small=True), torch.inference_mode():
@@ -189,6 +200,20 @@ def test_graphs_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> N
         found = [dikkat.attend(*leaves, score=score) for _ in range(4)]
         torch.testing.assert_close(found[3], found[0])
         assert not graphs.lane_of(torch.device("cuda", 0) if CUDA else torch.device("cpu")).graphs  # type: ignore[union-attr]
+
+
+def test_shapes_in_turn_are_captured_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    captures: list[None] = []
+    lanes = graphs.Lane if CUDA else Replayable
+    capture = lanes.capture
+    monkeypatch.setattr(graphs, "_MOST", 3)
+    monkeypatch.setattr(lanes, "capture", lambda *given: (captures.append(None), capture(*given))[1])
+    made = [additive(n) for n in range(2, 7)]
+    with captured(small=True, after=1), torch.no_grad():
+        for _ in range(40):
+            for score, leaves in made:
+                dikkat.attend(*leaves, score=score)
+    assert len(made) <= len(captures) <= len(made) * 4  # after 1, 8 and 64 calls at the earliest
 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), torch.OutOfMemoryError("no memory")])

@@ -5,6 +5,7 @@ nothing of a call: other calls may come between a forward and its backward, whic
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from threading import RLock
@@ -22,8 +23,9 @@ from dikkat._engine.addresses import exact, many_at_once
 if TYPE_CHECKING:
     from dikkat._core.dispatch import Program
 
-# The calls of a program before it is captured, since a capture takes as long as ten calls.
-AFTER = 2
+# The calls of a program before it is captured, since a capture takes as long as ten calls; and how many times as many
+# there are before each further capture, where the graph was dropped: so shapes that never end cost few captures.
+AFTER, _LONGER = 2, 8
 # More pairs than these keep a GPU busy for longer than the host needs to launch their kernels.
 _PAIRS = 2**26
 # How many graphs a stream has, and their share of the device's memory, until all are dropped.
@@ -117,6 +119,7 @@ class Captured:
     def __init__(self, program: "Program") -> None:
         self.program = program
         self._calls, self._refused = 0, False
+        self._captures: Counter[Hashable] = Counter()
 
     def run(self, launched: Callable[..., Result], *given: Any) -> Result | None:
         """The result of a call as `Program.on_device` is given it; None where its kernels are to be launched.
@@ -126,8 +129,6 @@ class Captured:
             *given: query, key, weight, value, lens, mask and hidden of `on_device`.
         """
         self._calls += 1
-        if self._calls <= AFTER:
-            return None
         *operands, hidden = given
         masks = hidden is not None and hidden.keys is not None
         graph = self.graph(("forward", masks), partial(self._forward, masks), operands)
@@ -140,12 +141,14 @@ class Captured:
         return Result(mean, None, more[0] if self.program.problem.wants_weights else None)
 
     def graph(self, which: Hashable, compute: Callable[..., list[Tensor]], operands: Operands) -> Graph | None:
-        """The graph of a computation, captured if there is none; None where that cannot be."""
+        """The graph of a computation, captured if there is none; None where that cannot be, or not yet."""
         lane = None if self._refused else lane_of(self.program.problem.restrictions.device)
         if lane is None:
             return None
         found = lane.graphs.get((self, which))
-        return found or self._capture(lane, which, compute, operands)
+        if found is None and self._calls > AFTER * _LONGER ** self._captures[lane, which]:
+            found = self._capture(lane, which, compute, operands)
+        return found
 
     def _capture(
         self, lane: Lane, which: Hashable, compute: Callable[..., list[Tensor]], operands: Operands
@@ -176,6 +179,7 @@ class Captured:
                 lane.drop()
                 self._refused = True
                 return None
+            self._captures[lane, which] += 1
             lane.graphs[self, which] = graph
             return graph
 
@@ -201,7 +205,9 @@ class Captured:
         out, made = kernel.keep(problem) if keeps else (kernel.forward(problem), ())
         mean = out.mean.to(value.dtype)
         found = [mean, *[out.weights.to(value.dtype)][:shown]]
-        return [*found, out.mean, out.peak, out.total, *made] if program.records else found
+        if not program.records:
+            return found
+        return [*found, out.mean.detach(), out.peak, out.total, *made]  # the caller may write to `mean`
 
     def backward(
         self, masks: bool, wanted: tuple[bool, ...], query: Tensor, key: Tensor, weight: Any, value: Tensor,

@@ -4,7 +4,7 @@ import torch
 
 from dikkat._core.implementations.launcher import launch
 from dikkat._core.implementations.products import flat, product
-from dikkat._core.implementations.triton.launch import available
+from dikkat._core.implementations.triton.launch import available, on
 from dikkat._core.problem import Problem
 from dikkat._core.summary import Asked, Summary
 
@@ -43,11 +43,12 @@ def summarise(problem: Problem, asked: Asked) -> Summary:
         rows = scores.shape[1]
         programs = -(-rows // _ROWS)
         sums.append(lse.new_empty((elements, programs, m)) if asked.sums else None)
-        launch(
-            "triton.rows.summarise", (elements * programs,),
-            scores, lens, lse, tops, places, sums[-1], rows, n, m, first, m - n, *steps,
-            CAUSAL=restrictions.causal, TOP=asked.top, ROWS=_ROWS, BLOCK=block, num_warps=min(8, max(1, block // 512)),
-        )  # fmt: skip
+        with on(problem):
+            launch(
+                "triton.rows.summarise", (elements * programs,),
+                scores, lens, lse, tops, places, sums[-1], rows, n, m, first, m - n, *steps, CAUSAL=restrictions.causal,
+                TOP=asked.top, ROWS=_ROWS, BLOCK=block, num_warps=min(8, max(1, block // 512)),
+            )  # fmt: skip
     by_key = torch.cat([each for each in sums if each is not None], 1).sum(1) if asked.sums else None
     return Summary(
         lse.view(*lead, n),

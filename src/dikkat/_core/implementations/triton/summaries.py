@@ -2,8 +2,8 @@
 
 import torch
 
+from dikkat._core.arithmetic import flat, product
 from dikkat._core.implementations.launcher import launch
-from dikkat._core.implementations.products import flat, product
 from dikkat._core.implementations.triton.launch import available, on
 from dikkat._core.problem import Problem
 from dikkat._core.summary import Asked, Summary

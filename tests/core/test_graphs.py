@@ -170,7 +170,7 @@ def test_a_result_may_be_written_to(small: bool) -> None:
         for _ in range(3):
             out = dikkat.attend(*leaves, score=score)
             (found,) = torch.autograd.grad(out.mul_(2).sum(), leaves[2])
-            torch.testing.assert_close(found, wanted)
+            close([found], [wanted])
 
 
 def test_a_result_is_the_callers_own() -> None:
@@ -192,7 +192,7 @@ def test_graphs_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> N
             found = [dikkat.attend(*leaves, score=score) for _ in range(3)]
             torch.testing.assert_close(found[2], found[0])
         [lane] = graphs._LANES.values() if CUDA else [graphs.lane_of(torch.device("cpu"))]
-        assert len(lane.graphs) <= 3
+        assert 0 < len(lane.graphs) <= 3
     monkeypatch.setattr(graphs, "_SHARE", 0)
     with captured(small=True) as lane, torch.no_grad():
         if lane:
@@ -218,7 +218,10 @@ def test_shapes_in_turn_are_captured_ever_less(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), torch.OutOfMemoryError("no memory")])
 def test_a_call_that_cannot_be_captured_is_launched(monkeypatch: pytest.MonkeyPatch, error: RuntimeError) -> None:
+    tried: list[None] = []
+
     def refuse(*_: Any) -> Any:
+        tried.append(None)
         raise error
 
     score, leaves = additive()
@@ -230,6 +233,7 @@ def test_a_call_that_cannot_be_captured_is_launched(monkeypatch: pytest.MonkeyPa
             found = dikkat.attend(*leaves, score=score)
         for out in (found, dikkat.attend(*leaves, score=score)):
             torch.testing.assert_close(out, expected)
+    assert len(tried) == 1
 
 
 @pytest.mark.skipif(not CUDA, reason="streams and captures are a GPU's")

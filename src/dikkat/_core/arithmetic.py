@@ -1,4 +1,4 @@
-"""The arithmetic that implementations share: profiles of distance, sums that leave hidden pairs out, dropout's bits."""
+"""The arithmetic that implementations share: profiles, products, sums that leave hidden pairs out, dropout's bits."""
 
 import math
 
@@ -8,6 +8,8 @@ from torch import Tensor
 from dikkat._core.problem import Problem
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.scores import Profile
+
+_WIDE_PRODUCTS = "dtype" in torch.ops.aten.bmm.overloads()  # from PyTorch 2.8 on
 
 
 def weighted_sum(hidden: Tensor, weight: Tensor) -> Tensor:
@@ -124,3 +126,21 @@ def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = sli
     by_row = derive_seeds(problem.seeds[..., None], row)
     kept = random_bits(by_row[..., None], key) >= int(problem.dropout * 2**32)
     return kept.to(problem.dtype) * (1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0)
+
+
+def product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
+    """a @ b, summed in float32, in `kind`."""
+    if a.dtype == kind and (a.is_cuda or kind == torch.float32):
+        return torch.bmm(a, b)
+    if a.is_cuda and kind == torch.float32 and _WIDE_PRODUCTS:
+        return torch.bmm(a, b, out_dtype=kind)
+    return torch.bmm(a.float(), b.float()).to(kind)
+
+
+def flat(tensor: Tensor, lead: torch.Size, own: int = 2) -> Tensor:
+    """One leading dimension in place of all of them."""
+    if tensor.shape[: tensor.ndim - own] != lead:
+        tensor = tensor.expand(*lead, *tensor.shape[tensor.ndim - own :])
+    if len(lead) != 1:
+        tensor = tensor.reshape(lead.numel(), *tensor.shape[tensor.ndim - own :])
+    return tensor.contiguous()

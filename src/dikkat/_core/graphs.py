@@ -167,7 +167,7 @@ class Captured:
             except RuntimeError as error:
                 lane.drop()
                 self._refused = True
-                if not isinstance(error, torch.OutOfMemoryError):  # without its memory for others, the call may do
+                if not isinstance(error, torch.OutOfMemoryError):  # there may be enough without the graphs
                     warnings.warn(
                         f"attend: a repeated call could not be captured as a CUDA graph ({error}); its kernels are "
                         "launched one by one",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import derive_seeds, must_exclude, random_bits
+from dikkat._core.arithmetic import derive_seeds, flat, must_exclude, product, random_bits
 from dikkat._core.implementations import chunked
 from dikkat._core.implementations.products import launch
 from dikkat._core.implementations.products.launch import Plan, Seen
@@ -42,7 +42,6 @@ _PAIRS, _FACTORS = 2**26, 2**27
 _KEPT = 2**28
 # Tiles begin at multiples of this.
 _STEP = 128
-_WIDE_PRODUCTS = "dtype" in torch.ops.aten.bmm.overloads()  # from PyTorch 2.8 on
 
 
 def examine(problem: Problem) -> Examined:
@@ -60,15 +59,6 @@ def examine(problem: Problem) -> Examined:
     if problem.has_tangents:
         found.append("it has no forward-mode derivative; 'reference' has")
     return Examined(found)
-
-
-def product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
-    """a @ b, summed in float32, in `kind`."""
-    if a.dtype == kind and (a.is_cuda or kind == torch.float32):
-        return torch.bmm(a, b)
-    if a.is_cuda and kind == torch.float32 and _WIDE_PRODUCTS:
-        return torch.bmm(a, b, out_dtype=kind)
-    return torch.bmm(a.float(), b.float()).to(kind)
 
 
 class Plain:
@@ -327,15 +317,6 @@ def _pool(weights: Tensor, value: Tensor, visible: Tensor | None, kind: torch.dt
     broken = ~value.isfinite()
     met = product(visible.to(value.dtype), broken.to(value.dtype), kind)
     return product(weights, value.masked_fill(broken, 0.0), kind).masked_fill_(met > 0, math.nan)
-
-
-def flat(tensor: Tensor, lead: torch.Size, own: int = 2) -> Tensor:
-    """One leading dimension in place of all of them."""
-    if tensor.shape[: tensor.ndim - own] != lead:
-        tensor = tensor.expand(*lead, *tensor.shape[tensor.ndim - own :])
-    if len(lead) != 1:
-        tensor = tensor.reshape(lead.numel(), *tensor.shape[tensor.ndim - own :])
-    return tensor.contiguous()
 
 
 def _part(tensor: Tensor, elements: slice, rows: slice) -> Tensor:

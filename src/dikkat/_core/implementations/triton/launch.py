@@ -94,7 +94,7 @@ def _power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def _on(problem: Problem) -> AbstractContextManager[Any]:
+def on(problem: Problem) -> AbstractContextManager[Any]:
     """Make the problem's device current: Triton launches there."""
     return torch.cuda.device(problem.query.device) if problem.query.is_cuda else nullcontext()
 
@@ -224,7 +224,7 @@ def _forward(problem: Problem) -> Output:
         return Output(mean.zero_(), peak.fill_(-math.inf), total.zero_(), weights)
     blocks, everything = _blocks(problem), slice(0, n)
     seeds = _row_seeds(problem)
-    with _on(problem):
+    with on(problem):
         made = _made_once(problem, blocks)
         scored, restricted = _scored(problem, made, blocks, everything), _restricted(restrictions, seeds, everything)
         grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
@@ -313,7 +313,7 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         key_bias=None if restrictions.key_bias is None else new((*lead, m)),
     )
     if not _is_empty(problem):
-        with _on(problem):
+        with on(problem):
             _differentiate(problem, blocks, out, grad, sums)
     return Gradients(
         query=sums.query.sum_to_size(problem.query.shape),

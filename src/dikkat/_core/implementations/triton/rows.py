@@ -38,7 +38,7 @@ def summarise(
         tl.store(lse + out, tl.where(total == 0, float("-inf"), base + log))
         for i in tl.static_range(TOP):
             most, place = tl.max(weight, 0, return_indices=True)
-            tl.store(tops + out * TOP + i, tl.where(most < 0, 0.0, most))
+            tl.store(tops + out * TOP + i, tl.where(total > 0, most, total))  # of NaN, none is the largest
             tl.store(places + out * TOP + i, place.to(tl.int64))
             weight = tl.where(lane == place, -1.0, weight)
     if sums is not None:

@@ -2,9 +2,9 @@
 
 import torch
 
+from dikkat._core.arithmetic import flat, product
 from dikkat._core.implementations.launcher import launch
-from dikkat._core.implementations.products import flat, product
-from dikkat._core.implementations.triton.launch import available
+from dikkat._core.implementations.triton.launch import available, on
 from dikkat._core.problem import Problem
 from dikkat._core.summary import Asked, Summary
 
@@ -37,21 +37,23 @@ def summarise(problem: Problem, asked: Asked) -> Summary:
     tops, places = lse.new_empty((elements, n, asked.top)), query.new_empty((elements, n, asked.top), dtype=torch.int64)
     block = 1 << max(4, (m - 1).bit_length())
     step = max(_ROWS, _SCORES // (elements * m) // _ROWS * _ROWS)
-    sums = []
+    by_key = lse.new_zeros((elements, m if asked.sums else 0))
     for first in range(0, n, step):
         scores = product(query[:, first : first + step], key.mT)
         rows = scores.shape[1]
         programs = -(-rows // _ROWS)
-        sums.append(lse.new_empty((elements, programs, m)) if asked.sums else None)
-        launch(
-            "triton.rows.summarise", (elements * programs,),
-            scores, lens, lse, tops, places, sums[-1], rows, n, m, first, m - n, *steps,
-            CAUSAL=restrictions.causal, TOP=asked.top, ROWS=_ROWS, BLOCK=block, num_warps=min(8, max(1, block // 512)),
-        )  # fmt: skip
-    by_key = torch.cat([each for each in sums if each is not None], 1).sum(1) if asked.sums else None
+        sums = lse.new_empty((elements, programs, m)) if asked.sums else None
+        with on(problem):
+            launch(
+                "triton.rows.summarise", (elements * programs,),
+                scores, lens, lse, tops, places, sums, rows, n, m, first, m - n, *steps, CAUSAL=restrictions.causal,
+                TOP=asked.top, ROWS=_ROWS, BLOCK=block, num_warps=min(8, max(1, block // 512)),
+            )  # fmt: skip
+        if sums is not None:
+            by_key += sums.sum(1)
     return Summary(
         lse.view(*lead, n),
         tops.view(*lead, n, asked.top) if asked.top else None,
         places.view(*lead, n, asked.top) if asked.top else None,
-        None if by_key is None else by_key.view(*lead, m),
+        by_key.view(*lead, m) if asked.sums else None,
     )

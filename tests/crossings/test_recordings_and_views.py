@@ -294,6 +294,18 @@ def page_with_tokens(trace: dikkat.Trace, right: Expected, path: Path) -> None:
     assert not trace.tokens
 
 
+def page_of_elements(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    trace.to_html(path / "page.html", element=[1, 0])
+    content = content_of((path / "page.html").read_text(encoding="utf-8"))
+    for element, view in zip([1, 0], content["views"], strict=bool(content["views"])):
+        own = {
+            which: {name: each if name in ("heads", "queries") else each[element:] for name, each in seen.items()}
+            for which, seen in right.items()
+        }
+        assert f"[{element}]" in view["title"]
+        assert_lines({"views": [view]}, own, "01234")
+
+
 def head_scores(trace: dikkat.Trace, right: Expected, path: Path) -> None:
     """A row for each head; where all weights are known, how far those of the first key are above an even share."""
     table, row = trace.scores(element=1), 0
@@ -351,6 +363,7 @@ VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
     "repr": said,
     "to_html": page,
     "to_html with tokens": page_with_tokens,
+    "to_html of elements": page_of_elements,
     "a notebook": notebook,
     "scores": head_scores,
     "frame": weights_frame,
@@ -362,7 +375,7 @@ VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
 REFUSALS: dict[str, tuple[list[set[str]], str]] = {
     "attentions": ([{"weights"}], r"trace\['\w+'\]: got no whole map; expected a recording with weights=True"),
     **dict.fromkeys(
-        ("to_html", "to_html with tokens", "a notebook"),
+        ("to_html", "to_html with tokens", "to_html of elements", "a notebook"),
         (DRAWN, r"trace\['.*'\]: got .*, of which nothing can be drawn; expected a recording with weights=True"),
     ),
     **dict.fromkeys(

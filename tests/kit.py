@@ -554,7 +554,9 @@ def chosen(name: str) -> Iterator[str]:
     first = implementations._first
     with way(name) as impl, pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "_PROGRAMS", {})  # those of this choice are kept apart
-        patch.setattr(implementations, "_first", lambda problem, runs: impl if runs(impl) else first(problem, runs))
+        patch.setattr(
+            implementations, "_first", lambda problem, runs, *more: impl if runs(impl) else first(problem, runs, *more)
+        )
         yield impl
 
 

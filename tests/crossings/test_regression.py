@@ -38,10 +38,8 @@ SETTINGS = {
     "epanechnikov": {"kernel": "epanechnikov"},
     "searched": {"bandwidth": "auto", "ridge": "auto"},
     "loo": {"bandwidth": "loo"},
-    "aic": {"bandwidth": "aic"},
     "silverman": {"bandwidth": "silverman"},
     "no ridge": {"ridge": 0.0},
-    "neighbors": {"neighbors": 5},
     "metric": {"metric": "linear"},
     "one direction": {"metric": "linear", "n_components": 1},
     "cv": {"cv": 3},
@@ -54,7 +52,7 @@ SETTINGS = {
     "frame": {"frame": True},
 }
 OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame"}
-SEARCHED = {"searched", "loo", "aic", "metric", "one direction"}
+SEARCHED = {"searched", "loo", "metric", "one direction"}
 
 # Refused by name, whatever the estimator; the first that holds.
 REFUSED_IN_FIT = {
@@ -63,7 +61,6 @@ REFUSED_IN_FIT = {
     ("epanechnikov", "periodic"): "kernel: got 'epanechnikov' beside categories",
     ("silverman", "metric"): "metric: got 'linear' with the bandwidth 'silverman'",
     ("silverman", "one direction"): "metric: got 'linear' with the bandwidth 'silverman'",
-    ("aic", "cv"): "cv: got folds with bandwidth='aic'",
 }
 _TARGETS = {"jackknife+", "local", "split", "quantiles", "sample"}
 REFUSED = {
@@ -79,9 +76,8 @@ REFUSED = {
 # Cells that are left out, and why.
 LEFT_OUT = {
     "a setting twice": "two settings of the same argument exclude each other",
-    "loo and aic beside what is no part of a criterion": "they are a search as `searched` is; by folds, the same one",
-    "aic beside weights": "its least is a staircase through all rows, where nothing is left to compare",
-    "a setting that an estimator has not": "a density has no y, and a classifier no folds, ridge or neighbours",
+    "loo beside what is no part of a criterion": "it is a search as `searched` is; by folds, the same one",
+    "a setting that an estimator has not": "a density has no y, and a classifier no folds and no ridge",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
 }
@@ -178,7 +174,7 @@ def made(estimator, names):
     case.models["cloned"] = case.fit(clone(case.models["loaded"]))
     for state in ("loaded", "cloned"):
         assert case.models[state].columns_ == fitted.columns_
-        for name in ("bandwidth_", "ridge_", "neighbors_", "metric_", "X_train_", "y_train_", "folds_"):
+        for name in ("bandwidth_", "ridge_", "metric_", "X_train_", "y_train_", "folds_"):
             np.testing.assert_array_equal(getattr(case.models[state], name), getattr(fitted, name), err_msg=name)
     case.slow = Slow(fitted)
     return case
@@ -422,12 +418,12 @@ def pairs(estimator):
     if estimator is KernelDensity:
         serve = [name for name in serve if name not in ("ordered", "periodic")]
     if estimator is not KernelRegressor:
-        serve = [name for name in serve if name not in ("loo", "aic")]
+        serve = [name for name in serve if name != "loo"]
     chosen = [pair for pair in itertools.combinations(serve, 2) if not arguments(pair[0]) & arguments(pair[1])]
-    criteria = [pair for pair in chosen if {"loo", "aic"} & set(pair)]
-    kept = {"two columns", "constant", "weights", "neighbors"}
+    criteria = [pair for pair in chosen if "loo" in pair]
+    kept = {"two columns", "constant", "weights"}
     left = [pair for pair in criteria if not kept & set(pair) and pair not in REFUSED_IN_FIT]
-    return [pair for pair in chosen if pair not in left and pair != ("aic", "weights")]
+    return [pair for pair in chosen if pair not in left]
 
 
 def states(method, names):

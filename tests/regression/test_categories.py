@@ -444,12 +444,6 @@ def test_levels_may_be_numpys_numbers(tmp_path):
         np.testing.assert_array_equal(NadarayaWatson.load(tmp_path / "model").predict(x), model.predict(x))
 
 
-def test_neighbours_are_none_where_all_columns_are_categories():
-    x = np.random.default_rng(0).integers(0, 3, (41, 1))
-    model = NadarayaWatson(categorical_features=[0], neighbors="auto").fit(x, x[:, 0] + 0.1 * np.arange(41))
-    assert model.neighbors_ is None
-
-
 def test_deviations_are_of_the_widths_of_each_category():
     """Of two categories with several coordinates each: σ of a feature is not taken for that of another."""
     random = np.random.default_rng(0)

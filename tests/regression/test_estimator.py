@@ -26,8 +26,8 @@ def _data(outputs=(), seed=0, dtype=np.float64):
 
 
 def _searched():
-    """Both kernels and orders, with a search and with a rule, and with bandwidths that differ from place to place."""
-    return [KernelRegressor(), NadarayaWatson("epanechnikov"), NadarayaWatson(bandwidth="scott", neighbors=3)]
+    """Both kernels and orders, with a search and with a rule."""
+    return [KernelRegressor(), NadarayaWatson("epanechnikov"), NadarayaWatson(bandwidth="scott")]
 
 
 @parametrize_with_checks(_searched())

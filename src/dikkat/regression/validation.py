@@ -13,12 +13,11 @@ from sklearn.utils.validation import _get_feature_names, check_array, check_X_y,
 
 from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.columns import Column, encoded, extended, find, recoded
-from dikkat.regression.joined import Array, Joined, Rows, largest
+from dikkat.regression.joined import Array, Rows, largest
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
 
 Order = Literal["constant", "linear"]
-Neighbors = int | Literal["auto"] | None
 
 DTYPES = [np.float64, np.float32]
 _LEAST = 1e-150  # whose square is a number
@@ -27,25 +26,13 @@ LIKELIHOOD = (*get_args(Rule), "auto")
 """The rules and the search of estimators whose criterion is a likelihood."""
 
 
-def check_settings(kernel: object, bandwidth: object, order: object, ridge: object, neighbors: object = None) -> None:
+def check_settings(kernel: object, bandwidth: object, order: object, ridge: object) -> None:
     """The settings that a file holds too."""
     check_kernel(kernel, bandwidth)
     check_name("order", order, get_args(Order))
     amount = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
     if not (amount or (isinstance(ridge, str) and ridge == "auto")):
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
-    count = isinstance(neighbors, Integral) and not isinstance(neighbors, bool) and int(neighbors) >= 2
-    auto = isinstance(neighbors, str) and neighbors == "auto"
-    if not (neighbors is None or auto or count):
-        raise ValueError(
-            f"neighbors: got {neighbors!r}; expected a whole number of at least 2, 'auto', or None for the same "
-            "bandwidth everywhere"
-        )
-    if auto and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
-        raise ValueError(
-            f"neighbors: got 'auto' with the bandwidth {bandwidth!r}; expected one that is searched for, "
-            f"{_listed(get_args(Searched))}, or a number of neighbours"
-        )
 
 
 def check_kernel(kernel: object, bandwidth: object, rules: tuple[str, ...] = _RULES) -> None:
@@ -67,26 +54,6 @@ def check_metric(metric: object, components: object, bandwidth: object) -> None:
     check_count("n_components", components)
     if metric == "linear" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
         raise ValueError(f"metric: got 'linear' with the bandwidth {bandwidth!r}; expected one that is searched for")
-
-
-def check_neighbors(neighbors: object, joined: Joined) -> None:
-    """Refuse more neighbours than rows, of which those with the same numbers are one."""
-    if not isinstance(neighbors, Integral):
-        return
-    if not joined.numbers:
-        raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
-    if int(neighbors) >= (different := joined.different):
-        raise ValueError(
-            f"neighbors: got {neighbors!r} of n_samples = {different} with different numbers; expected fewer"
-        )
-
-
-def check_folds(cv: object, groups: object, bandwidth: object) -> None:
-    """Refuse groups without `cv`, and a criterion that has no use for folds."""
-    if cv is None and groups is not None:
-        raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-    if cv is not None and isinstance(bandwidth, str) and bandwidth == "aic":
-        raise ValueError("cv: got folds with bandwidth='aic', which leaves no row out; expected 'auto', or no cv")
 
 
 def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, Any]]:

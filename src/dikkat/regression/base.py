@@ -86,7 +86,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if not isinstance(given, str):
             widths = settled(joined, coding.widths(given) if rows.columns else given, self.kernel)
         elif given == "auto" and make is not None and len(joined.x) > 1:
-            widths, doubt, steps, _ = found(make, joined, self.kernel, share)
+            widths, doubt, steps = found(make, joined, self.kernel, share)
         else:
             widths = rule_of_thumb(joined, "scott" if given == "scott" else "silverman", self.kernel)
         history = [{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in steps]

@@ -81,7 +81,7 @@ LEFT_OUT = {
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
 }
-REFITS = {"split", "hold_out", "partial_fit"}
+REFITS = {"split", "hold_out"}
 STATES = ("fitted", "loaded", "cloned")
 
 
@@ -228,12 +228,6 @@ def expected_split(case):
     return center - reach, center + reach
 
 
-def in_parts(model, case):
-    half = case.fit(clone(model), slice(0, 11))
-    rest = None if case.weight is None else case.weight[11:]
-    return half.partial_fit(case.form(case.x[11:]), case.y[11:], rest).predict(case.query)
-
-
 def as_drawn(case):
     """A check of draws: each is one of the values there are, as often as it is to be."""
 
@@ -318,7 +312,6 @@ REGRESSOR = {
         lambda c: r2_score(c.y.reshape(ROWS, -1), c.slow.predict(c.x.astype(float))),
     ),
     "degrees of freedom": (lambda m, c: m.effective_degrees_of_freedom(), lambda c: c.slow.trace()),
-    "partial_fit": (in_parts, lambda c: shaped(c.slow.predict(c.q), c)),
     "plot": (lambda m, c: drawn_line(m), line_of_plot),
     "leave_out": (lambda m, c: of_left_out(leave_out(m), c), expected_left_out),
     "hold_out": (lambda m, c: of_left_out(hold_out(m, KFold(2)), c), expected_hold_out),
@@ -427,7 +420,7 @@ def pairs(estimator):
 
 
 def states(method, names):
-    if method in ("hold_out", "partial_fit") and SEARCHED & set(names) and "two columns" not in names:
+    if method == "hold_out" and SEARCHED & set(names) and "two columns" not in names:
         return ()
     return ("loaded",) if method in REFITS else STATES
 

@@ -187,31 +187,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        return self._learn(X, y, sample_weight, None, groups)
-
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Add training rows: the result is that of `fit` to all rows there have been.
-
-        The bandwidth is found anew, from all rows, which `cv` splits anew. Where many parts come, give it as a number.
-        Where it fails or is interrupted, no row was added: it may be called again with the same rows.
-
-        Args:
-            X: (n, d), as for `fit`.
-            y: (n,) or (n, outputs), as it was before.
-            sample_weight: (n,), or None.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError: As for `fit`; other features or outputs than before.
-
-        Example:
-            >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0]], [2.0]).partial_fit([[1.0]], [4.0])
-            >>> model.predict([[0.5]])
-            array([3.])
-        """
-        return self._learn(X, y, sample_weight, self._rows if hasattr(self, "X_train_") else None)
+        check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
+        check_metric(self.metric, self.n_components, self.bandwidth)
+        if self.cv is None and groups is not None:
+            raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
+        check_name("missing", self.missing, ("refuse", "indicator"))
+        check_at_hand(X=X, y=y, sample_weight=sample_weight)
+        return self._learn(X, y, sample_weight, groups)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -620,9 +602,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             path: The file.
 
         Returns:
-            An estimator of the class that `load` was called on. It answers as the one that was saved, and goes on with
-            `partial_fit`. Its folds are those of `fit`; `cv` is there again as a number of folds, and a splitter as its
-            name alone, which `fit` and `partial_fit` refuse.
+            An estimator of the class that `load` was called on, which answers as the one that was saved. Its folds are
+            those of `fit`; `cv` is there again as a number of folds, and a splitter as its name alone, which `fit`
+            refuses.
 
         Raises:
             InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
@@ -650,31 +632,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         tags.target_tags.multi_output = True
         return tags
 
-    def _learn(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        before: Rows | None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Learn from these rows behind those before; in one step, which an interrupt comes before or after.
-
-        All is learned by another object with the same settings, whose attributes this one takes.
-        """
-        check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
-        check_metric(self.metric, self.n_components, self.bandwidth)
-        if self.cv is None and groups is not None:
-            raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-        check_name("missing", self.missing, ("refuse", "indicator"))
-        check_at_hand(X=X, y=y, sample_weight=sample_weight)
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> Self:
+        """Learn by another object, whose attributes this one takes in one step: an interrupt is before or after it."""
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
         name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
-        rows = checked_rows(other, X, y, sample_weight, before)
-        if before is not None and self.cv is None and self.folds_ is not None:
-            raise ValueError("cv: got None for a model that was fitted with folds; expected the splitter again")
+        rows = checked_rows(other, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
         fitted = other._fitted(rows)

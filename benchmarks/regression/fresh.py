@@ -41,9 +41,9 @@ FRESH: dict[str, Table] = {
     "nox": partial(rdata, "robustbase/NOxEmissions", "LNOx", "LNOxEm sqrtWS"),
     "planets": partial(rdata, "HSAUR/planets", "mass"),
     "sleep": partial(rdata, "lme4/sleepstudy", "Reaction", "Days Subject", "Subject"),
-    "stars": partial(rdata, "dslabs/stars", "magnitude", "temp type"),
+    "stars": partial(rdata, "dslabs/stars", "temp", "magnitude type"),
     "angell": partial(rdata, "carData/Angell", "moral"),
-    "cake": partial(rdata, "lme4/cake", "angle", "recipe replicate temp"),
+    "cake": partial(rdata, "lme4/cake", "angle", "recipe replicate temp", "replicate"),
     "environ": partial(rdata, "lattice/environmental", "ozone"),
     "horses": partial(rdata, "Stat2Data/HorsePrices", "Price", "Age Height Sex"),
     "linnerud": linnerud,
@@ -58,14 +58,14 @@ FRESH: dict[str, Table] = {
     "grinnell": partial(
         rdata, "Stat2Data/GrinnellHouses", "SalePrice", "Bedrooms Baths SquareFeet LotSize YearBuilt YearSold"
     ),
-    "journals": partial(rdata, "AER/Journals", "subs", "society price pages charpp citations foundingyear"),
+    "journals": partial(rdata, "AER/Journals", "citations", "society price pages charpp foundingyear subs"),
     "sacramento": partial(rdata, "modeldata/Sacramento", "price", "beds baths sqft type latitude longitude"),
     "electricity": partial(rdata, "AER/Electricity1970", "cost"),
     "concrete": partial(rdata, "modeldata/concrete", "compressive_strength"),
     "mariokart": partial(
-        rdata, "openintro/mariokart", "total_pr", "duration n_bids cond start_pr ship_pr seller_rate stock_photo wheels"
+        rdata, "openintro/mariokart", "total_pr", "duration n_bids cond start_pr ship_pr ship_sp stock_photo wheels"
     ),
-    "ais": partial(rdata, "DAAG/ais", "bmi", "rcc wcc hc hg ferr ssf lbm sex sport"),
+    "ais": partial(rdata, "DAAG/ais", "pcBfat", "rcc wcc hc hg ferr ht wt sex sport"),
     "gpa": partial(rdata, "Stat2Data/FirstYearGPA", "GPA"),
     "loans": partial(rdata, "openintro/loan50", "interest_rate", _LOANS),
     "ratings": partial(rdata, "AER/TeachingRatings", "eval", _RATINGS),

@@ -6,6 +6,8 @@ these; where several would do, that whose linear regression is nearest.
 
 from functools import partial
 
+import numpy as np
+
 from benchmarks.regression.data import Data
 from benchmarks.regression.frames import of_columns
 from benchmarks.regression.tables import Table
@@ -71,3 +73,13 @@ FRESH: dict[str, Table] = {
     "ratings": partial(rdata, "AER/TeachingRatings", "eval", _RATINGS),
     "possum": partial(rdata, "DAAG/possum", "totlngth", _POSSUM),
 }
+
+
+def with_gaps(data: Data, share: float = 0.1) -> Data:
+    """As a frame, so many of whose cells are missing at random."""
+    import pandas as pd
+
+    frame = pd.DataFrame(data.key).rename(columns=str)
+    numbers = frame.select_dtypes(["number", "bool"]).columns
+    lost = np.random.default_rng(0).random(frame.shape) < share
+    return Data(frame.astype(dict.fromkeys(numbers, float)).mask(lost), data.value)

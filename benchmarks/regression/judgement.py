@@ -8,10 +8,11 @@
 - `review51`: its two orders beside nine regressors over 51 tables by which nothing was chosen;
 - `fresh`: its default beside eight regressors over 33 tables by which nothing was chosen, R² of all five folds
   together;
+- `gaps`: ten of these with a tenth of their cells missing, beside random forests;
 - `classifiers`: its classifier beside four by the log-loss over five folds;
 - `metric`: a metric that is learned beside none, and three regressors.
 
-By the last four's tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
+By the last five's tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
 
 What was found is kept in the folder of --work, table by table: a run goes on there.
 """
@@ -34,7 +35,7 @@ from benchmarks.kit.report import RESULTS, write
 from benchmarks.regression import fresh, larger, reviewed
 from benchmarks.regression.contest import Record, failure
 from benchmarks.regression.data import Array, Data
-from benchmarks.regression.methods import CLASSIFIERS, EIGHT, REGRESSORS
+from benchmarks.regression.methods import CLASSIFIERS, EIGHT, FORESTS, REGRESSORS
 from benchmarks.regression.tables import CHOOSING, DRAWN, Draw, folds, loaded, taken
 from dikkat.regression import KernelRegressor, NadarayaWatson
 
@@ -163,6 +164,12 @@ def fresh33() -> Iterator[Problem]:
         yield bundled(table, loaded(load, 150))
 
 
+def with_gaps() -> Iterator[Problem]:
+    """Every third of them."""
+    for table in list(fresh.FRESH)[2::3][:10]:
+        yield bundled(table, fresh.with_gaps(loaded(fresh.FRESH[table], 150)))
+
+
 def of_classes() -> Iterator[Problem]:
     for table, load in larger.CLASSES.items():
         data = loaded(load, larger.MOST)
@@ -187,6 +194,11 @@ STAGES = {
     "criteria": Stage("regression-judgement", chosen_by, partial(judged, lambda: WAYS, name="way")),
     "review51": Stage("regression-review51", review51, partial(judged, lambda: {**OURS, **REGRESSORS})),
     "fresh": Stage("regression-fresh", fresh33, partial(together, lambda: {"dikkat": KernelRegressor, **EIGHT})),
+    "gaps": Stage(
+        "regression-gaps",
+        with_gaps,
+        partial(together, lambda: {"dikkat": partial(KernelRegressor, missing="indicator"), **FORESTS}),
+    ),
     "classifiers": Stage("regression-classifiers", of_classes, partial(judged, classifiers, by=likelihood)),
     "metric": Stage("regression-metric", for_metrics, partial(judged, lambda: METRICS)),
 }

@@ -11,6 +11,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, KFold
@@ -126,6 +127,12 @@ EIGHT: dict[str, Callable[[], Any]] = {
     "SVR": lambda: searched(SVR(), "r2", C=[1, 10, 100], gamma=[0.03, 0.1, 0.3]),
 }  # fmt: skip
 """The methods beside which the outside judgement of `fresh` put this library's."""
+FORESTS: dict[str, Callable[[], Any]] = {
+    "random forest, gaps as they are": REGRESSORS["random forest"],
+    "random forest, medians": lambda: prepared(
+        make_pipeline(SimpleImputer(strategy="median"), RandomForestRegressor(random_state=0))
+    ),
+}
 _by_loss = partial(searched, scoring="neg_log_loss")
 CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "k nearest neighbours": lambda: _by_loss(

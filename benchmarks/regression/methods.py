@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import make_column_transformer
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -124,7 +124,9 @@ EIGHT: dict[str, Callable[[], Any]] = {
         )
     },
     "gradient boosting": lambda: prepared(GradientBoostingRegressor(random_state=0)),
-    "SVR": lambda: searched(SVR(), "r2", C=[1, 10, 100], gamma=[0.03, 0.1, 0.3]),
+    "SVR": lambda: TransformedTargetRegressor(
+        searched(SVR(), "r2", C=[1, 10, 100], gamma=[0.03, 0.1, 0.3]), transformer=StandardScaler()
+    ),
 }  # fmt: skip
 """The methods beside which the outside judgement of `fresh` put this library's."""
 FORESTS: dict[str, Callable[[], Any]] = {

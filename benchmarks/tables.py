@@ -320,6 +320,7 @@ TABLES = [
     Table("metric", ("regression-metric",), METHODS, _methods),
     Table("classifiers", ("regression-classifiers",), METHODS, _methods),
     Table("coverage", ("regression-coverage",), COVERAGE, _coverage),
+    Table("fresh-coverage", ("regression-fresh-coverage",), COVERAGE, _coverage),
 ]
 
 

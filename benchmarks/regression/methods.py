@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
+from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, KFold
@@ -18,7 +19,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
-from sklearn.svm import SVC
+from sklearn.svm import SVC, SVR
 
 from benchmarks.regression.data import Array
 
@@ -114,6 +115,25 @@ REGRESSORS: dict[str, Callable[[], Any]] = {
     "LightGBM": _lightgbm,
     "histogram boosting": lambda: prepared(HistGradientBoostingRegressor(random_state=0)),
     "linear regression": lambda: prepared(LinearRegression()),
+}
+EIGHT: dict[str, Callable[[], Any]] = {
+    **{
+        name: REGRESSORS[name]
+        for name in (
+            "Gaussian process", "kernel ridge", "ridge", "random forest", "k nearest neighbours", "linear regression",
+        )
+    },
+    "gradient boosting": lambda: prepared(GradientBoostingRegressor(random_state=0)),
+    "SVR": lambda: TransformedTargetRegressor(
+        searched(SVR(), "r2", C=[1, 10, 100], gamma=[0.03, 0.1, 0.3]), transformer=StandardScaler()
+    ),
+}  # fmt: skip
+"""The methods beside which the outside judgement of `fresh` put this library's."""
+FORESTS: dict[str, Callable[[], Any]] = {
+    "random forest, gaps as they are": REGRESSORS["random forest"],
+    "random forest, medians": lambda: prepared(
+        make_pipeline(SimpleImputer(strategy="median"), RandomForestRegressor(random_state=0))
+    ),
 }
 _by_loss = partial(searched, scoring="neg_log_loss")
 CLASSIFIERS: dict[str, Callable[[], Any]] = {

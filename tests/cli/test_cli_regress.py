@@ -13,7 +13,7 @@ from dikkat.regression.report import chosen
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "sacremoses", "regex", "httpx", "platformdirs", "datasets"}
-SETTINGS = "bandwidth", "kernel", "ridge", "neighbors"
+SETTINGS = "bandwidth", "kernel", "ridge"
 OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "polars"}
 
 
@@ -91,7 +91,7 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
 def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_found(run, quick, homes, tmp_path):
     out, _ = made(run("homes.csv", "--target", "price"))
     assert [line.split()[0] for line in out.splitlines()[:4]] == ["feature", "area", "age", "count"]
-    assert pictures(tmp_path / "regression") == both("attention", "fit", "history")
+    assert pictures(tmp_path / "regression") == both("attention", "fit")
     model = KernelRegressor.load("regression/model.safetensors")
     expected = KernelRegressor().fit(homes[["area", "age", "count"]], homes["price"])
     np.testing.assert_array_equal(model.bandwidth_, expected.bandwidth_)
@@ -99,7 +99,7 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
-    settings = ["kernel=epanechnikov", "ridge=0.5", "neighbors=5", "bandwidth=silverman", "cv=4"]
+    settings = ["kernel=epanechnikov", "ridge=0.5", "bandwidth=silverman", "cv=4"]
     options = ["--order", "linear", *(part for each in settings for part in ("--set", each))]
     made(run("homes.csv", "--target", "price", "--feature", "area", *options))
     model = KernelRegressor.load("regression/model.safetensors")
@@ -111,7 +111,6 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "bandwidth": "silverman",
         "order": "linear",
         "ridge": 0.5,
-        "neighbors": 5,
         "metric": "diagonal",
         "n_components": None,
         "categorical_features": "from_dtype",
@@ -197,7 +196,6 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
             "--set: got 'tolerance=1'; expected NAME=VALUE, with one of ker",
         ),
         (["--target", "price", "--set", "cv=x"], "--set cv: got 'x'; expected a splitter of scikit-learn's, pairs of"),
-        (["--target", "price", "--set", "neighbors=x"], "--set neighbors: got 'x'; expected a whole number"),
         (["--target", "price", "--weights", "negative"], "--weights: got -1.0"),
         (["--target", "price", "--weights", "zero"], "--weights: got zeros alone"),
         (["--target", "price", "--seed", "1"], "--seed is for the experiment"),
@@ -292,7 +290,7 @@ def test_the_bar_is_drawn_where_a_terminal_is(run, quick, homes, monkeypatch):
 def test_without_a_table_a_curve_has_its_intervals(run, tmp_path):
     status, out, err = run("-o", "made")
     assert (status, err) == (0, "")
-    assert pictures(tmp_path / "made") == both("fit", "history")
+    assert pictures(tmp_path / "made") == both("fit")
     assert "on rows held out: R²" in out
     written = pd.read_csv("made/predictions.csv")
     assert list(written.columns) == ["x", "truth", "predicted", "lower", "upper"]
@@ -302,7 +300,7 @@ def test_without_a_table_a_curve_has_its_intervals(run, tmp_path):
 def test_the_textbooks_experiment_is_made(run, tmp_path):
     status, out, err = run("--textbook", "-o", "made")
     assert (status, err) == (0, "")
-    assert pictures(tmp_path / "made") == both("experiment", "history")
+    assert pictures(tmp_path / "made") == both("experiment")
     written = pd.read_csv("made/predictions.csv")
     assert list(written.columns) == ["x", "truth", "average", "gaussian", "learned"]
     model = KernelRegressor.load("made/model.safetensors")

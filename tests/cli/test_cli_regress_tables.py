@@ -255,20 +255,6 @@ def test_texts_are_texts_where_all_look_like_numbers(run, homes):
         np.testing.assert_allclose(pd.read_csv(f"{name}/predictions.csv")["price_predicted"], expected, rtol=1e-9)
 
 
-def test_what_the_bandwidth_was_chosen_by_has_its_own_name(run, homes, monkeypatch):
-    labels, name = [], "exp(AICc − 1)"
-    monkeypatch.setattr(
-        "dikkat.show.save", lambda figure, path: labels.extend(axes.get_ylabel() for axes in figure.axes)
-    )
-    status, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--set", "bandwidth=aic", "--folds", 0)
-    model = KernelRegressor(bandwidth="aic").fit(homes[["area"]], homes["price"])
-    assert status == 0
-    assert f"{name}, by which the bandwidth was chosen: {model.history_[-1]['error']:.4g}\n" in out
-    assert "leaving each row out: root mean squared error" in out
-    assert name in labels
-    assert "leave-one-out mean squared error" not in labels
-
-
 def test_missing_cells_are_learned_from_and_predicted(run, homes):
     homes.loc[::7, "area"] = np.nan
     homes.loc[3, "town"] = None

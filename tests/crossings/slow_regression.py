@@ -14,7 +14,7 @@ class Slow:
 
     def __init__(self, model):
         self.kernel, self.linear, self.ridge = model.kernel_, model.order_ == "linear", model.ridge_
-        self.model, self.there, self.count = model, model.sample_weight_ > 0, model.neighbors_
+        self.model, self.there = model, model.sample_weight_ > 0
         self.weight = model.sample_weight_[self.there].astype(float)
         y = np.asarray(model.y_train_, float)
         self.y = y.reshape(len(y), -1)[self.there]
@@ -59,30 +59,6 @@ class Slow:
         other = rate if column.kind == "ordered" else rate / ((count - 1) * (1 - rate))  # over that of the same level
         sigma = min(1 / math.sqrt(-2 * math.log(other)), 1e6) if other < 1 else 1e6
         return np.full(count - (column.kind == "ordered"), sigma)
-
-    def width(self, place, kept=None, own=False):
-        """σ at a place, by the distance of its k-th nearest place, perhaps without itself."""
-        if self.count is None:
-            return self.sigma
-        kept = self.everyone if kept is None else kept
-        apart, widest, typical = self._distances(kept.tobytes())
-        factor = min(apart(place[: self.size], own), widest) / typical
-        return np.concatenate([self.sigma[: self.size] * factor, self.sigma[self.size :]])
-
-    @cache  # noqa: B019  # for as long as the test's models
-    def _distances(self, kept):
-        """That of the k-th nearest place of some rows, the largest of one of them, and their geometric mean."""
-        kept = np.frombuffer(kept, bool)
-        x, weight = self.rows[kept, : self.size], self.weight[kept]
-        mean = weight @ x / weight.sum()
-        unit = np.sqrt(weight @ (x - mean) ** 2 / weight.sum())
-
-        def apart(query, alone):
-            away = np.sort(np.sqrt((((x - query) / unit) ** 2).sum(1)))
-            return away[away > 0][self.count - 1] if alone else away[self.count - 1]
-
-        of_rows = np.array([apart(row, True) for row in x])
-        return apart, of_rows.max(), math.exp(weight @ np.log(of_rows) / weight.sum())
 
     def near(self, place, width):
         """K of each row."""
@@ -141,14 +117,14 @@ class Slow:
         return self.y - self.rows[:, : self.size] @ slope
 
     def predict(self, x):
-        return np.array([self.line(place, self.width(place))[0] for place in self.at(x)])
+        return np.array([self.line(place, self.sigma)[0] for place in self.at(x)])
 
     @cached_property
     def left_out(self):
         """Each row less its estimate from the others, and what is left of its noise in its residual."""
         errors, shares = [], []
         for i, place in enumerate(self.rows):
-            estimate, _, inverse = self.line(place, self.width(place, own=True), np.arange(len(self.rows)) != i)
+            estimate, _, inverse = self.line(place, self.sigma, np.arange(len(self.rows)) != i)
             if inverse is None:  # whom nobody reaches the mean of the others answers
                 others = np.arange(len(self.rows)) != i
                 estimate, inverse = self.weight[others] @ self.y[others] / self.weight[others].sum(), [[np.inf]]
@@ -165,7 +141,7 @@ class Slow:
 
     def _by_fold(self, k, place):
         learned = self.folds[k] == 1
-        return self.line(place, self.width(place, learned), learned, base=learned)[0]
+        return self.line(place, self.sigma, learned, base=learned)[0]
 
     def _looked_at(self, place, width):
         """The mean place that a query looks at."""
@@ -175,7 +151,7 @@ class Slow:
     def noise(self, place):
         """τ², s² and ν about a place."""
         errors, shares = self.left_out
-        k = self.near(place, 2 * self.width(place))
+        k = self.near(place, 2 * self.sigma)
         share = self.weight * k / (self.weight @ k)
         rest = share @ (1 - (1 - shares) / np.maximum(self.weight, 1))
         enough = rest > 1e-5  # else there are as many numbers as rows, and nothing tells noise
@@ -217,14 +193,14 @@ class Slow:
     def std(self, x):
         found = []
         for place in self.at(x):
-            total, square, _ = self.noise(self._looked_at(place, self.width(place)))
-            found.append(np.sqrt(total + square * self._open(place, self.width(place))))
+            total, square, _ = self.noise(self._looked_at(place, self.sigma))
+            found.append(np.sqrt(total + square * self._open(place, self.sigma)))
         return np.array(found)
 
     def confidence_interval(self, x, level):
         ends = []
         for place in self.at(x):
-            narrow = self.width(place) * 0.5 ** (1 / self.features)
+            narrow = self.sigma * 0.5 ** (1 / self.features)
             drawn = self.linear and self.ridge > 0
             ridge = min(self.ridge, 0.25) if drawn else 0.25
             center, row, _ = self.line(place, narrow, ridge=ridge, linear=True, drawn=drawn)
@@ -241,7 +217,7 @@ class Slow:
         errors = np.abs((self.left_out[0] if self.folds is None else self.tested[1])[:, 0])
         weight, ends = self.weight[[i for _, i in pairs]], []
         for place in self.at(x):
-            width = self.width(place)
+            width = self.sigma
             centers = [
                 self.line(place, width, np.arange(len(self.rows)) != i)[0] if k is None else self._by_fold(k, place)
                 for k, i in pairs
@@ -254,16 +230,16 @@ class Slow:
         """The values that a new one may have at a place, and their probabilities, which are less than 1 in all."""
         errors = self.left_out[0] if self.folds is None else self.tested[1]
         rows = np.arange(len(self.rows)) if self.folds is None else [i for _, i in self.tested[0]]
-        middle = self._looked_at(place, self.width(place))
-        width, weight = 2 * self.width(middle), self.weight[rows]
+        middle = self._looked_at(place, self.sigma)
+        width, weight = 2 * self.sigma, self.weight[rows]
         for _ in range(20):
             k = weight * self.near(middle, width)[rows]
             if k.sum() >= min(50, 0.8 * weight.sum()):
                 break
             width = width * 1.5
         total, square, _ = self.noise(middle)
-        growth = max(1, math.sqrt((total + square * self._open(place, self.width(place)))[0] / total[0]))
-        return self.line(place, self.width(place))[0][0] + growth * errors[:, 0], k / (1 + k.sum())
+        growth = max(1, math.sqrt((total + square * self._open(place, self.sigma))[0] / total[0]))
+        return self.line(place, self.sigma)[0][0] + growth * errors[:, 0], k / (1 + k.sum())
 
     def quantiles(self, x, levels):
         result = []
@@ -280,12 +256,12 @@ class Slow:
     def attention(self, x):
         result = np.zeros((len(x), len(self.there)))
         for row, place in zip(result, self.at(x), strict=False):
-            k = self.weight * self.near(place, self.width(place))
+            k = self.weight * self.near(place, self.sigma)
             row[self.there] = k / k.sum()
         return result
 
     def neighbors(self, x):
-        around = [self.near(place, self.width(place)) for place in self.at(x)]
+        around = [self.near(place, self.sigma) for place in self.at(x)]
         return np.array([(self.weight @ k) ** 2 / (self.weight @ k**2) for k in around])
 
     def log_density(self, x):
@@ -294,13 +270,13 @@ class Slow:
         height = (2 * math.pi) ** (-d / 2) if self.kernel == "gaussian" else (d + 2) / (2 * volume)
         result = []
         for place in self.at(x):
-            width = self.width(place)
+            width = self.sigma
             mean = self.weight @ self.near(place, width) / self.weight.sum()
             result.append(math.log(mean * height * abs(np.linalg.det(self.metric)) / np.prod(width[:d])))
         return np.array(result) + sum(math.log(1 - rate) for rate in self.rates)
 
     def trace(self):
-        return sum(self.line(place, self.width(place))[1][i] for i, place in enumerate(self.rows))
+        return sum(self.line(place, self.sigma)[1][i] for i, place in enumerate(self.rows))
 
     def gradient(self, x, return_std=False, step=1e-5):
         """By differences, also of what each row's y has in the estimate."""
@@ -311,11 +287,11 @@ class Slow:
             more[:, j] += step
             less[:, j] -= step
             for i, ends in enumerate(zip(self.at(more), self.at(less), self.at(x), strict=False)):
-                lines = [self.line(place, self.width(place)) for place in ends[:2]]
+                lines = [self.line(place, self.sigma) for place in ends[:2]]
                 slope[i, j] = (lines[0][0] - lines[1][0]) / (2 * step)
                 change = (lines[0][1] - lines[1][1]) / (2 * step)
                 if return_std:
-                    square = self.noise(self._looked_at(ends[2], self.width(ends[2])))[1]
+                    square = self.noise(self._looked_at(ends[2], self.sigma))[1]
                     error[i, j] = np.sqrt(square * (change**2 / self.weight).sum())
         return error if return_std else slope
 

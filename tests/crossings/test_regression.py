@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-11,820 cells: estimator × two settings × method × state.
+10,419 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -38,10 +38,8 @@ SETTINGS = {
     "epanechnikov": {"kernel": "epanechnikov"},
     "searched": {"bandwidth": "auto", "ridge": "auto"},
     "loo": {"bandwidth": "loo"},
-    "aic": {"bandwidth": "aic"},
     "silverman": {"bandwidth": "silverman"},
     "no ridge": {"ridge": 0.0},
-    "neighbors": {"neighbors": 5},
     "metric": {"metric": "linear"},
     "one direction": {"metric": "linear", "n_components": 1},
     "cv": {"cv": 3},
@@ -54,7 +52,7 @@ SETTINGS = {
     "frame": {"frame": True},
 }
 OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame"}
-SEARCHED = {"searched", "loo", "aic", "metric", "one direction"}
+SEARCHED = {"searched", "loo", "metric", "one direction"}
 
 # Refused by name, whatever the estimator; the first that holds.
 REFUSED_IN_FIT = {
@@ -63,7 +61,6 @@ REFUSED_IN_FIT = {
     ("epanechnikov", "periodic"): "kernel: got 'epanechnikov' beside categories",
     ("silverman", "metric"): "metric: got 'linear' with the bandwidth 'silverman'",
     ("silverman", "one direction"): "metric: got 'linear' with the bandwidth 'silverman'",
-    ("aic", "cv"): "cv: got folds with bandwidth='aic'",
 }
 _TARGETS = {"jackknife+", "local", "split", "quantiles", "sample"}
 REFUSED = {
@@ -79,13 +76,12 @@ REFUSED = {
 # Cells that are left out, and why.
 LEFT_OUT = {
     "a setting twice": "two settings of the same argument exclude each other",
-    "loo and aic beside what is no part of a criterion": "they are a search as `searched` is; by folds, the same one",
-    "aic beside weights": "its least is a staircase through all rows, where nothing is left to compare",
-    "a setting that an estimator has not": "a density has no y, and a classifier no folds, ridge or neighbours",
+    "loo beside what is no part of a criterion": "it is a search as `searched` is; by folds, the same one",
+    "a setting that an estimator has not": "a density has no y, and a classifier no folds and no ridge",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
 }
-REFITS = {"split", "hold_out", "partial_fit"}
+REFITS = {"split", "hold_out"}
 STATES = ("fitted", "loaded", "cloned")
 
 
@@ -178,7 +174,7 @@ def made(estimator, names):
     case.models["cloned"] = case.fit(clone(case.models["loaded"]))
     for state in ("loaded", "cloned"):
         assert case.models[state].columns_ == fitted.columns_
-        for name in ("bandwidth_", "ridge_", "neighbors_", "metric_", "X_train_", "y_train_", "folds_"):
+        for name in ("bandwidth_", "ridge_", "metric_", "X_train_", "y_train_", "folds_"):
             np.testing.assert_array_equal(getattr(case.models[state], name), getattr(fitted, name), err_msg=name)
     case.slow = Slow(fitted)
     return case
@@ -230,12 +226,6 @@ def expected_split(case):
     weight = np.ones(len(held)) if case.weight is None else case.weight[held]
     center, reach = half.predict(case.cells.astype(float))[:, 0], quantile(errors, weight, LEVEL)
     return center - reach, center + reach
-
-
-def in_parts(model, case):
-    half = case.fit(clone(model), slice(0, 11))
-    rest = None if case.weight is None else case.weight[11:]
-    return half.partial_fit(case.form(case.x[11:]), case.y[11:], rest).predict(case.query)
 
 
 def as_drawn(case):
@@ -322,7 +312,6 @@ REGRESSOR = {
         lambda c: r2_score(c.y.reshape(ROWS, -1), c.slow.predict(c.x.astype(float))),
     ),
     "degrees of freedom": (lambda m, c: m.effective_degrees_of_freedom(), lambda c: c.slow.trace()),
-    "partial_fit": (in_parts, lambda c: shaped(c.slow.predict(c.q), c)),
     "plot": (lambda m, c: drawn_line(m), line_of_plot),
     "leave_out": (lambda m, c: of_left_out(leave_out(m), c), expected_left_out),
     "hold_out": (lambda m, c: of_left_out(hold_out(m, KFold(2)), c), expected_hold_out),
@@ -422,16 +411,16 @@ def pairs(estimator):
     if estimator is KernelDensity:
         serve = [name for name in serve if name not in ("ordered", "periodic")]
     if estimator is not KernelRegressor:
-        serve = [name for name in serve if name not in ("loo", "aic")]
+        serve = [name for name in serve if name != "loo"]
     chosen = [pair for pair in itertools.combinations(serve, 2) if not arguments(pair[0]) & arguments(pair[1])]
-    criteria = [pair for pair in chosen if {"loo", "aic"} & set(pair)]
-    kept = {"two columns", "constant", "weights", "neighbors"}
+    criteria = [pair for pair in chosen if "loo" in pair]
+    kept = {"two columns", "constant", "weights"}
     left = [pair for pair in criteria if not kept & set(pair) and pair not in REFUSED_IN_FIT]
-    return [pair for pair in chosen if pair not in left and pair != ("aic", "weights")]
+    return [pair for pair in chosen if pair not in left]
 
 
 def states(method, names):
-    if method in ("hold_out", "partial_fit") and SEARCHED & set(names) and "two columns" not in names:
+    if method == "hold_out" and SEARCHED & set(names) and "two columns" not in names:
         return ()
     return ("loaded",) if method in REFITS else STATES
 

@@ -110,24 +110,6 @@ def ridged(kernel, order, query, x, y, sigma, weight, added, slope=0.0):
     return theta, inverse
 
 
-def factors(queries, x, weight, count, at_rows=False):
-    """How far the `count`-th nearest place is, at most as far as of a row, over the rows' geometric mean of that, (n,).
-
-    There a row is no neighbour of its own; nor, where the queries are `at_rows`, is any place of a query.
-    """
-    mean = np.average(x, axis=0, weights=weight)
-    deviation = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weight))
-    places = np.unique(x, axis=0)
-
-    def apart(query, left_out):
-        there = places[(places != query).any(1)] if left_out else places
-        return np.sort(np.sqrt((((there - query) / deviation) ** 2).sum(1)))[count - 1]
-
-    of_rows = [apart(row, True) for row in x]
-    typical = np.exp(np.average(np.log(of_rows), weights=weight))
-    return np.minimum([apart(query, at_rows) for query in queries], max(of_rows)) / typical
-
-
 def left_out(kernel, order, x, y, sigma, weight, ridge):
     """Each row less its prediction from rows elsewhere, (n, v), and what is left of its place's noise there, (n,).
 

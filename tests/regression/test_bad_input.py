@@ -182,15 +182,6 @@ def test_tensors_of_another_device_are_refused():
         NadarayaWatson(bandwidth=1.0).fit(X, Y).predict(elsewhere)
 
 
-def test_other_outputs():
-    model = NadarayaWatson(bandwidth=1.0).fit(X, Y)
-    with pytest.raises(ValueError, match=r"y: got shape \(23, 1\); expected \(n,\), as it was before"):
-        model.partial_fit(X, Y[:, None])
-    model = NadarayaWatson(bandwidth=1.0).fit(X, np.stack([Y, Y], 1))
-    with pytest.raises(ValueError, match=r"y: got shape \(23, 1\); expected \(n, 2\), as it was before"):
-        model.partial_fit(X, Y[:, None])
-
-
 def test_sample_weights():
     with pytest.raises(ValueError, match="sample_weight: got zeros alone; expected"):
         NadarayaWatson(bandwidth="loo").fit(X, Y, sample_weight=np.zeros(23))

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from dikkat.regression import NadarayaWatson, bandwidth, local
 from dikkat.regression.bandwidth import rule_of_thumb
-from dikkat.regression.criterion import Criterion
+from dikkat.regression.criterion import MOST, Criterion
 from dikkat.regression.diagnostics import leave_out
 from dikkat.regression.joined import join
 
@@ -139,19 +139,6 @@ def test_the_penalty_and_its_gradient(ridge):
         plain = dense.leave_one_out_error("gaussian", "constant", x, y[:, None], np.exp(t))
         assert criterion(t).error == pytest.approx(plain / (1 - np.trace(matrix) / (0.8 * 23)), rel=1e-9)
         assert criterion(t - 3).error == math.inf
-
-
-def test_a_criterion_without_end_ends_no_search():
-    x, y = _waves(23, 3)
-    criterion = Criterion(_joined(x, y), "gaussian", 0, kind="aic")
-    low, high = -9.0, 0.0
-    for _ in range(60):  # to where it becomes infinite, as nearly every row has a place of its own
-        middle = (low + high) / 2
-        low, high = (low, middle) if math.isfinite(criterion(np.full(3, middle)).error) else (middle, high)
-    box = bandwidth._box(criterion)
-    for step in np.geomspace(1e-14, 1e-2, 25):
-        path = bandwidth._descend(criterion, criterion(np.full(3, high + step)), box, 1e-5)
-        assert np.isfinite(path.last.t).all()
 
 
 def test_in_parts_it_is_the_same(monkeypatch):
@@ -351,24 +338,10 @@ def test_equal_values_are_equal_to_their_mean(count):
 # --- other criteria, and judgement
 
 
-@pytest.mark.parametrize("order", dense.ORDERS)
-def test_aic_by_its_formula(order):
-    x, y = _waves(43, 2)
-    weight = np.random.default_rng(3).integers(1, 4, 43).astype(float)
-    sigma = np.array([0.9, 1.3])
-    found = Criterion(join(x, y[:, None], weight), "gaussian", int(order == "linear"), 0.0, "aic")(np.log(sigma))
-    rows, values = np.repeat(x, weight.astype(int), 0), np.repeat(y, weight.astype(int))
-    ones = np.ones(len(rows))
-    hat = np.array([dense.smoother_row("gaussian", order, row, rows, sigma, ones) for row in rows])
-    residual, share = np.mean((values - hat @ values) ** 2), np.trace(hat) / len(rows)
-    expected = np.exp(np.log(residual) + (1 + share) / (1 - share - 2 / len(rows)) - 1)
-    assert found.error == pytest.approx(expected, rel=1e-6)
-
-
 def test_no_bandwidth_of_a_grid_has_a_lower_criterion():
     x, y = _waves(61, 1)
-    model = NadarayaWatson(bandwidth="aic").fit(x, y)
-    criterion = Criterion(_joined(x, y), "gaussian", 0, kind="aic")
+    model = NadarayaWatson().fit(x, y)
+    criterion = Criterion(_joined(x, y), "gaussian", 0, kind="auto", most=MOST)
     least = min(criterion(np.log([sigma])).error for sigma in np.geomspace(0.03, 9, 80))
     assert model.history_[-1]["error"] == pytest.approx(criterion(np.log(model.bandwidth_)).error, rel=1e-9)
     assert model.history_[-1]["error"] <= least * (1 + 1e-9)

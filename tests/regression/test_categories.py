@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from mixed import estimate, leave_one_out, weights
 from scipy.optimize import minimize
-from scipy.sparse import csr_array
 
 from dikkat.regression import KernelRegressor, NadarayaWatson
 from dikkat.regression.columns import Column
@@ -235,18 +234,6 @@ def test_a_number_between_ordered_levels_has_a_place_between_them():
         np.testing.assert_allclose(model.predict(frame.iloc[:1].assign(rooms=rooms)), expected, rtol=1e-9)
 
 
-def test_rows_that_come_later_bring_levels():
-    frame, y = _table()
-    order = np.argsort(frame["rooms"].to_numpy() % 3, kind="stable")
-    frame, y = frame.iloc[order], y[order]
-    whole = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)
-    small = np.array([0.2, 0.4, 0.45, 0.2])
-    parts = NadarayaWatson(bandwidth=small, **MIXED).fit(frame[:20], y[:20]).set_params(bandwidth=BANDWIDTH)
-    parts.partial_fit(frame[20:], y[20:])
-    assert parts.columns_[2].levels == (1, 2, 3, 5, 9)
-    np.testing.assert_allclose(parts.predict(frame), whole.predict(frame), rtol=1e-10)
-
-
 def test_rules_of_thumb():
     frame, y = _table()
     model = NadarayaWatson(bandwidth="scott", **MIXED).fit(frame, y)
@@ -304,7 +291,6 @@ def test_numbers_and_texts_of_them_are_the_same_category(levels):
         for kind in (int, float):
             found = model.predict(frame.assign(town=texts.astype(kind)))
             np.testing.assert_allclose(found, expected, rtol=1e-12)
-        assert model.partial_fit(frame.assign(town=texts), y).columns_[0].levels == tuple(sorted(levels))
 
 
 def test_texts_that_are_one_number_are_told_apart():
@@ -407,18 +393,6 @@ def test_levels_are_texts_or_numbers():
         NadarayaWatson(bandwidth=[0.5], categorical_features=[0]).fit(pa.table({"0": [[1], [2]]}), [1.0, 2.0])
 
 
-def test_rows_that_come_later_are_checked():
-    x, y = [["a", 1.0], ["b", 2.0], ["a", 3.0]], [1.0, 2.0, 3.0]
-    model = NadarayaWatson(bandwidth=[0.2, 1.0], categorical_features=[0]).fit(x, y)
-    whole = NadarayaWatson(bandwidth=[0.2, 1.0], categorical_features=[0]).fit([*x, *x], [*y, *y])
-    for few in ([["a"]], np.array([["a"]], object)):
-        with pytest.raises(ValueError, match="X has 1 features, but NadarayaWatson is expecting 2 features"):
-            model.partial_fit(few, [1.0])
-    with pytest.raises(TypeError, match="X: got a sparse matrix beside categories"):
-        model.partial_fit(csr_array(np.ones((2, 2))), [1.0, 2.0])
-    np.testing.assert_allclose(model.partial_fit(x, y).predict(x), whole.predict(x), rtol=1e-12)
-
-
 def test_coding_there_and_back():
     columns = (Column("category", tuple("abcd")), Column(), Column("ordered", (1, 2, 3)), Column("category", ("a",)))
     coding = Coding(columns, 4)
@@ -442,12 +416,6 @@ def test_levels_may_be_numpys_numbers(tmp_path):
         np.testing.assert_array_equal(model.predict(x), expected.predict(np.array(codes)[:, None]))
         model.save(tmp_path / "model")
         np.testing.assert_array_equal(NadarayaWatson.load(tmp_path / "model").predict(x), model.predict(x))
-
-
-def test_neighbours_are_none_where_all_columns_are_categories():
-    x = np.random.default_rng(0).integers(0, 3, (41, 1))
-    model = NadarayaWatson(categorical_features=[0], neighbors="auto").fit(x, x[:, 0] + 0.1 * np.arange(41))
-    assert model.neighbors_ is None
 
 
 def test_deviations_are_of_the_widths_of_each_category():

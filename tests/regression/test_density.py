@@ -139,8 +139,8 @@ def test_samples_have_the_moments_of_the_density(kernel):
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="bandwidth: got 'aic'"):
-        KernelDensity(bandwidth="aic").fit([[0.0], [1.0]])
+    with pytest.raises(ValueError, match="bandwidth: got 'loo'"):
+        KernelDensity(bandwidth="loo").fit([[0.0], [1.0]])
     with pytest.raises(ValueError, match="n_samples: got 0"):
         KernelDensity().fit([[0.0], [1.0]]).sample(0)
     one = KernelDensity().fit([[2.0]])

@@ -90,20 +90,19 @@ def test_the_first_fit_leaves_it_unfitted(tmp_path):
         same(answers(model, tmp_path), expected)  # the last step is the one that makes it fitted
 
 
-@pytest.mark.parametrize("how", ["fit", "partial_fit"])
-def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path, how):
-    old, new = rows(), rows(11, seed=0 if how == "partial_fit" else 1)
+def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path):
+    old, new = rows(), rows(11, seed=1)
 
     def fitted():
         return NadarayaWatson(bandwidth=1.0).fit(*old).set_params(kernel="epanechnikov", bandwidth=2.0)
 
-    before, after = answers(fitted(), tmp_path), answers(getattr(fitted(), how)(*new), tmp_path)
-    for model in interrupted(fitted, lambda model: getattr(model, how)(*new)):
+    before, after = answers(fitted(), tmp_path), answers(fitted().fit(*new), tmp_path)
+    for model in interrupted(fitted, lambda model: model.fit(*new)):
         if model.kernel_ == "gaussian":
             same(answers(model, tmp_path), before)
-            getattr(model, how)(*new)
+            model.fit(*new)
         same(answers(model, tmp_path), after)
-        assert len(model.X_train_) == (11 if how == "fit" else 34)
+        assert len(model.X_train_) == 11
 
 
 def test_a_hundred_points_anywhere_in_a_refit_leave_the_old_model_whole(tmp_path):

@@ -40,10 +40,6 @@ def test_gaps_are_a_category_beside_the_number(tmp_path):
     other = KernelRegressor.load(tmp_path / "model")
     np.testing.assert_array_equal(other.predict(new), answer)
     np.testing.assert_array_equal(KernelRegressor(**other.get_params()).fit(x, y).predict(new), answer)
-    more = (
-        KernelRegressor(bandwidth=model.bandwidth_, missing="indicator").fit(x[:40], y[:40]).partial_fit(x[40:], y[40:])
-    )
-    assert np.isfinite(more.predict(new)).all()
 
 
 def test_an_answer_is_that_of_a_table_with_a_column_more():

@@ -1,9 +1,11 @@
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from dikkat.regression import experiment, pictures
+from dikkat.regression.columns import Column
 from dikkat.regression.diagnostics import Among, Curve
 from dikkat.show import save
 
@@ -61,6 +63,23 @@ def test_several_features_have_a_panel_each(features, panels):
     figure.draw_without_rendering()
 
 
+def test_categories_are_lines_of_text_the_most_frequent_of_many():
+    levels = tuple(f"Agent {each} and Partners" for each in "ABCDEFGHIJKLMNOPQ")
+    estimate = np.arange(17) * 7.0 % 17
+    data = np.repeat(np.arange(17.0), np.append(np.arange(2, 18), 1))  # of A and Q there are fewest
+    shown = Curve("agent", np.arange(17.0), estimate, estimate - 1, estimate + 2, data, Column("category", levels))
+    figure = pictures.draw_effects(np.arange(17.0), [shown, curve()], "price")
+    axes = figure.axes[0]
+    figure.draw_without_rendering()
+    named = [label.get_text() for label in axes.get_yticklabels()]
+    assert [each[6] for each in named] == sorted("DEFGHIJKLMNOP" + "C", key=lambda each: 7 * (ord(each) - 65) % 17)
+    assert axes.get_ylabel() == "agent, 14 of 17"
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert all(low.y1 <= high.y0 for low, high in pairwise(boxes))
+    assert (np.diff(axes.lines[-1].get_xdata()) > 0).all()
+    assert axes.get_xlim() == figure.axes[1].get_ylim()
+
+
 def test_rows_without_a_prediction_are_not_drawn():
     figure = pictures.draw_fit(np.array([np.nan, 2.0, 3.0]), np.array([1.0, 2.0, 9.0]), [], "y")
     figure.draw_without_rendering()
@@ -85,27 +104,6 @@ def test_attention_is_drawn_on_a_scale_that_single_points_do_not_spoil(tmp_path)
     figure = pictures.draw_attention(Among(np.eye(3), 3), "x")
     assert figure.axes[0].images[0].get_clim() == (0, 1)
     assert figure.axes[0].get_title() == "attention among 3 points\nsorted by x"
-
-
-def test_history_has_the_errors_and_the_bandwidths():
-    history = [{"bandwidth": [2.0, 1e9], "error": 0.5}, {"bandwidth": [1.0, 30.0], "error": 0.25}]
-    left, right = pictures.draw_history(history, ["a", "b"], np.array([4.0, 10.0])).axes
-    assert left.lines[0].get_ydata().tolist() == [0.5, 0.25]
-    assert [line.get_ydata().tolist() for line in right.lines] == [[0.5, 0.25], [10.0, 3.0]]
-    assert [line.get_label() for line in right.lines] == ["a", "b"]
-    _, right = pictures.draw_history([{"bandwidth": [0.7], "error": 0.5}], ["a"], np.array([4.0])).axes
-    assert right.lines[0].get_ydata().tolist() == [0.7]
-    assert right.get_ylabel() == "bandwidth σ of a"
-
-
-def test_many_features_and_a_constant_one_have_their_bandwidths_drawn():
-    names, ranges = [f"x{i}" for i in range(13)], np.ones(13)
-    ranges[1] = 0
-    history = [{"bandwidth": [1.0 + i for i in range(13)], "error": 0.5}] * 2
-    figure = pictures.draw_history(history, names, ranges)
-    assert len(figure.axes[1].lines) == 13
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == names[:10]
-    figure.draw_without_rendering()
 
 
 def test_the_experiment_has_three_columns_and_one_scale_of_colours():

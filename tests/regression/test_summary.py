@@ -75,7 +75,8 @@ def test_what_moves_the_estimate_most_comes_first(homes):
 def test_effects_of_several_features_are_drawn(homes):
     figure = homes[2].plot()
     assert isinstance(figure, Figure)
-    assert [axes.get_xlabel() for axes in figure.axes] == ["area", "town", "id"]
+    area, town, number = figure.axes
+    assert [area.get_xlabel(), town.get_ylabel(), number.get_xlabel()] == ["area", "town", "id"]
     with pytest.raises(ValueError, match="ax: got axes for 4 features"):
         homes[2].plot(figure.axes[0])
     with pytest.raises(ValueError, match="X: got constant features alone"):

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
-_PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
+_PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_SET = ("kernel", "bandwidth", "ridge", "neighbors", "cv")  # the estimator's settings for --set
+_SET = ("kernel", "bandwidth", "ridge", "cv")  # the estimator's settings for --set
 _TEXT = ("delimiter", "decimal", "thousands", "encoding", "na")  # the names for --text
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
@@ -127,16 +127,16 @@ SetOption = Annotated[
     Names,
     option(
         "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, or "
-        "how it is found, auto, loo, aic, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-        "neighbors=N, auto or none; cv=N, for a series in its order: N blocks of rows, each predicted from the others. "
-        "May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto, neighbors=none]",
+        "how it is found, auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
+        "cv=N, for a series in its order: N blocks of rows, each predicted from the others. "
+        "May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto]",
         "NAME=VALUE",
         "--set",
         panel=_MODEL,
         completes=(
-            *(f"bandwidth={each}" for each in ("auto", "loo", "aic", "silverman", "scott")),
+            *(f"bandwidth={each}" for each in ("auto", "loo", "silverman", "scott")),
             *(f"kernel={each}" for each in ("gaussian", "epanechnikov")),
-            *("ridge=auto", "neighbors=auto", "neighbors=none"),
+            "ridge=auto",
         ),
     ),
 ]
@@ -257,8 +257,8 @@ def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> di
 
 def _value(name: str, text: str) -> Any:
     """A setting of the estimator: numbers as numbers, "none" as None, and words as they are."""
-    if name in ("neighbors", "cv"):
-        return None if text == "none" else int(text) if text.isdecimal() else text
+    if name == "cv":
+        return int(text) if text.isdecimal() else text
     if name not in ("bandwidth", "ridge"):
         return text
     try:
@@ -373,12 +373,11 @@ def _written(
 
 def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: float | None, output: Path) -> None:
     from dikkat.regression import diagnostics, pictures
-    from dikkat.regression.joined import largest
     from dikkat.regression.report import PANELS, chosen
-    from dikkat.regression.summary import AIC, columns_of, names_of
+    from dikkat.regression.summary import columns_of, names_of
 
-    there, names, columns = model.sample_weight_ > 0, names_of(model), columns_of(model)
-    y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
+    there, names = model.sample_weight_ > 0, names_of(model)
+    y = model.y_train_[there]
     shown, others = chosen(model, PANELS - 1)
     curves = [diagnostics.along(model, c, names[c], coverage) for c in shown]
     if len(names) == 1 and curves:
@@ -387,13 +386,7 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
         _save(pictures.draw_fit(left_out.predicted[there], y, curves, data.target, others), output / "fit")
     most = shown[0] if shown else 0  # along the feature that moves the estimate most
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
-    _save(pictures.draw_attention(among, order, columns[most]), output / "attention")
-    if model.history_:
-        criteria = {"aic": {"criterion": AIC}, "auto": {"criterion": "squared error of rows left out, penalised"}}
-        criterion = criteria.get(str(model.bandwidth), {})
-        # In units of the range, of a category of the largest λ.
-        units = np.array([largest(column) if column.is_category else ranges[j] for j, column in enumerate(columns)])
-        _save(pictures.draw_history(model.history_, names, units, **criterion), output / "history")
+    _save(pictures.draw_attention(among, order, columns_of(model)[most]), output / "attention")
 
 
 def _curve(seed: int, output: Path) -> None:
@@ -416,7 +409,6 @@ def _curve(seed: int, output: Path) -> None:
     write_columns(written, {"x": done.at, "truth": done.truth, **ends})
     print(f"predictions: {written}")
     _save(pictures.draw_curve(diagnostics.along(model, 0, "x", 0.9), done.y, "y"), output / "fit")
-    _save(pictures.draw_history(model.history_, ["x"], np.ptp(model.X_train_, axis=0)), output / "history")
 
 
 def _experiment(seed: int, output: Path) -> None:
@@ -446,7 +438,6 @@ def _experiment(seed: int, output: Path) -> None:
     write_columns(written, {"x": done.at, "truth": done.truth, **predicted})
     print(f"predictions: {written}")
     _save(pictures.draw_experiment(done), output / "experiment")
-    _save(pictures.draw_history(learned.history_, ["x"], np.ptp(learned.X_train_, axis=0)), output / "history")
 
 
 def _save(figure: "Figure", path: Path) -> None:

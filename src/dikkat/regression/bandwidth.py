@@ -14,10 +14,9 @@ from dikkat.regression.folds import Fold, Held
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments.launch import Profile
-from dikkat.regression.nearest_neighbors import Factors
 
 Rule = Literal["silverman", "scott"]
-Searched = Literal["auto", "loo", "aic"]
+Searched = Literal["auto", "loo"]
 
 _SAMPLE = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
@@ -27,7 +26,6 @@ _STEPS_OF_ONE_FEATURE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which e
 _BACK = np.array([-2.0, -1.0, 0.0])  # steps of log σ at which a feature comes back from "no influence"
 _HOPE = 0.05  # by how much the error may rise there, before a descent
 _MANY = 2000  # rows from which a descent over all of them stops sooner, and no feature is tried anew on them
-_COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of how many rows differ
 
 
 class Chosen(NamedTuple):
@@ -37,22 +35,11 @@ class Chosen(NamedTuple):
         bandwidth: (d,).
         ridge: ρ; 0 for the constant order, which has no slopes.
         steps: The accepted steps of a search, the start first: the bandwidths with the error. None without a search.
-        neighbors: k, by whose distance bandwidths are wider where rows are sparse; None where they are the same.
     """
 
     bandwidth: Array
     ridge: float
     steps: list[tuple[Array, float]]
-    neighbors: int | None = None
-
-
-class _Candidate(NamedTuple):
-    """The result of a search with one number of neighbours: the criterion, the steps, and the last trial."""
-
-    criterion: Criterion
-    steps: list[Step]
-    last: Trial
-    neighbors: int | None
 
 
 class Path(NamedTuple):
@@ -69,10 +56,9 @@ def chosen_bandwidths(
     ridge: str | float,
     profile: Profile,
     degree: int,
-    neighbors: int | str | None = None,
     folds: list[Fold] | None = None,
 ) -> Chosen:
-    """The bandwidths by an estimator's settings `bandwidth`, `ridge` and `neighbors`, and the folds of its `cv`.
+    """The bandwidths by an estimator's settings `bandwidth` and `ridge`, and the folds of its `cv`.
 
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
@@ -81,9 +67,8 @@ def chosen_bandwidths(
     if isinstance(bandwidth, str) and bandwidth in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
         known = None if free else amount
-        return search(joined, profile, degree, known, cast(Searched, bandwidth), neighbors, folds)
-    count = cast(int | None, neighbors)  # "auto" is for searches
-    return Chosen(settled(joined, bandwidth, profile), amount, [], count)
+        return search(joined, profile, degree, known, cast(Searched, bandwidth), folds)
+    return Chosen(settled(joined, bandwidth, profile), amount, [])
 
 
 def settled(joined: Joined, bandwidth: str | float | ArrayLike, profile: Profile) -> Array:
@@ -112,7 +97,6 @@ def search(
     degree: int,
     ridge: float | None = 0.0,
     by: Searched = "auto",
-    neighbors: int | str | None = None,
     folds: list[Fold] | None = None,
 ) -> Chosen:
     """The bandwidths with the least criterion that a search from several starts finds.
@@ -122,9 +106,8 @@ def search(
     estimate of the second derivatives that grows on the way (BFGS). It is computed in float64, and with the Gaussian
     kernel; Epanechnikov's, whose error has kinks, gets the bandwidths with which its standard deviations are those.
 
-    Among the starts are the mean of all rows and, with slopes, a plane. With a number of `neighbors`, k, bandwidths are
-    wider by its distance where rows are sparse; "auto" is the best of none and some k, for each of which everything is
-    searched. With `ridge` None ρ is searched for as well. With folds the criterion is the error of their tested rows.
+    Among the starts are the mean of all rows and, with slopes, a plane. With `ridge` None ρ is searched for as well.
+    With folds the criterion is the error of their tested rows.
 
     Returns:
         The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last one. No steps
@@ -132,48 +115,24 @@ def search(
     """
     whole_variance = joined.variance()
     if len(joined.x) == 1 or whole_variance == 0:
-        count = None if neighbors == "auto" else cast(int | None, neighbors)
-        return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [], count)
+        return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
     unit = 2.0 ** round(math.log2(whole_variance) / 2)
     joined = joined.in_unit(unit)
     folds = None if folds is None else [fold.in_unit(unit) for fold in folds]
-    counts: list[int | None] = [None if neighbors == "auto" else cast(int | None, neighbors)]
-    if neighbors == "auto" and joined.numbers:
-        different = joined.different
-        powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
-        counts += sorted(count for count in powers if count < different)
-    tried = [_searched(joined, degree, ridge, by, count, folds) for count in counts]
-    best = min(tried, key=attrgetter("last.error"))
-    if not math.isfinite(best.last.error):  # all have too many degrees of freedom for so few rows
-        amount = RIDGE if ridge is None else ridge
-        return Chosen(rule_of_thumb(joined, "silverman", profile), amount, [], best.neighbors)
-    size = joined.features
-    path, criterion = best.steps, best.criterion
-    if profile != "gaussian":
-        t = best.last.t + math.log(radius(profile, joined.numbers)) * (np.arange(len(best.last.t)) < size)
-        path = [criterion.under(profile)(t).step()]
-    steps = [(within_dtype(np.exp(step.t[:size]), joined.x.dtype), step.error * unit**2) for step in path]
-    amount = float(np.exp(best.last.t[-1])) if ridge is None else ridge
-    return Chosen(steps[-1][0], amount, steps, best.neighbors)
-
-
-def _searched(
-    joined: Joined,
-    degree: int,
-    ridge: float | None,
-    by: Searched,
-    neighbors: int | None,
-    folds: list[Fold] | None,
-) -> _Candidate:
-    """The best bandwidths of the Gaussian kernel with one number of neighbours."""
     if folds is not None:
-        levels: list[Criterion] = [Held(joined, folds, "gaussian", degree, ridge, neighbors)]
+        levels: list[Criterion] = [Held(joined, folds, "gaussian", degree, ridge)]
     else:
-        factors = None if neighbors is None else Factors(joined, neighbors)
-        levels = [Criterion(each, "gaussian", degree, ridge, by, factors, MOST) for each in samples(joined, degree)]
-    steps, last, _ = least(levels)
-    return _Candidate(levels[-1], steps, last, neighbors)
+        levels = [Criterion(each, "gaussian", degree, ridge, by, MOST) for each in samples(joined, degree)]
+    path, last, _ = least(levels)
+    if not math.isfinite(last.error):  # all have too many degrees of freedom for so few rows
+        return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
+    size = joined.features
+    if profile != "gaussian":
+        t = last.t + math.log(radius(profile, joined.numbers)) * (np.arange(len(last.t)) < size)
+        path = [levels[-1].under(profile)(t).step()]
+    steps = [(within_dtype(np.exp(step.t[:size]), joined.x.dtype), step.error * unit**2) for step in path]
+    return Chosen(steps[-1][0], float(np.exp(last.t[-1])) if ridge is None else ridge, steps)
 
 
 def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:

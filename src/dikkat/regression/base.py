@@ -20,7 +20,6 @@ from dikkat.regression.joined import Array, Joined, Rows, largest
 from dikkat.regression.likelihood import found
 from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.moments.launch import Profile
-from dikkat.regression.nearest_neighbors import Factors
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import DTYPES, check_count, check_size, checked_bandwidth, checked_rows, unmasked
 
@@ -50,7 +49,6 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     kernel_: Profile
     order_: str
     ridge_: float = 0.0
-    neighbors_: int | None = None
     folds_: Membership | None = None
     _smoother: Smoother
 
@@ -88,7 +86,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if not isinstance(given, str):
             widths = settled(joined, coding.widths(given) if rows.columns else given, self.kernel)
         elif given == "auto" and make is not None and len(joined.x) > 1:
-            widths, doubt, steps, _ = found(make, joined, self.kernel, share)
+            widths, doubt, steps = found(make, joined, self.kernel, share)
         else:
             widths = rule_of_thumb(joined, "scott" if given == "scott" else "silverman", self.kernel)
         history = [{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in steps]
@@ -157,8 +155,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         the log-sum-exp of the attention, with $k_d$ such that K integrates to 1 over d dimensions: $(2\pi)^{-d/2}$ for
         the Gaussian, and $(d + 2)/(2 V_d)$ for Epanechnikov's with $V_d$ the volume of the unit ball. Beside categories
         it is the density of the numbers times the probability of the categories: Aitchison and Aitken's kernel is 1 − λ
-        for the same one. With `neighbors` σ is that at x, and the integral not quite 1. With a metric
-        M the density of x is that of x M, times |det M|.
+        for the same one. With a metric M the density of x is that of x M, times |det M|.
 
         Args:
             X: (n, d).
@@ -216,10 +213,9 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
     def _smoothed(self, joined: Joined) -> Smoother:
         """The object that answers, and is kept in no file."""
-        factors = None if self.neighbors_ is None else Factors(joined, self.neighbors_)
         sigma = self._rows.coding.widths(self.bandwidth_)[joined.feature]
         degree = int(self.order_ == "linear")
-        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, factors, folds_of(self._rows, joined))
+        return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, folds_of(self._rows, joined))
 
     def _coordinates(self, x: Array) -> Array:
         """Cells in coordinates."""

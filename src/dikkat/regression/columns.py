@@ -178,30 +178,6 @@ def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None)
     return result
 
 
-def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Column, ...]:
-    """Columns with the further levels of X; those that were there keep their indices."""
-    X, result = _indexed(X), []
-    for j, column in enumerate(columns):
-        if column.is_category and not column.is_gap:
-            known = _Indices(column.levels)
-            new = [level for level in _levels(_cells(X, j).values, _called(j, names)) if known.of(level) is None]
-            if column.kind == "category":
-                column = column._replace(levels=(*column.levels, *new))
-            elif not any(isinstance(level, str) for level in (*column.levels, *new)):
-                column = column._replace(levels=tuple(sorted((*column.levels, *new), key=float)))
-        result.append(column)
-    return tuple(result)
-
-
-def recoded(x: Array, old: Sequence[Column], new: Sequence[Column]) -> Array:
-    """Rows as `encoded` made them for the old columns, for the new ones, which have more levels."""
-    x = x.copy()
-    for j, (before, after) in enumerate(zip(old, new, strict=True)):
-        if before.levels != after.levels:
-            x[:, j] = np.array([after.levels.index(level) for level in before.levels])[x[:, j].astype(int)]
-    return x
-
-
 def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> Array:
     """X (n, d) as float64: NaN for a missing cell, −1 for a category that was not there.
 

@@ -1,4 +1,4 @@
-r"""The criteria for a bandwidth: the leave-one-out squared error, by itself or with a penalty, or AIC.
+r"""The criteria for a bandwidth: the leave-one-out squared error, by itself or with a penalty.
 
 With equal rows of X joined to a unique row g (weight $W_g$, mean value $\bar y_g$), the estimate at g is found without
 them: $\hat y_{-g}$, with $a_g$ the square of the length of its row of the smoother matrix in units of one row's weight,
@@ -14,20 +14,13 @@ rows and more on average, a single row is left out. The error is the weighted me
 well. A row that no other reaches is answered with the mean of the others, lest a bandwidth win by answering nothing.
 
 With $s_g = 1/(1 + W_g a_g)$, which is 1 less the share of g in its own estimate, the residual of its mean is
-$s_g (\bar y_g - \hat y_{-g})$, the degrees of freedom are $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the
-residuals and n the sum of the weights, "auto" is the leave-one-out error with a penalty,
+$s_g (\bar y_g - \hat y_{-g})$, the degrees of freedom are $\nu = \sum_g (1 - s_g)$, and with n the sum of the weights
+"auto" is the leave-one-out error with a penalty,
 
 $$ \frac{\mathrm{LOO}}{1 - \nu/(0.8\,n)} , $$
 
-since the least of an error over many bandwidths follows the noise of few rows; and "aic"
-
-$$ \mathrm{AIC_c} = \log \mathrm{RSS} + \frac{1 + \nu/n}{1 - (\nu + 2)/n} , $$
-
-taken as $e^{\mathrm{AIC_c} - 1}$, which is least at the same place and a square like the others. In a search each of
-them is infinite with more than 0.8 degrees of freedom a row: then the estimate is a staircase from row to row, which
-its own rows cannot see.
-
-Source: Hurvich, Simonoff and Tsai 1998.
+since the least of an error over many bandwidths follows the noise of few rows. In a search both are infinite with more
+than 0.8 degrees of freedom a row: then the estimate is a staircase from row to row, which its own rows cannot see.
 """
 
 import copy
@@ -51,12 +44,10 @@ from dikkat.regression.local import (
     sensitivity,
 )
 from dikkat.regression.moments.launch import Profile, Window
-from dikkat.regression.nearest_neighbors import Factors
 from dikkat.regression.trend import Trend, trend
 
-Kind = Literal["auto", "loo", "aic"]
+Kind = Literal["auto", "loo"]
 
-_DIFFERENCE = 1e-4  # of t, by which criteria without a derivative are differentiated
 MOST = 0.8
 """The most degrees of freedom a row of an estimate that a search may find."""
 HOPELESS = 1e20  # variances, from which an error is as good as infinite; below, squares of its slopes are numbers
@@ -120,15 +111,12 @@ class Criterion:
         degree: int,
         ridge: float | None = 0.0,
         kind: Kind = "loo",
-        factors: Factors | None = None,
         most: float = math.inf,
     ) -> None:
         self.joined, self.profile, self.degree = joined, profile, degree
-        self.ridge, self.kind, self.factors = ridge, kind, factors
+        self.ridge, self.kind = ridge, kind
         self.variance, self.total = joined.variance(), float(joined.weight.sum())
-        self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
         self.spread = torch.tensor(joined.spread())[: joined.numbers]
-        self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined))
         self.points = points_of(joined, torch.float64)
         value, weight = self.points.value, self.points.weight[:, None]
         self.most = most * max(len(joined.x), self.total)
@@ -153,23 +141,16 @@ class Criterion:
         kept = (1 / (1 + own)).nan_to_num(0.0)
         repeated = self._repeated(lse, row, left) if len(self.unique) else left[:0]
         trial = Trial(t, math.nan, left, repeated, lse, row, theta, kept)
-        error, residual, freedom = self._sums(trial).tolist()
-        free = 1 - freedom / self.most
-        error = math.inf if free <= 0 else error / free if self.kind == "auto" else error
-        if self.kind == "aic":
-            residual, free = residual + self.within, 1 - (freedom + 2) / self.total
-            if free > 0 and residual > 0 and error < math.inf:
-                error = residual * math.exp(min((1 + freedom / self.total) / free - 1, 600.0))
-            error = error if error < HOPELESS * self.variance else math.inf
-        return replace(trial, error=error)
+        error = (self.alone * left.square()).sum() + (self.repeats_share * repeated.square()).sum()
+        free = 1 - float((1 - kept).sum()) / self.most
+        return replace(trial, error=math.inf if free <= 0 else float(error) / (free if self.kind == "auto" else 1))
 
     def _fits(self, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The lse (n,), row (n, k) and θ (n, k, v) of the fit at each unique row without it."""
         window, pieces = self.window(t), []
         for part in parts(len(self.itself), self.points.columns(self.degree)):
-            near, own = window.of(part), self.itself[part]
-            drawn = self._ridge(t, near), self._toward(near, part)
-            lse, fit = fits(self.points.key[part], self.points, near, *drawn, exclude=own, ordered=True)
+            drawn, own = (self._ridge(t, window), self._toward(window, part)), self.itself[part]
+            lse, fit = fits(self.points.key[part], self.points, window, *drawn, exclude=own, ordered=True)
             pieces.append((lse, fit.row, fit.theta))
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True)) if len(pieces) > 1 else pieces[0]
         return lse, row, theta
@@ -207,14 +188,6 @@ class Criterion:
         amount = torch.tensor(math.exp(t[-1]) if self.ridge is None else self.ridge, dtype=torch.float64)
         return ridge_of(amount, self.spread, window.bandwidth[..., : len(self.spread)])
 
-    def _sums(self, trial: Trial) -> Array:
-        """(3,): the mean squared errors of rows, those of the residuals of unique rows, and ν."""
-        residual = trial.kept[:, None] * trial.left
-        squares = [(self.alone * trial.left.square()).sum(), (self.share * residual.square()).sum()]
-        squares[0] = squares[0] + (self.repeats_share * trial.repeated.square()).sum()
-        result: Array = torch.stack([*squares, (1 - trial.kept).sum()]).numpy()
-        return result
-
     def loss(self, trial: Trial) -> torch.Tensor:
         """(m, v): the mean squared error of the rows of each unique row."""
         weighted = self.repeats_share * trial.repeated.square()
@@ -223,10 +196,6 @@ class Criterion:
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """The error's slope with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
-        if self.kind == "aic":
-            steps = _DIFFERENCE * np.eye(len(trial.t))
-            rises = np.array([self(trial.t + step).error - trial.error for step in steps])
-            return rises / _DIFFERENCE, self.variance * np.eye(len(trial.t))
         key, window, points, theta = self.points.key, self.window(trial.t), self.points, trial.theta
         if (
             len(self.unique) or self.kind == "auto"
@@ -256,11 +225,10 @@ class Criterion:
             slope, curve = (slope - trial.error * fewer / self.most) / free, curve / free
         return slope.numpy(), curve.numpy()
 
-    def window(self, t: Array, factor: float | torch.Tensor | None = None) -> Window:
-        """The kernel at t, about each row; or with its bandwidths multiplied by another factor."""
+    def window(self, t: Array) -> Window:
+        """The kernel at t."""
         bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64)
-        factor = self.wider if factor is None else factor
-        return Window(self.profile, bandwidth * factor, tolerance=float(np.finfo(np.float64).eps))
+        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
 
     def under(self, profile: Profile) -> "Criterion":
         """The criterion with another kernel, finite with any degrees of freedom."""

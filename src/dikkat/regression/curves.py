@@ -112,7 +112,8 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Arra
 
     At each point a line is fitted to the share `frac` of the points that are nearest to it along x, with tricube
     weights; then again with bisquare weights of the residuals. Where all of these points are in one place, the mean of
-    the points there is the answer, so that nothing hangs on the order of the points.
+    the points there is the answer, so that nothing hangs on the order of the points. Of statsmodels' arguments it has
+    these four alone: not `delta`, `xvals`, `missing`, `is_sorted` and `return_sorted`.
 
     Args:
         y: (n,), finite numbers.

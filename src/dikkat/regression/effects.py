@@ -9,12 +9,7 @@ $$ \frac{\partial \hat y}{\partial x_c} = \frac{\theta_c}{\sigma_c} + \sum_j a_{
 = \sum_j l'_{jc} y_j , \qquad
 l'_{jc} = a_{jc} + w_j z_j^\top M^{-1} \Big( \frac{e_c}{\sigma_c} - \sum_i a_{ic} z_i \Big) , $$
 
-which of the constant order, without slopes, is the change of the weights alone. Where bandwidths are σ f(x)
-(`dikkat.regression.nearest_neighbors`), the effect of a wider window is added: ∂ log f/∂x_c times
-
-$$ \frac{\partial \hat y}{\partial \log f} = \sum_j b_j (y_j - z_j^\top\theta) - 2 \sum_c
-\frac{s_c^2}{s_c^2 + f^2\sigma_c^2} \Lambda_c u_c \theta_c , \qquad
-b_j = u^\top z_j \frac{\partial w_j}{\partial \log f} . $$
+which of the constant order, without slopes, is the change of the weights alone.
 
 The derivative is linear in y: with s² the variance
 of the noise there (`dikkat.regression.smoother`) its standard error is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. That is
@@ -34,7 +29,6 @@ from dikkat.regression.joined import Array
 from dikkat.regression.local import is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.moments.record import LARGEST
-from dikkat.regression.nearest_neighbors import local_bandwidth
 from dikkat.regression.smoother import Smoother
 
 _AGAIN = 64  # times each difference is read and written: with so many fewer queries at once it stays in the cache
@@ -81,8 +75,7 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
     across = key.mT.contiguous()  # sums along rows are quick
     for rows in parts(len(query), _AGAIN * key.numel()):
         at = torch.tensor(query[rows], dtype=torch.float64)
-        wide = sigma if smoother.factors is None else local_bandwidth(sigma, smoother.factors, at)
-        wide = wide.expand(len(at), -1)
+        wide = sigma.expand(len(at), -1)
         delta = (across - at[..., None]) / wide[..., None]
         share, pull, lse = _weights(smoother.profile, delta.square().sum(1), weight)
         lse = lse + lost_to_unseen(joined, at, wide)
@@ -98,16 +91,12 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
 
     NaN where no row is in reach.
     """
-    spread, result = torch.tensor(smoother.joined.spread())[: smoother.joined.numbers], []
+    result = []
     plane, unit = smoother.trend.slope * smoother.drawn, smoother.trend.spread
     numbers = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
     along = (numbers - numbers[0]) / unit
-    for rows, local in locals_at(smoother, query):
-        wider = torch.zeros_like(local.wide)
-        if smoother.factors is not None:
-            wider = torch.from_numpy(smoother.factors.slope(query[rows])).to(wider)
-        fading = 2 / (1 + (local.wide / spread).square())
-        row = _rows(local, wider, fading, smoother.degree)
+    for _, local in locals_at(smoother, query):
+        row = _rows(local, smoother.degree)
         change = row.mT @ (local.value - along @ plane) + plane / unit[:, None]
         result.append((change, (row.square() / local.weight[:, None]).sum(1)))
     slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
@@ -142,16 +131,14 @@ def _system(share: Tensor, delta: Tensor, held: Tensor, lse: Tensor, degree: int
     return design, torch.linalg.inv(system), reached
 
 
-def _rows(local: Local, wider: Tensor, fading: Tensor, degree: int) -> Tensor:
-    """l', (n, m, p); `wider` is ∂ log f/∂x, and `fading` by how much less of the slopes is then held back."""
-    pull = local.pull[..., None] * local.delta
-    pull = pull / local.wide[:, None] + (pull * local.delta).sum(-1, keepdim=True) * wider[:, None]
+def _rows(local: Local, degree: int) -> Tensor:
+    """l', (n, m, p)."""
+    pull = local.pull[..., None] * local.delta / local.wide[:, None]
     design, inverse = local.design, local.inverse
     lever = pull * (design @ inverse[:, :1].mT)
     change = torch.zeros(*pull.shape[::2], design.shape[2]).to(pull)
     if degree:
-        held = wider[..., None] * (fading * local.held * inverse[:, 0, 1:])[:, None]
-        change[..., 1:] = torch.diag_embed(1 / local.wide) - held
+        change[..., 1:] = torch.diag_embed(1 / local.wide)
     left = (change - lever.mT @ design) @ inverse
     result: Tensor = lever + local.share[..., None] * (design @ left.mT)
     return result.masked_fill(~local.reached[:, None, None], math.nan)

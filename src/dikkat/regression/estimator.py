@@ -25,13 +25,10 @@ from dikkat.regression.joined import Array, Coding, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.validation import (
-    Neighbors,
     Order,
     check_count,
-    check_folds,
     check_metric,
     check_name,
-    check_neighbors,
     check_settings,
     checked_bandwidth,
     checked_coverage,
@@ -57,7 +54,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     where they lie unevenly, and gives straight lines back exactly.
 
     Weights of rows count as repeats: a row of weight 2 is two rows, and one of weight 0 is none. Memory is linear in
-    the rows, time for a prediction as well; time for a search is quadratic, and for one feature without `neighbors`
+    the rows, time for a prediction as well; time for a search is quadratic, and for one feature
     linear but for a sort. Where that is too much, give a number: it may be the `bandwidth_` that was found for a part
     of the rows.
 
@@ -67,20 +64,14 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             "scott", rules of thumb from the features' spreads (a kernel that ends gets the radius with which its
             standard deviation is that of the rules' Gaussian); "auto": for each feature the one with the least
             leave-one-out squared error, where copies, rows equal in X and y, are left out together, with a penalty on
-            degrees of freedom; "loo", without it; or "aic", with the least corrected AIC. Each allows 0.8 degrees of
-            freedom a row. Over several outputs that is the mean error: outputs of different units should be brought to
-            one.
+            degrees of freedom; or "loo", without it. Both allow 0.8 degrees of freedom a row. Over
+            several outputs that is the mean error: outputs of different units should be brought to one.
         order: "constant" or "linear".
         ridge: Of the order "linear", ρ: how many rows' worth of doubt there is that there is a slope. It is as if so
             many more rows at each query, one bandwidth off (or one standard deviation of the feature, where that is
             shorter), said that the slope is 0: among many rows it changes little, beyond the data and in gaps the line
             becomes the mean of the nearest rows. A number of at least 0, where 0 is the plain local line; or "auto":
             with a bandwidth that is searched for the one that the search finds, from 0.001 on, and 0.25 otherwise.
-        neighbors: k, at least 2, for bandwidths that are wider where rows are sparse: at a query σ times the distance
-            of its k-th nearest row, in standard deviations of the numbers, over the geometric mean of that distance
-            over all rows; none is wider than the widest at a row. Rows with the same numbers count as one; categories
-            keep their λ. None for the same bandwidths everywhere; or "auto", with a bandwidth that is searched for, to
-            find by the same criterion whether None or one of four k is best, which takes five times as long.
         metric: "diagonal", the columns with a bandwidth each; or "linear", directions that are learned, the same number
             of them or `n_components`, with a bandwidth each: for what depends on sums and differences of columns. Only
             with a bandwidth that is searched for; it takes up to seven times as long. Categories stay as they are.
@@ -105,14 +96,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             and "loo" alike, and in the errors of which intervals are made. None for independent rows.
 
     Attributes:
-        bandwidth_: (d,), float64: σ, with `neighbors` that of a typical row; of a category λ. λ is 0 where only rows of
+        bandwidth_: (d,), float64: σ; of a category λ. λ is 0 where only rows of
             the same category count, and (c − 1)/c of c categories, or 1 of ordered ones, where the column counts for
             nothing. With a metric σ of each direction, and then λ of the categories. Of a constant feature, found by a
             rule or a search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below
             1. With missing cells λ of where they are missing, of each column of numbers that has some.
         bandwidth_names_: What each of these is of: the names of the features, or of a metric's directions.
         ridge_: ρ, for the order "linear"; 0 for "constant".
-        neighbors_: k, or None.
         kernel_: The kernel that answers: what `kernel` was in `fit`.
         order_: The order that answers: what `order` was in `fit`.
         history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
@@ -146,10 +136,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self,
         kernel: Profile = "gaussian",
         *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto", "loo", "aic"] = "auto",
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto", "loo"] = "auto",
         order: Order = "linear",
         ridge: float | Literal["auto"] = "auto",
-        neighbors: Neighbors = None,
         metric: Metric = "diagonal",
         n_components: int | None = None,
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
@@ -162,7 +151,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self.bandwidth = bandwidth
         self.order = order
         self.ridge = ridge
-        self.neighbors = neighbors
         self.metric = metric
         self.n_components = n_components
         self.categorical_features = categorical_features
@@ -199,31 +187,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        return self._learn(X, y, sample_weight, None, groups)
-
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Add training rows: the result is that of `fit` to all rows there have been.
-
-        The bandwidth is found anew, from all rows, which `cv` splits anew. Where many parts come, give it as a number.
-        Where it fails or is interrupted, no row was added: it may be called again with the same rows.
-
-        Args:
-            X: (n, d), as for `fit`.
-            y: (n,) or (n, outputs), as it was before.
-            sample_weight: (n,), or None.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError: As for `fit`; other features or outputs than before.
-
-        Example:
-            >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0]], [2.0]).partial_fit([[1.0]], [4.0])
-            >>> model.predict([[0.5]])
-            array([3.])
-        """
-        return self._learn(X, y, sample_weight, self._rows if hasattr(self, "X_train_") else None)
+        check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
+        check_metric(self.metric, self.n_components, self.bandwidth)
+        if self.cv is None and groups is not None:
+            raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
+        check_name("missing", self.missing, ("refuse", "indicator"))
+        check_at_hand(X=X, y=y, sample_weight=sample_weight)
+        return self._learn(X, y, sample_weight, groups)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -616,11 +586,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             array([2.5])
         """
         check_is_fitted(self)
-        check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
+        check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
         names = getattr(self, "feature_names_in_", None)
         saved = files.Saved(
             self._saved_settings(), self._rows, self.bandwidth_, None if names is None else list(names), self.history_,
-            self.ridge_, self.target_name_, self.neighbors_,
+            self.ridge_, self.target_name_,
         )  # fmt: skip
         files.write(path, saved)
 
@@ -632,9 +602,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             path: The file.
 
         Returns:
-            An estimator of the class that `load` was called on. It answers as the one that was saved, and goes on with
-            `partial_fit`. Its folds are those of `fit`; `cv` is there again as a number of folds, and a splitter as its
-            name alone, which `fit` and `partial_fit` refuse.
+            An estimator of the class that `load` was called on, which answers as the one that was saved. Its folds are
+            those of `fit`; `cv` is there again as a number of folds, and a splitter as its name alone, which `fit`
+            refuses.
 
         Raises:
             InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
@@ -644,8 +614,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         saved = files.read(path, cls()._saved_settings())
         model, joined = cls(**saved.settings), saved.rows.joined()
         try:
-            check_settings(model.kernel, model.bandwidth, model.order, model.ridge, model.neighbors)
-            check_neighbors(saved.neighbors, joined)
+            check_settings(model.kernel, model.bandwidth, model.order, model.ridge)
         except ValueError as error:
             raise InputError(f"{path}: {error}") from error
         if saved.feature_names is not None:
@@ -656,43 +625,23 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         model.periodic_features = periods or None
         gaps = sum(column.is_gap for column in saved.rows.columns)
         model.n_features_in_, model.target_name_ = saved.rows.x.shape[1] - gaps, saved.target
-        return model._with(
-            saved.rows, joined, bandwidth_=saved.bandwidth, ridge_=saved.ridge, neighbors_=saved.neighbors,
-            history_=saved.history,
-        )  # fmt: skip
+        return model._with(saved.rows, joined, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def _learn(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        before: Rows | None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Learn from these rows behind those before; in one step, which an interrupt comes before or after.
-
-        All is learned by another object with the same settings, whose attributes this one takes.
-        """
-        check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
-        check_metric(self.metric, self.n_components, self.bandwidth)
-        check_folds(self.cv, groups, self.bandwidth)
-        check_name("missing", self.missing, ("refuse", "indicator"))
-        check_at_hand(X=X, y=y, sample_weight=sample_weight)
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> Self:
+        """Learn by another object, whose attributes this one takes in one step: an interrupt is before or after it."""
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
         name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
-        rows = checked_rows(other, X, y, sample_weight, before)
-        if before is not None and self.cv is None and self.folds_ is not None:
-            raise ValueError("cv: got None for a model that was fitted with folds; expected the splitter again")
+        rows = checked_rows(other, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
-        fitted = other._fitted(rows, checks=True)
+        fitted = other._fitted(rows)
         if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
             fitted._warn_of_dependence()
         self.__dict__ = fitted.__dict__
@@ -719,20 +668,17 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         anew: Self = other._fitted(rows._replace(metric=None))
         return anew
 
-    def _fitted(self, rows: Rows, checks: bool = False) -> Self:
+    def _fitted(self, rows: Rows) -> Self:
         rows = self._by_metric(rows)
         joined, coding = rows.joined(), rows.coding
-        if checks and self.neighbors is not None:
-            check_neighbors(self.neighbors, joined)
         given = checked_bandwidth(self.bandwidth, rows.columns)
         numbers = bool(rows.columns) and not isinstance(given, str)
         degree = int(self.order == "linear")
         bandwidth = coding.widths(given) if numbers else given
         folds = folds_of(rows, joined)
-        chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, self.neighbors, folds)
+        chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, folds)
         return self._with(
             rows, joined, ridge_=chosen.ridge,
-            neighbors_=None if chosen.neighbors is None else int(chosen.neighbors),
             bandwidth_=given if numbers else coding.bandwidths(chosen.bandwidth),
             history_=[{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in chosen.steps],
         )  # fmt: skip
@@ -765,10 +711,9 @@ class NadarayaWatson(KernelRegressor):
         self,
         kernel: Profile = "gaussian",
         *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto", "loo", "aic"] = "auto",
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto", "loo"] = "auto",
         order: Order = "constant",
         ridge: float | Literal["auto"] = "auto",
-        neighbors: Neighbors = None,
         metric: Metric = "diagonal",
         n_components: int | None = None,
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
@@ -778,7 +723,7 @@ class NadarayaWatson(KernelRegressor):
         cv: object = None,
     ) -> None:
         super().__init__(
-            kernel, bandwidth=bandwidth, order=order, ridge=ridge, neighbors=neighbors, metric=metric,
-            n_components=n_components, categorical_features=categorical_features,
+            kernel, bandwidth=bandwidth, order=order, ridge=ridge, metric=metric, n_components=n_components,
+            categorical_features=categorical_features,
             ordered_features=ordered_features, periodic_features=periodic_features, missing=missing, cv=cv,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from dikkat.storage.tensors import described, misfits
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 9
+VERSION = 10
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -40,7 +40,6 @@ class Saved(NamedTuple):
     history: list[Any]
     ridge: float
     target: str | None
-    neighbors: int | None
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
@@ -77,7 +76,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
         folds.dtype == np.int8 and folds.shape[1:] == (len(x),) and np.isin(folds, (0, 1, 2)).all()
     ):
         raise InputError(f"{path}: {_FOLDS}: got {described(folds)}; expected int8 (folds, {len(x)}) of 0, 1 and 2")
-    others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target", "neighbors")}
+    others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target")}
     return Saved(rows=rows, bandwidth=bandwidth, **others)
 
 
@@ -106,14 +105,12 @@ def _content(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
         raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
-    ridge, neighbors = (content.get(name, "nothing") for name in ("ridge", "neighbors"))
+    ridge = content.get("ridge", "nothing")
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
     if not isinstance(content.get("target", 0), str | None):
         got = reprlib.repr(content["target"]) if "target" in content else "nothing"
         raise InputError(f"{path}: target: got {got}; expected a name, or none")
-    if neighbors is not None and not (isinstance(neighbors, int) and neighbors >= 2):
-        raise InputError(f"{path}: neighbors: got {reprlib.repr(neighbors)}; expected a number of at least 2, or null")
     return cast(dict[str, Any], content)
 
 

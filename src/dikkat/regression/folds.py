@@ -33,7 +33,6 @@ from dikkat.regression.criterion import Criterion, Trial
 from dikkat.regression.joined import Array, Joined, Repeats, Rows
 from dikkat.regression.local import Points, fits, parts, sensitivity
 from dikkat.regression.moments.launch import Profile, Window
-from dikkat.regression.nearest_neighbors import Factors
 from dikkat.regression.trend import trend
 
 Membership = NDArray[np.int8]
@@ -119,7 +118,6 @@ class Held(Criterion):
         profile: Profile,
         degree: int,
         ridge: float | None = 0.0,
-        neighbors: int | None = None,
     ) -> None:
         super().__init__(joined, profile, degree, ridge)
         self.folds = folds
@@ -130,7 +128,6 @@ class Held(Criterion):
         self._points = [Points(*map(tensor, (each.learned.x, each.learned.y, each.learned.weight))) for each in folds]
         self._query = [tensor(each.x) for each in folds]
         self._trends = [trend(each.learned) for each in folds if degree and ridge != 0]
-        self._about = [Factors(each.learned, neighbors) if neighbors else None for each in folds]
         self._value = [tensor(each.y) for each in folds]
         weight = torch.cat([tensor(each.weight) for each in folds])[:, None]
         self._share = weight / (weight.sum() * joined.y.shape[1])
@@ -145,10 +142,9 @@ class Held(Criterion):
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """The error's slope with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
-        sizes, changes = [len(each) for each in self._query], []
+        sizes, changes, window = [len(each) for each in self._query], [], self.window(trial.t)
         by_fold = zip(*(each.split(sizes) for each in (trial.lse, trial.row, trial.theta)), strict=True)
         for k, (query, (lse, row, theta)) in enumerate(zip(self._query, by_fold, strict=True)):
-            window = self.window(trial.t, self._wider(k, query))
             change = self._of_features(sensitivity(query, self._points[k], window, lse, row, theta))
             if self.degree:
                 change = self._with_ridge(change, trial.t, window, lse, row, theta, self._drawn(k, window))
@@ -164,21 +160,16 @@ class Held(Criterion):
         at = torch.tensor(query, dtype=torch.float64)
         return torch.stack([self._fit(t, k, at)[2][:, 0, 0] for k in range(len(self.folds))], 1).numpy()
 
-    def _wider(self, k: int, query: torch.Tensor) -> torch.Tensor | float:
-        factors = self._about[k]
-        return 1.0 if factors is None else torch.from_numpy(factors.at(query.numpy())).to(query)
-
     def _drawn(self, k: int, window: Window) -> torch.Tensor | None:
         """The slopes to which lines of fold k are drawn."""
         return self._trends[k].over(window.bandwidth) if self._trends else None
 
     def _fit(self, t: Array, k: int, query: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The lse, row and θ of local fits to what fold k learns from; out of reach the mean of it."""
-        points, pieces = self._points[k], []
-        window = self.window(t, self._wider(k, query))
+        points, pieces, window = self._points[k], [], self.window(t)
+        ridge, toward = self._ridge(t, window), self._drawn(k, window)
         for part in parts(len(query), points.columns(self.degree)):
-            near = window.of(part)
-            own, fit = fits(query[part], points, near, self._ridge(t, near), self._drawn(k, near))
+            own, fit = fits(query[part], points, window, ridge, toward)
             pieces.append((own, fit.row, fit.theta))
         lse, row, theta = (torch.cat(each) for each in zip(*pieces, strict=True))
         lost = ~(torch.isfinite(theta[:, 0]).all(1) & torch.isfinite(lse))

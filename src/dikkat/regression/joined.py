@@ -235,11 +235,6 @@ class Joined(NamedTuple):
         """The number of features."""
         return int(self.feature[-1]) + 1
 
-    @property
-    def different(self) -> int:
-        """The number of rows that differ in their numbers."""
-        return len(np.unique(self.x[:, : self.numbers], axis=0))
-
     def in_unit(self, unit: float) -> "Joined":
         """With values in another unit."""
         repeats = self.repeats._replace(y=self.repeats.y / unit)

@@ -1,9 +1,9 @@
-"""Pictures of a regression: the fit, the attention among its points, the search for a bandwidth, and the experiment."""
+"""Pictures of a regression: the fit, the attention among its points, and the experiment."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 _POINTS = 2_000  # most points drawn; more hide each other and make a large SVG
 _TICKS = 200  # most marks on the edge of a panel that show where the data are
 _LONGEST = 32  # most characters of a column's name
-_SHORTER, _LABELS = 14, 12  # most characters of a category's name; most categories that are named
-_LEGEND = 10  # most lines with a colour and a name
-_NARROWEST = 1e-300  # bandwidth that has a logarithm
-_WIDEST = 10.0  # largest bandwidth drawn, over the feature's range
+_SHORTER, _LABELS = 20, 14  # most characters of a category's name; most categories that are shown
+_MENTIONED = 10  # most columns without a panel that are named
 
 
 def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
@@ -36,10 +34,9 @@ def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
     axes = figure.subplots()
     shown = _some(len(observed), _POINTS)
     label = "data" if len(shown) == len(observed) else f"{len(shown):,} of {len(observed):,} data points"
-    axes.plot(curve.data[shown], observed[shown], **_dots(len(shown)), label=label)
-    _intervals(axes, curve)
-    _limit(axes, observed, curve.estimate)
-    _name(axes, curve.name, target)
+    if not curve.column.is_category:
+        axes.plot(curve.data[shown], observed[shown], **_dots(len(shown)), label=label)
+    _draw(axes, curve, target, _limits(observed, curve.estimate))
     axes.legend(frameon=False)
     return figure
 
@@ -82,20 +79,17 @@ def _effects(
     figure: Figure, grid: Sequence[Axes], observed: Array, curves: Sequence[Curve], target: str, others: Sequence[str]
 ) -> None:
     for axes, curve in zip(grid, curves, strict=True):
-        axes.sharey(grid[0])
-        _intervals(axes, curve)
+        _draw(axes, curve, target, _limits(observed, *(each.estimate for each in curves)))
         if not curve.column.is_category:
             marks = np.sort(curve.data)[np.linspace(0, len(curve.data) - 1, min(len(curve.data), _TICKS)).astype(int)]
             height, transform = np.full(len(marks), 0.02), axes.get_xaxis_transform()
             axes.plot(marks, height, "|", color="0.4", markersize=6, alpha=0.5, transform=transform)
-        _name(axes, curve.name, target)
     if curves:
-        _limit(grid[0], observed, *(curve.estimate for curve in curves))
         grid[0].legend(frameon=False)
         grid[0].set_title("the other features at their medians", fontsize=10)
     if others:
-        more = f" and {len(others) - _LEGEND} more" if len(others) > _LEGEND else ""
-        named = f"not shown, since they move the estimate least: {', '.join(map(_short, others[:_LEGEND]))}{more}"
+        more = f" and {len(others) - _MENTIONED} more" if len(others) > _MENTIONED else ""
+        named = f"not shown, since they move the estimate least: {', '.join(map(_short, others[:_MENTIONED]))}{more}"
         figure.supxlabel(named, fontsize=9, fontfamily=families_for([named]), parse_math=False)
 
 
@@ -125,40 +119,6 @@ def draw_attention(found: Among, order: str, column: Column = Column()) -> Figur
     title = f"attention among {points}\nsorted by {order}"
     axes.set_title(title, fontsize=10, fontfamily=families_for([title]), parse_math=False)
     _colour_bar(figure, image, [axes], extend="max" if found.weights.max() > strongest else "neither")
-    return figure
-
-
-def draw_history(
-    history: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    ranges: Array,
-    criterion: str = "leave-one-out mean squared error",
-) -> Figure:
-    """A picture of the criterion and the bandwidths, by epoch."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
-    several = len(names) > 1
-    figure = _figure(9.0 + 1.2 * several, 3.6)
-    left, right = figure.subplots(1, 2)
-    left.plot([each["error"] for each in history], marker=".")
-    _name(left, "epoch", criterion)
-    paths = np.maximum([each["bandwidth"] for each in history], _NARROWEST)  # λ may be 0
-    if several:  # in one unit; what is wider than the widest that is drawn makes hardly a difference any more
-        paths = np.minimum(paths / np.where(ranges > 0, ranges, 1.0), _WIDEST)
-    for path, name in zip(paths.T[:_LEGEND], names, strict=False):
-        right.plot(path, marker=".", label=_short(name))
-    right.plot(paths[:, _LEGEND:], color="0.7", linewidth=0.8)
-    right.set_yscale("log")
-    low, high = right.get_ylim()
-    if high < 100 * low:  # plain numbers for a few tenths as for many powers of ten
-        right.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high > 10 * low else range(1, 10)))
-    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    right.yaxis.set_minor_formatter(NullFormatter())
-    _name(right, "epoch", "bandwidth σ / range" if several else f"bandwidth σ of {names[0]}")
-    if several:
-        _literal_label(figure.legend(loc="outside right center", frameon=False, fontsize=8).get_texts())
-    for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
@@ -198,16 +158,19 @@ def _colour_bar(figure: Figure, image: AxesImage, axes: list[Axes], extend: str 
     bar.outline.set_visible(False)
 
 
-def _limit(axes: Axes, *values: Array) -> None:
-    """Set the height by these values: an interval may be far wider where there are few data."""
+def _limits(*values: Array) -> tuple[float, float]:
+    """The range of these values: an interval may be far wider where there are few data."""
     finite = np.concatenate([each[np.isfinite(each)] for each in values])
     low, high = float(finite.min()), float(finite.max())
     margin = 0.05 * (high - low) or 0.5
-    axes.set_ylim(low - margin, high + margin)
+    return low - margin, high + margin
 
 
-def _intervals(axes: Axes, curve: Curve) -> None:
-    """The estimate and its intervals, over numbers, dates or categories."""
+def _draw(axes: Axes, curve: Curve, target: str, limits: tuple[float, float]) -> None:
+    """The estimate and its intervals, of which these are the limits, over numbers, dates or categories."""
+    if curve.column.is_category:
+        _draw_categories(axes, curve, target, limits)
+        return
     if curve.column.kind == "date":
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -215,28 +178,36 @@ def _intervals(axes: Axes, curve: Curve) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(curve.column.moment(value))[:10]))
     if curve.values is not None:
         low, high, coverage = curve.values
-        style: dict[str, Any] = {
-            "color": "C0",
-            "alpha": 0.12,
-            "linewidth": 0,
-            "label": f"{100 * coverage:g} % of new values",
-        }
-        if curve.column.is_category:
-            axes.bar(curve.at, high - low, 0.4, low, **style)
-        else:
-            axes.fill_between(curve.at, low, high, **style)
-    if curve.column.is_category:
-        every = -(-len(curve.at) // _LABELS)  # of many categories some are named
-        names = ["" if j % every else _short(str(level), _SHORTER) for j, level in enumerate(curve.column.levels)]
-        center, half = (curve.upper + curve.lower) / 2, (curve.upper - curve.lower) / 2
-        axes.errorbar(curve.at, center, half, fmt="none", color="C0", alpha=0.5, label="95 % confidence")
-        axes.plot(curve.at, curve.estimate, "o", color="C0", label="estimate")
-        turned: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor", "fontsize": 7}
-        axes.set_xticks(curve.at, names, **turned if len(names) > 3 else {})
-        _literal_label(axes.get_xticklabels())
-        return
+        label = f"{100 * coverage:g} % of new values"
+        axes.fill_between(curve.at, low, high, color="C0", alpha=0.12, linewidth=0, label=label)
     axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % confidence")
     axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
+    axes.set_ylim(limits)
+    _name(axes, curve.name, target)
+
+
+def _draw_categories(axes: Axes, curve: Curve, target: str, limits: tuple[float, float]) -> None:
+    """A line of text for each category, so that names are read as they are written; of many the most frequent.
+
+    The highest estimate is above the others; categories that have an order keep it.
+    """
+    counts = np.bincount(curve.data.astype(int), minlength=len(curve.at))
+    shown = np.sort(np.argsort(-counts, kind="stable")[:_LABELS])
+    if curve.column.kind == "category":
+        shown = shown[np.argsort(curve.estimate[shown], kind="stable")]
+    places, estimate = np.arange(len(shown)), curve.estimate[shown]
+    if curve.values is not None:
+        low, high, coverage = curve.values
+        width, label = (high - low)[shown], f"{100 * coverage:g} % of new values"
+        axes.barh(places, width, 0.6, low[shown], color="C0", alpha=0.12, linewidth=0, label=label)
+    center, half = (curve.upper + curve.lower)[shown] / 2, (curve.upper - curve.lower)[shown] / 2
+    axes.errorbar(center, places, xerr=half, fmt="none", color="C0", alpha=0.5, label="95 % confidence")
+    axes.plot(estimate, places, "o", color="C0", markersize=4, label="estimate")
+    axes.set_yticks(places, [_short(str(curve.column.levels[each]), _SHORTER) for each in shown], fontsize=8)
+    axes.set(xlim=limits, ylim=(-0.7, len(shown) - 0.3))
+    some = f", {len(shown)} of {len(counts)}" if len(shown) < len(counts) else ""
+    _name(axes, target, f"{_short(curve.name)}{some}")
+    _literal_label(axes.get_yticklabels())
 
 
 def _dots(count: int) -> dict[str, Any]:

@@ -65,7 +65,6 @@ from dikkat.regression.local import (
     without_unseen,
 )
 from dikkat.regression.moments.launch import Profile, Window
-from dikkat.regression.nearest_neighbors import Factors, local_bandwidth
 from dikkat.regression.trend import Trend, trend
 
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
@@ -106,7 +105,6 @@ class Smoother:
         degree: 0 for the constant order, 1 for the linear one.
         bandwidth: (d,), one for each coordinate.
         ridge: ρ of the linear order.
-        factors: Multipliers of the bandwidths from query to query; None where they are everywhere the same.
         folds: In place of leaving out one row.
     """
 
@@ -115,7 +113,6 @@ class Smoother:
     degree: int
     bandwidth: Array
     ridge: float
-    factors: Factors | None = None
     folds: list[Fold] | None = None
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
@@ -221,7 +218,7 @@ class Smoother:
     @cached_property
     def left_out(self) -> tuple[Criterion, Trial]:
         """The leave-one-out criterion of these bandwidths."""
-        criterion = Criterion(self.joined, self.profile, self.degree, self.ridge, factors=self.factors)
+        criterion = Criterion(self.joined, self.profile, self.degree, self.ridge)
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
         return criterion, criterion(np.log(self.bandwidth)[first])
 
@@ -231,8 +228,7 @@ class Smoother:
         if self.folds is None:
             return None
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
-        count = None if self.factors is None else self.factors.count
-        held = Held(self.joined, self.folds, self.profile, self.degree, self.ridge, count)
+        held = Held(self.joined, self.folds, self.profile, self.degree, self.ridge)
         return Tested(held, held(np.log(self.bandwidth)[first]))
 
     def confidence(self, query: Array) -> tuple[Confidence, NDArray[np.bool_]]:
@@ -426,10 +422,7 @@ class Smoother:
 
     def _window(self, query: Tensor, times: float = 1.0) -> Window:
         """The kernel at queries, so many times as wide as the estimate's."""
-        bandwidth = torch.tensor(self.bandwidth).to(query)
-        if self.factors is not None:
-            bandwidth = local_bandwidth(bandwidth, self.factors, query)
-        return Window(self.profile, bandwidth * times)
+        return Window(self.profile, torch.tensor(self.bandwidth).to(query) * times)
 
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
         """The results of `work` for all queries, in float64, made a part at a time to save memory."""

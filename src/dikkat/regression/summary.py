@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from dikkat.regression.estimator import KernelRegressor
 
 HEADINGS = ["feature", "from", "to", "bandwidth"]
-AIC = "exp(AICc − 1)"
-"""What `history_` has as "error" with the bandwidth "aic"."""
-
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _LEVELS = 5  # most categories that are named
 _CHOSEN = ", by which the bandwidth was chosen"
@@ -139,10 +136,6 @@ def _of_columns(model: KernelRegressor) -> list[str]:
     if model.metric_ is not None:
         widths = ", ".join(f"{each:.4g}" for each in model.bandwidth_[: model.metric_.shape[1]])
         lines.append(f"numbers are compared along {model.metric_.shape[1]} directions, with bandwidths {widths}")
-    if model.neighbors_ is not None:
-        lines.append(
-            f"bandwidths of a typical row: they are wider as the {model.neighbors_} nearest rows lie farther off"
-        )
     for name, column in zip(names_of(model), columns_of(model), strict=True):
         if column.kind == "date":
             lines.append(f"{name}: dates, which count as days since {column.shown(0)}")
@@ -169,12 +162,10 @@ def _of_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut | None
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
         lines.append(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
     if not math.isnan(left_out.error):
-        by = _CHOSEN if model.history_ and model.cv is None and model.bandwidth != "aic" else ""
+        by = _CHOSEN if model.history_ and model.cv is None else ""
         lines.append(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
     if model.history_ and model.cv is not None:
         error = math.sqrt(model.history_[-1]["error"])
         lines.append(f"leaving blocks out{_CHOSEN}: root mean squared error {error:.4g}")
-    if model.history_ and isinstance(model.bandwidth, str) and model.bandwidth == "aic":
-        lines.append(f"{AIC}{_CHOSEN}: {model.history_[-1]['error']:.4g}")
     lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
     return lines

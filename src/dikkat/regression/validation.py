@@ -12,13 +12,12 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.validation import _get_feature_names, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, encoded, extended, find, recoded
-from dikkat.regression.joined import Array, Joined, Rows, largest
+from dikkat.regression.columns import Column, encoded, find
+from dikkat.regression.joined import Array, Rows, largest
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
 
 Order = Literal["constant", "linear"]
-Neighbors = int | Literal["auto"] | None
 
 DTYPES = [np.float64, np.float32]
 _LEAST = 1e-150  # whose square is a number
@@ -27,25 +26,13 @@ LIKELIHOOD = (*get_args(Rule), "auto")
 """The rules and the search of estimators whose criterion is a likelihood."""
 
 
-def check_settings(kernel: object, bandwidth: object, order: object, ridge: object, neighbors: object = None) -> None:
+def check_settings(kernel: object, bandwidth: object, order: object, ridge: object) -> None:
     """The settings that a file holds too."""
     check_kernel(kernel, bandwidth)
     check_name("order", order, get_args(Order))
     amount = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
     if not (amount or (isinstance(ridge, str) and ridge == "auto")):
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
-    count = isinstance(neighbors, Integral) and not isinstance(neighbors, bool) and int(neighbors) >= 2
-    auto = isinstance(neighbors, str) and neighbors == "auto"
-    if not (neighbors is None or auto or count):
-        raise ValueError(
-            f"neighbors: got {neighbors!r}; expected a whole number of at least 2, 'auto', or None for the same "
-            "bandwidth everywhere"
-        )
-    if auto and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
-        raise ValueError(
-            f"neighbors: got 'auto' with the bandwidth {bandwidth!r}; expected one that is searched for, "
-            f"{_listed(get_args(Searched))}, or a number of neighbours"
-        )
 
 
 def check_kernel(kernel: object, bandwidth: object, rules: tuple[str, ...] = _RULES) -> None:
@@ -67,26 +54,6 @@ def check_metric(metric: object, components: object, bandwidth: object) -> None:
     check_count("n_components", components)
     if metric == "linear" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
         raise ValueError(f"metric: got 'linear' with the bandwidth {bandwidth!r}; expected one that is searched for")
-
-
-def check_neighbors(neighbors: object, joined: Joined) -> None:
-    """Refuse more neighbours than rows, of which those with the same numbers are one."""
-    if not isinstance(neighbors, Integral):
-        return
-    if not joined.numbers:
-        raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
-    if int(neighbors) >= (different := joined.different):
-        raise ValueError(
-            f"neighbors: got {neighbors!r} of n_samples = {different} with different numbers; expected fewer"
-        )
-
-
-def check_folds(cv: object, groups: object, bandwidth: object) -> None:
-    """Refuse groups without `cv`, and a criterion that has no use for folds."""
-    if cv is None and groups is not None:
-        raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-    if cv is not None and isinstance(bandwidth, str) and bandwidth == "aic":
-        raise ValueError("cv: got folds with bandwidth='aic', which leaves no row out; expected 'auto', or no cv")
 
 
 def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, Any]]:
@@ -114,24 +81,14 @@ def checked_coverage(given: object) -> float:
     return float(given)
 
 
-def checked_rows(
-    estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, before: Rows | None = None
-) -> Rows:
-    """Rows to learn from, behind those of before if there were some; scikit-learn sets d and the names of columns."""
-    reset, names = before is None, _get_feature_names(X)
-    X, y = unmasked(X), unmasked(y)
-    if before is None:
-        kinds = estimator.categorical_features, estimator.ordered_features
-        named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
-        periodic = estimator.periodic_features
-        named = named or bool(periodic)
-        gaps = estimator.missing == "indicator"
-        plain = isinstance(X, np.ndarray | list | tuple) and not named and not gaps
-        columns = () if plain else find(X, *kinds, names, periodic, gaps)
-    else:
-        if before.columns:
-            validate_data(estimator, X, skip_check_array=True, reset=False)  # as many columns, and the same ones
-        columns = extended(X, before.columns, names) if before.columns else ()
+def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Rows:
+    """Rows to learn from; scikit-learn sets d and the names of columns."""
+    names, X, y = _get_feature_names(X), unmasked(X), unmasked(y)
+    kinds = estimator.categorical_features, estimator.ordered_features
+    periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
+    named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
+    plain = isinstance(X, np.ndarray | list | tuple) and not (named or periodic or gaps)
+    columns = () if plain else find(X, *kinds, names, periodic, gaps)
     if estimator.kernel != "gaussian" and any(each.coded for each in columns):
         raise ValueError(
             f"kernel: got {estimator.kernel!r} beside categories; expected 'gaussian', of whose weights theirs are "
@@ -140,24 +97,17 @@ def checked_rows(
     settings: dict[str, Any] = {"dtype": DTYPES, "multi_output": True, "y_numeric": True, "copy": True}
     with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
         if columns:
-            validate_data(estimator, X, skip_check_array=True, reset=reset)
+            validate_data(estimator, X, skip_check_array=True)
             cells = encoded(X, columns, names)
             if estimator.missing == "indicator" and y is not None:
                 cells, y, sample_weight = _with_values(cells, y, sample_weight)
             x, values = check_X_y(cells, y, estimator=estimator, **settings)
         else:
-            x, values = validate_data(estimator, X, y, reset=reset, **settings)
+            x, values = validate_data(estimator, X, y, **settings)
     weight = _checked_weights(sample_weight, x)
     values = values.astype(np.float64)
     _check_sizes(x, values, weight)
-    if before is None:
-        return Rows(x, values, weight, columns)
-    if values.shape[1:] != before.y.shape[1:]:
-        expected = "(n,)" if before.y.ndim == 1 else f"(n, {before.y.shape[1]})"
-        raise ValueError(f"y: got shape {values.shape}; expected {expected}, as it was before")
-    old = recoded(before.x, before.columns, columns)
-    y, weight = np.concatenate([before.y, values]), np.concatenate([before.weight, weight])
-    return Rows(np.concatenate([old, x]), y, weight, columns)
+    return Rows(x, values, weight, columns)
 
 
 def unmasked(given: Any) -> Any:

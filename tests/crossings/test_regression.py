@@ -343,7 +343,7 @@ def classes(case):
         prior = softmax((model._query(case.query) - plane.center) / plane.spread @ plane.slope + plane.height, 1)
     else:
         prior = np.tile((slow.weight @ slow.y + 1) / (slow.weight.sum() + 2), (QUERIES, 1))
-    mass = np.array([slow.weight * slow.near(place, slow.width(place)) for place in slow.at(case.q)])
+    mass = np.array([slow.weight * slow.near(place, slow.sigma) for place in slow.at(case.q)])
     return (mass @ slow.y + model.prior_ * prior) / (mass.sum(1, keepdims=True) + model.prior_)
 
 

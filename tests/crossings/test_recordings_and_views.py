@@ -30,7 +30,7 @@ import kit
 from dikkat import scores, show
 from kit import BATCH, HEADS, QUERIES
 
-SIZE, TOP, CELLS_OF_MAP = 4, 3, (2, 3)
+SIZE, SCALE, TOP, CELLS_OF_MAP = 4, 0.7, 3, (2, 3)
 
 # --- the lists that are crossed
 
@@ -69,10 +69,10 @@ DRAWN = [{"weights"}, {"top_weights"}, {"overview"}, {"rows"}, {"sums"}, {"entro
 
 
 class Fused(nn.Module):
-    """PyTorch's function."""
+    """PyTorch's function, with a scale of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(x, x, x, scale=SCALE)
 
 
 class Ours(nn.Module):
@@ -98,7 +98,7 @@ X = torch.randn(BATCH, HEADS, QUERIES, SIZE, generator=torch.Generator().manual_
 def weights_of() -> dict[tuple[str, int], Tensor]:
     """The weights (B, H, n, m) of each call, in float64."""
     x, found = X.double(), {}
-    found["first", 0] = (x @ x.mT / SIZE**0.5).softmax(-1)
+    found["first", 0] = (x @ x.mT * SCALE).softmax(-1)
     x = found["first", 0] @ x
     for call in range(2):
         logits = -((x[..., :, None, :] - x[..., None, :, :]) / 1.5).square().sum(-1) / 2
@@ -464,7 +464,7 @@ def relevant() -> Tensor:
     """By the published formula, in float64."""
     x, found = X.double().requires_grad_(), []
     for layer in ("first", "second", "second"):
-        logits = x @ x.mT / SIZE**0.5
+        logits = x @ x.mT * SCALE
         if layer == "second":
             logits = -((x[..., :, None, :] - x[..., None, :, :]) / 1.5).square().sum(-1) / 2
             logits = torch.cat([logits[:1], logits[1:].masked_fill(torch.arange(QUERIES) >= 2, -torch.inf)])

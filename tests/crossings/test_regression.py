@@ -364,8 +364,8 @@ def as_summary(case):
         if levels:
             most = 1 if levels == 1 else (levels - 1) / levels
             return "no influence" if width >= most * (1 - 1e-6) else f"λ {width:.4g}"
-        if own != "hour" and width > 1e3 * np.ptp(there[:, j]):
-            return "a straight line" if slow.linear else "no influence"
+        if width > 1e3 * (24 if own == "hour" else np.ptp(there[:, j])):
+            return "a straight line" if slow.linear and own != "hour" else "no influence"
         return f"{width:.4g}"
 
     def check(found):

@@ -670,7 +670,8 @@ def _loop(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Decorator:
         def run(way: str, **fixtures: Any) -> None:
             each(names, own[way])(test)(**fixtures)
 
-        return pytest.mark.parametrize("way", own)(_signed(run, test, names[1:]))
+        decorated: Callable[..., None] = pytest.mark.parametrize("way", own)(_signed(run, test, names[1:]))
+        return decorated
 
     return over_rows
 

@@ -99,7 +99,9 @@ def sunk(state: State, weights: Tensor | None, sink: Tensor) -> tuple[State, Ten
     if weights is None:
         return joined, None
     above = (state.lse - logit) + (0.0 if state.tail is None else state.tail)
-    return joined, weights * above.masked_fill(state.lse == -math.inf, -math.inf).sigmoid()[..., None]
+    above = above.masked_fill(state.lse == -math.inf, -math.inf)
+    share = torch.where(above > 0, 1 - (-above).sigmoid(), above.sigmoid())  # near 1 too its slope has all its digits
+    return joined, weights * share[..., None]
 
 
 def _pooled(state: State) -> Pooled:

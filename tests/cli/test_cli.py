@@ -805,6 +805,7 @@ def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, mon
     refused_status, _, err = run("train", *recipe, "-o", folder)
     assert refused_status == 2
     assert "--resume" in err.splitlines()[-1]
+    refused(run("train", "--resume", "--hidden-size", 10, "-o", folder), "--hidden-size was 8 and is 10")
     made(run("train", "--resume", "-o", folder))
     weights = [(each / "model.safetensors").read_bytes() for each in (folder, tmp_path / "whole")]
     assert weights[0] == weights[1]

@@ -39,6 +39,21 @@ def test_a_sink_is_one_more_logit_without_a_value(impl: str, shape: tuple[int, .
         torch.testing.assert_close(grad, exact)
 
 
+def test_the_gradient_of_a_small_sink_has_all_its_digits() -> None:
+    query, key, value = (x.detach() for x in operands(2, 3))
+    weighed = []
+    for dtype in (torch.float64, torch.float32):
+        sink = torch.full((3,), -12.0, dtype=dtype, requires_grad=True)
+        given = (query.to(dtype), key.to(dtype), value.to(dtype))
+        _, weights = dikkat.attend(*given, score=scores.ScaledDot(), sink=sink, return_weights=True)
+        weights[..., 0].sum().backward()
+        weighed.append(sink.grad.double())
+    logits = torch.cat([query @ key.mT / 2, torch.full((2, 3, 5, 1), -12.0, dtype=torch.float64)], -1)
+    shares = logits.softmax(-1)
+    expected = -(shares[..., 0] * shares[..., -1]).sum((0, 2))
+    torch.testing.assert_close(weighed, [expected] * 2, rtol=1e-5, atol=0)
+
+
 def test_a_sink_of_a_memory_and_of_an_inspection() -> None:
     query, key, value = (x.detach() for x in operands(2, 3))
     sink, score = torch.randn(3, dtype=torch.float64), scores.Dot()

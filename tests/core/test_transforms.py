@@ -181,6 +181,16 @@ def test_autocast_leaves_attention_in_the_types_that_come(way: str, case: str) -
     torch.testing.assert_close(came, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_autocast_and_a_memory_whose_score_has_weights(dtype: torch.dtype) -> None:
+    query, key, value = (torch.randn(2, n, 3).to(dtype) for n in (3, 5, 5))
+    score = scores.Gaussian([1.0, 1.5, 2.0], learnable=True).to(dtype)
+    expected = dikkat.attend(query, key, value, score=score)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        came = dikkat.attend_memory(query, dikkat.prepare(key, value, score=score))
+    torch.testing.assert_close(came, expected)
+
+
 @pytest.mark.parametrize("way", GENERAL)
 def test_autocast_projects_in_half_and_accumulates_in_single(way: str) -> None:
     made = kit.call("additive", "lengths").to(torch.float32)

@@ -1,4 +1,4 @@
-"""Every request of a recording × every choice of what is recorded × every view of that: 1,232 cells.
+"""Every request of a recording × every choice of what is recorded × every view of that: 1,321 cells.
 
 A cell shows what the weights in float64 say (`weights_of`, by the formula), or is refused in the words that `REFUSALS`
 has for it. What a page has no map of, though it was recorded, is named in `EMPTY`.
@@ -12,7 +12,8 @@ import html
 import json
 import re
 from collections.abc import Callable
-from functools import cache
+from contextlib import nullcontext
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import dikkat
 import kit
 from dikkat import scores, show
 from kit import BATCH, HEADS, QUERIES
 
-SIZE, TOP, CELLS_OF_MAP = 4, 3, (2, 3)
+SIZE, SCALE, TOP, CELLS_OF_MAP = 4, 0.7, 3, (2, 3)
 
 # --- the lists that are crossed
 
@@ -67,10 +69,10 @@ DRAWN = [{"weights"}, {"top_weights"}, {"overview"}, {"rows"}, {"sums"}, {"entro
 
 
 class Fused(nn.Module):
-    """PyTorch's function."""
+    """PyTorch's function, with a scale of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(x, x, x, scale=SCALE)
 
 
 class Ours(nn.Module):
@@ -96,7 +98,7 @@ X = torch.randn(BATCH, HEADS, QUERIES, SIZE, generator=torch.Generator().manual_
 def weights_of() -> dict[tuple[str, int], Tensor]:
     """The weights (B, H, n, m) of each call, in float64."""
     x, found = X.double(), {}
-    found["first", 0] = (x @ x.mT / SIZE**0.5).softmax(-1)
+    found["first", 0] = (x @ x.mT * SCALE).softmax(-1)
     x = found["first", 0] @ x
     for call in range(2):
         logits = -((x[..., :, None, :] - x[..., None, :, :]) / 1.5).square().sum(-1) / 2
@@ -213,6 +215,21 @@ def attentions(trace: dikkat.Trace, right: Expected, path: Path) -> None:
 def saved(trace: dikkat.Trace, right: Expected, path: Path) -> None:
     trace.save(path / "trace")
     iteration(dikkat.Trace.load(path / "trace"), right, path)
+
+
+def rollout(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    """Of a loaded trace too; what was recorded of some queries is no square."""
+    trace.save(path / "trace")
+    for each in (trace, dikkat.Trace.load(path / "trace")):
+        if {"queries", "weights"} <= set(next(iter(right.values()))):
+            with pytest.raises(ValueError, match=r"rollout: got weights .*; expected \(B, H, n, n\)"):
+                each.rollout()
+            continue
+        came, whole = each.rollout(), torch.eye(QUERIES, dtype=torch.float64)
+        for seen in right.values():
+            mean = seen["weights"].mean(1)
+            whole = (mean + torch.eye(QUERIES)) / (mean.sum(-1, keepdim=True) + 1) @ whole
+        assert_near(came, whole)
 
 
 def copied(trace: dikkat.Trace, right: Expected, path: Path) -> None:
@@ -358,6 +375,7 @@ VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
     "iteration": iteration,
     "of_element": element,
     "attentions": attentions,
+    "rollout": rollout,
     "save and load": saved,
     "a copy": copied,
     "repr": said,
@@ -373,7 +391,10 @@ VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
 }
 # A view that wants what was not recorded: what it needs at the least, the error, and its words.
 REFUSALS: dict[str, tuple[list[set[str]], str]] = {
-    "attentions": ([{"weights"}], r"trace\['\w+'\]: got no whole map; expected a recording with weights=True"),
+    **dict.fromkeys(
+        ("attentions", "rollout"),
+        ([{"weights"}], r"trace\['\w+'\]: got no whole map; expected a recording with weights=True"),
+    ),
     **dict.fromkeys(
         ("to_html", "to_html with tokens", "to_html of elements", "a notebook"),
         (DRAWN, r"trace\['.*'\]: got .*, of which nothing can be drawn; expected a recording with weights=True"),
@@ -414,5 +435,71 @@ def test_a_view_of_a_request(request_: str, view: str, tmp_path: Path) -> None:
     assert not red, "\n".join(red)
 
 
+# --- relevance, whatever it is asked within, and of a model that is compiled or checkpointed
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.model, x, use_reentrant=False)
+
+
+WITHIN: dict[str, Callable[[nn.Module], Any]] = {
+    "nothing": lambda model: nullcontext(),
+    "no_grad": lambda model: torch.no_grad(),
+    "autocast": lambda model: torch.autocast("cpu", dtype=torch.bfloat16),
+    "a recording": lambda model: dikkat.record(model, sums=True),
+}
+MADE = {
+    "as it is": lambda model: model,
+    "compiled": partial(torch.compile, backend="aot_eager"),
+    "checkpointed": Checkpointed,
+}
+
+
+def relevant() -> Tensor:
+    """By the published formula, in float64."""
+    x, found = X.double().requires_grad_(), []
+    for layer in ("first", "second", "second"):
+        logits = x @ x.mT * SCALE
+        if layer == "second":
+            logits = -((x[..., :, None, :] - x[..., None, :, :]) / 1.5).square().sum(-1) / 2
+            logits = torch.cat([logits[:1], logits[1:].masked_fill(torch.arange(QUERIES) >= 2, -torch.inf)])
+        found.append(logits.softmax(-1))
+        x = found[-1] @ x
+    whole = torch.eye(QUERIES, dtype=torch.float64)
+    for weights, gradient in zip(found, torch.autograd.grad(x[..., 0].sum(), found), strict=True):
+        whole = whole + (gradient * weights).detach().clamp(min=0).mean(1) @ whole
+    return whole
+
+
+@pytest.mark.parametrize(("within", "made"), list(product(WITHIN, MADE)))
+def test_relevance_is_the_same_within(within: str, made: str) -> None:
+    model = MADE[made](Model())
+    for _ in range(2):
+        with WITHIN[within](model) as trace:
+            if made == "checkpointed":
+                with pytest.raises(ValueError, match="model: got attention within a checkpoint"):
+                    dikkat.relevance(model, X, target=lambda output: output[..., 0])
+                continue
+            came = dikkat.relevance(model, X, target=lambda output: output[..., 0])
+        rough = 0.05 if within == "autocast" else 1e-4
+        torch.testing.assert_close(came.double(), relevant(), rtol=rough, atol=rough)
+        assert not came.requires_grad
+        assert within != "a recording" or len(trace) == 3
+
+
+def test_relevance_is_refused_within_a_transform() -> None:
+    def asked(x: Tensor) -> Tensor:
+        return dikkat.relevance(Model(), x[None], target=lambda output: output[..., 0])
+
+    for transform in (torch.vmap, torch.func.jacrev, torch.func.jacfwd, torch.inference_mode()):
+        with pytest.raises(ValueError, match=r"model: got a call within a transform of torch\.func"):
+            transform(asked)(X)
+
+
 def test_the_number_of_cells_is_the_one_at_the_head() -> None:
-    assert kit.cells_said(__doc__) == len(CELLS)
+    assert kit.cells_said(__doc__) == len(CELLS) + len(WITHIN) * len(MADE)

@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-10,419 cells: estimator × two settings × method × state.
+12,334 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -50,8 +50,9 @@ SETTINGS = {
     "two outputs": {"outputs": 2},
     "float32": {"dtype": np.float32},
     "frame": {"frame": True},
+    "gaps": {"missing": "indicator", "gaps": True},
 }
-OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame"}
+OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame", "gaps"}
 SEARCHED = {"searched", "loo", "metric", "one direction"}
 
 # Refused by name, whatever the estimator; the first that holds.
@@ -59,6 +60,7 @@ REFUSED_IN_FIT = {
     ("epanechnikov", "category"): "kernel: got 'epanechnikov' beside categories",
     ("epanechnikov", "ordered"): "kernel: got 'epanechnikov' beside categories",
     ("epanechnikov", "periodic"): "kernel: got 'epanechnikov' beside categories",
+    ("epanechnikov", "gaps"): "kernel: got 'epanechnikov' beside categories",
     ("silverman", "metric"): "metric: got 'linear' with the bandwidth 'silverman'",
     ("silverman", "one direction"): "metric: got 'linear' with the bandwidth 'silverman'",
 }
@@ -78,8 +80,10 @@ LEFT_OUT = {
     "a setting twice": "two settings of the same argument exclude each other",
     "loo beside what is no part of a criterion": "it is a search as `searched` is; by folds, the same one",
     "a setting that an estimator has not": "a density has no y, and a classifier no folds and no ridge",
+    "missing='drop'": "a word of the command's: a frame has `dropna`",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
+    "a half of rows with gaps, searched": "where none of its cells is missing it has a column less than the whole",
 }
 REFITS = {"split", "hold_out"}
 STATES = ("fitted", "loaded", "cloned")
@@ -98,7 +102,9 @@ def short_searches():
 
 def made(estimator, names):
     """The data of settings, and the fitted models."""
-    case = SimpleNamespace(names=names, columns=["a", "b"], weight=None, outputs=None, dtype=float, frame=False)
+    case = SimpleNamespace(
+        names=names, columns=["a", "b"], weight=None, outputs=None, dtype=float, frame=False, gaps=False
+    )
     given = {}
     for name in names:
         for key, value in SETTINGS[name].items():
@@ -120,14 +126,19 @@ def made(estimator, names):
     }  # fmt: skip
     every["a"][ROWS:], every["b"][ROWS:] = [0.8, 1.4, 2.2], [7.0, 11, 9]
     cells = np.column_stack([every[name] for name in case.columns]).astype(case.dtype)
-    x, case.cells = np.split(cells, [ROWS])
+    for name, rows in {"a": [3, 8, 13, ROWS + 1], "b": [2, 5, 9, 12, 17, ROWS], "town": [7, 11, 15, ROWS + 2]}.items():
+        if case.gaps and name in case.columns:
+            cells[rows, case.columns.index(name)] = np.nan
+    x, given_cells = np.split(cells, [ROWS])
     y = np.sin(2 * every["a"]) + 0.1 * every["b"] + 0.5 * every["town"] - 0.3 * every["size"]
     y = (y + 0.1 * random.normal(size=count))[:ROWS]
     case.y = y if case.outputs is None else np.column_stack([y, np.cos(y)])
     wide = 3 if "epanechnikov" in names else 1
     if given.get("metric"):
         given.setdefault("bandwidth", "auto")
-    given.setdefault("bandwidth", [WIDTHS[name] * wide for name in case.columns])
+    gaps = [name for name in ("a", "b") if case.gaps and name in case.columns]
+    case.features = [*case.columns, *(f"{name} is missing" for name in gaps)]
+    given.setdefault("bandwidth", [*(WIDTHS[name] * wide for name in case.columns), *[0.3] * len(gaps)])
     position = {name: name if case.frame else j for j, name in enumerate(case.columns)}
     if not case.frame and "town" in position:
         given["categorical_features"] = [position["town"]]
@@ -149,14 +160,15 @@ def made(estimator, names):
         frame = pd.DataFrame(cells, columns=case.columns)
         for name, levels, ordered in (("town", TOWNS, False), ("size", SIZES, True)):
             if name in case.columns:
-                codes = frame[name].astype(int)
+                codes = frame[name].fillna(-1).astype(int)
                 frame[name] = pd.Categorical.from_codes(codes, levels, ordered=ordered)
         return frame
 
-    case.form, case.x, case.rows, case.query = form, x, form(x), form(case.cells)
+    case.form, case.given, case.rows, case.query = form, x, form(x), form(given_cells)
+    case.x, case.cells = filled(x, x, case), filled(given_cells, x, case)
     case.fresh = kind(**given)
     case.fit = lambda model, rows=slice(None): model.fit(
-        form(x[rows]), *([] if estimator is KernelDensity else [case.y[rows]]),
+        form(case.given[rows]), *([] if estimator is KernelDensity else [case.y[rows]]),
         sample_weight=None if case.weight is None else case.weight[rows],
     )  # fmt: skip
     try:
@@ -178,6 +190,17 @@ def made(estimator, names):
             np.testing.assert_array_equal(getattr(case.models[state], name), getattr(fitted, name), err_msg=name)
     case.slow = Slow(fitted)
     return case
+
+
+def filled(cells, x, case):
+    """Numbers where cells are missing: the middle of the known ones, a level more, and a column that says where."""
+    x, cells, more = x.astype(float), cells.astype(float), []
+    lost, holes = np.isnan(x), np.isnan(cells)
+    for j, name in enumerate(case.columns):
+        if lost[:, j].any():
+            cells[holes[:, j], j] = 3 if name == "town" else np.median(x[~lost[:, j], j])
+            more += [holes[:, j]] * (name != "town")
+    return np.column_stack([cells, *more])
 
 
 def shaped(answer, case):
@@ -203,10 +226,18 @@ def expected_left_out(case):
 
 def refitted(case, rows):
     """A fit to some rows, by the same settings and the rows' own folds."""
-    model = clone(case.fresh)
+    model, columns = clone(case.fresh), case.features
+    if case.gaps:  # what stands in missing cells, and the levels, are those of all rows
+        places = [j for j, name in enumerate(columns) if name == "town" or name not in WIDTHS]
+        model.set_params(missing="refuse", categorical_features=places)
+        for setting, name, value in (("ordered_features", "size", [2]), ("periodic_features", "hour", {2: 24})):
+            model.set_params(**{setting: value if name in columns else None})
     if case.slow.folds is not None:
         own = [(np.flatnonzero(f[rows] == 1), np.flatnonzero(f[rows] == 2)) for f in case.models["fitted"].folds_]
         model.set_params(cv=[each for each in own if len(each[0]) and len(each[1])])
+    if case.gaps:
+        weight = None if case.weight is None else case.weight[rows]
+        return Slow(model.fit(case.x[rows], case.y[rows], weight))
     return Slow(case.fit(model, rows))
 
 
@@ -247,8 +278,8 @@ def middle(case):
     """Places along the first column, the others at their medians or most frequent levels."""
     there = case.x[case.slow.there].astype(float)
     at = np.tile(np.median(there, 0), (201, 1))
-    for j, name in enumerate(case.columns):
-        if name in ("town", "size"):
+    for j, name in enumerate(case.features):
+        if name in ("town", "size") or name not in WIDTHS:
             at[:, j] = np.bincount(there[:, j].astype(int)).argmax()
     at[:, 0] = np.linspace(there[:, 0].min(), there[:, 0].max(), 201)
     return at
@@ -288,6 +319,78 @@ def ordered_first(model, case):
     return among(model, case.x[:, 0]).weights
 
 
+def named(case):
+    """The features by their names in an answer, with the cells that numbers stand for."""
+    names = case.columns if case.frame else ["x"] if len(case.columns) == 1 else [f"x{j}" for j in range(9)]
+    levels = {"town": TOWNS, "size": SIZES} if case.frame else {name: [0.0, 1.0, 2.0] for name in ("town", "size")}
+    for j, name in enumerate(case.features):
+        if name in levels:
+            yield names[j], lambda value, of=[*levels[name], "(missing)"]: of[int(value)]
+        elif name in WIDTHS:
+            yield names[j], lambda value: value
+        else:
+            origin = case.columns.index(name.split()[0])
+            yield f"{names[origin]} is missing", lambda value: ["known", "missing"][int(value)]
+
+
+def as_nearest(case):
+    """A check of rows: those of the largest weights, with their cells and values."""
+    weights, rough = case.slow.attention(case.q), 2e-3 if "float32" in case.names else 1e-6
+
+    def check(found):
+        for query, own in found.groupby("query"):
+            rows, right = own["row"].to_numpy(), np.sort(weights[query])[::-1][:4]
+            np.testing.assert_allclose(own["weight"], right[right > 0], rtol=rough, atol=rough)
+            np.testing.assert_allclose(own["weight"], weights[query, rows], rtol=rough, atol=rough)
+            targets = own[["y"] if case.outputs is None else ["y0", "y1"]].to_numpy()
+            np.testing.assert_array_equal(targets, case.y.reshape(ROWS, -1)[rows])
+            for j, (name, cell) in enumerate(named(case)):
+                assert own[name].tolist() == [cell(value) for value in case.x[rows, j].astype(float)]
+        assert sorted(set(found["query"])) == list(range(QUERIES))
+
+    return check
+
+
+def as_summary(case):
+    """A check of a summary: each feature's range and bandwidth, and how well rows are predicted from the others."""
+    model, rough = case.models["fitted"], 2e-3 if "float32" in case.names else 1e-6
+    there, slow = case.x[case.slow.there].astype(float), case.slow
+    widths = dict(zip(model.bandwidth_names_, model.bandwidth_, strict=True))
+
+    def reach(j, own, name):
+        if name not in widths:
+            return ""
+        width, levels = widths[name], {"town": 3 + case.gaps, "size": 1, "hour": 0}.get(own, 0 if own in WIDTHS else 2)
+        if levels:
+            most = 1 if levels == 1 else (levels - 1) / levels
+            return "no influence" if width >= most * (1 - 1e-6) else f"λ {width:.4g}"
+        if width > 1e3 * (24 if own == "hour" else np.ptp(there[:, j])):
+            return "a straight line" if slow.linear and own != "hour" else "no influence"
+        return f"{width:.4g}"
+
+    def check(found):
+        expected = []
+        for j, (name, cell) in enumerate(named(case)):
+            ends = [cell(each) for each in (there[:, j].min(), there[:, j].max())]
+            ends = [each if isinstance(each, str) else f"{each:.4g}" for each in ends]
+            if case.features[j] == "size":
+                ends = [str(cell(each)) for each in (there[:, j].min(), there[:, j].max())]
+            if case.features[j] == "town" or case.features[j] not in WIDTHS:
+                ends = ["", ""]
+            expected.append((name, *ends, reach(j, case.features[j], name)))
+        assert found.features == expected
+        error = expected_left_out(case)[-2]
+        np.testing.assert_allclose(found.left_out.error, error, rtol=rough, atol=rough)
+        assert found.held_out is None
+        weighted = "" if slow.there.all() else f", {slow.there.sum()} of them with weight"
+        assert found.rows[0] == f"rows: {ROWS}{weighted}"
+        said = {line.split(":")[0].split(",")[0]: float(line.split()[-1]) for line in found.rows[1:]}
+        np.testing.assert_allclose(said["leaving each row out"], math.sqrt(error), rtol=max(rough, 1e-3))
+        np.testing.assert_allclose(said["effective degrees of freedom"], slow.trace(), atol=0.0501 + rough)
+
+    return check
+
+
 # What is asked of a model, and what is expected.
 REGRESSOR = {
     "predict": (lambda m, c: m.predict(c.query), lambda c: shaped(c.slow.predict(c.q), c)),
@@ -323,6 +426,8 @@ REGRESSOR = {
         ],
     ),
     "among": (ordered_first, by_first),
+    "nearest": (lambda m, c: m.nearest(c.query, k=4), as_nearest),
+    "summary": (lambda m, c: m.summary(folds=0), as_summary),
 }  # fmt: skip
 ANY = {
     "attention_weights": (lambda m, c: m.attention_weights(c.query), lambda c: c.slow.attention(c.q)),
@@ -420,7 +525,8 @@ def pairs(estimator):
 
 
 def states(method, names):
-    if method == "hold_out" and SEARCHED & set(names) and "two columns" not in names:
+    dear = {"hold_out", *(["split"] if "gaps" in names else [])}
+    if method in dear and SEARCHED & set(names) and "two columns" not in names:
         return ()
     return ("loaded",) if method in REFITS else STATES
 
@@ -441,7 +547,7 @@ def refusals(method, names):
     if method == "plot" and "one column" in names:
         if "two outputs" in names:
             return "got 2 targets"
-        names = [name for name in names if name in ("category", "ordered", "periodic")]
+        names = [name for name in names if name in ("category", "ordered", "periodic", "gaps")]
     if method == "log_density" and "one column" in names:
         names = [name for name in names if name != "one direction"]
     return "|".join({REFUSED[method, name] for name in names if (method, name) in REFUSED})

@@ -1,9 +1,11 @@
-"""Every tensor of a call, under every transform of PyTorch's, in every implementation: 3,596 cells.
+"""Every tensor of a call, under every transform of PyTorch's, in every implementation: 3,613 cells.
 
 A cell is one call with one pair function. It comes out as the same attention in plain PyTorch (`plain`) does under the
 same transform, or it is refused in the words that `REFUSALS` has for it; a cell that is refused without being listed
 there is red, and so is one that is listed and runs. Of what is dear (forks, exports, compilations) `Transform.cells`
 chooses some.
+
+A recurrence with attention stands beside its equations, one sentence and one step at a time, under the same transforms.
 
 A new tensor, transform, way or pair function is one more name in `TENSORS`, `TRANSFORMS`, `WAYS` or `SCORES`.
 """
@@ -34,6 +36,7 @@ import kit
 from dikkat import scores
 from dikkat._core import implementations
 from kit import BATCH, FEATURES, HEADS, HIDDENS, KEYS, QUERIES, VALUES
+from recurrent import test_attentional as recurrences
 
 Given = dict[str, Tensor]
 
@@ -465,5 +468,43 @@ def cell(transform: str, impl: str, tensor: str, pair: str, refusal: Refusal | N
     return ""
 
 
+class Recurrence(torch.nn.Module):
+    """Outputs of a sequence's steps, by an operation of its own."""
+
+    impl = weight = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = recurrences.make("additive")
+
+    def forward(self, query: Tensor, encoded: Tensor, state: Tensor, lengths: Tensor) -> Tensor:
+        return self.module(query, self.module.prepare(encoded, lengths), state)[0]
+
+
+class Equations(Recurrence):
+    def forward(self, query: Tensor, encoded: Tensor, state: Tensor, lengths: Tensor) -> Tensor:
+        return recurrences.by_hand(self.module, query, encoded, lengths, state, "additive")[0]
+
+
+REFUSED_RECURRENCES = {
+    "second gradient": "a recurrence has no second derivatives",
+    "vectorised jacobian": "a recurrence takes one gradient at a time",
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_recurrence_under_a_transform(transform: str) -> None:
+    how, module, truth = TRANSFORMS[transform], Recurrence(), Equations()
+    truth.load_state_dict(module.state_dict())
+    numbers = dict(zip(("query", "encoded", "lengths", "state"), recurrences.example(module.module), strict=True))
+    call = numbers, "encoded", numbers["encoded"].sin()
+    if transform in REFUSED_RECURRENCES:
+        with pytest.raises(RuntimeError, match=REFUSED_RECURRENCES[transform]):
+            how.ours(module, *call)
+    else:
+        torch.testing.assert_close(how.ours(module, *call), how.plain(truth, *call), rtol=how.within, atol=how.within)
+
+
 def test_the_number_of_cells_is_the_one_at_the_head() -> None:
-    assert kit.cells_said(__doc__) == sum(len(cells) for *_, cells in ROWS)
+    assert kit.cells_said(__doc__) == sum(len(cells) for *_, cells in ROWS) + len(TRANSFORMS)

@@ -282,13 +282,6 @@ def test_a_capped_score_goes_by_the_loop() -> None:
         ran(module, given, "numba")
 
 
-def test_refuses_a_second_derivative() -> None:
-    module, given = made("gru", "additive", 1)
-    (first,) = torch.autograd.grad(ran(module, given, "numba")[0].sin().sum(), [given["inputs"]], create_graph=True)
-    with pytest.raises(RuntimeError, match="no second derivatives"):
-        first.sum().backward()
-
-
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [([0, 1, 1, 1, 1], "from 1 to the 7 steps"), ([8, 1, 1, 1, 1], "from 1 to"), ([1, 1], r"\(batch,\) = \(5,\)")],

@@ -1,7 +1,5 @@
 """Kernel regression by its formulas, one query at a time, in NumPy: what the tests expect."""
 
-import math
-
 import numpy as np
 
 KERNELS = {"gaussian": lambda r: np.exp(-(r**2) / 2), "epanechnikov": lambda r: np.maximum(0, 1 - r**2)}
@@ -53,10 +51,6 @@ def leave_one_out_error(kernel, order, x, y, sigma, weight=None):
             estimate = fit(kernel, order, x[i], x[others], y[others], sigma, weight[others])[0]
         total += weight[i] * np.mean((y[i] - estimate) ** 2)
     return total / weight.sum()
-
-
-def ball_volume(size):
-    return math.pi ** (size / 2) / math.gamma(size / 2 + 1)
 
 
 def penalty(order, x, sigma, weight, ridge):

@@ -47,24 +47,6 @@ def _places(frame):
 
 
 @pytest.mark.parametrize("order", ["constant", "linear"])
-def test_predictions_by_the_formula(order):
-    frame, y = _table()
-    query, weight = _table(1, 7)[0], np.random.default_rng(2).integers(1, 4, ROWS)
-    model = NadarayaWatson(bandwidth=BANDWIDTH, order=order, ridge=0, **MIXED).fit(frame, y, weight)
-    x = _places(frame)
-    expected = [estimate(x, y, KINDS, LEVELS, BANDWIDTH, order, place, weight) for place in _places(query)]
-    np.testing.assert_allclose(model.predict(query), expected, rtol=1e-8)
-    np.testing.assert_array_equal(model.bandwidth_, BANDWIDTH)
-    shares = np.array([weight * weights(x, KINDS, LEVELS, BANDWIDTH, place) for place in _places(query)])
-    np.testing.assert_allclose(
-        model.attention_weights(query), shares / shares.sum(1, keepdims=True), rtol=1e-9, atol=1e-15
-    )
-    np.testing.assert_allclose(model.effective_neighbors(query).shape, (7,))
-    held = model.predict(query, return_std=True)[1]
-    assert (np.isfinite(held) & (held > 0)).all()
-
-
-@pytest.mark.parametrize("order", ["constant", "linear"])
 def test_the_error_and_its_gradient(order):
     frame, y = _table()
     model = NadarayaWatson(bandwidth=BANDWIDTH, order=order, ridge=0, **MIXED).fit(frame, y)
@@ -302,17 +284,6 @@ def test_texts_that_are_one_number_are_told_apart():
     assert model.columns_[0].levels == ("01", "1", "2")
     with pytest.warns(UserWarning, match="1 of 2 rows of X have a category in column 'a' that was not there in fit"):
         model.predict(pd.DataFrame({"a": [1, 2], "b": [0.0, 0.0]}))
-
-
-def test_files_know_the_columns(tmp_path):
-    frame, y = _table()
-    frame["day"] = pd.date_range("2020-02-27 06:00", periods=ROWS, freq="36h")
-    model = NadarayaWatson(bandwidth=[*BANDWIDTH, 30.0], **MIXED).fit(frame, y)
-    model.save(tmp_path / "m.safetensors")
-    loaded = NadarayaWatson.load(tmp_path / "m.safetensors")
-    np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
-    assert loaded.columns_ == model.columns_
-    assert loaded.get_params() == {**model.get_params(), "bandwidth": [*BANDWIDTH, 30.0]}
 
 
 def test_dates_are_days():

@@ -190,28 +190,6 @@ def test_the_band_is_infinite_where_nothing_is_left_to_measure_noise_by(order):
     assert (lower[0], upper[0]) == (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize("kernel", dense.KERNELS)
-def test_attention_weights(kernel):
-    x, y, query, weight = _data()
-    model = NadarayaWatson(kernel, bandwidth=SIGMA).fit(x, y, sample_weight=weight)
-    found = model.attention_weights(query)
-    for i in range(QUERIES):
-        k = dense.kernel_weights(kernel, query[i], x, SIGMA, weight)
-        np.testing.assert_allclose(found[i], k / k.sum(), rtol=1e-9, atol=1e-300)
-    assert (found[:, weight == 0] == 0).all()
-    np.testing.assert_allclose(found @ y, model.predict(query))
-
-
-def test_the_largest_attention_weights():
-    x, y, query, weight = _data()
-    model = NadarayaWatson("epanechnikov", bandwidth=SIGMA).fit(x, y, sample_weight=weight)
-    full, some = model.attention_weights(query), model.attention_weights(query, top_k=5)
-    assert some.shape == (QUERIES, ROWS)
-    expected = np.where(full >= np.sort(full, axis=1)[:, -5:-4], full, 0)
-    np.testing.assert_array_equal(some.toarray(), expected)
-    np.testing.assert_array_equal(model.attention_weights(query, top_k=99).toarray(), full)
-
-
 def test_attention_in_parts(monkeypatch):
     x, y, query, weight = _data()
     model = NadarayaWatson(bandwidth=SIGMA, order="linear").fit(x, y, sample_weight=weight)
@@ -220,28 +198,6 @@ def test_attention_in_parts(monkeypatch):
     np.testing.assert_array_equal(model.attention_weights(query), expected[0])
     assert (model.attention_weights(query, top_k=3) != expected[1]).nnz == 0
     np.testing.assert_allclose(model.predict(query), expected[2], rtol=1e-12)
-
-
-@pytest.mark.parametrize("kernel", dense.KERNELS)
-def test_effective_neighbors(kernel):
-    x, y, query, weight = _data()
-    found = NadarayaWatson(kernel, bandwidth=SIGMA).fit(x, y, sample_weight=weight).effective_neighbors(query)
-    rows = np.repeat(x, weight.astype(int), 0)
-    for i in range(QUERIES):
-        k = dense.kernel_weights(kernel, query[i], rows, SIGMA, np.ones(len(rows)))
-        assert found[i] == pytest.approx(k.sum() ** 2 / (k**2).sum(), rel=1e-9)
-
-
-@pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("kernel", dense.KERNELS)
-def test_effective_degrees_of_freedom(kernel, order):
-    x, y, _, weight = _data()
-    sigma = 2 * SIGMA
-    model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0).fit(x, y, sample_weight=weight)
-    rows = np.repeat(x, weight.astype(int), 0)
-    ones = np.ones(len(rows))
-    expected = sum(dense.smoother_row(kernel, order, row, rows, sigma, ones)[i] for i, row in enumerate(rows))
-    assert model.effective_degrees_of_freedom() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

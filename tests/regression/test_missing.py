@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold, KFold
 
 from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, lowess, smooth
 
@@ -42,15 +44,12 @@ def test_gaps_are_a_category_beside_the_number(tmp_path):
     np.testing.assert_array_equal(KernelRegressor(**other.get_params()).fit(x, y).predict(new), answer)
 
 
-def test_an_answer_is_that_of_a_table_with_a_column_more():
+def test_a_category_that_is_missing_in_queries_alone_is_one_that_was_not_there():
     x, y = _homes()
-    numbers = x[["area", "age"]].to_numpy(float)
-    lost = np.isnan(numbers[:, 0])
-    filled = np.column_stack([np.where(lost, np.nanmedian(numbers[:, 0]), numbers[:, 0]), numbers[:, 1], lost])
-    settings = {"bandwidth": [2.0, 3.0, 0.2]}
-    one = KernelRegressor(**settings, missing="indicator").fit(numbers, y)
-    other = KernelRegressor(**settings, categorical_features=[2]).fit(filled, y)
-    np.testing.assert_allclose(one.predict(numbers), other.predict(filled), rtol=1e-12)
+    x[:20] = x[:20].ffill().bfill()
+    model = KernelRegressor(bandwidth="scott", missing="indicator").fit(x[:20], y[:20])
+    with pytest.warns(UserWarning, match="1 of 61 rows of X have a category in column 'town' that was not there"):
+        model.predict(x.assign(town=["Ulm"] * 60 + [None]))
 
 
 def test_columns_that_are_missing_everywhere_and_rows_of_gaps_alone():
@@ -62,12 +61,18 @@ def test_columns_that_are_missing_everywhere_and_rows_of_gaps_alone():
     assert np.isfinite(KernelRegressor(missing="indicator").fit(x, y).predict(x)).all()
 
 
-def test_rows_without_y_are_left_out():
+def test_rows_without_y_are_left_out_with_their_weights_and_groups():
     x, y = _homes()
-    y[5:9] = np.nan
+    x.loc[5:8, "area"] = 900.0
+    lost, y[5:9] = np.isin(np.arange(ROWS), range(5, 9)), np.nan
+    groups, weight = np.arange(ROWS) % 7, np.arange(ROWS) % 3 + 1
+    model = KernelRegressor(missing="indicator", cv=GroupKFold(3))
     with pytest.warns(UserWarning, match="y: 4 of 61 rows have none, and are left out"):
-        model = KernelRegressor(missing="indicator", bandwidth="scott").fit(x, y, np.ones(ROWS))
-    assert len(model.X_train_) == ROWS - 4
+        found = clone(model).fit(x, y, weight, groups).predict(x)
+    expected = model.fit(x[~lost], y[~lost], weight[~lost], groups[~lost]).predict(x)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="cv: got pairs of indices, and 4 of 61 rows without y"):
+        model.set_params(cv=list(KFold(3).split(x))).fit(x, y)
 
 
 def test_gaps_are_refused_where_none_are_allowed():
@@ -76,6 +81,12 @@ def test_gaps_are_refused_where_none_are_allowed():
         KernelRegressor().fit(x, y)
     with pytest.raises(ValueError, match="missing: got 'drop'; expected 'refuse', 'indicator'"):
         KernelRegressor(missing="drop").fit(x, y)
+    for kind, setting in (
+        ("ordered", {"ordered_features": ["area"]}),
+        ("periodic", {"periodic_features": {"area": 9}}),
+    ):
+        with pytest.raises(ValueError, match=f"X: got 12 missing cells in column 'area', which is {kind}"):
+            KernelRegressor(missing="indicator", **setting).fit(x, y)
 
 
 @pytest.mark.parametrize("given", [

@@ -210,6 +210,14 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, make):
         assert again.decode(again.encode(text).ids) == text
 
 
+def test_one_of_before_capitals_were_learnt_exchanges_none():
+    content, older = (json.loads(each.to_json()) for each in (byte_pairs(), Tokenizer(module._byte_pairs(None, ())[0])))
+    text = json.dumps(older | {name: content[name] for name in ("model", "added_tokens")})
+    for sentence in FRENCH:
+        expected = tokenizers.Tokenizer.from_str(text).encode(sentence).ids
+        assert Tokenizer.from_json(text.encode(), "older").encode(sentence).ids == expected
+
+
 def test_the_library_itself_reads_and_decodes_all_but_capitals():
     tokenizer = word()
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())

@@ -1,7 +1,10 @@
 """PyTorch's present state: tracing, transforming, casting; and whether numbers may be read."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -122,3 +125,26 @@ def extremes(numbers: Tensor) -> tuple[int, int]:
         return min(few), max(few)
     least, largest = numbers.aminmax()
     return int(least), int(largest)
+
+
+class _Stance:
+    """The number of such contexts, and the means to compile again after the last one."""
+
+    lock, count = threading.Lock(), 0
+    forced: Any = None
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Disable `torch.compile` in all threads within."""
+    with _Stance.lock:
+        if not _Stance.count:
+            _Stance.forced = torch.compiler.set_stance("force_eager")
+        _Stance.count += 1
+    try:
+        yield
+    finally:
+        with _Stance.lock:
+            _Stance.count -= 1
+            if not _Stance.count:
+                _Stance.forced.__exit__(None, None, None)

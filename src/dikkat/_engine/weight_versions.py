@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dikkat._engine.addresses import start_addresses
+from dikkat._engine.addresses import exact, start_addresses
 from dikkat._engine.pytorch_state import can_read_values, is_transformed, is_watched
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -66,7 +66,8 @@ class Writes:
         return [tensor._version for tensor in self._counted], start_addresses(self._tensors)
 
     def _present_numbers(self) -> Tensor:
-        return torch.cat(self._sampled).view(torch.uint8) if self._sampled else torch.empty(0, device="cpu")
+        with exact("cpu"):  # autocast joins no float16 there
+            return torch.cat(self._sampled).view(torch.uint8) if self._sampled else torch.empty(0, device="cpu")
 
     def are_none(self, tensors: Iterable[Tensor] | None = None) -> bool:
         """True where no write has been seen, and these are, if they are given, the same tensors as ever."""

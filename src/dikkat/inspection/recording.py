@@ -21,7 +21,7 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import check_names
 from dikkat._core.sequences import split_sequences
-from dikkat._engine.pytorch_state import is_transformed
+from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
 from dikkat.inspection.front import inspected, is_by_product
@@ -98,7 +98,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     by_entry = chosen(model, layers)
     recorder = _Recorder(model, checked, list(by_entry.values()))
     with ExitStack() as stack:
-        stack.enter_context(_uncompiled())
+        stack.enter_context(uncompiled())
         stack.callback(recorder.stop)
         stack.enter_context(recorder.hooked(model))
         yield recorder.trace
@@ -144,7 +144,7 @@ class _Recorder:
 
     def start(self) -> None:
         """Start to observe this thread's calls of attention."""
-        self._listening.enter_context(recording_hooks.observed_by(*recording_hooks.current_observers(), self))
+        self._listening.enter_context(recording_hooks.observed_by(self, *recording_hooks.current_observers()))
         self._listening.enter_context(_Mode(self))
 
     def stop(self) -> None:
@@ -340,26 +340,3 @@ class _Mode(TorchFunctionMode):
             else:
                 self._recorder.saw_function(func, *args, **named)
         return result
-
-
-class _Stance:
-    """The number of recordings at work, and the means to compile again after the last one."""
-
-    lock, count = threading.Lock(), 0
-    forced: Any = None
-
-
-@contextmanager
-def _uncompiled() -> Iterator[None]:
-    """Disable `torch.compile` in all threads while a recording is active."""
-    with _Stance.lock:
-        if not _Stance.count:
-            _Stance.forced = torch.compiler.set_stance("force_eager")
-        _Stance.count += 1
-    try:
-        yield
-    finally:
-        with _Stance.lock:
-            _Stance.count -= 1
-            if not _Stance.count:
-                _Stance.forced.__exit__(None, None, None)

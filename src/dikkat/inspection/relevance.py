@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointError
 
 from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
+from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.inspection.captured import given_to_heads, heads_of
 
 __all__ = ["relevance", "rolled_out"]
@@ -52,11 +54,12 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
         **inputs: What it is called with, by name.
 
     Returns:
-        (B, n, n), on the model's device.
+        (B, n, n), on the model's device, without a gradient.
 
     Raises:
         TypeError: `target` is neither.
-        ValueError: No self-attention ran, or layers of several lengths; a result that no weight has a part in.
+        ValueError: No self-attention ran, or layers of several lengths; a result that no weight has a part in;
+            PyTorch's attention within a checkpoint; a call within `vmap`, `grad` and their like, or in inference mode.
 
     Source:
         Chefer, Gur and Wolf 2021, "Generic Attention-model Explainability", section 3, equations 5 and 6.
@@ -70,11 +73,36 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
     """
     if not callable(target) and type(target) is not int:
         raise TypeError(f"target: got {type(target).__name__}; expected a function of the output, or a class's number")
+    if is_transformed() or torch.is_inference_mode_enabled():
+        raise ValueError(
+            "model: got a call within a transform of torch.func, or in inference mode; relevance takes a gradient "
+            "itself: expected a call outside"
+        )
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ValueError(f"model: got {type(model).__name__}, an encoder and decoder; expected self-attention alone")
-    with torch.enable_grad(), _in_graph() as layers:
+    with torch.enable_grad(), uncompiled(), _in_graph() as layers:
         output = model(*arguments, **inputs)
-        result = target(output) if callable(target) else output.logits[..., target]
+        result = (target(output) if callable(target) else output.logits[..., target]).sum()
+    _check_lengths(model, layers)
+    try:
+        gradients = torch.autograd.grad(result, layers, allow_unused=True) if result.requires_grad else ()
+    except CheckpointError as error:
+        raise ValueError(
+            "model: got attention within a checkpoint, whose weights are not there twice; expected none, as after "
+            "`gradient_checkpointing_disable()`, or a model in evaluation"
+        ) from error
+    if all(each is None for each in gradients):
+        raise ValueError("target: got a result in which no weight has a part; expected one that depends on the model")
+    whole = torch.eye(layers[0].shape[-1], device=layers[0].device, dtype=layers[0].dtype).expand(
+        len(layers[0]), -1, -1
+    )
+    for weights, gradient in zip(layers, gradients, strict=True):
+        if gradient is not None:
+            whole = whole + (gradient * weights).detach().clamp(min=0).mean(1) @ whole
+    return whole
+
+
+def _check_lengths(model: nn.Module, layers: list[Tensor]) -> None:
     if not layers:
         raise ValueError(f"model: got {type(model).__name__}, in which no attention was seen; expected self-attention")
     lengths = {tuple(each.shape[-2:]) for each in layers}
@@ -83,16 +111,6 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
             f"model: got attention of {', '.join(map(str, sorted(lengths)))} queries and keys; expected self-attention "
             "of one length alone, (B, H, n, n)"
         )
-    gradients = torch.autograd.grad(result.sum(), layers, allow_unused=True)
-    if all(each is None for each in gradients):
-        raise ValueError("target: got a result in which no weight has a part; expected one that depends on the model")
-    whole = torch.eye(layers[0].shape[-1], device=layers[0].device, dtype=layers[0].dtype).expand(
-        len(layers[0]), -1, -1
-    )
-    for weights, gradient in zip(layers, gradients, strict=True):
-        if gradient is not None:
-            whole = whole + (gradient * weights.detach()).clamp(min=0).mean(1) @ whole
-    return whole
 
 
 @contextmanager
@@ -101,6 +119,11 @@ def _in_graph() -> Iterator[list[Tensor]]:
     found: list[Tensor] = []
     with recording_hooks.observed_by(_Dense(found)), _Mode(found):
         yield found
+
+
+def _rooted(tensor: Tensor) -> Tensor:
+    """The tensor, in a graph also where no parameter has a gradient."""
+    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
 class _Dense:
@@ -112,7 +135,8 @@ class _Dense:
     def compute(self, name: str, problem: Problem) -> Result | None:
         """The result, and its weights kept."""
         with recording_hooks.observed_by():
-            whole = run_problem(replace(problem, wants_weights=True, kept=None), "reference")
+            problem = replace(problem, query=_rooted(problem.query), kept=None)
+            whole = run_problem(replace(problem, wants_weights=True), "reference")
         if whole.weights is not None:
             self._found.append(whole.weights)
         return whole._replace(weights=whole.weights if problem.wants_weights else None)
@@ -138,6 +162,8 @@ class _Mode(TorchFunctionMode):
             return self._attend_by_heads(given_to_heads(*args, **named))
         if func is F.scaled_dot_product_attention:
             return self._attend(*args, **named)
+        if func is F.softmax and args:
+            args = _rooted(args[0]), *args[1:]
         result = func(*args, **named)
         if func is F.softmax and result.ndim == 4:
             self._found.append(result)
@@ -174,6 +200,7 @@ class _Mode(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         """`scaled_dot_product_attention`, by its weights."""
+        query = _rooted(query)
         if enable_gqa:
             key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], dim=-3) for each in (key, value))
         logits = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)

@@ -234,7 +234,10 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             if columns:
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)
-                query: Array = check_array(encoded(X, columns, names), dtype=DTYPES, estimator=self, input_name="X")
+                cells = encoded(X, columns, names)
+                if self.missing == "indicator":  # of a category that was never missing: one that was not there
+                    cells[np.isnan(cells) & [column.kind == "category" for column in columns]] = -1
+                query: Array = check_array(cells, dtype=DTYPES, estimator=self, input_name="X")
                 warn_of_unseen(query, columns, names)
             else:
                 query = validate_data(self, X, dtype=DTYPES, reset=False)

@@ -131,11 +131,12 @@ def find(
         else:
             result.append(Column())
     if gaps:
-        result = _with_gaps(result, [_encode(_cells(X, j).values, each, "") for j, each in enumerate(result)])
+        values = [_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(result)]
+        result = _with_gaps(result, values, names)
     return () if all(each == Column() for each in result) else tuple(result)
 
 
-def _with_gaps(columns: Sequence[Column], values: Sequence[Array]) -> list[Column]:
+def _with_gaps(columns: Sequence[Column], values: Sequence[Array], names: Sequence[str] | None) -> list[Column]:
     """The columns with what stands in missing cells, and behind them those that say where these are."""
     result, more = [], []
     for j, (column, cells) in enumerate(zip(columns, values, strict=True)):
@@ -145,6 +146,11 @@ def _with_gaps(columns: Sequence[Column], values: Sequence[Array]) -> list[Colum
             more += [Column("category", ("known", "missing"), str(j))] * bool(lost.any())
         elif column.kind == "category" and lost.any():
             column = column._replace(levels=(*column.levels, MISSING))
+        elif lost.any():
+            raise ValueError(
+                f"X: got {lost.sum()} missing cells in {_called(j, names)}, which is {column.kind}; expected none: "
+                "with missing='indicator' they may be missing of numbers, dates and categories without an order"
+            )
         result.append(column)
     return [*result, *more]
 

@@ -34,6 +34,7 @@ from dikkat.regression.validation import (
     checked_coverage,
     checked_rows,
     split,
+    with_values,
 )
 
 if TYPE_CHECKING:
@@ -638,6 +639,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         other.__dict__ = dict(vars(self))
         name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
+        if self.missing == "indicator":
+            X, y, sample_weight, groups = with_values(X, y, sample_weight, groups, self.cv)
         rows = checked_rows(other, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))

@@ -110,7 +110,7 @@ def reaches(model: KernelRegressor) -> list[str]:
 
 def _reach(model: KernelRegressor, column: Column, sigma: float, spread: float) -> str:
     if column.kind == "periodic":
-        return f"{sigma:.4g}"
+        return "no influence" if _FAR * float(column.levels[0]) < sigma else f"{sigma:.4g}"
     if column.coded:
         return "no influence" if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
     if spread == 0:

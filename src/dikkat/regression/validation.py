@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.model_selection import check_cv
-from sklearn.utils.validation import _get_feature_names, check_array, check_X_y, validate_data
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.columns import Column, encoded, find
@@ -98,10 +99,7 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
         if columns:
             validate_data(estimator, X, skip_check_array=True)
-            cells = encoded(X, columns, names)
-            if estimator.missing == "indicator" and y is not None:
-                cells, y, sample_weight = _with_values(cells, y, sample_weight)
-            x, values = check_X_y(cells, y, estimator=estimator, **settings)
+            x, values = check_X_y(encoded(X, columns, names), y, estimator=estimator, **settings)
         else:
             x, values = validate_data(estimator, X, y, **settings)
     weight = _checked_weights(sample_weight, x)
@@ -120,14 +118,22 @@ def unmasked(given: Any) -> Any:
     return given
 
 
-def _with_values(x: Array, y: Any, weight: Any) -> tuple[Array, Any, Any]:
+def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[Any, Any, Any, Any]:
     """The rows whose y is there, where cells may be missing."""
+    X, y = unmasked(X), unmasked(y)
     values = np.asarray(y)
     lost = np.asarray(np.isnan(values.astype(np.float64).reshape(len(values), -1)).any(1))
-    if not lost.any() or lost.all() or len(values) != len(x):
-        return x, y, weight
-    warnings.warn(f"y: {lost.sum()} of {len(lost)} rows have none, and are left out", UserWarning, stacklevel=6)
-    return x[~lost], values[~lost], weight if np.ndim(weight) == 0 else np.asarray(weight)[~lost]
+    if not lost.any() or lost.all() or len(values) != _num_samples(X):
+        return X, y, weight, groups
+    if not (cv is None or isinstance(cv, Integral) or hasattr(cv, "split")):
+        raise ValueError(
+            f"cv: got pairs of indices, and {lost.sum()} of {len(lost)} rows without y, which are left out; expected a "
+            "splitter, or a y for each row"
+        )
+    warnings.warn(f"y: {lost.sum()} of {len(lost)} rows have none, and are left out", UserWarning, stacklevel=4)
+    there = np.flatnonzero(~lost)
+    weight, groups = (each if np.ndim(each) == 0 else np.asarray(each)[there] for each in (weight, groups))
+    return _safe_indexing(X, there), values[there], weight, groups
 
 
 def _checked_weights(given: ArrayLike | None, x: Array) -> Array:

@@ -626,7 +626,7 @@ def test_a_long_sentence_is_left_to_the_page_and_that_is_said(tmp_path, capsys, 
 def test_show_takes_a_file_and_a_beam(run, model, tmp_path, monkeypatch):
     (tmp_path / "in.txt").write_text("I lost.\nGo.\n")
     searches = []
-    run_before(monkeypatch, Translator, "translate", lambda *_, search: searches.append(search))
+    run_before(monkeypatch, Translator, "translate", lambda *_, search, **_more: searches.append(search))
     status, out, _ = run("show", model, "--file", tmp_path / "in.txt", "--beam", 3, "--output", tmp_path)
     assert (status, out.splitlines()[:2]) == (0, ["I lost. => J'ai perdu.", "Go. => Va !"])
     assert searches == [Search(beam=3)]

@@ -143,9 +143,12 @@ def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, 
             without = theta[:, :1] - share * row[:, 0] * left / kept
             if smoother.degree:  # the ridge draws to the plane without the row
                 plane = smoother.trend.without[rows.unique, :, 0] - smoother.trend.slope[:, 0]
-                pull = (local.held * local.wide / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
-                lever = share * row[:, 0] / kept
-                without += (inverse[:, 0, 1:, None] * pull).sum(1) + lever * (row[:, 1:] * pull).sum(1)
+                turned = (local.wide / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
+                # With M = A + H, M⁻¹ H = 1 − M⁻¹ A: the ridge H may be 10³⁰, where rounding of M⁻¹ would tell.
+                moments = (local.design.mT * local.share[:, None]) @ local.design
+                held = (across - moments.numpy() @ row)[:, 1:]
+                without -= ((inverse @ moments.numpy())[:, 0, 1:, None] * turned).sum(1)
+                without += share * row[:, 0] / kept * (held * turned).sum(1)
         result = np.where(kept > 1e-9, without, others) + joined.origin[0]
         yield part, np.where(local.reached.numpy()[:, None], result, answer[part, None])
 

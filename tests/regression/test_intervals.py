@@ -170,3 +170,21 @@ def test_a_target_of_one_column():
         np.testing.assert_array_equal(*(m.predict_interval(query, 0.8, method) for m in (one, other)))
     np.testing.assert_array_equal(*(m.predict_quantiles(query, [0.2, 0.7]) for m in (one, other)))
     np.testing.assert_array_equal(*(m.sample(query, 3, random_state=0) for m in (one, other)))
+
+
+@pytest.mark.parametrize("far", [6.0, 1000.0])
+def test_far_from_all_rows_jackknife_ends_are_those_of_fits_without_a_row(far):
+    """There the ridge is all but infinite, and a rounded inverse times it was 10¹¹."""
+    random = np.random.RandomState(1)
+    x = np.c_[random.uniform(0, 3, 23), random.normal(size=23)]
+    y = 2 * x[:, 0] - x[:, 1] + np.sin(3 * x[:, 0]) + 0.1 * random.normal(size=23)
+    settings, query = {"bandwidth": [0.3, 0.4], "ridge": 0.1}, np.array([[far, 0.2]])
+    ends = []
+    for i in range(23):
+        without = KernelRegressor(**settings).fit(np.delete(x, i, 0), np.delete(y, i))
+        error = abs(y[i] - without.predict(x[[i]])[0])
+        ends.append(without.predict(query)[0] + np.array([-error, error]))
+    least, most = np.min(ends), np.max(ends)
+    lower, upper = KernelRegressor(**settings).fit(x, y).predict_interval(query)
+    slack = 0.2 * (most - least)
+    assert least - slack < lower[0] < upper[0] < most + slack

@@ -184,7 +184,7 @@ class Captured:
             return graph
 
     def hidden(self, masks: bool, query: Tensor, key: Tensor, lens: Tensor | None, mask: Tensor | None) -> Any:
-        """What a call hides; its `keys` where their values are yet to be set to 0."""
+        """The pairs that a call hides, with `keys` where hidden values are yet to be set to 0."""
         causal = self.program.problem.restrictions.causal
         if lens is None and mask is None and not causal:
             return None

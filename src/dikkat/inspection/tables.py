@@ -30,7 +30,7 @@ def known_of(seen: Inspection, kind: str, again: bool) -> Known | None:
 
 
 def keys_of(known: Known, kind: str, tokens: Mapping[str, list[Token]]) -> list[Token]:
-    """What the keys are."""
+    """The tokens that the keys stand for."""
     return labels_of(tokens, kind, known.key_count, known.key_count)[1]
 
 

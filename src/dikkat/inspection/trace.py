@@ -103,7 +103,7 @@ class Trace:
 
     @property
     def tokens(self) -> Mapping[str, list[Token]]:
-        """What queries and keys are, for pages and tables: those of the text ("self"), and of a source ("encoder").
+        """The tokens that queries and keys stand for, on pages and in tables, "self" of the text, "encoder" a source.
 
         Set a list of strings, or of `Token`, or two lists, (source, target): as many as there are queries or keys.
         """
@@ -485,7 +485,7 @@ class Trace:
         return calls_page(cards, title=title, count=len(self), views=views)
 
     def _pictures(self, element: int) -> tuple[list[tuple[str, Any]], list[Layer]]:
-        """Of an element what is drawn as maps, and the layers that are drawn as lines."""
+        """The maps of an element, and the layers that are drawn as lines."""
         groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
         counts, in_run = Counter[str](), Counter[tuple[str, int]]()
         for call, seen in self.calls():

@@ -217,7 +217,7 @@ def in_steps(cells: StackedCells, task: SequenceTask) -> SequenceResult:
 def prepared(
     cells: StackedCells, memory: Memory, batch: int, kind: torch.dtype, *, one: bool = False, compared: bool = True
 ) -> tuple[Operands, list[fused.Layer], Tensor | None]:
-    """What steps take of a memory and of weights, without `gates` and `state`; and which keys are seen, (B, 1, m).
+    """The tensors of a memory and of weights that steps read, but `gates` and `state`; and the seen keys, (B, 1, m).
 
     Of `one` step values go through their matrix behind the mean. The score is wanted if it is `compared` by its maps.
     """

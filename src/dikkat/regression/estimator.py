@@ -482,7 +482,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return [*directions, *(names_of(self)[j] for j in coding.coded)]
 
     def summary(self, folds: int = 5) -> Summary:
-        """What was learned, as `dikkat regress` prints it: a table of the features, and how well rows are predicted.
+        """The fit in words, as `dikkat regress` prints it: a table of the features, and how well rows are predicted.
 
         Args:
             folds: In how many parts the rows are held out, each of which takes as long as a fit; 0 for none.

@@ -72,7 +72,7 @@ def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
 
 
 def _nearest(model: KernelRegressor, cells: Array, k: int) -> Iterator[tuple[NDArray[np.intp], Array]]:
-    """Of each query the k rows of the largest weights, and those; of equal ones those that are most alike.
+    """The k rows of the largest weights of each query, and these weights; of equal ones those that are most alike.
 
     That is in what moves the estimate: along straight lines all rows weigh alike.
     """

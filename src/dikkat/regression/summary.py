@@ -1,4 +1,4 @@
-"""What a fitted regressor has learned, in words and numbers: for a person at a prompt, and for the command."""
+"""The summary of a fitted regressor, in words and numbers: for a person at a prompt, and for the command."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def columns_of(model: KernelRegressor) -> Sequence[Column]:
 
 
 def reaches(model: KernelRegressor) -> list[str]:
-    """Of each feature its bandwidth in its units, or "a straight line" or "no influence" where all values weigh alike.
+    """The bandwidth of each feature in its units, or "a straight line" or "no influence" where all values weigh alike.
 
     With a metric, which has bandwidths along directions, nothing of numbers.
     """

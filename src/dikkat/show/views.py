@@ -37,7 +37,7 @@ Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]
 
 
 class Layer(NamedTuple):
-    """What is drawn of a call of attention.
+    """The drawn part of a call of attention.
 
     Attributes:
         name: The module, and which of its calls.

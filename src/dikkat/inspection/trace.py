@@ -103,7 +103,7 @@ class Trace:
 
     @property
     def tokens(self) -> Mapping[str, list[Token]]:
-        """The tokens that queries and keys stand for, on pages and in tables, "self" of the text, "encoder" a source.
+        """The tokens that queries and keys stand for, on pages and in tables ("self": the text; "encoder": a source).
 
         Set a list of strings, or of `Token`, or two lists, (source, target): as many as there are queries or keys.
         """

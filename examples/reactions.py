@@ -23,7 +23,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM
 
 import dikkat
 
-WHEEL = Path(__file__).parents[1] / ".rxnmapper" / "rxnmapper-0.4.3-py3-none-any.whl"
+WHEEL = Path(__file__).resolve().parents[1] / ".rxnmapper" / "rxnmapper-0.4.3-py3-none-any.whl"
 LAYER, HEAD = 10, 5
 
 # Acetanilide from acetyl chloride and aniline: chlorine goes, nitrogen takes its place.

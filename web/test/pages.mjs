@@ -378,6 +378,13 @@ const scenarios = {
     assert.ok(drawn.toString().includes(">long<") && drawn.toString().includes("<line"));
     const [, painted] = await saved(page, await menu("PNG"));
     assert.equal(painted.subarray(1, 4).toString(), "PNG");
+    await page.evaluate(() => (window.print = () => {})); // the browser's own window is nobody's to press
+    await (await menu("PDF")).click();
+    await page.emulateMedia({ media: "print" });
+    assert.deepEqual([await page.locator(".sheet svg").isVisible(), await page.locator(".tokens.from").isVisible()], [true, false]);
+    await page.evaluate(() => dispatchEvent(new Event("afterprint")));
+    assert.deepEqual([await page.locator(".sheet").count(), await page.locator(".tokens.from").isVisible()], [0, true]);
+    await page.emulateMedia({ media: "screen" });
     await page.getByRole("combobox", { name: "Order" }).selectOption("evenly");
     assert.equal(await page.locator(".heads.sorted .thumb").count(), 6);
     await close();

@@ -1,16 +1,16 @@
-/** Frames of alignment pictures: a menu of table, SVG and PNG; tile maps for long texts. */
+/** Frames of alignment pictures: a menu of table, SVG, PNG and PDF; tile maps for long texts. */
 import type { Aligned, Picture } from "../pictures/aligned";
 import { table } from "../pictures/table";
 import { TileMap } from "../pictures/tiles/tilemap";
 import { h, menu, visible } from "./dom";
-import { savePng, saveSvg } from "./save";
+import { printAlone, savePng, saveSvg } from "./save";
 import { percent, t } from "./strings";
 
 /** Most cells drawn as SVG, with links between the words; larger maps are drawn as tiles. */
 export const DRAWN = 6_000;
 
 export interface Framed {
-  /** The menu of the table, SVG and PNG. */
+  /** The menu of the table, SVG, PNG and PDF. */
   readonly tools: HTMLElement;
   readonly body: HTMLElement;
 }
@@ -30,7 +30,8 @@ export function framed(picture: Picture, given: Aligned, name: string): Framed {
   return {
     tools: menu(t("forms"), toggle,
       h("button", { type: "button", class: "plain", click: () => saveSvg(picture.element, name) }, "SVG"),
-      h("button", { type: "button", class: "plain", click: () => void savePng(picture.element, name) }, "PNG")),
+      h("button", { type: "button", class: "plain", click: () => void savePng(picture.element, name) }, "PNG"),
+      h("button", { type: "button", class: "plain", click: () => printAlone(picture.element) }, "PDF")),
     body: h("div", {}, drawn, twin),
   };
 }

@@ -1,4 +1,4 @@
-/** Downloads: SVG and PNG files of drawings, PNG files of canvases, JSON of the numbers. */
+/** Downloads: SVG and PNG files of drawings, PNG files of canvases, JSON of the numbers; and paper. */
 import { backgroundOf, h, s } from "./dom";
 
 const STYLED = [
@@ -47,6 +47,17 @@ export async function savePng(drawing: SVGSVGElement, name: string): Promise<voi
   canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(place);
   await saveAsPng(canvas, name);
+}
+
+/** Prints a drawing alone on a sheet, which browsers save as PDF. */
+export function printAlone(drawing: SVGSVGElement): void {
+  const copy = new DOMParser().parseFromString(standalone(drawing), "image/svg+xml").documentElement;
+  const { width, height } = drawing.viewBox.baseVal;
+  copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const sheet = h("div", { class: "sheet" }, copy);
+  document.body.append(sheet);
+  addEventListener("afterprint", () => sheet.remove(), { once: true });
+  print();
 }
 
 /** Saves a canvas as PNG on the background of its card. */

@@ -34,7 +34,7 @@ const TABLE = {
   html: ["HTML tags", "HTML etiketleri", "HTML 标签"],
   more: ["More", "Daha fazla", "更多"],
   "more-words": ["Less likely words", "Daha az olası sözcükler", "更不可能的词"],
-  forms: ["Table, SVG, PNG", "Tablo, SVG, PNG", "表格、SVG、PNG"],
+  forms: ["Table, SVG, PNG, PDF", "Tablo, SVG, PNG, PDF", "表格、SVG、PNG、PDF"],
   few: ["this search finds {} at most", "bu arama en çok {} tane bulur", "此搜索最多给出 {} 个"],
   speed: ["{} ms", "{} ms", "{} 毫秒"],
   cut: ["cut at the longest length", "en uzun boyda kesildi", "已达最大长度而截断"],

@@ -1,6 +1,6 @@
 /** Views of a model's attention over its tokens: heads of a layer, all layers and heads, one query and key. */
 import { h, menu, s } from "./dom";
-import { savePng, saveSvg, saveText } from "./save";
+import { printAlone, savePng, saveSvg, saveText } from "./save";
 import { number, percent, t } from "./strings";
 
 const ROW = 20; // height of a token, in pixels
@@ -201,7 +201,7 @@ class Views {
       this.mean = (event.target as HTMLInputElement).checked;
       this.lines();
     } }), ` ${t("view-mean")}`) : null;
-    const files = menu(t("save"), button("SVG", false, () => this.save("svg")), button("PNG", false, () => this.save("png")), button(t("save-table"), false, () => this.save("csv")));
+    const files = menu(t("save"), button("SVG", false, () => this.save("svg")), button("PNG", false, () => this.save("png")), button("PDF", false, () => this.save("pdf")), button(t("save-table"), false, () => this.save("csv")));
     const some = [...view.queries, ...view.keys].some(([, special]) => special);
     const fold = some ? h("label", {}, h("input", { type: "checkbox", class: "special", checked: this.special, change: (event: Event) => {
       this.special = (event.target as HTMLInputElement).checked;
@@ -354,7 +354,7 @@ class Views {
   }
 
   /** Saves what is shown: all tokens with their lines, or the weights as a table. */
-  private save(kind: "svg" | "png" | "csv"): void {
+  private save(kind: "svg" | "png" | "pdf" | "csv"): void {
     const { queries, keys, layers } = this.view;
     const layer = layers[this.layer]!;
     const name = `layer-${this.numberOf(this.layer)}-head-${[...this.shown].map((k) => layer.heads[k]).join("-")}`;
@@ -380,6 +380,7 @@ class Views {
     drawing.classList.add("unseen");
     this.heads.append(drawing);
     if (kind === "svg") saveSvg(drawing, name);
+    else if (kind === "pdf") printAlone(drawing);
     else void savePng(drawing, name);
     drawing.remove();
   }

@@ -345,7 +345,10 @@ def as_nearest(case):
             targets = own[["y"] if case.outputs is None else ["y0", "y1"]].to_numpy()
             np.testing.assert_array_equal(targets, case.y.reshape(ROWS, -1)[rows])
             for j, (name, cell) in enumerate(named(case)):
-                assert own[name].tolist() == [cell(value) for value in case.x[rows, j].astype(float)]
+                cells = [cell(value) for value in case.x[rows, j].astype(float)]
+                gaps = own.get(f"{name} is missing", pd.Series(index=own.index)) == "missing"
+                cells = [None if gap else each for gap, each in zip(gaps, cells, strict=True)]
+                assert [None if pd.isna(each) else each for each in own[name]] == cells
         assert sorted(set(found["query"])) == list(range(QUERIES))
 
     return check

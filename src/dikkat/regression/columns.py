@@ -58,7 +58,9 @@ class Column(NamedTuple):
         return self.kind in ("category", "ordered")
 
     def shown(self, value: float) -> str:
-        """The cell that a number stands for, as a person reads it."""
+        """The cell that a number stands for, as a person reads it; nothing of a missing one."""
+        if np.isnan(value):
+            return ""
         if self.is_category:
             return str(self.levels[round(value)])
         if self.kind == "date":
@@ -66,7 +68,9 @@ class Column(NamedTuple):
         return f"{value:.4g}"
 
     def cell(self, value: float) -> Any:
-        """The cell that a number stands for."""
+        """The cell that a number stands for; NaN or NaT of a missing one."""
+        if np.isnan(value):
+            return np.datetime64("NaT") if self.kind == "date" else value
         if self.is_category:
             return self.levels[round(value)]
         return self.moment(value) if self.kind == "date" else value

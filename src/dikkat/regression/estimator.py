@@ -513,7 +513,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
         Returns:
             A pandas frame of k rows for each query, those of the largest weight first: the query's position, the row's
-            position in `fit`, its weight (`attention_weights`), its cells and its y. Rows of weight 0 are left out.
+            position in `fit`, its weight (`attention_weights`), its cells (NaN or NaT where they were missing) and its
+            y. Rows of weight 0 are left out.
 
         Raises:
             ImportError: pandas is not installed.

@@ -16,7 +16,7 @@ from dikkat.extras import needing
 from dikkat.regression import intervals, pictures
 from dikkat.regression.diagnostics import along, influence
 from dikkat.regression.joined import Array
-from dikkat.regression.summary import Summary, columns_of, names_of, summarised
+from dikkat.regression.summary import Summary, columns_of, names_of, row_of, summarised
 from dikkat.show import save
 from dikkat.storage.files import write_whole
 
@@ -62,7 +62,7 @@ def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
     names = [name] if targets.shape[1] == 1 else [f"{name}{each}" for each in range(targets.shape[1])]
     for query, (rows, weights) in enumerate(_nearest(model, model._cells(X), k)):
         for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-            cells = zip(names_of(model), columns_of(model), model.X_train_[row].tolist(), strict=True)
+            cells = zip(names_of(model), columns_of(model), row_of(model, row), strict=True)
             records.append(
                 {"query": query, "row": row, "weight": weight}
                 | {each: column.cell(value) for each, column, value in cells}
@@ -127,7 +127,7 @@ def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> st
     heads = ["row", "weight", *names_of(model), model.target_name_ or "y"]
     lines = [heads]
     for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-        cells = [column.shown(value) for column, value in zip(columns_of(model), model.X_train_[row], strict=True)]
+        cells = [column.shown(value) for column, value in zip(columns_of(model), row_of(model, row), strict=True)]
         lines.append([str(row), f"{weight:.3f}", *cells, f"{model.y_train_.ravel()[row]:.4g}"])
     cells = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
     return f"<table>{''.join(f'<tr>{each}</tr>' for each in cells)}</table>"

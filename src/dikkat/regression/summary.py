@@ -93,6 +93,15 @@ def columns_of(model: KernelRegressor) -> Sequence[Column]:
     return model.columns_ or [Column()] * model.n_features_in_
 
 
+def row_of(model: KernelRegressor, row: int) -> list[float]:
+    """The numbers of a training row's cells, NaN where the cell was missing."""
+    numbers = model.X_train_[row].tolist()
+    for column, number in zip(columns_of(model), tuple(numbers), strict=True):
+        if column.is_gap and number:
+            numbers[int(column.origin)] = np.nan
+    return numbers
+
+
 def reaches(model: KernelRegressor) -> list[str]:
     """The bandwidth of each feature in its units, or "a straight line" or "no influence" where all values weigh alike.
 

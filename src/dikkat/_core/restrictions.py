@@ -105,10 +105,10 @@ def check_names(given: Mapping[str, object], allowed: type) -> None:
     """Check the names of keyword arguments against those of a typed dictionary."""
     unknown = given.keys() - allowed.__annotations__.keys()
     if unknown:
-        names = ", ".join(allowed.__annotations__)
-        theirs = " (PyTorch's key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights)"
+        theirs = "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights"
         raise TypeError(
-            f"{min(unknown)}: got an unknown argument; expected {names}{theirs * ('valid_lens' in allowed.__annotations__)}"
+            f"{min(unknown)}: got an unknown argument; expected {', '.join(allowed.__annotations__)}"
+            + f" (PyTorch's {theirs})" * ("valid_lens" in allowed.__annotations__)
         )
 
 

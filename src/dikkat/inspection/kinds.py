@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -11,6 +11,8 @@ from dikkat.inspection.layer_selection import is_within, uncompiled_name
 
 # Modules that look from a decoder at an encoder, as PyTorch and models without a table call them.
 _CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn$", re.IGNORECASE)
+# Of what transformers takes apart.
+_PARTS = "parts"
 
 
 class Kind(NamedTuple):
@@ -64,6 +66,10 @@ def _tabled(model: Any) -> tuple[dict[str, Kind], bool] | None:
             if encoder is not None or owner == own:
                 kinds |= {name: Kind(kind, uncompiled_name(root)) for name in names if is_within(name, root)}
     says = encoder is not None or own is not None or bool(capturing._CAN_RECORD_REGISTRY.get(model))
+    if any(key == _PARTS for entries in found.values() for _, key in entries) or (
+        own is None and _of_both(model, found)
+    ):
+        says = False
     return kinds, says
 
 
@@ -76,14 +82,16 @@ def _entries(
         for key, listed in capturing._CAN_RECORD_REGISTRY.get(module).items():
             if key.endswith("attentions"):
                 specs += [(key, each) for each in (listed if isinstance(listed, list) else [listed])]
+    fitting = []
     for key, spec in specs:
         kind = spec if isinstance(spec, type) else getattr(spec, "target_class", None)
         suffix = spec if isinstance(spec, str) else getattr(spec, "class_name", None)
         within = getattr(spec, "layer_name", None)
         fits = (kind is not None and isinstance(module, kind)) or (suffix is not None and f".{name}".endswith(suffix))
         if fits and (within is None or f".{within.strip('.')}." in f".{name}."):
-            yield owner, name, key
-            break
+            fitting.append((key, getattr(spec, "index", 1)))
+    if fitting:  # of attention over two sequences at once, each one's part is returned by itself
+        yield owner, name, fitting[0][0] if fitting[-1][1] < 2 or len(fitting) == 1 else _PARTS
     for child, each in module.named_children():
         yield from _entries(capturing, each, f"{name}.{child}".lstrip("."), owner, specs)
 
@@ -94,11 +102,19 @@ def _returning(model: Any, owners: list[str]) -> str | None:
     inner = [_name_in(model, each) for each in (decoder, getattr(model, "base_model", None)) if each is not None]
     if "" in owners:
         return ""
+    if _of_both(model, owners):
+        return None
     for name in inner:
         inside = [each for each in owners if name and is_within(each, name)]
         if inside:
             return name if name in owners else inside[0] if len(inside) == 1 else None
     return owners[0] if "" in inner and len(owners) == 1 else None
+
+
+def _of_both(model: Any, owners: Iterable[str]) -> bool:
+    """Whether a model of sounds, say, has weights in its encoder and in its decoder, and returns those of either."""
+    sides = [_name_in(model, side()) for side in (model.get_encoder, getattr(model, "get_decoder", model.get_encoder))]
+    return sides[0] != sides[1] and all(each and any(is_within(owner, each) for owner in owners) for each in sides)
 
 
 def _name_in(model: nn.Module, module: nn.Module) -> str | None:

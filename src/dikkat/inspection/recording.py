@@ -3,6 +3,7 @@
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -208,13 +209,20 @@ class _Recorder:
         calls = [(call, self._kinds[call.name].root) for call, _ in self.trace.calls()]
         last = {(call.run, root): call.name for call, root in calls}
         self.trace.set_kinds(["" if root and last[call.run, root] != call.name else call.kind for call, root in calls])
+        times = Counter((call.run, call.layer, call.name) for call, root in calls if root and call.layer >= 0)
+        several = {name for (_, _, name), count in times.items() if count > 1}
         silent = sorted(self._entered - {root for _, root in calls if root})
         if silent and calls:
             names = ", ".join(map(repr, silent))
             self.trace.withheld = f"{names}: not recorded, as they compute their weights by operations of their own"
             warnings.warn(f"record: {self.trace.withheld}", stacklevel=4)
-        elif not self._says:
-            self.trace.withheld = f"{type(model).__name__} does not say which weights it returns: take them by name"
+        elif several or not self._says:
+            why = (
+                f"{min(several)!r} attended several times in one layer, of which transformers returns one"
+                if several
+                else f"{type(model).__name__} does not say which weights it returns"
+            )
+            self.trace.withheld = f"{why}: take them by name, of dikkat.record(model, weights=True)"
 
     def compute(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""

@@ -422,7 +422,7 @@ def attend_heads(
     else:
         heads = validation.Heads(num_heads, tuple(map(by_head, projections)))
         if ranks is None:
-            result = dispatch.run_call(query, key, value, score, requested, impl, heads=heads, **restrictions)
+            result = dispatch.run_call(query, key, value, score, requested, impl, restrictions, heads)
             output = output_of(result, result.mean, return_weights)
         elif return_weights:
             raise ValueError(

@@ -137,7 +137,11 @@ class ScaledDot(_Capped):
 
     def project_query(self, query: Tensor) -> Tensor:
         """q / √d."""
-        return query / math.sqrt(max(1, query.shape[-1]))
+        return query / self.root(query)
+
+    def root(self, query: Tensor) -> float:
+        """√d."""
+        return math.sqrt(max(1, query.shape[-1]))
 
     def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """The side with fewer numbers divided by √d: where keys are few and queries many, a pass less over these."""

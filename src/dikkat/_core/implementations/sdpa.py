@@ -152,7 +152,7 @@ def run(problem: Problem, masked: _Masked | None = None) -> Result:
     query, key, value = (_once(t.to(kind)) for t in (problem.query, problem.key, problem.value))
     # On a CPU the fast path is taken by itself, wherever there is no obstacle.
     with _pinned() if query.is_cuda else nullcontext():
-        out = fused(query, key, value, mask, problem.lead, problem.restrictions.causal, problem.dropout)
+        out = fused(query, key, value, mask, problem.lead, problem.restrictions.causal, problem.dropout, problem.scale)
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
 
 
@@ -189,8 +189,9 @@ def _once(tensor: Tensor) -> Tensor:
 
 
 def fused(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, lead: torch.Size, causal: bool, dropout: float
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, lead: torch.Size, causal: bool, dropout: float,
+    scale: float = 1.0,
+) -> Tensor:  # fmt: skip
     """The fused kernel on operands of one dtype: in four dimensions, and padded with zeros to one number of features.
 
     Args:
@@ -201,12 +202,13 @@ def fused(
         lead: The leading dimensions of the result.
         causal: Whether a query sees the keys up to its own place.
         dropout: A probability.
+        scale: What products are multiplied by.
     """
     values = value.shape[-1]
     size = width(query, values)
     out = scaled_dot_product_attention(
         fold(query, size, lead), fold(key, size, lead), fold(value, size, lead),
-        attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0,
+        attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale,
     )  # fmt: skip
     return unfold(out, values, lead)
 

@@ -164,14 +164,9 @@ class Program(NamedTuple):
             if lens is not None and self.lens_shape is not None:
                 restrictions = restrictions.unchecked_copy(lens=lens.view(self.lens_shape), extremes=known)
             problem = template.unchecked_copy(
-                query=query,
-                key=key,
-                weight=weight,
-                value=value,
-                packed=packed,
-                restrictions=restrictions,
+                query=query, key=key, weight=weight, value=value, packed=packed, restrictions=restrictions,
                 finite=True if reads else None,
-            )
+            )  # fmt: skip
             result = backend.run(problem if backend.scales else problem.scaled())
         return None if reads and not _is_finite(result.mean) else result
 
@@ -245,10 +240,9 @@ def run_call(
         result = _run_known(programs, query, key, value, score, heads, prepared, scales, lens, mask, causal)
         if result is not None:
             return result
-    if prepared is None:
-        problem = validation.problem_of_call(*given, score, requested, heads, scales, **restricting)
-    else:
-        problem = validation.problem_of_prepared(*given, score, requested, prepared, **restricting)
+    make: Any = validation.problem_of_call if prepared is None else validation.problem_of_prepared
+    more = (heads, scales) if prepared is None else (prepared,)
+    problem = make(*given, score, requested, *more, **restricting)
     program = Program.of(problem, impl)
     result = program.run()
     if heads is not None:  # in the projections' dtype, which autocast may have halved
@@ -387,7 +381,6 @@ def _signature(
     if not (_is_plain(query) and _is_plain(key) and _is_plain(value)) or type(causal) is not bool:
         return None
     place: Hashable = None
-    by_lens: Hashable = None
     if not (on_cpu(query) and on_cpu(key) and on_cpu(value)):
         if check_values.everywhere:  # each call checks its values
             return None
@@ -402,6 +395,7 @@ def _signature(
         place = (device, *kind, by_mask)
     elif type(score) not in _KEPT_SCORES or mask is not None:
         return None
+    by_lens = None
     if lens is not None:
         if not isinstance(lens, Tensor) or not _is_plain(lens):
             return None

@@ -81,9 +81,9 @@ class Crossovers(NamedTuple):
         inner_masked_back: Pairs a feature squared, with lengths and the backward.
         rows: Fewer queries than these are left to plain products at any size; up to so many, where there are lengths
             and features are not few, to the compiled kernel.
-        few_keys: Up to so many keys are left to kernels; with lengths four times as many are to no fused one.
-        few_back: Pairs times features, from which on kernels are quicker for few keys with the backward, and the
-            numbers of the keys for few queries with lengths.
+        few_keys: Up to so many keys are left to the compiled kernel; with lengths four times as many to no fused one.
+        few_back: With lengths and the backward, pairs times features from which on the compiled kernel is quicker for
+            few keys, and the numbers of the keys for few queries.
         few_whole: The numbers of the keys for a single query that sees all of them, with the backward; for up to four
             queries, forward, as many in a batch element are too many.
         kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
@@ -110,13 +110,12 @@ class Crossovers(NamedTuple):
         """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
         restrictions, features = problem.restrictions, max(problem.query.shape[-1], problem.value.shape[-1])
         pairs, keys, masked = pairs_of(problem), restrictions.keys, restrictions.lens is not None
-        if masked and keys <= 4 * self.few_keys:
+        if keys <= (4 if masked else 1) * self.few_keys:
             return True
         if problem.records and masked:
             return pairs <= self.inner_masked_back * features**2
         if problem.records:
-            few = keys <= self.few_keys and pairs * features >= 2 * self.few_back
-            return pairs <= self.inner_back * features and not few
+            return pairs <= self.inner_back * features
         few = pairs * (1 + masked) <= self.inner * features
         return few or restrictions.queries < self.rows or keys < (1 if masked else 4) * features
 

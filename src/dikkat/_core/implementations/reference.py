@@ -67,7 +67,7 @@ def pair_scores(
     query, key = problem.query, problem.key
     if problem.pair == "inner":
         if problem.scale != 1.0:
-            if visible is None and _are_batches(query, key):
+            if visible is None and query.ndim == 3 and query.shape[0] == key.shape[0]:
                 return _scaled_products(query, key, problem.scale)
             return pair_scores(problem.scaled(), visible, product)
         return cap(problem, product(query, key.mT) if visible is None else _inner(query, key, visible))
@@ -98,33 +98,23 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
     template = template.without_tensors()  # a program keeps no tensor of the call that made it
     lens_shape = () if restrictions.lens is None else (*restrictions.lens.shape, 1)
 
-    def masked(scores: Tensor, lens: Tensor | None) -> Tensor:
-        return scores if lens is None else torch.where(keys < lens.view(lens_shape), scores, -math.inf)
-
     def run(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None) -> list[Tensor]:
-        if template.pair == "inner":  # no name holds the scores: their memory is that of what follows
-            if batches:
-                bias = None if lens is None else masked(nothing, lens)
-                weights = torch.softmax(_scaled_products(query, key, scale, bias), -1)
-            else:
-                query, key = scaled(query, key, scale)
-                weights = torch.softmax(masked(product(query, key.mT), lens), -1)
-            return [product(weights, value), weights]
-        scores = _pairwise(template, query, key, weight, None)
-        weights = torch.softmax(masked(scores, lens), -1)
+        # −∞ that is added has no backward, and in a product no pass of its own.
+        bias = None if lens is None else torch.where(keys < lens.view(lens_shape), nothing, -math.inf)
+        inner = template.pair == "inner"
+        if inner and batches:  # no name holds the scores: their memory is that of what follows
+            weights = torch.softmax(_scaled_products(query, key, scale, bias), -1)
+        else:
+            scores = product(*scaled(query, key.mT, scale)) if inner else _pairwise(template, query, key, weight, None)
+            weights = torch.softmax(scores if bias is None else scores + bias, -1)
         pooled = [product(weights, value), weights]
-        return pooled if template.pair != "distance" else [*pooled, scores]
+        return [*pooled, scores] if template.pair == "distance" else pooled
 
     return run
 
 
-def _are_batches(query: Tensor, key: Tensor) -> bool:
-    """Whether one product of batches serves, whose scale and what is added to it take no pass of their own."""
-    return query.ndim == 3 and query.shape[0] == key.shape[0]
-
-
 def _scaled_products(query: Tensor, key: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
-    """scale ⟨q_i, k_j⟩ + bias."""
+    """scale ⟨q_i, k_j⟩ + bias of (B, n, h) and (B, m, h), in one pass."""
     if bias is None:
         return torch.baddbmm(_NOTHING[query.dtype], query, key.mT, beta=0, alpha=scale)
     return torch.baddbmm(bias, query, key.mT, alpha=scale)

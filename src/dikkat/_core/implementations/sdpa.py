@@ -120,7 +120,7 @@ def _loses_nan(problem: Problem) -> bool:
     query = problem.query
     if problem.finite or not (query.is_cpu and can_read_values(query)):
         return False
-    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR and largest_magnitude(query) == math.inf
+    return problem.restrictions.keys < _VECTOR and largest_magnitude(query) == math.inf
 
 
 def _is_seen_to_do_harm(problem: Problem) -> bool:
@@ -250,11 +250,11 @@ def _extremes(restrictions: Restrictions) -> tuple[int, int] | None:
 
 
 def _cut(problem: Problem) -> Problem:
-    """Drop the keys past every length, where the lengths can be read, to save their work."""
+    """Drop the keys past every length, where the lengths can be read, to save their work; but none that NaN needs."""
     restrictions, known = problem.restrictions, _extremes(problem.restrictions)
     if restrictions.lens is None or restrictions.causal or known is None:
         return problem
-    shortest, keys = known[0], max(1, known[1])
+    shortest, keys = known[0], max(min(_VECTOR, restrictions.keys), known[1])
     mask, bias = restrictions.mask, restrictions.key_bias
     restricted = restrictions.unchecked_copy(
         keys=keys,

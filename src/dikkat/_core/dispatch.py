@@ -168,7 +168,8 @@ class Program(NamedTuple):
                 finite=True if reads else None,
             )  # fmt: skip
             result = backend.run(problem if backend.scales else problem.scaled())
-        return None if reads and not _is_finite(result.mean) else result
+        known_finite = scored and self.records  # scores, and values that are moderate
+        return None if reads and not known_finite and not _is_finite(result.mean) else result
 
     def on_device(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
@@ -428,7 +429,8 @@ def _is_kept(program: Program, heads: validation.Heads | None, *given: Tensor) -
     """Whether a program serves other calls of its signature, given other numbers in the shapes of these."""
     problem = program.problem
     value, lead, restrictions = problem.value, problem.lead, problem.restrictions
-    if not value.shape[-1] or not _are_apart(lead if heads is None else lead[:-1], *given):
+    rows = lead if heads is None else lead[:-1]
+    if not value.shape[-1] or any(t.shape[:-2] != rows for t in given):  # a kernel would read past a row that is shared
         return False
     if not on_cpu(given[0]):  # where a program hides rows itself
         by_head = heads is not None and restrictions.mask is not None and restrictions.mask.shape[-3] != 1
@@ -440,8 +442,3 @@ def _is_kept(program: Program, heads: validation.Heads | None, *given: Tensor) -
     ):
         return False
     return problem.weight is None or (_is_plain(problem.weight) and problem.weight.dtype is value.dtype)
-
-
-def _are_apart(lead: torch.Size, *given: Tensor) -> bool:
-    """False where batch elements share a row, which a kernel would read past its end."""
-    return all(t.shape[:-2] == lead for t in given)

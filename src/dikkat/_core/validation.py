@@ -69,10 +69,7 @@ def problem_of_call(
     scales: bool = False,
     **restricting: Unpack[Restricting],
 ) -> Problem:
-    """Validate a call of `attend` or of a layer, zero hidden rows, and project the others.
-
-    If it `scales`, the √d of scaled products is left to the implementation (`Problem.scale`).
-    """
+    """Validate a call of `attend` or of a layer, zero hidden rows, project the others (`scales`: but for 1/√d)."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))

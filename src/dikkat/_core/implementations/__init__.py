@@ -72,20 +72,17 @@ class Crossovers(NamedTuple):
 
     A pair is a query and a key of one batch element. Softmax takes its share of the time where features are few; a
     fused kernel saves some of that. Its backward computes all products once more. The compiled kernel for few queries
-    is one call and reads no hidden key; its products are no more than half as fast as those of large matrices, which
-    are of few rows or columns no quicker than that.
+    is one call that reads no hidden key, but half as fast as products of large matrices.
 
     Attributes:
         inner: Pairs a feature, before PyTorch's fused kernel; half of it with lengths.
         inner_back: Pairs a feature, with the backward.
         inner_masked_back: Pairs a feature squared, with lengths and the backward.
-        rows: Fewer queries than these are left to plain products at any size; up to so many, where there are lengths
-            and features are not few, to the compiled kernel.
+        rows: Fewer queries than these are left to plain products at any size, or with lengths to the compiled kernel.
         few_keys: Up to so many keys are left to the compiled kernel; with lengths four times as many to no fused one.
-        few_back: With lengths and the backward, pairs times features from which on the compiled kernel is quicker for
-            few keys, and the numbers of the keys for few queries.
-        few_whole: The numbers of the keys for a single query that sees all of them, with the backward; for up to four
-            queries, forward, as many in a batch element are too many.
+        few_back: Numbers in the keys (for few keys times queries), from which on the compiled kernel is quicker with
+            lengths and the backward.
+        few_whole: The same for a single query that sees all keys; forward, for a few queries of a batch element, up to.
         kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
             Without it they are quicker at any size.
         device: Pairs times features, on a device: up to here the few kernels of plain products take no longer than
@@ -125,15 +122,15 @@ class Crossovers(NamedTuple):
         masked, numbers = problem.restrictions.lens is not None, problem.lead.numel() * m * features
         if problem.packed is not None:
             return False
-        if problem.records and not masked:
-            return n == 1 and numbers >= self.few_whole
-        if problem.records:
+        if problem.records and masked:
             return numbers >= self.few_back if n <= 4 else m <= self.few_keys and n * numbers >= self.few_back
-        if features < 64:
-            few = n <= (4 if masked else 1) or (masked and n * numbers <= self.few_back)
-        else:
-            few = n <= (self.rows if masked else 4) or (masked and m <= 4 * self.few_keys)
-        return m <= self.few_keys or (few and (n <= (4 if masked else 1) or m * features <= self.few_whole))
+        if problem.records:
+            return n == 1 and numbers >= self.few_whole
+        if m <= self.few_keys or n <= (4 if masked else 1):
+            return True
+        wide = features >= 64
+        few = n <= (self.rows if masked else 4) if wide else masked and n * numbers <= self.few_back
+        return m * features <= self.few_whole and (few or (wide and masked and m <= 4 * self.few_keys))
 
     def by_reference(self, problem: Problem, captured: bool = False) -> bool:
         """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""

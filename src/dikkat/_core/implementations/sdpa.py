@@ -14,7 +14,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat._core.operators import no_second_derivatives, once
 from dikkat._core.problem import Examined, Problem, Result
-from dikkat._core.restrictions import Hidden, Restrictions, are_finite, largest_magnitude
+from dikkat._core.restrictions import Hidden, are_finite, largest_magnitude
 from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values, extremes, is_transformed
 
@@ -240,25 +240,20 @@ def _needs_mask(problem: Problem) -> bool:
     return any(t is not None for t in others)
 
 
-def _extremes(restrictions: Restrictions) -> tuple[int, int] | None:
-    """The shortest and the longest length, where they can be read."""
-    if restrictions.lens is None:
-        return restrictions.keys, restrictions.keys
-    if restrictions.extremes is None and restrictions.lens.numel() and can_read_values(restrictions.lens):
-        return extremes(restrictions.lens)
-    return restrictions.extremes
-
-
 def _cut(problem: Problem) -> Problem:
     """Drop the keys past every length, where the lengths can be read, to save their work; but none that NaN needs."""
-    restrictions, known = problem.restrictions, _extremes(problem.restrictions)
-    if restrictions.lens is None or restrictions.causal or known is None:
+    restrictions, lens, known = problem.restrictions, problem.restrictions.lens, problem.restrictions.extremes
+    if lens is None or restrictions.causal:
         return problem
-    shortest, keys = known[0], max(min(_VECTOR, restrictions.keys), known[1])
+    if known is None and lens.numel() and can_read_values(lens):
+        known = extremes(lens)
+    if known is None:
+        return problem
+    shortest, keys = known[0], max(_VECTOR if restrictions.keys >= _VECTOR else 1, known[1])
     mask, bias = restrictions.mask, restrictions.key_bias
     restricted = restrictions.unchecked_copy(
         keys=keys,
-        lens=restrictions.lens if shortest < keys else None,
+        lens=lens if shortest < keys else None,
         mask=mask if mask is None or mask.shape[-1] == 1 else mask[..., :keys],
         key_bias=None if bias is None else bias[..., :keys],
     )

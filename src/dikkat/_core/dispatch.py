@@ -234,7 +234,7 @@ def run_call(
     """
     given = query, key, value
     signature = _signature(given, score, requested, heads, prepared, restricting) if impl == "auto" else None
-    programs = _PROGRAMS.get(signature)
+    programs = None if signature is None else _PROGRAMS.get(signature)
     scales = signature is not None and prepared is None and type(score) is ScaledDot and on_cpu(query)
     if programs is not None:
         lens, mask, causal = restricting.get("valid_lens"), restricting.get("mask"), restricting.get("causal")

@@ -22,8 +22,8 @@ from benchmarks.kit.turns import measured, once
 from dikkat._core import dispatch, implementations
 
 _NONE = 2**62
-NEVER = implementations.Crossovers(0, 0, 0, 0, _NONE, _NONE, 0)
-ALWAYS = implementations.Crossovers(*[_NONE] * 7)
+NEVER = implementations.Crossovers(0, 0, 0, 0, 0, _NONE, _NONE, 0)
+ALWAYS = implementations.Crossovers(*[_NONE] * 4, 0, *[_NONE] * 3)
 BATCHES, QUERIES, KEYS, FEATURES = (1, 8, 64), (1, 16, 64, 512), (8, 64, 512), (16, 64, 512)
 SECONDS = 0.05
 

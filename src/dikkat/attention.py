@@ -271,8 +271,9 @@ def attend(
             segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude, sink=sink,
         )  # fmt: skip
     result = dispatch.run_call(
-        query, key, value, score, requested, impl, valid_lens=valid_lens, mask=mask, causal=causal, window=window,
-        segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude,
+        query, key, value, score, requested, impl,
+        {"valid_lens": valid_lens, "mask": mask, "causal": causal, "window": window, "segment_ids": segment_ids,
+         "bias": bias, "key_bias": key_bias, "exclude": exclude},
     )  # fmt: skip
     return output_of(result, value, return_weights)
 
@@ -338,7 +339,7 @@ def attention_state(
     """
     check_names(restrictions, Restricting)
     requested = validation.Requested(dropout, wants_state=True, sink=sink)
-    result = dispatch.run_call(query, key, value, score, requested, impl, **restrictions)
+    result = dispatch.run_call(query, key, value, score, requested, impl, restrictions)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -381,7 +382,7 @@ def attention_weights(
     validation.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
     requested = validation.Requested(wants_weights=True, sink=sink)
-    result = dispatch.run_call(query, key, nothing, score, requested, impl, **restrictions)
+    result = dispatch.run_call(query, key, nothing, score, requested, impl, restrictions)
     return weights_of(result).to(query.dtype)
 
 
@@ -506,8 +507,8 @@ def attend_memory(
     memory.check_recorded(score, query)
     requested = validation.Requested(dropout, wants_weights=return_weights, sink=sink)
     result = dispatch.run_call(
-        query, memory.key, memory.value, score, requested, impl, prepared=validation.Prepared(memory.packed),
-        valid_lens=memory.valid_lens, **restrictions,
+        query, memory.key, memory.value, score, requested, impl, {"valid_lens": memory.valid_lens, **restrictions},
+        prepared=validation.Prepared(memory.packed),
     )  # fmt: skip
     return output_of(result, memory.value, return_weights)
 

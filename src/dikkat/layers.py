@@ -394,7 +394,7 @@ def attend_heads(
     if not query.ndim == key.ndim == value.ndim:
         came = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(f"query, key, value: got shapes {came}; expected all with a batch dimension, or none")
-    restrictions: dict[str, Any] = {"valid_lens": valid_lens, **restricted}
+    restrictions: Any = {"valid_lens": valid_lens, **restricted}
     return_weights, impl = restrictions.pop("return_weights", False), restrictions.pop("impl", "auto")
     requested = validation.Requested(dropout, wants_state=ranks is not None, wants_weights=return_weights)
     alone = query.ndim == 2  # no batch: the heads must not be taken for one
@@ -422,7 +422,7 @@ def attend_heads(
     else:
         heads = validation.Heads(num_heads, tuple(map(by_head, projections)))
         if ranks is None:
-            result = dispatch.run_call(query, key, value, score, requested, impl, heads=heads, **restrictions)
+            result = dispatch.run_call(query, key, value, score, requested, impl, restrictions, heads)
             output = output_of(result, result.mean, return_weights)
         elif return_weights:
             raise ValueError(

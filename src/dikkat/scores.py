@@ -137,7 +137,11 @@ class ScaledDot(_Capped):
 
     def project_query(self, query: Tensor) -> Tensor:
         """q / √d."""
-        return query / math.sqrt(max(1, query.shape[-1]))
+        return query / self.root(query)
+
+    def root(self, query: Tensor) -> float:
+        """√d."""
+        return math.sqrt(max(1, query.shape[-1]))
 
     def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """The side with fewer numbers divided by √d: where keys are few and queries many, a pass less over these."""
@@ -345,26 +349,32 @@ class _Distance(Score):
 
     def project_query(self, query: Tensor) -> Tensor:
         """q / σ, in float32 or wider: a difference of two rounded halves has few digits left."""
-        return self._scale(query, "query", self.bandwidth)
+        return self._scale(query, "query", self._divisor())
 
     def project_key(self, key: Tensor) -> Tensor:
         """k / σ, in float32 or wider."""
-        return self._scale(key, "key", self.bandwidth)
+        return self._scale(key, "key", self._divisor())
 
     def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Both by one σ."""
-        sigma = self.bandwidth
+        sigma = self._divisor()
         return self._scale(query, "query", sigma), self._scale(key, "key", sigma)
 
-    def _scale(self, features: Tensor, name: str, sigma: Tensor) -> Tensor:
-        if sigma.ndim and sigma.shape[0] != features.shape[-1]:
+    def _divisor(self) -> Tensor | None:
+        """σ; None where it is known to be 1."""
+        sigma = self.bandwidth
+        known = not sigma.ndim and not self.learnable and can_read_values(sigma)
+        return None if known and sigma.item() == 1 else sigma
+
+    def _scale(self, features: Tensor, name: str, sigma: Tensor | None) -> Tensor:
+        if sigma is not None and sigma.ndim and sigma.shape[0] != features.shape[-1]:
             raise ValueError(
                 f"{name}: got {features.shape[-1]} features; expected {sigma.shape[0]}, one for each bandwidth"
             )
         wide = torch.promote_types(features.dtype, torch.float32)
         if features.dtype is not wide:
             features = features.to(wide)
-        if not sigma.ndim and not self.learnable and can_read_values(sigma) and sigma.item() == 1:
+        if sigma is None:
             return features
         # A number of no dimension is taken in the features' type.
         return features / (sigma if sigma.dtype is wide or not sigma.ndim else sigma.to(wide))

@@ -524,3 +524,15 @@ def test_heads_and_memories_run_earlier_programs_too(
         torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
         for came in found[2:]:
             torch.testing.assert_close(came, found[0], rtol=1e-11, atol=1e-12)
+
+
+def test_a_query_of_nan_is_nan_over_fewer_keys_than_a_vector_has(taken: list[bool]) -> None:
+    """PyTorch's fused kernel, which the first call takes, gives 0 for it over fewer than 16."""
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 67, 11), torch.randn(2, 1031, 11)
+    for length in (1030, 7):
+        query[1, 3, 5] = torch.nan if length == 7 else 0.0
+        came = dikkat.attend(query, key, key, score=scores.ScaledDot(), valid_lens=torch.full((2,), length))
+    assert not any(taken)  # what is NaN is looked at again
+    assert [program.name for of in dispatch._PROGRAMS.values() for program in of.values()] == ["sdpa"]
+    assert torch.equal(came.isnan(), query.isnan().any(-1, keepdim=True).expand_as(came))

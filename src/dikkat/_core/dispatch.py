@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,10 +24,10 @@ _FLOATS = frozenset({torch.float32, torch.float64})
 _NUMBERS = frozenset({float, int})
 # The restrictions that a kept program takes, masks on a device alone.
 _KEPT_RESTRICTIONS = ("valid_lens", "mask", "causal")
-# Implementations of calls so small that validation would take longer than the arithmetic.
+# Implementations that read their operands as they come.
 _KEPT_IMPLEMENTATIONS = frozenset({"reference", "sdpa", "numba-few", "numba"})
-# Limits on the programs that are kept: their number, since lengths vary, and the numbers in an operand.
-_MOST, _LARGEST = 1024, 2**20
+# The most programs that are kept, since lengths vary.
+_MOST = 1024
 
 
 class Program(NamedTuple):
@@ -79,6 +79,7 @@ class Program(NamedTuple):
         told = recording_hooks.current_observers()
         if not told:
             return self._run(problem)
+        problem = problem.scaled()
         with recording_hooks.observed_by():  # what an implementation calls is part of this call
             *others, last = told
             result = last.compute(self.name, problem)
@@ -95,9 +96,9 @@ class Program(NamedTuple):
                 raise RuntimeError("the implementation returned no log-sum-exp")
             state, weights = sunk(State(mean, lse, tail), weights, problem.sink)
             return Result(state.mean, state.lse, weights, state.tail)
-        found = () if self.found is None else (self.found,)
+        found, backend = () if self.found is None else (self.found,), BACKENDS[self.name]
         with exact(problem.query.device.type):  # sums in float32 must not be cast to halves again
-            return BACKENDS[self.name].run(problem, *found)
+            return backend.run(problem if backend.scales else problem.scaled(), *found)
 
     def kept(self, repeats: bool = True) -> "Program":
         """The program without the call's numbers, for others of its signature; with graphs, if it `repeats`."""
@@ -163,16 +164,12 @@ class Program(NamedTuple):
             if lens is not None and self.lens_shape is not None:
                 restrictions = restrictions.unchecked_copy(lens=lens.view(self.lens_shape), extremes=known)
             problem = template.unchecked_copy(
-                query=query,
-                key=key,
-                weight=weight,
-                value=value,
-                packed=packed,
-                restrictions=restrictions,
+                query=query, key=key, weight=weight, value=value, packed=packed, restrictions=restrictions,
                 finite=True if reads else None,
-            )
-            result = backend.run(problem)
-        return None if reads and not _is_finite(result.mean) else result
+            )  # fmt: skip
+            result = backend.run(problem if backend.scales else problem.scaled())
+        known_finite = scored and self.records  # scores, and values that are moderate
+        return None if reads and not known_finite and not _is_finite(result.mean) else result
 
     def on_device(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
@@ -219,7 +216,7 @@ class Program(NamedTuple):
 
 def _is_finite(tensor: Tensor) -> bool:
     """Whether the sum of all numbers is finite; a sum that overflows counts as not finite."""
-    total = tensor.detach().sum().item()
+    total = (tensor.detach() if tensor.requires_grad else tensor).sum().item()
     return total - total == 0
 
 
@@ -229,8 +226,7 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 def run_call(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str,
-    heads: validation.Heads | None = None, prepared: validation.Prepared | None = None,
-    **restricting: Unpack[Restricting],
+    restricting: Restricting, heads: validation.Heads | None = None, prepared: validation.Prepared | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes.
 
@@ -239,13 +235,15 @@ def run_call(
     given = query, key, value
     signature = _signature(given, score, requested, heads, prepared, restricting) if impl == "auto" else None
     programs = None if signature is None else _PROGRAMS.get(signature)
+    scales = signature is not None and prepared is None and type(score) is ScaledDot and on_cpu(query)
     if programs is not None:
-        lens, mask, causal = (restricting.get(name) for name in _KEPT_RESTRICTIONS)
-        result = _run_known(programs, *given, score, heads, prepared, lens, mask, causal)
+        lens, mask, causal = restricting.get("valid_lens"), restricting.get("mask"), restricting.get("causal")
+        result = _run_known(programs, query, key, value, score, heads, prepared, scales, lens, mask, causal)
         if result is not None:
             return result
     make: Any = validation.problem_of_call if prepared is None else validation.problem_of_prepared
-    problem = make(*given, score, requested, heads if prepared is None else prepared, **restricting)
+    more = (heads, scales) if prepared is None else (prepared,)
+    problem = make(*given, score, requested, *more, **restricting)
     program = Program.of(problem, impl)
     result = program.run()
     if heads is not None:  # in the projections' dtype, which autocast may have halved
@@ -253,7 +251,7 @@ def run_call(
     if signature is not None and _is_kept(program, heads, *given):
         problem = program.problem
         weight = None if problem.weight is None else problem.weight.reshape(-1)
-        second = _projected_signature(problem.query, problem.key, weight, problem.value)
+        second = _projected_signature(problem.query, problem.key, weight, problem.value, scales and heads is None)
         if second not in _PROGRAMS.get(signature, {}):
             if sum(map(len, _PROGRAMS.values())) >= _MOST:
                 _PROGRAMS.clear()
@@ -267,7 +265,7 @@ def run_call(
 
 def _run_known(
     programs: dict[Hashable, Program], query: Tensor, key: Tensor, value: Tensor, score: Score,
-    heads: validation.Heads | None, prepared: validation.Prepared | None,
+    heads: validation.Heads | None, prepared: validation.Prepared | None, scales: bool,
     lens: Any, mask: Any, causal: Any,
 ) -> Result | None:  # fmt: skip
     """The result of a call of a known signature, if its program is kept and can do without the checks of a first call.
@@ -279,7 +277,7 @@ def _run_known(
     check_room("value", value)
     if lens is not None:
         check_room("valid_lens", lens)
-    at_hand, hidden, projects = on_cpu(query), None, heads is not None
+    at_hand, hidden, projects, weight = on_cpu(query), None, heads is not None, None
     if not at_hand:
         lead = query.shape[:-2] if heads is None else torch.Size((*query.shape[:-2], heads.number))
         if lens is not None:
@@ -292,9 +290,12 @@ def _run_known(
             query, key, value = _without_hidden(hidden, query, key, value, heads, prepared)
     if heads is not None:
         query, key, value = heads.project(query, key, value)
-    compared, projected = score.project(query, key) if prepared is None else (score.project_query(query), key)
-    weight = score.pair_weight()
-    program = programs.get(_projected_signature(compared, projected, weight, value))
+    if scales:
+        compared, projected = query, key
+    else:
+        compared, projected = score.project(query, key) if prepared is None else (score.project_query(query), key)
+        weight = score.pair_weight()
+    program = programs.get(_projected_signature(compared, projected, weight, value, scales and not projects))
     if program is None:
         return None
     if not at_hand:
@@ -365,11 +366,11 @@ def _signature(
     for name, each in restricting.items():
         if each is not None and each is not False and name not in _KEPT_RESTRICTIONS:
             return None
-    if requested.dropout or type(requested.dropout) not in _NUMBERS:
+    dropout, wants_state, wants_weights, sink = requested
+    if type(dropout) not in _NUMBERS or dropout or sink is not None:
         return None
-    for flag in requested[1:]:
-        if flag is not None and type(flag) is not bool:
-            return None
+    if type(wants_state) is not bool or type(wants_weights) is not bool:
+        return None
     own = vars(score) if isinstance(score, Score) else {"pair": score}
     if "pair" in own or "profile" in own or own.get("softcap") is not None:
         return None
@@ -412,43 +413,32 @@ def _is_plain(tensor: Any) -> bool:
     return type(tensor) in PLAIN_TYPES and tensor.layout is _STRIDED and not tensor.is_nested
 
 
-def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor) -> Hashable:
-    """The rest that a program depends on: a score's own sizes, and whether gradients are recorded."""
-    own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
+def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, as_given: bool) -> Hashable:
+    """The rest that a program depends on: whether gradients are recorded, and a score's own sizes, if it projects."""
     learns = query.requires_grad or key.requires_grad or value.requires_grad
     records = torch.is_grad_enabled() and (learns or (weight is not None and weight.requires_grad))
+    if as_given:
+        return records
+    own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
     return (
-        records,
-        type(query),
-        query.shape,
-        query.dtype,
-        type(key),
-        key.shape,
-        key.dtype,
-        value.shape,
-        value.dtype,
-        own,
-    )
+        records, type(query), query.shape, query.dtype, type(key), key.shape, key.dtype, value.shape, value.dtype, own
+    )  # fmt: skip
 
 
 def _is_kept(program: Program, heads: validation.Heads | None, *given: Tensor) -> bool:
     """Whether a program serves other calls of its signature, given other numbers in the shapes of these."""
     problem = program.problem
     value, lead, restrictions = problem.value, problem.lead, problem.restrictions
-    if not value.shape[-1] or not _are_apart(lead if heads is None else lead[:-1], *given):
+    rows = lead if heads is None else lead[:-1]
+    if not value.shape[-1] or any(t.shape[:-2] != rows for t in given):  # a kernel would read past a row that is shared
         return False
     if not on_cpu(given[0]):  # where a program hides rows itself
         by_head = heads is not None and restrictions.mask is not None and restrictions.mask.shape[-3] != 1
         return bool(restrictions.queries and restrictions.keys and lead.numel()) and not by_head
-    if program.name not in _KEPT_IMPLEMENTATIONS or problem.finite is False or max(t.numel() for t in given) > _LARGEST:
+    if program.name not in _KEPT_IMPLEMENTATIONS or problem.finite is False:
         return False
     if value.dtype not in _FLOATS or any(
         type(t) not in PLAIN_TYPES or t.dtype is not value.dtype for t in (problem.query, problem.key)
     ):
         return False
     return problem.weight is None or (_is_plain(problem.weight) and problem.weight.dtype is value.dtype)
-
-
-def _are_apart(lead: torch.Size, *given: Tensor) -> bool:
-    """False where batch elements share a row, which a kernel would read past its end."""
-    return all(t.shape[:-2] == lead for t in given)

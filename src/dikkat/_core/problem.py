@@ -55,6 +55,7 @@ class Problem:
         value: (..., m, d_v).
         restrictions: Who may see whom.
         lead: The leading dimensions of the result.
+        scale: What inner products are multiplied by; other than 1 only for implementations that do it (`scaled`).
         softcap: c, which makes of an inner product a the score c·tanh(a / c); 0 for a itself.
         dropout: The probability that a normalised weight is set to 0.
         seeds: (...) integers, one a batch element, where dropout is above 0.
@@ -80,6 +81,7 @@ class Problem:
     value: Tensor
     restrictions: Restrictions
     lead: torch.Size
+    scale: float = 1.0
     softcap: float = 0.0
     dropout: float = 0.0
     seeds: Tensor | None = None
@@ -145,6 +147,11 @@ class Problem:
         wide = {name: tensors[name].to(kind) for name in _NUMBERS if name in tensors and tensors[name].dtype != kind}
         return self.replaced(wide) if wide else self
 
+    def scaled(self) -> "Problem":
+        """The call with its scale in an operand: in the smaller one, a pass over fewer numbers."""
+        query, key = scaled(self.query, self.key, self.scale)
+        return self.unchecked_copy(query=query, key=key, scale=1.0)
+
     def unchecked_copy(self, **fields: Any) -> "Problem":
         """A copy with other tensors of the same shapes and types, without validation."""
         made = object.__new__(Problem)
@@ -181,3 +188,10 @@ class Problem:
 def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:
     """Some rows of a leading dimension; the tensor itself where it is broadcast there."""
     return tensor if tensor.shape[dim] == 1 else tensor.narrow(dim, rows.start, rows.stop - rows.start)
+
+
+def scaled(query: Tensor, key: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Query and key, of which the one with fewer numbers is multiplied by `scale`."""
+    if scale == 1.0:
+        return query, key
+    return (query * scale, key) if query.numel() <= key.numel() else (query, key * scale)

@@ -32,10 +32,12 @@ def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
     return are_moderate(value) and largest_magnitude(query) * largest_magnitude(key) * query.shape[-1] < most
 
 
+_MODERATE: dict[torch.dtype, float] = {kind: torch.finfo(kind).max ** 0.25 for kind in (torch.float32, torch.float64)}
+
+
 def are_moderate(value: Tensor) -> bool:
     """True where products of values with a gradient are finite, as long as that is below the cube of this bound."""
-    bound: float = torch.finfo(torch.promote_types(value.dtype, torch.float32)).max ** 0.25
-    return largest_magnitude(value) < bound
+    return largest_magnitude(value) < _MODERATE.get(value.dtype, _MODERATE[torch.float32])
 
 
 def largest_magnitude(tensor: Tensor) -> float:
@@ -43,7 +45,7 @@ def largest_magnitude(tensor: Tensor) -> float:
     if not tensor.numel():
         return 0.0
     low, high = tensor.detach().aminmax()
-    size = max(-float(low), float(high))
+    size = max(-low.item(), high.item())
     return size if size == size else math.inf
 
 

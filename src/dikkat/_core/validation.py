@@ -66,9 +66,10 @@ def problem_of_call(
     score: Score,
     requested: Requested,
     heads: Heads | None = None,
+    scales: bool = False,
     **restricting: Unpack[Restricting],
 ) -> Problem:
-    """Validate a call of `attend` or of a layer, zero hidden rows, and project the others."""
+    """Validate a call of `attend` or of a layer, zero hidden rows, project the others (`scales`: but for 1/√d)."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
@@ -88,8 +89,10 @@ def problem_of_call(
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     if heads is not None:
         query, key, value = heads.project(query, key, value)
-    found = compared(query, value, score.project(query, key), score, restrictions, lead, requested)
-    return replace(found, finite=finite)
+    scale = 1 / score.root(query) if scales and isinstance(score, ScaledDot) else None
+    sides = score.project(query, key) if scale is None else (query, key)
+    found = compared(query, value, sides, score, restrictions, lead, requested)
+    return replace(found, scale=scale or 1.0, finite=finite)
 
 
 def problem_of_sequences(

@@ -27,6 +27,7 @@ class Backend:
         examine: The reasons why it cannot run a problem, and a value that `run` can use.
         run: Runs a problem, given that value too where there is one.
         wants_seeds: Whether its dropout needs seeds from torch's generator.
+        scales: Whether it multiplies inner products by `Problem.scale`; others have an operand that is.
         skips_hidden: Whether it reads no key or value that is hidden, forward or backward.
         ready: For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at
             once, on a device of (query, key, weight, value, hidden) with hidden queries and keys set to 0; None where
@@ -36,19 +37,20 @@ class Backend:
     examine: Callable[[Problem], Examined]
     run: Callable[..., Result]
     wants_seeds: bool = True
+    scales: bool = False
     skips_hidden: bool = False
     ready: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
 
 
 BACKENDS = {
-    "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False, ready=sdpa.ready),
+    "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False, scales=True, ready=sdpa.ready),
     "reference": Backend(
-        reference.examine, reference.run,
+        reference.examine, reference.run, scales=True,
         ready=lambda problem: (reference if on_cpu(problem.query) else pairwise).ready(problem),
     ),
     "chunked": Backend(chunked.examine, chunked.run),
     "products": Backend(products.examine, products.run),
-    "numba-few": Backend(few.examine, few.run, skips_hidden=True, ready=few.ready),
+    "numba-few": Backend(few.examine, few.run, scales=True, skips_hidden=True, ready=few.ready),
     "numba": Backend(attention_launch.examine, attention_launch.run),
     "triton": Backend(gpu_launch.examine, gpu_launch.run),
 }  # fmt: skip
@@ -66,21 +68,21 @@ class Crossovers(NamedTuple):
 
     `python -m benchmarks.attention.crossovers` times both ways of many shapes and finds `inner`, `inner_back`,
     `inner_masked_back` and `kernel_back` on a machine; the defaults are between those for one thread and for two of an
-    EPYC. `rows`, `few_back` and `few_whole` are from some forty shapes of `benchmarks.attention.small`, timed both
-    ways.
+    EPYC. The others are from the shapes of `benchmarks.attention.small`, timed by each implementation.
 
     A pair is a query and a key of one batch element. Softmax takes its share of the time where features are few; a
-    fused kernel saves some of that, and more where there are lengths, which are one more pass over the pairs: there it
-    is the quicker one at any size. Its backward computes all products once more.
+    fused kernel saves some of that. Its backward computes all products once more. The compiled kernel for few queries
+    is one call that reads no hidden key, but half as fast as products of large matrices.
 
     Attributes:
-        inner: Pairs a feature, before PyTorch's fused kernel.
+        inner: Pairs a feature, before PyTorch's fused kernel; half of it with lengths.
         inner_back: Pairs a feature, with the backward.
         inner_masked_back: Pairs a feature squared, with lengths and the backward.
-        rows: Fewer queries than these are left to plain products at any size.
-        few_back: Pairs times features, from which on the compiled kernel for few queries is quicker for inner products
-            with lengths and the backward. Without the backward it always is: it is one call, and reads no hidden key.
-        few_whole: The same for a single query that sees all keys, forward too.
+        rows: Fewer queries than these are left to plain products at any size, or with lengths to the compiled kernel.
+        few_keys: Up to so many keys are left to the compiled kernel; with lengths four times as many to no fused one.
+        few_back: Numbers in the keys (for few keys times queries), from which on the compiled kernel is quicker with
+            lengths and the backward.
+        few_whole: The same for a single query that sees all keys; forward, for a few queries of a batch element, up to.
         kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
             Without it they are quicker at any size.
         device: Pairs times features, on a device: up to here the few kernels of plain products take no longer than
@@ -93,7 +95,8 @@ class Crossovers(NamedTuple):
     inner_back: int = 2**15
     inner_masked_back: int = 2**8
     rows: int = 16
-    few_back: int = 2**20
+    few_keys: int = 16
+    few_back: int = 2**18
     few_whole: int = 2**20
     kernel_back: int = 2**16
     device: int = 2**27
@@ -103,20 +106,31 @@ class Crossovers(NamedTuple):
     def by_products(self, problem: Problem) -> bool:
         """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
         restrictions, features = problem.restrictions, max(problem.query.shape[-1], problem.value.shape[-1])
-        pairs, masked = pairs_of(problem), restrictions.lens is not None
+        pairs, keys, masked = pairs_of(problem), restrictions.keys, restrictions.lens is not None
+        if keys <= (4 if masked else 1) * self.few_keys:
+            return True
+        if problem.records and masked:
+            return pairs <= self.inner_masked_back * features**2
         if problem.records:
-            return pairs <= (self.inner_masked_back * features**2 if masked else self.inner_back * features)
-        few = not masked and pairs <= self.inner * features
-        return few or restrictions.queries < self.rows or restrictions.keys < (1 if masked else 4) * features
+            return pairs <= self.inner_back * features
+        few = pairs * (1 + masked) <= self.inner * features
+        return few or restrictions.queries < self.rows or keys < (1 if masked else 4) * features
 
     def by_few(self, problem: Problem) -> bool:
         """Whether inner products are quicker by the compiled kernel for few queries."""
-        restrictions, size = problem.restrictions, pairs_of(problem) * problem.query.shape[-1]
-        if restrictions.lens is None:
-            enough = restrictions.queries == 1 and size >= self.few_whole
-        else:
-            enough = not problem.records or size >= self.few_back
-        return enough and few.is_quicker(problem)
+        n, m, features = problem.restrictions.queries, problem.restrictions.keys, problem.query.shape[-1]
+        masked, numbers = problem.restrictions.lens is not None, problem.lead.numel() * m * features
+        if problem.packed is not None:
+            return False
+        if problem.records and masked:
+            return numbers >= self.few_back if n <= 4 else m <= self.few_keys and n * numbers >= self.few_back
+        if problem.records:
+            return n == 1 and numbers >= self.few_whole
+        if m <= self.few_keys or n <= (4 if masked else 1):
+            return True
+        wide = features >= 64
+        few = n <= (self.rows if masked else 4) if wide else masked and n * numbers <= self.few_back
+        return m * features <= self.few_whole and (few or (wide and masked and m <= 4 * self.few_keys))
 
     def by_reference(self, problem: Problem, captured: bool = False) -> bool:
         """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""

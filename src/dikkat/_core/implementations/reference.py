@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from dikkat._core.arithmetic import cap, clip, dropout_scale, log_profile, pool, weighted_sum
-from dikkat._core.problem import Examined, Problem, Result
+from dikkat._core.problem import Examined, Problem, Result, scaled
 from dikkat._core.restrictions import positions
 from dikkat._core.sequences import by_sequence
 from dikkat._core.softmax import softmax, softmax_weights
 from dikkat._engine.pytorch_state import PLAIN_TYPES, is_transformed
 from dikkat.state import log_sum_exp
+
+# What is added to products where nothing is.
+_NOTHING = {kind: torch.zeros((), dtype=kind, device="cpu") for kind in (torch.float32, torch.float64)}
 
 
 def examine(problem: Problem) -> Examined:
@@ -63,6 +66,10 @@ def pair_scores(
     """The pair function of every pair; what a hidden pair gets is of no account, but its gradient is 0."""
     query, key = problem.query, problem.key
     if problem.pair == "inner":
+        if problem.scale != 1.0:
+            if visible is None and query.ndim == 3 and query.shape[0] == key.shape[0]:
+                return _scaled_products(query, key, problem.scale)
+            return pair_scores(problem.scaled(), visible, product)
         return cap(problem, product(query, key.mT) if visible is None else _inner(query, key, visible))
     return _pairwise(problem, clip(problem, query), clip(problem, key), problem.weight, visible)
 
@@ -85,22 +92,32 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
     restrictions = template.restrictions
     if restrictions.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
         return None
-    product = torch.bmm if len(template.lead) == 1 else torch.matmul
+    batches, scale = len(template.lead) == 1, template.scale
+    product = torch.bmm if batches else torch.matmul
+    keys, nothing = positions(restrictions.keys), _NOTHING[template.query.dtype]
     template = template.without_tensors()  # a program keeps no tensor of the call that made it
-    keys = positions(restrictions.keys)
-    lens_shape = None if restrictions.lens is None else (*restrictions.lens.shape, 1)
+    lens_shape = () if restrictions.lens is None else (*restrictions.lens.shape, 1)
 
     def run(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None) -> list[Tensor]:
+        # −∞ that is added has no backward, and in a product no pass of its own.
+        bias = None if lens is None else torch.where(keys < lens.view(lens_shape), nothing, -math.inf)
         inner = template.pair == "inner"
-        scores = product(query, key.mT) if inner else _pairwise(template, query, key, weight, None)
-        masked = scores
-        if lens is not None and lens_shape is not None:
-            masked = torch.where(keys < lens.view(lens_shape), scores, -math.inf)
-        weights = torch.softmax(masked, -1)
+        if inner and batches:  # no name holds the scores: their memory is that of what follows
+            weights = torch.softmax(_scaled_products(query, key, scale, bias), -1)
+        else:
+            scores = product(*scaled(query, key.mT, scale)) if inner else _pairwise(template, query, key, weight, None)
+            weights = torch.softmax(scores if bias is None else scores + bias, -1)
         pooled = [product(weights, value), weights]
-        return pooled if template.pair != "distance" else [*pooled, scores]
+        return [*pooled, scores] if template.pair == "distance" else pooled
 
     return run
+
+
+def _scaled_products(query: Tensor, key: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
+    """scale ⟨q_i, k_j⟩ + bias of (B, n, h) and (B, m, h), in one pass."""
+    if bias is None:
+        return torch.baddbmm(_NOTHING[query.dtype], query, key.mT, beta=0, alpha=scale)
+    return torch.baddbmm(bias, query, key.mT, alpha=scale)
 
 
 def _inner(query: Tensor, key: Tensor, visible: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat._core.operators import no_second_derivatives, once
 from dikkat._core.problem import Examined, Problem, Result
-from dikkat._core.restrictions import Hidden, Restrictions, are_finite, largest_magnitude
+from dikkat._core.restrictions import Hidden, are_finite, largest_magnitude
 from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values, extremes, is_transformed
 
@@ -120,7 +120,7 @@ def _loses_nan(problem: Problem) -> bool:
     query = problem.query
     if problem.finite or not (query.is_cpu and can_read_values(query)):
         return False
-    return (_extremes(problem.restrictions) or (0, 0))[1] < _VECTOR and largest_magnitude(query) == math.inf
+    return problem.restrictions.keys < _VECTOR and largest_magnitude(query) == math.inf
 
 
 def _is_seen_to_do_harm(problem: Problem) -> bool:
@@ -152,7 +152,7 @@ def run(problem: Problem, masked: _Masked | None = None) -> Result:
     query, key, value = (_once(t.to(kind)) for t in (problem.query, problem.key, problem.value))
     # On a CPU the fast path is taken by itself, wherever there is no obstacle.
     with _pinned() if query.is_cuda else nullcontext():
-        out = fused(query, key, value, mask, problem.lead, problem.restrictions.causal, problem.dropout)
+        out = fused(query, key, value, mask, problem.lead, problem.restrictions.causal, problem.dropout, problem.scale)
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
 
 
@@ -189,8 +189,9 @@ def _once(tensor: Tensor) -> Tensor:
 
 
 def fused(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, lead: torch.Size, causal: bool, dropout: float
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, lead: torch.Size, causal: bool, dropout: float,
+    scale: float = 1.0,
+) -> Tensor:  # fmt: skip
     """The fused kernel on operands of one dtype: in four dimensions, and padded with zeros to one number of features.
 
     Args:
@@ -201,12 +202,13 @@ def fused(
         lead: The leading dimensions of the result.
         causal: Whether a query sees the keys up to its own place.
         dropout: A probability.
+        scale: What products are multiplied by.
     """
     values = value.shape[-1]
     size = width(query, values)
     out = scaled_dot_product_attention(
         fold(query, size, lead), fold(key, size, lead), fold(value, size, lead),
-        attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0,
+        attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale,
     )  # fmt: skip
     return unfold(out, values, lead)
 
@@ -238,25 +240,20 @@ def _needs_mask(problem: Problem) -> bool:
     return any(t is not None for t in others)
 
 
-def _extremes(restrictions: Restrictions) -> tuple[int, int] | None:
-    """The shortest and the longest length, where they can be read."""
-    if restrictions.lens is None:
-        return restrictions.keys, restrictions.keys
-    if restrictions.extremes is None and restrictions.lens.numel() and can_read_values(restrictions.lens):
-        return extremes(restrictions.lens)
-    return restrictions.extremes
-
-
 def _cut(problem: Problem) -> Problem:
-    """Drop the keys past every length, where the lengths can be read, to save their work."""
-    restrictions, known = problem.restrictions, _extremes(problem.restrictions)
-    if restrictions.lens is None or restrictions.causal or known is None:
+    """Drop the keys past every length, where the lengths can be read, to save their work; but none that NaN needs."""
+    restrictions, lens, known = problem.restrictions, problem.restrictions.lens, problem.restrictions.extremes
+    if lens is None or restrictions.causal:
         return problem
-    shortest, keys = known[0], max(1, known[1])
+    if known is None and lens.numel() and can_read_values(lens):
+        known = extremes(lens)
+    if known is None:
+        return problem
+    shortest, keys = known[0], max(_VECTOR if restrictions.keys >= _VECTOR else 1, known[1])
     mask, bias = restrictions.mask, restrictions.key_bias
     restricted = restrictions.unchecked_copy(
         keys=keys,
-        lens=restrictions.lens if shortest < keys else None,
+        lens=lens if shortest < keys else None,
         mask=mask if mask is None or mask.shape[-1] == 1 else mask[..., :keys],
         key_bias=None if bias is None else bias[..., :keys],
     )

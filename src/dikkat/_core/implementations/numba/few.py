@@ -19,7 +19,7 @@ from dikkat.state import log_sum_exp
 
 # Up to this number of queries, or of pairs times features, packing keys costs more than it saves: the crossover of 18
 # shapes, on one thread and on two of an EPYC.
-_QUERIES, _SMALL = 4, {"additive": 2**17, "distance": 2**19, "inner": 2**19}
+_QUERIES, _SMALL = 4, {"additive": 2**17, "distance": 2**19}
 # The logarithm of the largest e^{2x} such that a product of four stays finite.
 _MOST = {torch.float32: 20.0, torch.float64: 170.0}
 # Pairs times features below which waking a second thread costs more than it saves.
@@ -52,7 +52,7 @@ def examine(problem: Problem) -> Examined:
 
 
 def is_quicker(problem: Problem) -> bool:
-    """Whether these kernels take less time than those that pack the keys."""
+    """Whether additive and distance scores take less time by these kernels than by those that pack the keys."""
     queries, features = problem.query.shape[-2:]
     pairs = problem.lead.numel() * queries * problem.restrictions.keys
     return problem.packed is None and (queries <= _QUERIES or pairs * features <= _SMALL[problem.pair])
@@ -90,6 +90,7 @@ class _FewRecord(ProblemRecord):
         self.fields |= {
             "padded": padded,
             "most": _MOST[self.dtype],
+            "scale": problem.scale,
             "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
         }
         self.rows = self.batch * restrictions.queries

@@ -55,13 +55,13 @@ def _write(row: Pointer, c: int, size: int, vector: Vector, spare: Pointer, zero
 
 @inlined
 def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, distance: Any) -> None:
-    """Lay a query row into scratch, clipped for distances."""
+    """Lay a query row into scratch, scaled, and clipped for distances."""
     row = at(pointer(call.query, zero), (b * call.queries + i) * call.features)
     for c in range(0, call.padded, lanes_of(zero)):
         x = load_part(row, c, call.features, zero)
         if distance is not None:
             x = clip(x, full(call.highest, zero), zero)
-        store(work.query, c, x)
+        store(work.query, c, x * full(call.scale, zero))
 
 
 @inlined
@@ -344,7 +344,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     _value_gradient(call, work, mean_grad, at(value_grad, j * values), share, alone, zero)
                 query_grad = at(pointer(call.query_grad, zero), row * size)
                 for c in range(0, size, lanes_of(zero)):
-                    _write(query_grad, c, size, load(work.query_sums, c), work.spare, zero)
+                    _write(query_grad, c, size, load(work.query_sums, c) * full(call.scale, zero), work.spare, zero)
             if additive is not None:
                 weight_grad = at(pointer(call.weight_grad, zero), b * size)
                 for c in range(0, size, lanes_of(zero)):

@@ -68,7 +68,7 @@ FEW = Record(
     """,
     integers="lens lens_table",
     whole="lens_step lens_row causal queries keys features padded values",
-    real="highest most",
+    real="highest most scale",
     regions="query weight scores shares sums spare by_score query_sums weight_sums",
 )
 """Few queries: operands as they come."""

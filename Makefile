@@ -13,7 +13,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 PIP := 'pip>=25.1'
 TEST := -e '.[translation,regression,dask,datasets,tensorboard,textbook,transformers,serve]' --group test
 # Threads that wait busily for work would take the cores from the other process's.
-WAITING := OMP_WAIT_POLICY=passive
+WAITING := OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 PYTEST := $(WAITING) $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
 KERAS_TESTS := tests/frameworks/in_keras src/dikkat/frameworks/keras
 MXNET_TESTS := tests/textbook/test_textbook_mxnet.py

@@ -45,6 +45,7 @@ from dikkat.translation.training import train as trainings
 from dikkat.translation.training.results import Training
 from dikkat.translation.training.state import Epoch, Validation
 from dikkat.translation.training.train import train as train_translator
+from processes import python
 from translation.conftest import PAIRS, TINY, tell_bfloat16, untrained
 
 
@@ -356,10 +357,11 @@ def test_a_file_of_pairs_in_place_of_a_recipe_is_met_with_the_option(run, pairs,
     )
 
 
-def test_each_line_of_a_pipe_is_answered_before_the_next_is_written(model):
-    command = [sys.executable, "-m", "dikkat", "translate", str(model)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
-        for source, target in [("I lost.", "J'ai perdu."), ("", ""), ("Go.", "Va !")]:
+def test_each_line_of_a_pipe_is_answered_before_the_next_is_written_in_utf8_whatever_the_locale(model):
+    command, environment = [sys.executable, "-m", "dikkat", "translate", str(model)], {"PYTHONIOENCODING": "ascii"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
+        for source, target in [("I lost.", "J'ai perdu."), ("", ""), ("Where is the man?", "Où est l'homme ?")]:
             process.stdin.write(f"{source}\n".encode())
             assert process.stdout.readline().decode() == f"{target}\n"
         process.stdin.write(b"I lost.")  # a last line without an end
@@ -811,12 +813,6 @@ def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, mon
     assert weights[0] == weights[1]
 
 
-def test_output_is_utf8_whatever_the_locale(model):
-    command = [sys.executable, "-m", "dikkat", "translate", str(model), *[source for source, _ in PAIRS]]
-    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert "Où" in done.stdout.decode("utf-8")
-
-
 def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
     (tmp_path / "tiny.tsv").write_text("go now\tva\ngo away\tpars\ngo\tmarche\nnow go\tallez\n")
     options = ["--corpus", tmp_path / "tiny.tsv", "--validation", "none", "--min-freq", 2]
@@ -897,9 +893,8 @@ HOW = f'is not installed. Run: pip install -e "{Path(__file__).parents[2]}[{{ext
 )
 def test_a_missing_library_says_what_to_install(command, module, extra):
     code = f"import sys; sys.modules[{module!r}] = None; from dikkat.cli import main; main()"
-    result = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert result.stderr.splitlines()[-1] == f"dikkat: {module} {HOW.format(extra=extra)}"
+    done = python(code, command, status=2)
+    assert done.stderr.splitlines()[-1] == f"dikkat: {module} {HOW.format(extra=extra)}"
 
 
 LIBRARIES = {
@@ -919,8 +914,9 @@ def test_the_libraries_too_say_what_to_install():
         "    except ModuleNotFoundError as error:\n"
         "        print(error)\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines() == [f"{module} {HOW.format(extra=extra)}" for module, extra in LIBRARIES.values()]
+    assert python(code).stdout.splitlines() == [
+        f"{module} {HOW.format(extra=extra)}" for module, extra in LIBRARIES.values()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -991,9 +987,8 @@ def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library
         "from dikkat.cli import main\n"
         "main()\n"
     )
-    command = [sys.executable, "-c", code, "translate", tmp_path, "Go."]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "dikkat: interrupted\n")
+    done = python(code, "translate", tmp_path, "Go.", status=130)
+    assert (done.stdout, done.stderr) == ("", "dikkat: interrupted\n")
 
 
 COMMANDS = [

@@ -1,6 +1,4 @@
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -10,6 +8,7 @@ from command import command_line, made, refused
 from dikkat.regression import KernelRegressor
 from dikkat.regression.diagnostics import hold_out
 from dikkat.regression.report import chosen
+from processes import python
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "sacremoses", "regex", "httpx", "platformdirs", "datasets"}
@@ -349,14 +348,8 @@ main()
 """
 
 
-def blocked(modules, *arguments):
-    """The command line in a fresh process where modules are not installed."""
-    command = [sys.executable, "-c", BLOCKED.format(modules=modules), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_it_needs_nothing_of_translation(homes, tmp_path):
     output = ["--set", "bandwidth=scott", "-o", tmp_path / "made"]
-    done = blocked(OTHERS, "regress", tmp_path / "homes.csv", "--target", "price", *output)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python(BLOCKED.format(modules=OTHERS), "regress", tmp_path / "homes.csv", "--target", "price", *output)
+    assert done.stderr == ""
     assert pictures(tmp_path / "made") == both("attention", "fit")

@@ -3,7 +3,6 @@
 import itertools
 import math
 import pkgutil
-import subprocess
 import sys
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 import dikkat
 import kit
 from dikkat import scores
+from processes import python
 
 Q, K, V = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 6)
 DOT = scores.Dot()
@@ -335,10 +335,7 @@ print(run(length))
 
 
 def peak_mib(kind: str, impl: str, length: int) -> float:
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, kind, impl, str(length)], check=True, capture_output=True, text=True
-    )
-    return int(done.stdout) / 1024
+    return int(python(PEAK, kind, impl, length).stdout) / 1024
 
 
 def test_chunked_needs_linear_memory() -> None:
@@ -354,8 +351,7 @@ def test_the_measure_of_memory_sees_a_pair_tensor() -> None:
 def test_importing_loads_torch_and_numpy_alone() -> None:
     """Nothing heavy; the figure for the time is in benchmarks/attention/core.py."""
     code = "import sys, torch, numpy; before = set(sys.modules); import dikkat; print(*(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    loaded = {name.split(".")[0] for name in python(code).stdout.split()}
     assert loaded - set(sys.stdlib_module_names) <= {"dikkat", "torch", "numpy"}
 
 

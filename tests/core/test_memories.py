@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,9 +13,9 @@ from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import dikkat
 import kit
-from benchmarks.kit.processes import environment
 from dikkat import scores
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
+from processes import python
 
 BATCH, POSITIONS, INPUT, HIDDEN, CONTEXT = 5, 11, 3, 13, 7
 COPIES: dict[str, Callable[[Any], Any]] = {
@@ -457,7 +455,6 @@ def test_functional_call_grad_and_vmap_take_the_weights_that_they_are_given(grad
 
 def test_threads_find_what_one_finds() -> None:
     """In a process of their own, which a crash would end."""
-    words = [sys.executable, "-m", "tests.stress.threads", "--threads", "8", "--seconds", "0.5"]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code = "import runpy; runpy.run_module('stress.threads', run_name='__main__')"
+    done = python(code, "--threads", "8", "--seconds", "0.5", OMP_WAIT_POLICY="passive")
     assert done.stdout.count(" answers, 0 wrong") == 4

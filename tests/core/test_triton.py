@@ -1,7 +1,5 @@
 """When the Triton kernels refuse, and what they say. What they compute is tested in tests/interpreted."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 import dikkat
 from dikkat import scores
 from dikkat._core.implementations.triton import launch as gpu_launch
+from processes import python
 
 ON_CPU = "it needs CUDA tensors, and got some on cpu, where 'numba', 'chunked' and 'reference' run"
 
@@ -60,4 +59,4 @@ def test_triton_is_not_imported_before_it_is_used() -> None:
         "dikkat.attend(x, x, x, score=dikkat.scores.Gaussian(1.0));"
         "sys.exit('triton' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python(code)

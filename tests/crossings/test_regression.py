@@ -23,8 +23,9 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold
 
 from crossings.slow_regression import Slow, quantile
-from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson, bandwidth, metric
+from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson
 from dikkat.regression.diagnostics import along, among, hold_out, leave_out
+from regression.dense import short_searches
 
 ROWS, QUERIES, LEVEL, QUANTILES = 19, 3, 0.7, [0.3, 0.5, 0.8]
 TOWNS, SIZES = ["Bonn", "Lyon", "Ulm"], ["L", "M", "S"]
@@ -90,13 +91,8 @@ STATES = ("fitted", "loaded", "cloned")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def short_searches():
-    """What is compared is not how good a bandwidth is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandwidth, "_STEPS", 3)
-        patch.setattr(bandwidth, "_with_some", lambda *_: [])
-        patch.setattr(bandwidth, "_revised", lambda _, path, *more: path)
-        patch.setattr(metric, "_ROUNDS", 1)
+def searches():
+    with short_searches():
         yield
 
 

@@ -1,8 +1,5 @@
 """Fences about the scratch regions and outputs of the CPU kernels: none is touched, and what touches one is told."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -29,6 +26,7 @@ from dikkat.translation import Search, Settings, TranslationModel, beam_search
 from dikkat.translation.decoding.compiled.record import SEARCH
 from dikkat.translation.network.fused_loss.launch import CrossEntropy
 from dikkat.translation.network.fused_loss.record import CALL as LOSS
+from processes import python
 
 
 @pytest.fixture(autouse=True)
@@ -204,8 +202,4 @@ def test_one_number_outside_is_told(which: int, place: int, side: str | None) ->
 def test_the_environment_puts_up_fences() -> None:
     program = "from dikkat._engine import record; print(record.FENCE)"
     for value, fence in (("1", "256"), ("0", "0")):
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | {"DIKKAT_FENCES": value}, capture_output=True, text=True,
-            check=True,
-        )  # fmt: skip
-        assert done.stdout.strip() == fence
+        assert python(program, DIKKAT_FENCES=value).stdout.strip() == fence

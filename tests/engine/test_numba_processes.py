@@ -6,28 +6,21 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import dikkat
+import processes
 from dikkat._engine import addresses
 from dikkat._engine.record import COMPILED, sources
 
 
-def python(code: str, *, timeout: float = 300.0, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a program with two threads, whatever the tests run with; one that hangs is an error."""
-    common = {name: value for name, value in os.environ.items() if name not in ("PYTHONWARNINGS", "NUMBA_CACHE_DIR")}
-    done = subprocess.run(
-        [sys.executable, "-c", f"import torch\ntorch.set_num_threads(2)\n{code}"],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=common | env,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with two threads, whatever the tests run with."""
+    return processes.python(f"import torch\ntorch.set_num_threads(2)\n{code}", **environment)
 
 
 ADDITIVE = "dikkat.scores.Additive(13, 13, 19)"
@@ -201,7 +194,7 @@ import dikkat
 
 assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__
 """,
-        PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        PYTHONPATH=str(tmp_path),
         HOME=str(blocked),
         XDG_CACHE_HOME=str(blocked),
         LOCALAPPDATA=str(blocked),
@@ -213,11 +206,10 @@ assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__
 
 def test_a_damaged_file_of_compiled_kernels(tmp_path: Path) -> None:
     """It is compiled again, with one warning, and the next process finds it whole."""
-    where = os.pathsep.join([small(tmp_path), *sys.path])
     for ending in (None, "nbi", "nbc", None):
         for path in tmp_path.rglob(f"*.{ending}"):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        done = python(CALL_OF_SMALL, PYTHONPATH=where, NUMBA_CACHE_DIR=str(tmp_path / "kernels"))
+        done = python(CALL_OF_SMALL, PYTHONPATH=small(tmp_path), NUMBA_CACHE_DIR=str(tmp_path / "kernels"))
         warned = [line for line in done.stderr.splitlines() if "Warning:" in line]
         assert len(warned) == (ending is not None), done.stderr
         assert all("damaged" in line and "compiled again" in line for line in warned)
@@ -244,14 +236,10 @@ for dtype in ("float32", "float64"):
 
 def test_one_process_compiles_and_the_others_find(tmp_path: Path) -> None:
     (tmp_path / "ready").mkdir()
-    path = os.pathsep.join([small(tmp_path), *sys.path])
-    env = os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "NUMBA_DEBUG_CACHE": "1"}
-    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "ready")]
-    processes = [
-        subprocess.Popen([*command, number], env=env, stdout=subprocess.PIPE, text=True) for number in ("0", "1")
-    ]
-    said = "".join(process.communicate(timeout=120)[0] for process in processes)
-    assert [process.returncode for process in processes] == [0, 0]
+    env = {"PYTHONPATH": small(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "NUMBA_DEBUG_CACHE": "1"}
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda number: processes.python(TOGETHER, tmp_path / "ready", number, **env), range(2)))
+    said = "".join(each.stdout for each in done)
     assert said.count("data saved to") == 2
     assert said.count("data loaded from") == 2
 

@@ -1,10 +1,9 @@
 """The process that compiles the kernels and those that find them compiled come to the same bits."""
 
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
+
+from processes import python
 
 # Hashes of what additive attention gives, and of its gradients.
 PROGRAM = """
@@ -14,6 +13,7 @@ import torch
 
 import dikkat
 
+torch.set_num_threads(1)
 torch.manual_seed(3)
 score = dikkat.scores.Additive(13, 17, 31)
 query, key, value = (torch.randn(3, *size, requires_grad=True) for size in ((37, 17), (41, 13), (41, 19)))
@@ -26,16 +26,12 @@ for each in (output, *gradients):
 
 def hashes(cache: Path) -> list[str]:
     """What the program prints in a fresh process, which keeps its compiled kernels there."""
-    env = os.environ | {"NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
+    env = {"NUMBA_CACHE_DIR": str(cache)}
     if platform.machine() == "x86_64":
         # With the instructions of this processor, arranged for one for which functions that are compiled alone, and
         # for which those that are compiled as part of a kernel, add up in different orders.
         env["NUMBA_CPU_NAME"] = "znver3"
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, env=env, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return python(PROGRAM, **env).stdout.split()
 
 
 def test_compiling_and_finding_compiled(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """The extras that messages name, and those that are installed."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +9,7 @@ import pytest
 
 import dikkat
 from dikkat import extras
+from processes import python
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Distributions that are imported under another name.
@@ -42,9 +41,7 @@ def test_the_textbook_needs_no_package_of_the_translator_beyond_its_own_extra():
     absent = packages("translation") - packages("textbook")
     assert "sacrebleu" in absent
     hidden = f"import sys\nsys.modules.update(dict.fromkeys({sorted(absent)}))\n"
-    code = f"{hidden}import dikkat.textbook.torch, dikkat.textbook.text\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python(f"{hidden}import dikkat.textbook.torch, dikkat.textbook.text\n")
 
 
 @pytest.mark.parametrize(
@@ -82,9 +79,7 @@ for arguments in ("--version", "report", sys.argv[1]):
 
 def test_an_installation_is_no_condition(tmp_path):
     train = f'train --corpus {{name="phrasebook",first=9}} --validation none --output {tmp_path / "model"} --epochs 1'
-    command = [sys.executable, "-c", UNINSTALLED, f"{train} --hidden-size 8 --embedding-size 8"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = python(UNINSTALLED, f"{train} --hidden-size 8 --embedding-size 8")
     version = f"dikkat {dikkat.__version__}"
     told, shown, *lines = done.stdout.splitlines()
     assert (told, shown) == ('dask is not installed. Run: pip install "dikkat[dask]"', version)
@@ -100,9 +95,8 @@ def test_a_torch_that_is_too_old_is_said():
         "try:\n    dikkat.attend\n"
         "except ImportError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     said = f"torch: got 2.5.1+cu124; expected {oldest} or later. Run: pip install --upgrade torch\n"
-    assert done.stdout == said
+    assert python(code).stdout == said
 
 
 WITHOUT_NUMBA = """
@@ -144,5 +138,4 @@ else:
 
 
 def test_without_numba_the_others_serve() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python(WITHOUT_NUMBA)

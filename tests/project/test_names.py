@@ -9,6 +9,7 @@ import pytest
 
 import dikkat
 import kit
+from processes import python
 
 
 @kit.each(
@@ -50,8 +51,7 @@ def test_a_wild_guess_and_a_private_one():
 
 def test_the_rooms_are_there_without_an_import_of_their_own():
     code = "import dikkat; print(dikkat.attention.attend is dikkat.attend, dikkat.regression.NadarayaWatson.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True NadarayaWatson\n"
+    assert python(code).stdout == "True NadarayaWatson\n"
 
 
 def test_what_benchmarks_tools_and_examples_import_is_there():

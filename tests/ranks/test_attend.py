@@ -1,6 +1,7 @@
 """Attention over 2 and 4 gloo ranks against the twin in `kit.py`."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,15 +12,29 @@ import kit
 from command import once
 from dikkat.distributed import attend
 from dikkat.scores import Dot
+from processes import python
 from ranks.cases import CALLS, DROPOUT, dropped_case, heads_case, hidden_case
-from ranks.processes import run_ranks
+
+# One of the processes of a gloo group.
+RANK = """
+import sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from ranks.cases import all_calls
+torch.set_num_threads(1)
+rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), world), rank=rank, world_size=world)
+all_calls(rank, world, folder)
+dist.destroy_process_group()
+"""
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def results(request, tmp_path_factory):
     with once(tmp_path_factory, f"ranks-{request.param}") as (folder, new):
-        for rank, done in enumerate(run_ranks(request.param, folder, "ranks.cases:all_calls") if new else ()):
-            assert done.returncode == 0, f"rank {rank}: {done.stderr[-3000:]}"
+        if new:
+            with ThreadPoolExecutor(request.param) as pool:
+                list(pool.map(lambda rank: python(RANK, rank, request.param, folder), range(request.param)))
     left = {path.stem: path.read_text() for path in folder.glob("rank-*.txt")}
     return {"world": request.param, "left": left, **torch.load(folder / f"results-{request.param}.pt")}
 

@@ -1,6 +1,11 @@
 """Kernel regression by its formulas, one query at a time, in NumPy: what the tests expect."""
 
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
+
+from dikkat.regression import bandwidth, metric
 
 KERNELS = {"gaussian": lambda r: np.exp(-(r**2) / 2), "epanechnikov": lambda r: np.maximum(0, 1 - r**2)}
 COMPACT = ["epanechnikov"]
@@ -164,3 +169,14 @@ def uncertainty(kernel, order, query, x, y, sigma, weight, errors, shares, ridge
     (center, norm, bias), more = line(narrow), doubt(narrow)
     _, narrow_square, freedom = noise(about(query, narrow)[1])
     return np.sqrt(total + square * open_), center, np.sqrt(narrow_square * (norm + more) + bias**2), freedom
+
+
+@contextmanager
+def short_searches():
+    """What is looked at is not how good a bandwidth is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bandwidth, "_STEPS", 3)
+        patch.setattr(bandwidth, "_with_some", lambda *_: [])
+        patch.setattr(bandwidth, "_revised", lambda _, path, *more: path)
+        patch.setattr(metric, "_ROUNDS", 1)
+        yield

@@ -25,7 +25,8 @@ def _data(seed=0):
 
 @parametrize_with_checks([KernelClassifier(), KernelClassifier("epanechnikov", bandwidth="scott", order="constant")])
 def test_scikit_learn_checks(estimator, check):
-    check(estimator)
+    with dense.short_searches():
+        check(estimator)
 
 
 @pytest.mark.parametrize("kernel", dense.KERNELS)

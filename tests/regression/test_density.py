@@ -1,3 +1,4 @@
+import dense
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +13,8 @@ from dikkat.regression.likelihood import Density
 
 @parametrize_with_checks([KernelDensity(), KernelDensity("epanechnikov", bandwidth="silverman")])
 def test_scikit_learn_checks(estimator, check):
-    check(estimator)
+    with dense.short_searches():
+        check(estimator)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])

@@ -29,7 +29,8 @@ def _searched():
 
 @parametrize_with_checks(_searched())
 def test_scikit_learn_checks(estimator, check):
-    check(estimator)
+    with dense.short_searches():
+        check(estimator)
 
 
 # --- answers

@@ -1,8 +1,8 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from processes import python
 
 PEAK = """
 import sys
@@ -35,6 +35,5 @@ print(memory("VmHWM") - before)
     ("kernel", "order"), [("gaussian", "constant"), ("gaussian", "linear"), ("epanechnikov", "linear")]
 )
 def test_memory_grows_with_the_rows_and_not_with_rows_times_queries(kernel, order):
-    done = subprocess.run([sys.executable, "-c", PEAK, kernel, order], check=True, capture_output=True, text=True)
-    grown, seen = map(float, done.stdout.split())
+    grown, seen = map(float, python(PEAK, kernel, order).stdout.split())
     assert grown < 200 < seen  # a float64 for each pair is 763

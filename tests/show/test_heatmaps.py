@@ -1,7 +1,6 @@
 import errno
 import io
 import os
-import subprocess
 import sys
 import warnings
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +13,7 @@ from matplotlib.ft2font import FT2Font
 
 import kit
 from dikkat.show import fonts, heatmaps, save
+from processes import python
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -273,8 +273,7 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "matplotli
 dikkat.show.save(dikkat.show.heatmaps([[1.0]]), {str(tmp_path / "figure.png")!r})
 assert "matplotlib.pyplot" not in sys.modules
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
+    python(code)
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):

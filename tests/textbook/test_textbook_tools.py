@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -7,6 +5,7 @@ import numpy as np
 import pytest
 
 from dikkat.textbook import pictures, tools
+from processes import python
 
 
 def test_a_timer_counts_its_runs():
@@ -66,7 +65,7 @@ from dikkat.textbook import torch as d2l
 assert not [name for name in sys.modules if name.split(".")[0] in ("matplotlib", "keras", "tensorflow", "mxnet")]
 d2l.use_svg_display()
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python(code)
 
 
 def test_curves_are_drawn_and_style_stays(figures):

@@ -1,5 +1,4 @@
 import dataclasses
-import subprocess
 import sys
 
 import pytest
@@ -17,6 +16,7 @@ from dikkat.translation.training.curves import Curves
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.state import TrainingState, Validation
 from dikkat.translation.training.train import train
+from processes import python
 from translation.conftest import PAIRS, TINY
 
 SETTINGS = dataclasses.replace(TINY, epochs=6, batch_size=1, checkpoint_steps=9, learning_rate=0.01, warmup_steps=0)
@@ -146,8 +146,8 @@ def test_tensorflow_is_not_imported_because_it_is_there(tmp_path):
         f"Curves(Path({str(tmp_path / 'run')!r}), 0).close()\n"
         "print(sorted({'tensorflow', 'tensorboard'} & sys.modules.keys()))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "['tensorboard']\n", "")
+    done = python(code)
+    assert (done.stdout, done.stderr) == ("['tensorboard']\n", "")
 
 
 def test_of_equally_good_validations_the_earlier_is_the_better():

@@ -7,8 +7,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import TrainingStorageError
 from dikkat.translation.training.run_folder import RunFolder
 from dikkat.translation.training.train import train
+from processes import python
 from translation.conftest import PAIRS, TINY
 
 # Eight pairs, two a batch: four batches an epoch.
@@ -359,10 +358,7 @@ print(json.dumps(found))
 @pytest.mark.skipif(os.name == "nt", reason="no fork there")
 def test_killed_by_the_system_at_any_time(tmp_path):
     """`tests.stress.kills` does it many times more."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, "tests"])}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=600)
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(python(PROGRAM, tmp_path).stdout.splitlines()[-1])
     assert found["kills"] >= 2
     assert (found["unreadable"], found["different_in_silence"]) == (0, 0)
 

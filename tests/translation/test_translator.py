@@ -1,7 +1,5 @@
 import dataclasses
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -17,6 +15,7 @@ from dikkat.translation import (
     beam_search,
 )
 from dikkat.translation.decoding import translator as translator_module
+from processes import python
 
 PAIRS = [("Where is the man?", "Où est l'homme ?"), ("She sees Marie.", "Elle voit Marie."), ("I lost.", "J'ai perdu.")]
 
@@ -270,6 +269,4 @@ def test_translating_imports_nothing_that_scores_or_draws(translator, tmp_path):
         "loaded = {name.partition('.')[0] for name in sys.modules}\n"
         "print(sorted(loaded & {'sacrebleu', 'matplotlib', 'sympy', 'pyarrow', 'httpx'}))"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "model")]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines() == ["J'ai perdu.", "[]"]
+    assert python(code, tmp_path / "model").stdout.splitlines() == ["J'ai perdu.", "[]"]

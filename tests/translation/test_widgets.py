@@ -3,8 +3,6 @@
 import base64
 import json
 import re
-import subprocess
-import sys
 
 import anywidget
 import numpy as np
@@ -15,6 +13,7 @@ from chromium import names, needs_chromium, outcomes_of
 from dikkat.show import heatmaps
 from dikkat.show.living import bundle
 from dikkat.translation import InputError, Settings, Tokenizer, TranslationModel, Translator
+from processes import python
 
 # --- what Python sends
 
@@ -96,8 +95,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert re.match(r"anywidget is not installed\. Run: pip install .*\[notebook\]", result.stdout)
+    assert re.match(r"anywidget is not installed\. Run: pip install .*\[notebook\]", python(code).stdout)
 
 
 # --- what a reader does

@@ -12,22 +12,35 @@ const args = [
 /** Open a browser. */
 export const launch = (executablePath) => chromium.launch({ executablePath, args });
 
-/** An empty page; whatever it complains of, or asks of a network, is an error when it is closed. */
-export async function empty(browser, options = {}) {
-  const context = await browser.newContext({
-    offline: true, viewport: { width: 1200, height: 900 }, locale: "en-US", acceptDownloads: true, ...options,
-  });
+/** Pages that are free, by their options: to make one takes as long as most of what is done with it. */
+const free = new Map();
+
+async function made(browser, options) {
+  const context = await browser.newContext(options);
   context.setDefaultTimeout(30_000); // a busy machine takes its time
   const page = await context.newPage();
   const wrong = [];
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && wrong.push(message.text()));
   page.on("pageerror", (error) => wrong.push(String(error)));
   page.on("request", (request) => /^(file|blob|data):/.test(request.url()) || wrong.push(`asks for ${request.url()}`));
+  return { page, wrong };
+}
+
+/** An empty page; whatever it complains of, or asks of a network, is an error when it is closed. */
+export async function empty(browser, options = {}) {
+  const settings = { offline: true, viewport: { width: 1200, height: 900 }, locale: "en-US", acceptDownloads: true, ...options };
+  const key = JSON.stringify(settings);
+  const found = free.get(key)?.pop() ?? (await made(browser, settings));
+  const { page, wrong } = found;
   return {
     page,
     close: async () => {
-      await context.close();
-      assert.deepEqual(wrong, []);
+      await page.mouse.move(0, 0);
+      await page.emulateMedia({ media: null });
+      await page.setViewportSize(settings.viewport);
+      await page.goto("about:blank");
+      assert.deepEqual(wrong.splice(0), []);
+      free.set(key, [...(free.get(key) ?? []), found]);
     },
   };
 }

@@ -54,8 +54,8 @@ class _Likelihood(Criterion):
         """(n, d, v + 1): how the estimates, and behind them the lse, change with log σ."""
         points, theta = self._with_zeros, torch.cat([trial.theta, -trial.row[..., None]], -1)
         own = self.window(trial.t), trial.lse, trial.row, theta
-        change = self._of_features(sensitivity(points.key, points, *own, exclude=self.itself, ordered=True))
-        return torch.where(torch.isfinite(change), change, 0.0)
+        change = sensitivity(points.key, points, *own, exclude=self.itself, ordered=True)
+        return torch.from_numpy(self._finite(change, trial.t, *own, None))
 
     def _left_out(self, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """How much of the weight of each row is left out at a time."""

@@ -389,9 +389,10 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
     Source: Nocedal and Wright 2006, sections 3.5 and 18.3 (the damped update).
     """
     trial, steps = start, [start.step()]
+    if not start.error < HOPELESS * criterion.variance:  # nothing leads on from there
+        return Path(steps, trial, np.eye(len(start.t)))
     slope, guess = criterion.gradient(start)
-    hopeless = not start.error < HOPELESS * criterion.variance
-    if hopeless or not (np.isfinite(slope).all() and np.isfinite(guess).all()):  # nothing leads on from there
+    if not (np.isfinite(slope).all() and np.isfinite(guess).all()):
         return Path(steps, trial, np.eye(len(slope)))
     if curve is None:
         curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))

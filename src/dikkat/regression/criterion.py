@@ -52,6 +52,7 @@ MOST = 0.8
 """The most degrees of freedom a row of an estimate that a search may find."""
 MANY = 2000
 """Rows from which a descent over all of them stops sooner, and no feature is tried anew on them."""
+_QUIET = np.errstate(all="ignore")  # what is no number is 0, or looked for by the descent
 _EPS, _EPS_OF_MANY = 2.0**-52, 1e-9  # the share of a weight that may be omitted
 HOPELESS = 1e20  # variances, from which an error is as good as infinite; below, squares of its slopes are numbers
 
@@ -197,6 +198,7 @@ class Criterion:
         repeated = torch.zeros_like(trial.left).index_add_(0, self.unique, weighted) / self.share
         return torch.where(self.alone > 0, trial.left.square(), repeated)
 
+    @_QUIET
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """The error's slope with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
         window, points, theta = self.window(trial.t), self.points, trial.theta
@@ -235,6 +237,7 @@ class Criterion:
         other.profile, other.most = profile, math.inf
         return other
 
+    @_QUIET
     def _finite(
         self, change: torch.Tensor, t: Array, window: Window, lse: torch.Tensor, row: torch.Tensor,
         theta: torch.Tensor, toward: torch.Tensor | None,
@@ -250,14 +253,14 @@ class Criterion:
             held = theta[:, 1 : 1 + slopes].numpy().copy()
             if toward is not None:  # an output of u, behind the others, is drawn to 0
                 held[..., : toward.shape[-1]] -= toward.numpy()
-            with np.errstate(over="ignore", invalid="ignore"):
-                held *= (row[:, 1 : 1 + slopes] * ridge_at(ridge, lse)).numpy()[..., None]
-                changed[:, :slopes] -= (2 / amount * ridge.numpy())[:, None] * held
-                if self.ridge is None:
-                    changed = np.concatenate([changed, -held.sum(1, keepdims=True)], 1)
+            held *= (row[:, 1 : 1 + slopes] * ridge_at(ridge, lse)).numpy()[..., None]
+            changed[:, :slopes] -= (2 / amount * ridge.numpy())[:, None] * held
+            if self.ridge is None:
+                changed = np.concatenate([changed, -held.sum(1, keepdims=True)], 1)
         return np.where(np.isfinite(changed), changed, 0.0)
 
 
+@_QUIET
 def summed(changes: Array, share: Array, errors: Array) -> tuple[Array, Array]:
     """The slope and Gauss and Newton's matrix of a weighted sum of squares, from (n, d, v)."""
     weighted = 2 * share[:, None] * changes

@@ -50,7 +50,7 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
     Example:
         >>> x = np.random.default_rng(3).normal(size=(200, 1))
         >>> KernelDensity().fit(x).score_samples([[0.0], [3.0]]).round(1)
-        array([-1. , -4.5])
+        array([-1. , -4.2])
     """
 
     ordered_features = None

@@ -206,8 +206,8 @@ class Criterion:
             # log 1/a changes as a further output does whose values are 0 and whose fit is −u
             points, theta = self._with_zeros, torch.cat([theta, -trial.row[..., None]], -1)
         own = window, trial.lse, trial.row, theta
-        change = sensitivity(points.key, points, *own, exclude=self.itself, ordered=True)
-        change = self._finite(change, trial.t, *own, self._toward(window))
+        by_coordinates = sensitivity(points.key, points, *own, exclude=self.itself, ordered=True)
+        change = self._finite(by_coordinates, trial.t, *own, self._toward(window))
         # Small arrays, in which NumPy's operations take a third of the time of PyTorch's.
         left, row, kept, alone = (each.numpy() for each in (trial.left, trial.row, trial.kept, self.alone))
         values = left.shape[1]

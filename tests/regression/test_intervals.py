@@ -188,3 +188,17 @@ def test_far_from_all_rows_jackknife_ends_are_those_of_fits_without_a_row(far):
     lower, upper = KernelRegressor(**settings).fit(x, y).predict_interval(query)
     slack = 0.2 * (most - least)
     assert least - slack < lower[0] < upper[0] < most + slack
+
+
+def test_without_a_row_far_from_the_others_jackknife_goes_by_the_plane():
+    """At that row it has all of the weight there is."""
+    random = np.random.default_rng(3)
+    x = np.vstack([random.uniform(0, 1, (22, 2)), [6, 0.5]])
+    y = 5 * x[:, 0] - 2 * x[:, 1] + 0.1 * random.normal(size=23)
+    settings, query, lower = {"bandwidth": [0.3, 0.4], "ridge": 0.1}, np.array([[6.0, 0.5], [5.0, 0.5]]), []
+    for i in range(23):
+        without = KernelRegressor(**settings).fit(np.delete(x, i, 0), np.delete(y, i))
+        lower.append(without.predict(query) - abs(y[i] - without.predict(x[[i]])[0]))
+    found, _ = KernelRegressor(**settings).fit(x, y).predict_interval(query, 23 / 24)
+    # The plane's own ridge is chosen anew by a refit.
+    np.testing.assert_allclose(found, np.min(lower, 0), atol=0.5)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dikkat.regression.criterion import HOPELESS, MOST, Criterion, Step, Trial
+from dikkat.regression.criterion import HOPELESS, MANY, MOST, Criterion, Step, Trial
 from dikkat.regression.folds import Fold, Held
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
@@ -25,7 +25,6 @@ _ROUGH = 1e-5  # that of a first descent on the sample
 _STEPS_OF_ONE_FEATURE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
 _BACK = np.array([-2.0, -1.0, 0.0])  # steps of log σ at which a feature comes back from "no influence"
 _HOPE = 0.05  # by how much the error may rise there, before a descent
-_MANY = 2000  # rows from which a descent over all of them stops sooner, and no feature is tried anew on them
 
 
 class Chosen(NamedTuple):
@@ -300,9 +299,9 @@ def _descent(levels: Sequence[Criterion], starts: list[Trial], box: _Box, rule: 
         grow = np.log(len(level.joined.x) / len(before.joined.x)) / (4 + level.joined.features) * box.width
         trials = ((level(box.clip(path.last.t - grow)), path.curve) for path in paths)
         first, curve = min(trials, key=lambda pair: pair[0].error)
-        enough = _FINE if len(level.joined.x) <= _MANY else _ROUGH / 100
+        enough = _FINE if len(level.joined.x) <= MANY else _ROUGH / 100
         paths = [_descend(level, first, box, enough, curve * np.exp(-4 * grow.max()))]
-    return _revised(last, paths[0], rule, box) if len(last.joined.x) <= _MANY else paths[0]
+    return _revised(last, paths[0], rule, box) if len(last.joined.x) <= MANY else paths[0]
 
 
 def _revised(criterion: Criterion, path: Path, rule: Array, box: _Box) -> Path:
@@ -390,9 +389,10 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
     Source: Nocedal and Wright 2006, sections 3.5 and 18.3 (the damped update).
     """
     trial, steps = start, [start.step()]
+    if not start.error < HOPELESS * criterion.variance:  # nothing leads on from there
+        return Path(steps, trial, np.eye(len(start.t)))
     slope, guess = criterion.gradient(start)
-    hopeless = not start.error < HOPELESS * criterion.variance
-    if hopeless or not (np.isfinite(slope).all() and np.isfinite(guess).all()):  # nothing leads on from there
+    if not (np.isfinite(slope).all() and np.isfinite(guess).all()):
         return Path(steps, trial, np.eye(len(slope)))
     if curve is None:
         curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))

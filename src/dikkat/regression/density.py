@@ -29,9 +29,9 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
 
     Args:
         kernel: "gaussian" or "epanechnikov", as of `KernelRegressor`.
-        bandwidth: σ in the units of X: "auto", for each feature the one with the largest leave-one-out likelihood;
-            where rows are left out one by one and those far beyond the quartiles have no say; "silverman" or "scott",
-            rules of thumb; or a positive number, or (d,) numbers.
+        bandwidth: σ in the units of X: "auto", for each feature the one with the largest leave-one-out likelihood,
+            with a penalty on degrees of freedom; rows are left out one by one, and those far beyond the quartiles have
+            no say; "silverman" or "scott", rules of thumb; or a positive number, or (d,) numbers.
         categorical_features: Columns of categories, as of `KernelRegressor`; those whose type has an order are among
             them.
 
@@ -50,7 +50,7 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
     Example:
         >>> x = np.random.default_rng(3).normal(size=(200, 1))
         >>> KernelDensity().fit(x).score_samples([[0.0], [3.0]]).round(1)
-        array([-1. , -4.5])
+        array([-1. , -4.2])
     """
 
     ordered_features = None

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dikkat.regression.criterion import Criterion, Trial
+from dikkat.regression.criterion import Criterion, Trial, summed
 from dikkat.regression.joined import Array, Joined, Repeats, Rows
 from dikkat.regression.local import Points, fits, parts, sensitivity
 from dikkat.regression.moments.launch import Profile, Window
@@ -145,15 +145,10 @@ class Held(Criterion):
         sizes, changes, window = [len(each) for each in self._query], [], self.window(trial.t)
         by_fold = zip(*(each.split(sizes) for each in (trial.lse, trial.row, trial.theta)), strict=True)
         for k, (query, (lse, row, theta)) in enumerate(zip(self._query, by_fold, strict=True)):
-            change = self._of_features(sensitivity(query, self._points[k], window, lse, row, theta))
-            if self.degree:
-                change = self._with_ridge(change, trial.t, window, lse, row, theta, self._drawn(k, window))
-            changes.append(change)
-        change = torch.cat(changes)
-        change = torch.where(torch.isfinite(change), change, 0.0)
-        weighted = change * self._share[:, None]
-        slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
-        return slope.numpy(), 2 * torch.einsum("gcv,gev->ce", weighted, change).numpy()
+            own = window, lse, row, theta
+            change = sensitivity(query, self._points[k], *own)
+            changes.append(self._finite(change, trial.t, *own, self._drawn(k, window)))
+        return summed(np.concatenate(changes), self._share.numpy(), trial.left.numpy())
 
     def estimates(self, t: Array, query: Array) -> Array:
         """Estimates of the first output, (n, folds), at queries, less the origin."""

@@ -149,7 +149,10 @@ def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, 
                 held = (across - moments.numpy() @ row)[:, 1:]
                 without -= ((inverse @ moments.numpy())[:, 0, 1:, None] * turned).sum(1)
                 without += share * row[:, 0] / kept * (held * turned).sum(1)
-        result = np.where(kept > 1e-9, without, others) + joined.origin[0]
+        if (alone := kept <= 1e-9).any():  # a row with all of the weight there is left out as a search does
+            which, row_of = np.nonzero(alone)
+            without[alone] = smoother.without(query[part][which], rows.unique[row_of], others[row_of])
+        result = without + joined.origin[0]
         yield part, np.where(local.reached.numpy()[:, None], result, answer[part, None])
 
 

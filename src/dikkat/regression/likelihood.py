@@ -11,12 +11,13 @@ nothing else does. Of the order "linear" π is what a plane of log-odds says (`d
 $-\log p$ of the rows' own classes over $1 - \nu/(0.8\,W)$, where ν is the sum of the shares that rows have in their
 own answers: the penalty of the regressor's criterion.
 
-**Density.** The criterion is the mean of −log f of the rows, with f the density by the other rows: the log-sum-exp of
-the attention. What counts is $e^{L/d}$ in units of the features' standard deviations: a number that is positive,
-as the search wants it, and least at the same place. Of numbers that were rounded no bandwidth is below half of the
-least gap between two of them, since what lies in one place says only that they were rounded. A row that has a number
-farther beyond the quartiles than eight times their distance has no part in the mean: alone, it would be the likelier
-the wider all bandwidths are.
+**Density.** The criterion is $L = -\frac{1}{W}\sum_i \log f_{-i}(x_i) - \log(1 - \nu/(0.8\,W))$, with f the density by
+the other rows, the log-sum-exp of the attention, and the same penalty, without which a few rows at the ends of a tail,
+each near another by chance, decide. What counts is $e^{L/d}$ in units of the features' standard deviations: a number
+that is positive, as the search wants it, and least at the same place. Of numbers that were rounded no bandwidth is
+below half of the least gap between two of them, since what lies in one place says only that they were rounded. A row
+that has a number farther beyond the quartiles than eight times their distance has no part in the mean: alone, it would
+be the likelier the wider all bandwidths are.
 
 Of classes copies are left out together, as by the regressor; of a density, and where no column is a number, rows are
 left out one by one.
@@ -54,8 +55,11 @@ class _Likelihood(Criterion):
         """(n, d, v + 1): how the estimates, and behind them the lse, change with log σ."""
         points, theta = self._with_zeros, torch.cat([trial.theta, -trial.row[..., None]], -1)
         own = self.window(trial.t), trial.lse, trial.row, theta
-        change = self._of_features(sensitivity(points.key, points, *own, exclude=self.itself, ordered=True))
-        return torch.where(torch.isfinite(change), change, 0.0)
+        change = sensitivity(points.key, points, *own, exclude=self.itself, ordered=True)
+        return torch.from_numpy(self._finite(change, trial.t, *own, None))
+
+    def _free(self, trial: Trial) -> float:
+        return 1 - float((1 - trial.kept).sum()) / self.most
 
     def _left_out(self, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """How much of the weight of each row is left out at a time."""
@@ -121,9 +125,6 @@ class LogLoss(_Likelihood):
         of_class = mass * (trial.theta[self.row, 0, self.label] + self.origin)
         return of_class + self.of_class + alpha * self.prior, mass + self.here + alpha, mass
 
-    def _free(self, trial: Trial) -> float:
-        return 1 - float((1 - trial.kept).sum()) / self.most
-
     def _prior(self, t: Array) -> float:
         """α."""
         return math.exp(t[-1]) if self.ridge is None else self.ridge
@@ -136,12 +137,12 @@ def classes_of(joined: Joined, rows: Repeats) -> NDArray[np.intp]:
 
 
 class Density(_Likelihood):
-    """The geometric mean of 1/f over the rows, to the power of 1/d."""
+    """The geometric mean of 1/f over the rows, with the penalty, to the power of 1/d."""
 
     narrowest = 0.5
 
     def __init__(self, joined: Joined) -> None:
-        super().__init__(joined, 0.0)
+        super().__init__(joined, 0.0, MOST)
         weight = self.points.weight
         out = weight.clone()
         out[self.unique] = torch.tensor(joined.repeats.out, dtype=torch.float64)
@@ -158,18 +159,23 @@ class Density(_Likelihood):
         numbers, (normal, _) = self.joined.numbers, self._categories(t)
         log_density = torch.logaddexp(lse, self.here.log()) - self.rest.log() - float(t[:numbers].sum()) + normal
         loss = -float((self.part * log_density).sum()) - self.unit
-        error = math.exp(min(loss / self.joined.features, 700.0)) if math.isfinite(loss) else math.inf
-        return Trial(t, error, theta[:, 0], theta[:0, 0], lse, row, theta, lse)
+        kept = lse.exp() / (lse.exp() + self.points.weight)
+        trial = Trial(t, math.inf, theta[:, 0], theta[:0, 0], lse, row, theta, kept)
+        free = self._free(trial)
+        if not (math.isfinite(loss) and free > 0):
+            return trial
+        return replace(trial, error=math.exp(min((loss - math.log(free)) / self.joined.features, 700.0)))
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """The slope with respect to t, and Fisher's guess at its second derivatives, a matrix."""
-        mass, numbers = trial.lse.exp(), self.joined.numbers
-        by_row = -self._changes(trial)[..., -1] * (mass / (mass + self.here))[:, None].nan_to_num(1.0)
+        mass, numbers, change = trial.lse.exp(), self.joined.numbers, self._changes(trial)[..., -1]
+        by_row = -change * (mass / (mass + self.here))[:, None].nan_to_num(1.0)
         by_row[:, :numbers] += 1
         by_row[:, numbers:] -= torch.from_numpy(self._categories(trial.t)[1]).to(by_row)
         scale = trial.error / self.joined.features
         weighted = scale * self.part[:, None] * by_row
-        return weighted.sum(0).numpy(), (weighted.T @ by_row).numpy()
+        freer = ((trial.kept * (1 - trial.kept))[:, None] * change).sum(0) / (self.most * self._free(trial))
+        return (weighted.sum(0) - scale * freer).numpy(), (weighted.T @ by_row).numpy()
 
     def _categories(self, t: Array) -> tuple[float, Array]:
         """The logarithms of Aitchison and Aitken's 1 − λ, summed up, and their slopes."""

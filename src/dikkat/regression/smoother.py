@@ -127,6 +127,21 @@ class Smoother:
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
+    def without(self, query: Array, unique: NDArray[np.intp], others: Array) -> Array:
+        """The estimates of the first output (n,) at queries, each without a unique row; else the mean of the others."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            at, left = part[:, :-1], part[:, -1].long()
+            window = self._window(at)
+            ridge = self._drawn(window)[0]
+            toward = self.trend.over(window.bandwidth, self.trend.without[left]) if self.drawn else None
+            around = moments(at, self._wide, window, degree=self.degree, exclude=left)
+            around = without_unseen(around, self.joined, at, window.bandwidth)
+            return local_fit(around, ridge, toward).estimate[:, 0], around.lse
+
+        estimate, lse = self._by_parts(np.column_stack([query, unique]), self._wide, work)
+        return np.where(np.isfinite(lse) & np.isfinite(estimate), estimate, others)
+
     def shares(self, query: Array, doubt: float, prior: Array) -> Array:
         """The means (n, v), as if so many more rows of the values `prior`, (n, v), were there."""
 

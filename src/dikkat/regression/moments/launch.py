@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dikkat._engine import addresses
-from dikkat._engine.record import BYTES, NUMPY, CallRecord, round_up
+from dikkat._engine.record import BYTES, FENCE, NUMPY, CallRecord, Ready, round_up
 from dikkat.regression.moments.record import BINS, CALL, GROUP, PRICES, SORTED, TILE
 
 # --- by pairs
@@ -23,6 +23,8 @@ _ROWS, _FEW_ROWS = 32, 8
 _SUMS = 2**15
 # The most operations of a task, about a tenth of a second of a core; operations of a pair beside its columns.
 _TASK, _PAIR = 2**28, 16
+# Signatures of small calls that are kept for some keys.
+_READY = 16
 # Base-2 logarithm of the smallest relative weight that the dtype can hold.
 _LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
 
@@ -93,6 +95,7 @@ class Tiles:
         group_low: (d, groups, and perhaps some more): the least in a group of tiles.
         group_high: (d, groups, and perhaps some more): the largest.
         mass: (tiles,), the sum of each one's weights.
+        ready: Small calls with these keys, by signature.
     """
 
     key: Tensor
@@ -103,6 +106,7 @@ class Tiles:
     group_low: Tensor
     group_high: Tensor
     mass: Tensor
+    ready: dict[tuple[Any, ...], Ready] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,7 @@ def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: 
     """The means of y and, for degree 1, of δ, δδᵀ and δy, a row a query; and the logarithms of what they weigh."""
     size, values = points.key.shape[1], points.value.shape[1]
     columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
-    call = _Pairs(query, points, window, degree, exclude)
-    result = call.average(columns)
+    result = _average(query, points, window, exclude, columns, degree=degree)
     lse, means = result[:, 0] * math.log(2), result[:, 1:]
     if not degree:
         return means, lse
@@ -194,7 +197,7 @@ def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: 
         start += 1 + size - c
         cross[:, c] = rest[:, start : start + values]
         start += values
-    unit = call.unit
+    unit = _unit(window)
     return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
 
 
@@ -209,20 +212,12 @@ def fits(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The lse (n,), u (n, k) and θ (n, k, v) of local lines with Λ S_0 (n, p) toward slopes (n, p, v), and with ε."""
     size, values, limits = points.key.shape[1], points.value.shape[1], torch.finfo(query.dtype)
-    call = _Pairs(query, points, window, 1, exclude)
-    call.point("ridge", ridge.contiguous())
-    if toward is not None:
-        call.point("toward", toward.contiguous())
-    call.fields |= {
-        "lines": True,
-        "slopes": ridge.shape[1],
-        "unit": call.unit,
-        "least": least,
-        "rounding": 32 * limits.eps,
-        "far": math.log(limits.tiny),
-    }
-    terms = 1 + size
-    result = call.average(1 + values + size + size * (size + 1) // 2 + size * values, 1 + terms * (1 + values))
+    terms, columns = 1 + size, 1 + values + size + size * (size + 1) // 2 + size * values
+    drawn = {"ridge": ridge} | ({} if toward is None else {"toward": toward})
+    result = _average(
+        query, points, window, exclude, columns, 1 + terms * (1 + values), drawn, degree=1, lines=True,
+        slopes=ridge.shape[1], least=least, rounding=32 * limits.eps, far=math.log(limits.tiny),
+    )  # fmt: skip
     lse, row, theta = result.split([1, terms, terms * values], 1)
     return lse[:, 0], row, theta.unflatten(1, (terms, values))
 
@@ -232,12 +227,13 @@ def sensitivity(
 ) -> Tensor:
     """Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v): u is a `row`, θ a `fit`."""
     size, values = points.key.shape[1], points.value.shape[1]
-    call = _Pairs(query, points, window, int(row.shape[1] > 1), exclude)
-    call.point("lse", lse / math.log(2))
+    unit, operands = _unit(window), {"lse": lse / math.log(2)}
     for name, terms in (("row", row.clone()), ("fit", fit.clone())):
-        terms[:, 1:] /= call.unit  # the kernel's δ is larger by the unit: u·z and zᵀθ come out the same
-        call.point(name, terms.contiguous())
-    return call.average(size * values).reshape(len(query), size, values) / call.unit**2
+        terms[:, 1:] /= unit  # the kernel's δ is larger by the unit: u·z and zᵀθ come out the same
+        operands[name] = terms
+    degree = int(row.shape[1] > 1)
+    result = _average(query, points, window, exclude, size * values, operands=operands, degree=degree)
+    return result.reshape(len(query), size, values) / unit**2
 
 
 class _Observed(CallRecord):
@@ -257,59 +253,70 @@ class _Observed(CallRecord):
                 seen = done * rows
 
 
-class _Pairs(_Observed):
-    """Points and a window as the record that `kernel` reads."""
+def _average(
+    query: Tensor, points: Tiles, window: Window, exclude: Tensor | None, columns: int, wide: int = 0,
+    operands: dict[str, Tensor] | None = None, **fields: float,
+) -> Tensor:  # fmt: skip
+    """So many numbers of each query, or `wide` others that are made of them."""
+    from dikkat.regression.moments import kernel
 
-    def __init__(self, query: Tensor, points: Tiles, window: Window, degree: int, exclude: Tensor | None) -> None:
-        super().__init__(CALL, query.dtype)
-        gaussian, bandwidth = window.profile == "gaussian", window.bandwidth
-        # The unit of δ, in which the Gaussian is 2^−δ².
-        self.unit = math.sqrt(0.5 / math.log(2) * (2 if window.squared else 1)) if gaussian else 1.0
-        self.fields |= {
-            "queries": len(query),
-            "features": points.key.shape[1],
-            "values": points.value.shape[1],
-            "tiles": points.key.shape[0],
-            "boxes": points.low.shape[1],
-            "groups": points.group_low.shape[1],
-            "degree": degree,
-            "squared": window.squared,
-            "stride": bandwidth.shape[1] if bandwidth.ndim > 1 else 0,
-            "gaussian": gaussian,
-            "tolerance": max(math.log2(window.tolerance) if window.tolerance else -math.inf, _LEAST[self.dtype]),
-        }
+    count, gaussian, lanes = len(query), window.profile == "gaussian", BYTES // query.itemsize
+    given = {"query": query, "scale": _unit(window) / window.bandwidth, **(operands or {})}
+    if exclude is not None:
+        given["exclude"] = exclude
+    (tiles, features, keys), values = points.key.shape, points.value.shape[1]
+    keys *= tiles
+    row_cost = keys * (_PAIR + columns)
+    # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
+    most = min(_ROWS if gaussian else _FEW_ROWS, max(_ROWS // 4, _TASK // row_cost))
+    rows = max(1, min(most, count, _SUMS // (lanes * columns)))
+    tasks, first = -(-count // rows), _TASK // (rows * row_cost)
+    small = 0 < tasks <= first and not FENCE
+    signature = rows, columns, window.profile, window.squared, window.tolerance, *fields.values(), *(
+        (name, each.shape, each.dtype) for name, each in given.items()
+    )  # fmt: skip
+    ready = points.ready.get(signature) if small else None
+    if ready is None:
+        call = _Observed(CALL, query.dtype)
+        call.fields |= {
+            "rows": rows, "queries": count, "features": features, "values": values, "tiles": tiles,
+            "boxes": points.low.shape[1], "groups": points.group_low.shape[1], "columns": columns,
+            "squared": window.squared, "stride": features if window.bandwidth.ndim > 1 else 0, "gaussian": gaussian,
+            "tolerance": max(math.log2(window.tolerance) if window.tolerance else -math.inf, _LEAST[query.dtype]),
+            "unit": _unit(window), **fields,
+        }  # fmt: skip
         for name in ("key", "value", "low", "high", "group_low", "group_high", "mass"):
-            self.point(name, getattr(points, name))
-        self.point("query", query.contiguous())
-        self.point("weight", points.weight.log2() if gaussian else points.weight)
-        self.point("scale", (self.unit / bandwidth).contiguous())
-        if exclude is not None:
-            self.point("exclude", exclude.contiguous())
-
-    def average(self, columns: int, wide: int | None = None) -> Tensor:
-        """So many numbers of each query, or so many others that are made of them."""
-        from dikkat.regression.moments import kernel
-
-        fields, lanes = self.fields, self.lanes
-        result = self.new("moments", fields["queries"], columns if wide is None else wide)
-        slopes, sides = fields["slopes"], 1 + fields["values"]
-        if not len(result):
+            call.point(name, getattr(points, name))
+        call.point("weight", points.weight.log2() if gaussian else points.weight)
+        block, padded, slopes = TILE * lanes, round_up(rows, lanes), call.fields["slopes"]
+        regions = {
+            "sums": rows * columns * lanes, "weights": block, "weighted": block * max(1, values),
+            "delta": block * features, "near": call.fields["boxes"] + call.fields["groups"] + GROUP, "tails": BINS,
+            "prices": PRICES, "peaks": rows, "spent": rows, "apart": padded, "across": padded * features,
+            "scales": padded * features, "means": columns, "system": slopes**2, "right": slopes * (1 + values),
+            "by": slopes,
+        }  # fmt: skip
+        shape = count, wide or columns
+        if not small:
+            for name, each in given.items():
+                call.point(name, each.contiguous())
+            result = call.new("moments", *shape)
+            call.run_all(kernel.windows, tasks, first, keys, **regions)
             return result
-        keys = fields["tiles"] * TILE * lanes
-        row_cost = keys * (_PAIR + columns)
-        # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
-        most = min(_ROWS if fields["gaussian"] else _FEW_ROWS, max(_ROWS // 4, _TASK // row_cost))
-        rows = max(1, min(most, len(result), _SUMS // (lanes * columns)))
-        fields |= {"rows": rows, "columns": columns}
-        wide, padded = TILE * lanes, round_up(rows, lanes)
-        self.run_all(
-            kernel.windows, -(-len(result) // rows), _TASK // (rows * row_cost), keys,
-            sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
-            delta=wide * fields["features"], near=fields["boxes"] + fields["groups"] + GROUP, tails=BINS,
-            prices=PRICES, peaks=rows, spent=rows, apart=padded, across=padded * fields["features"],
-            scales=padded * fields["features"], means=columns, system=slopes**2, right=slopes * sides, by=slopes,
-        )  # fmt: skip
-        return result
+        call.lay_out(**regions)
+        if len(points.ready) == _READY:
+            points.ready.clear()
+        ready = points.ready[signature] = Ready(call, kernel.windows, tasks, tuple(given), {"moments": shape})
+    made = ready(*given.values())
+    assert made is not None  # operands of this room are plain
+    if (observer := _observer.get()) is not None:
+        observer(count * keys)
+    return made[0]
+
+
+def _unit(window: Window) -> float:
+    """The unit of δ, in which the Gaussian is 2^−δ²."""
+    return math.sqrt(0.5 / math.log(2) * (2 if window.squared else 1)) if window.profile == "gaussian" else 1.0
 
 
 def is_sorted_quicker(query: Tensor, points: Line, window: Window, exclude: Tensor | None) -> bool:

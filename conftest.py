@@ -9,8 +9,12 @@ import random
 import signal
 import sys
 
+import hypothesis
 import pytest
 
+if "CI" not in os.environ:  # Hypothesis has a profile of its own there; how long a test takes is no reason to fail
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
 collect_ignore_glob = [
     "src/dikkat/textbook/jax.py",  # which raises, and says where the layers for JAX are
     "tests/stress/*",  # programs that look for faults for hours, and are no modules of tests

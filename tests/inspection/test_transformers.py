@@ -572,3 +572,21 @@ def test_a_model_of_the_walk_is_as_eager(kind: str) -> None:
     for cls in walk.classes(kind):
         row = walk.walked(cls, kind)
         assert row["result"] == "equal", row
+
+
+def small_of(kind: str, **settings: Any) -> Any:
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=29, hidden_size=16, intermediate_size=11, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=8, **settings,
+    )  # fmt: skip
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="dikkat").eval()
+
+
+def test_attentions_are_refused_where_a_layer_attends_twice() -> None:
+    model = small_of("diffllama")
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    with pytest.raises(ValueError, match=r"layers\.0\.self_attn' attended several times in one layer.*by name"):
+        dikkat.attentions(model, input_ids=ids)
+    with torch.no_grad(), dikkat.record(model, weights=True) as trace:
+        model(input_ids=ids)
+    assert trace["model.layers.1.self_attn", -1].weights.shape == (1, 2, 5, 5)

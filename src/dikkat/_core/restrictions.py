@@ -110,7 +110,7 @@ def check_names(given: Mapping[str, object], allowed: type) -> None:
         theirs = "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights"
         raise TypeError(
             f"{min(unknown)}: got an unknown argument; expected {', '.join(allowed.__annotations__)}"
-            + f" (PyTorch's {theirs})" * ("valid_lens" in allowed.__annotations__)
+            + f" (PyTorch's {theirs})" * ("mask" in allowed.__annotations__)
         )
 
 

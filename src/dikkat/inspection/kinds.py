@@ -114,7 +114,8 @@ def _returning(model: Any, owners: list[str]) -> str | None:
 def _of_both(model: Any, owners: Iterable[str]) -> bool:
     """Whether a model of sounds, say, has weights in its encoder and in its decoder, and returns those of either."""
     sides = [_name_in(model, side()) for side in (model.get_encoder, getattr(model, "get_decoder", model.get_encoder))]
-    return sides[0] != sides[1] and all(each and any(is_within(owner, each) for owner in owners) for each in sides)
+    apart = sides[0] != sides[1] and not model.config.is_encoder_decoder
+    return apart and all(each and any(is_within(owner, each) for owner in owners) for each in sides)
 
 
 def _name_in(model: nn.Module, module: nn.Module) -> str | None:

@@ -95,7 +95,7 @@ def columns_of(model: KernelRegressor) -> Sequence[Column]:
 
 def row_of(model: KernelRegressor, row: int) -> list[float]:
     """The numbers of a training row's cells, NaN where the cell was missing."""
-    numbers = model.X_train_[row].tolist()
+    numbers: list[float] = model.X_train_[row].tolist()
     for column, number in zip(columns_of(model), tuple(numbers), strict=True):
         if column.is_gap and number:
             numbers[int(column.origin)] = np.nan

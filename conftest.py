@@ -9,10 +9,12 @@ import random
 import signal
 import sys
 
-import hypothesis
 import pytest
 
-if "CI" not in os.environ:  # Hypothesis has a profile of its own there; how long a test takes is no reason to fail
+# Under CI, Hypothesis has a profile of its own without a deadline: how long a test takes is no reason to fail.
+if "CI" not in os.environ and importlib.util.find_spec("hypothesis"):
+    import hypothesis
+
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
 collect_ignore_glob = [

@@ -549,7 +549,7 @@ def implementations(
         >>> import torch, dikkat
         >>> x = torch.zeros(1, 2, 8)
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
-        ['reference', 'sdpa', 'chunked', 'numba-few', 'numba']
+        ['numba-few', 'sdpa', 'reference', 'chunked', 'numba']
     """
     check_names(restrictions, Restricting)
     requested = validation.Requested(dropout, wants_weights=return_weights, wants_state=return_state, sink=sink)

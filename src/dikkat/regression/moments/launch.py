@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dikkat._engine import addresses
-from dikkat._engine.record import BYTES, FENCE, NUMPY, CallRecord, Ready, round_up
+from dikkat._engine import addresses, record
+from dikkat._engine.record import BYTES, NUMPY, CallRecord, Ready, round_up
 from dikkat.regression.moments.record import BINS, CALL, GROUP, PRICES, SORTED, TILE
 
 # --- by pairs
@@ -271,7 +271,7 @@ def _average(
     most = min(_ROWS if gaussian else _FEW_ROWS, max(_ROWS // 4, _TASK // row_cost))
     rows = max(1, min(most, count, _SUMS // (lanes * columns)))
     tasks, first = -(-count // rows), _TASK // (rows * row_cost)
-    small = 0 < tasks <= first and not FENCE
+    small = 0 < tasks <= first and not record.FENCE
     signature = rows, columns, window.profile, window.squared, window.tolerance, *fields.values(), *(
         (name, each.shape, each.dtype) for name, each in given.items()
     )  # fmt: skip

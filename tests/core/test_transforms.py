@@ -20,10 +20,7 @@ from kit import GENERAL, KINDS, TRACED, pairwise, runs
     ("way", "case", "restriction"),
     [
         ("reference", "additive", "window and segments"),
-        ("reference", "epanechnikov", "all with a pair bias"),
-        ("chunked", "gaussian", "window and segments"),
         ("chunked, small tiles", "additive", "all with a pair bias"),
-        ("numba", "scaled dot", "window and segments"),
         ("numba", "additive", "all with a pair bias"),
         ("numba", "epanechnikov", "window and segments"),
     ],

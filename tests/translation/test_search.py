@@ -2,6 +2,7 @@ import dataclasses
 import itertools
 import math
 from fractions import Fraction
+from functools import cache
 
 import pytest
 import torch
@@ -144,14 +145,21 @@ def test_a_batch_is_searched_as_its_sentences_are_one_by_one(
 MANY = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
 
 
+@cache
+def all_plain(search, **changes):
+    """What both ways are to find for `MANY`, made once."""
+    model = make(**changes)
+    return [plain(model, source, search) for source in MANY]
+
+
 @pytest.mark.usefixtures("way")
 @kit.each("penalty", [0, 1])
 @kit.each("beam", [1, 2, 3, 5, 11])
 def test_sentences_that_end_at_different_times(beam, penalty):
-    model, search = make(seed=7, sharpness=4), Search(beam, n_best=(beam + 1) // 2, length_penalty=penalty)
-    found = beam_search(model, MANY, search)
-    for source, hypotheses in zip(MANY, found, strict=True):
-        agree(hypotheses, plain(model, source, search))
+    changes, search = {"seed": 7, "sharpness": 4}, Search(beam, n_best=(beam + 1) // 2, length_penalty=penalty)
+    found = beam_search(make(**changes), MANY, search)
+    for hypotheses, wanted in zip(found, all_plain(search, **changes), strict=True):
+        agree(hypotheses, wanted)
     assert len({len(hypotheses[0].ids) for hypotheses in found}) >= 4
 
 
@@ -320,10 +328,10 @@ KINDS = {
 @pytest.mark.usefixtures("way")
 @kit.each("kind", KINDS)
 def test_every_kind_of_model_is_searched_as_its_sentences_are_one_by_one(kind):
-    model = make(seed=2, **KINDS[kind])
+    changes = {"seed": 2, **KINDS[kind]}
     for search in (Search(1), Search(4, n_best=3, min_ratio=0.5)):
-        for source, found in zip(MANY, beam_search(model, MANY, search), strict=True):
-            agree(found, plain(model, source, search))
+        for found, wanted in zip(beam_search(make(**changes), MANY, search), all_plain(search, **changes), strict=True):
+            agree(found, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,6 +15,7 @@ import argparse
 import ast
 import builtins
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -66,6 +67,7 @@ def changed(text: str, change: dict[str, Any]) -> str:
     return "".join([*before, "".join(own).replace(change["old"], change["new"]), *behind])
 
 
+@functools.cache
 def unknown_names(text: str) -> set[str]:
     """Names that a module reads and never binds: with one, a test would be red for the wrong reason."""
     tables = [top := symtable.symtable(text, "changed", "exec")]

@@ -186,30 +186,18 @@ def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: 
     if not degree:
         return means, lse
     # Undo the kernel's order, feature by feature, and its unit.
-    value, rest = means[:, :values], means[:, values:]
-    offset, spread = query.new_empty(len(query), size), query.new_empty(len(query), size, size)
-    cross = query.new_empty(len(query), size, values)
-    start = 0
-    for c in range(size):
-        offset[:, c] = rest[:, start]
-        above = rest[:, start + 1 : start + 1 + size - c]
+    value, *rest = means.split([values, *(wide for c in range(size) for wide in (1, size - c, values))], 1)
+    offset, cross, spread = torch.cat(rest[::3], 1), torch.cat(rest[2::3], 1), query.new_empty(len(query), size, size)
+    for c, above in enumerate(rest[1::3]):
         spread[:, c, c:], spread[:, c:, c] = above, above
-        start += 1 + size - c
-        cross[:, c] = rest[:, start : start + values]
-        start += values
     unit = _unit(window)
-    return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
+    return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross / unit], 1), lse
 
 
 def fits(
-    query: Tensor,
-    points: Tiles,
-    window: Window,
-    exclude: Tensor | None,
-    ridge: Tensor,
-    toward: Tensor | None,
+    query: Tensor, points: Tiles, window: Window, exclude: Tensor | None, ridge: Tensor, toward: Tensor | None,
     least: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The lse (n,), u (n, k) and θ (n, k, v) of local lines with Λ S_0 (n, p) toward slopes (n, p, v), and with ε."""
     size, values, limits = points.key.shape[1], points.value.shape[1], torch.finfo(query.dtype)
     terms, columns = 1 + size, 1 + values + size + size * (size + 1) // 2 + size * values
@@ -361,23 +349,11 @@ def powers(
     terms = max(mass_powers, value_powers) + (order if gaussian else len(polynomial))
     columns, rows = 1 + values, max(_SORTED_ROWS, -(-count // _SORTED_TASKS))
     call.fields |= {
-        "rows": rows,
-        "queries": count,
-        "keys": len(points.key),
-        "values": values,
-        "order": order,
-        "degree": len(polynomial) - 1,
-        "terms": terms,
-        "mass_powers": mass_powers,
-        "value_powers": value_powers,
-        "columns": 1 + mass_powers + values * (1 + value_powers) + 2,
-        "gaussian": gaussian,
-        "squared": squared,
-        "scale": 1 / (float(window.bandwidth) * unit),
-        "span": span,
-        "limit": limit,
-        "floor": floor,
-    }
+        "rows": rows, "queries": count, "keys": len(points.key), "values": values, "order": order,
+        "degree": len(polynomial) - 1, "terms": terms, "mass_powers": mass_powers, "value_powers": value_powers,
+        "columns": 1 + mass_powers + values * (1 + value_powers) + 2, "gaussian": gaussian, "squared": squared,
+        "scale": 1 / (float(window.bandwidth) * unit), "span": span, "limit": limit, "floor": floor,
+    }  # fmt: skip
     for name in ("key", "value", "weight"):
         call.point(name, getattr(points, name))
     call.point("query", query[:, 0].contiguous())

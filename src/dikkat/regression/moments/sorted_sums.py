@@ -41,25 +41,12 @@ _workplace = workplace_of(SORTED)
 
 
 @inlined
-def _lower(call: Call, q: float, zero: Any) -> int:
-    """The first key in reach of a query."""
+def _first(call: Call, q: float, away: float, zero: Any) -> int:
+    """The first key that is so many bandwidths beyond a query, or more."""
     key, low, high = pointer(call.key, zero), 0, call.keys
     while low < high:
         middle = (low + high) // 2
-        if (q - key[middle]) * call.scale < call.limit:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@inlined
-def _upper(call: Call, q: float, zero: Any) -> int:
-    """The first key beyond those in reach of a query."""
-    key, low, high = pointer(call.key, zero), 0, call.keys
-    while low < high:
-        middle = (low + high) // 2
-        if (key[middle] - q) * call.scale < call.limit:
+        if (key[middle] - q) * call.scale < away:
             low = middle + 1
         else:
             high = middle
@@ -71,14 +58,7 @@ def _middle(call: Call, n: int, zero: Any) -> int:
     """The key that is excluded for a query, or the first that is not below it."""
     if call.exclude != 0:
         return pointer(call.exclude, np.int64(0))[n]
-    key, q, low, high = pointer(call.key, zero), pointer(call.query, zero)[n], 0, call.keys
-    while low < high:
-        middle = (low + high) // 2
-        if key[middle] < q:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return _first(call, pointer(call.query, zero)[n], 0.0, zero)
 
 
 # --- sums about the middle of a run
@@ -207,8 +187,8 @@ def _run(call: Call, work: Work, i: int, j: int, zero: Any) -> None:
     key, query, before, behind = pointer(call.key, zero), pointer(call.query, zero), work.before, work.behind
     size, hidden, ends = (1 + call.values) * call.terms, int(call.exclude != 0), call.gaussian == 0
     center = query[i] + (query[j - 1] - query[i]) / 2
-    low = _lower(call, query[j - 1] if ends else center, zero)
-    high = _upper(call, query[i] if ends else center, zero)
+    low = _first(call, query[j - 1] if ends else center, -call.limit, zero)
+    high = _first(call, query[i] if ends else center, call.limit, zero)
     left, right = _middle(call, i, zero), _middle(call, j - 1, zero) + hidden
     for slot in range(size):
         before[slot] = behind[slot] = 0.0
@@ -241,7 +221,7 @@ def _sum_up(call: Call, n: int, out: Pointer, zero: Any) -> None:
     hidden = _middle(call, n, zero) if call.exclude != 0 else -1
     for slot in range(call.columns):
         out[slot] = 0.0
-    for k in range(_lower(call, q, zero), _upper(call, q, zero)):
+    for k in range(_first(call, q, -call.limit, zero), _first(call, q, call.limit, zero)):
         away = (key[k] - q) * call.scale
         if k == hidden:
             continue

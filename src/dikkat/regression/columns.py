@@ -6,7 +6,7 @@ import math
 import reprlib
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
@@ -89,13 +89,9 @@ class _Cells(NamedTuple):
 
 
 def find(
-    X: Any,
-    categorical: object,
-    ordered: object,
-    names: Sequence[str] | None,
-    periodic: Mapping[Any, float] | None = None,
-    gaps: bool = False,
-) -> tuple[Column, ...]:
+    X: Any, categorical: object, ordered: object, names: Sequence[str] | None, periodic: Mapping[Any, float] | None,
+    gaps: bool,
+) -> tuple[Column, ...]:  # fmt: skip
     """The kinds of the columns; nothing where all are numbers. With `gaps` cells may be missing."""
     if hasattr(X, "tocsr"):
         return ()  # sparse: refused where arrays are checked
@@ -164,7 +160,7 @@ def _holds_text(cells: _Cells, called: str) -> bool:
     if cells.levels is not None or cells.values.dtype.kind != "O":
         return False
     there = [each for each in cells.values.tolist() if not _is_missing(each)]
-    if not any(isinstance(each, str) and not _is_number(each) for each in there):
+    if not any(isinstance(each, str) and not is_number(each) for each in there):
         return False
     if any(not isinstance(each, str) for each in there):
         return False  # which is refused where cells become numbers
@@ -181,7 +177,7 @@ def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None)
     """The periods of columns by their positions."""
     result = {}
     for each, period in given.items():
-        if not (_is_number(period) and 0 < float(period) < math.inf):
+        if not (is_number(period) and 0 < float(period) < math.inf):
             raise ValueError(f"periodic_features: got the period {period!r} of {each!r}; expected a positive number")
         position = int(_mask("periodic_features", [each], size, names).argmax())
         result[position] = float(period)
@@ -224,39 +220,32 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
         try:
             return values.astype(np.float64, copy=True)
         except (TypeError, ValueError):
-            wrong = next(value for value in values.tolist() if not _is_number(value))
+            wrong = next(value for value in values.tolist() if not is_number(value))
             raise ValueError(
                 f"X: got {wrong!r} in {called}; expected numbers, or the column among the categorical_features"
             ) from None
-    indices = _Indices(column.levels)
+    index = _indices(column.levels)
     lost = column.levels.index(MISSING) if MISSING in column.levels else math.nan
-    result = np.array([lost if _is_missing(each) else indices.of(each, -1) for each in values.tolist()], np.float64)
+    result = np.array([lost if _is_missing(each) else index(each) for each in values.tolist()], np.float64)
     new = np.flatnonzero(result == -1)
     if column.kind == "ordered" and len(new):
-        if any(isinstance(level, str) for level in column.levels) or not all(map(_is_number, values[new].tolist())):
+        if any(isinstance(level, str) for level in column.levels) or not all(map(is_number, values[new].tolist())):
             raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {_listed(column.levels)}")
         levels = np.array(column.levels, np.float64)
         result[new] = np.interp(values[new].astype(np.float64), levels, np.arange(len(levels)))
     return result
 
 
-class _Indices:
-    """The indices of levels.
+def _indices(levels: Sequence[Level]) -> Callable[[Level], int]:
+    """The index of a level, −1 of one that is not there.
 
     A column of numbers is one of text in another file as soon as one cell is no number. So where no level is equal, one
     is taken that is written alike, 1 for "1", if there is but one.
     """
-
-    def __init__(self, levels: Sequence[Level]) -> None:
-        self._exact = {level: index for index, level in enumerate(levels)}
-        alike = [_alike(level) for level in levels]
-        counts = Counter(alike)
-        self._alike = {each: index for index, each in enumerate(alike) if counts[each] == 1}
-
-    def of(self, level: Level, new: int | None = None) -> int | None:
-        """The index of a level, or `new` of one that is not there."""
-        result = self._exact.get(level)
-        return result if result is not None else self._alike.get(_alike(level), new)
+    exact = {level: index for index, level in enumerate(levels)}
+    counts = Counter(map(_alike, levels))
+    alike = {_alike(level): index for level, index in exact.items() if counts[_alike(level)] == 1}
+    return lambda level: exact[level] if level in exact else alike.get(_alike(level), -1)
 
 
 def _alike(level: Level) -> float | str:
@@ -375,7 +364,8 @@ def _is_missing(value: object) -> bool:
     return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """True for what reads as a number, and for nothing."""
     try:
         float(value)  # type: ignore[arg-type]  # of any type
     except (TypeError, ValueError):

@@ -38,39 +38,23 @@ _LOOKED = 1_000_000  # letters of a text in which numbers are looked at
 
 
 class FormOptions(NamedTuple):
-    """The parts of a form that a person gives; None for those that are to be found.
+    """The parts of a form that a person gives; None for those that are to be found."""
 
-    Attributes:
-        delimiter: The mark between columns.
-        decimal: The mark before decimals.
-        thousands: The mark between thousands; "" for none.
-        encoding: As Python calls it.
-        na: Cells that stand for nothing besides `MISSING`.
-    """
-
-    delimiter: str | None = None
-    decimal: str | None = None
-    thousands: str | None = None
-    encoding: str | None = None
-    na: tuple[str, ...] = ()
+    delimiter: str | None = None  # between columns
+    decimal: str | None = None  # the mark before decimals
+    thousands: str | None = None  # the mark between thousands; "" for none
+    encoding: str | None = None  # as Python calls it
+    na: tuple[str, ...] = ()  # cells that stand for nothing besides `MISSING`
 
 
 class Form(NamedTuple):
-    """The form of a table of text.
-
-    Attributes:
-        delimiter: The mark between columns.
-        decimal: The mark before decimals.
-        encoding: As Python calls it.
-        thousands: The mark between thousands, or "".
-        guessed: Whether nothing confirms the encoding.
-    """
+    """The form of a table of text."""
 
     delimiter: str = ","
     decimal: str = "."
     encoding: str = "utf-8"
     thousands: str = ""
-    guessed: bool = False
+    guessed: bool = False  # whether nothing confirms the encoding
 
     def __str__(self) -> str:
         encoding = _ENCODINGS.get(self.encoding, self.encoding.upper())
@@ -86,21 +70,13 @@ class Form(NamedTuple):
 
 
 class Text(NamedTuple):
-    """The content of a table of text.
-
-    Attributes:
-        form: How it is written.
-        columns: The cells as they came, of a file of text as texts.
-        typed: As numbers, dates and texts.
-        doubts: Of columns of dates that can be read in two ways, what they hold.
-        identifiers: Columns of whole numbers some of which begin with a 0, which are texts.
-    """
+    """The content of a table of text."""
 
     form: Form
-    columns: pyarrow.Table
-    typed: pyarrow.Table
-    doubts: dict[int, str]
-    identifiers: frozenset[int] = frozenset()
+    columns: pyarrow.Table  # the cells as they came, of a file of text as texts
+    typed: pyarrow.Table  # as numbers, dates and texts
+    doubts: dict[int, str]  # of columns of dates that can be read in two ways, what they hold
+    identifiers: frozenset[int] = frozenset()  # columns of whole numbers some of which begin with a 0, which are texts
 
 
 def read(path: Path, suffix: str, options: FormOptions) -> Text:
@@ -126,11 +102,18 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
 
     result: list[tuple[int, Form, Any, Any]] = []
     for decimal in [options.decimal] if options.decimal else ".,".replace(options.thousands or " ", ""):
-        columns = without(_parsed(text, form.delimiter, decimal, na=options.na), options.na)
-        plain = _count_numeric(columns) == columns.num_columns  # and no other reading has more numbers
+        columns = without(_parsed(text, form._replace(decimal=decimal), na=options.na), options.na)
+        plain = all(map(holds_numbers, columns.schema.types))  # and no other reading has more numbers
         for group in ["", *_GROUPS[decimal]] if options.thousands is None and not plain else [options.thousands or ""]:
             typed = without(_with_numbers(columns, decimal, group), options.na)
-            result.append((_count_numeric(typed), form._replace(decimal=decimal, thousands=group), columns, typed))
+            result.append(
+                (
+                    sum(map(holds_numbers, typed.schema.types)),
+                    form._replace(decimal=decimal, thousands=group),
+                    columns,
+                    typed,
+                )
+            )
         if plain:
             break
     # Beside commas between the columns one in a number is between thousands; else it is before decimals.
@@ -143,7 +126,7 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
         raise InputError(
             f"{path}: the first line looks like numbers ({', '.join(names[:3])}); expected the names of the columns"
         )
-    cells = _parsed(text, form.delimiter, best.decimal, columns.column_names).rename_columns(names)
+    cells = _parsed(text, best, columns.column_names).rename_columns(names)
     typed, doubts = _with_dates(typed.rename_columns(names))
     whole = [index for index, kind in enumerate(typed.schema.types) if types.is_integer(kind)]
     zeros = [compute.any(compute.match_substring_regex(cells.column(index), r"^ *0\d")).as_py() for index in whole]
@@ -207,27 +190,22 @@ def _delimiter(text: str, allowed: str) -> str:
     return next(regular, allowed[0])
 
 
-def _parsed(
-    text: str, delimiter: str, decimal: str, texts: Sequence[str] = (), na: Sequence[str] = ()
-) -> pyarrow.Table:
+def _parsed(text: str, form: Form, texts: Sequence[str] = (), na: Sequence[str] = ()) -> pyarrow.Table:
     """The columns, these as texts and the others with the types that pyarrow finds."""
     import pyarrow
     from pyarrow import csv
 
     # Without Arrow's threads: an interpreter that ends while some still start may be aborted ("terminate called without
     # an active exception"), and one that refuses a small table ends soon after it read it.
-    nothing = [*csv.ConvertOptions().null_values, *na]
     return csv.read_csv(
         pyarrow.BufferReader(text.encode()),
-        read_options=csv.ReadOptions(use_threads=False),
-        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in text),
-        convert_options=csv.ConvertOptions(
-            decimal_point=decimal,
-            column_types=dict.fromkeys(texts, pyarrow.string()),
-            strings_can_be_null=False,
-            null_values=nothing,
+        csv.ReadOptions(use_threads=False),
+        csv.ParseOptions(delimiter=form.delimiter, newlines_in_values='"' in text),
+        csv.ConvertOptions(
+            decimal_point=form.decimal, column_types=dict.fromkeys(texts, pyarrow.string()),
+            null_values=[*csv.ConvertOptions().null_values, *na],
         ),
-    )
+    )  # fmt: skip
 
 
 def without(columns: pyarrow.Table, na: Sequence[str]) -> pyarrow.Table:
@@ -324,8 +302,8 @@ def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
     return columns, doubts
 
 
-def _count_numeric(columns: pyarrow.Table) -> int:
+def holds_numbers(kind: Any) -> bool:
+    """True for numbers, and for yes and no, which count as 1 and 0."""
     from pyarrow import types
 
-    tests = types.is_integer, types.is_floating, types.is_boolean
-    return sum(any(test(kind) for test in tests) for kind in columns.schema.types)
+    return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dikkat.errors import InputError
 from dikkat.regression import dialects
-from dikkat.regression.columns import MOST_LEVELS
-from dikkat.regression.dialects import DELIMITERS, Form, FormOptions, Text
+from dikkat.regression.columns import MOST_LEVELS, is_number
+from dikkat.regression.dialects import DELIMITERS, Form, FormOptions, Text, holds_numbers
 from dikkat.regression.joined import Array
 from dikkat.storage.files import write_whole
 
@@ -32,26 +32,12 @@ _CELLS = 3  # most cells that a message lists
 
 
 class Table:
-    """A table as its file has it.
+    """A table as its file has it: of text or Parquet, a folder of Parquet files, or -, text from standard input.
 
-    Attributes:
-        path: The file.
-        suffix: What kind it is: ".csv", ".tsv", ".txt", ".dat" or ".parquet".
-        form: How it is written, where it is text; predictions are written alike.
-        columns: The cells as they came, of a file of text as texts.
-        typed: The columns as numbers, dates and texts.
+    Its `suffix` is ".csv", ".tsv", ".txt", ".dat" or ".parquet"; for all else `dialects.Text` has what is what.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: FormOptions = FormOptions()) -> None:  # noqa: B008  # a constant
-        """Read a file.
-
-        Args:
-            path: A file of comma-, semicolon-, tab- or bar-separated values with the columns' names in its first line,
-                or a Parquet file; or a folder of Parquet files; or -, for text from standard input. Text is
-                UTF-8, UTF-16, or, where it is neither, Windows-1252, as spreadsheets in Western Europe write it. Space
-                around names is left out.
-            options: How text is written, as far as it is not to be found.
-        """
         self.path = Path(path)
         self.suffix = _kind(self.path)
         self.form, self.columns, self.typed, self._doubts, self._identifiers = _read(self.path, self.suffix, options)
@@ -69,18 +55,16 @@ class Table:
 
     def numeric(self) -> list[str]:
         """The names of the columns that hold numbers, or yes and no, which count as 1 and 0."""
-        return [field.name for field in self.typed.schema if _holds_numbers(field.type)]
+        return [field.name for field in self.typed.schema if holds_numbers(field.type)]
 
     def kind(self, name: str) -> str:
         """The kind of a column: "number", "date", or "category"."""
-        self.check_once(name)
-        kind = self.typed.schema.field(name).type
-        return "number" if _holds_numbers(kind) else "date" if _holds_dates(kind) else "category"
+        kind = self._known(name).type
+        return "number" if holds_numbers(kind) else "date" if _holds_dates(kind) else "category"
 
     def holds_text(self, name: str) -> bool:
         """True for a column of text."""
-        self.check_once(name)
-        return _holds_text(self.typed.schema.field(name).type)
+        return _holds_text(self._known(name).type)
 
     def usable(self, *used: str) -> tuple[list[str], dict[str, str]]:
         """The columns to predict from, without those that are used, and the others, with what they hold instead.
@@ -122,7 +106,7 @@ class Table:
             return "has no name"
         if column.null_count == len(column):
             return "is empty"
-        if _holds_numbers(column.type) or _holds_dates(column.type):
+        if holds_numbers(column.type) or _holds_dates(column.type):
             return ""
         held = _Held.of(column)
         if index not in self._identifiers and (held.numbers or index in self._doubts):
@@ -142,11 +126,7 @@ class Table:
         return np.column_stack([self._column(name, missing) for name in names])
 
     def frame(
-        self,
-        kinds: Mapping[str, str],
-        missing: bool,
-        orders: Mapping[str, list[str]],
-        texts: Collection[str],
+        self, kinds: Mapping[str, str], missing: bool, orders: Mapping[str, list[str]], texts: Collection[str]
     ) -> pyarrow.Table:
         """Columns by the kinds that they are taken as; `orders` has levels of ordered texts, `texts` are no numbers."""
         import pyarrow
@@ -154,15 +134,13 @@ class Table:
         def made(name: str, kind: str) -> Any:
             if kind == "number":
                 return pyarrow.array(self._column(name, missing))
-            self.check_once(name)
-            column = self.typed.column(self.names.index(name))
+            column = self._known(name)
             if kind == "date":
                 if not _holds_dates(column.type):
                     raise InputError(f"{self.path}: column {name!r} {_Held.of(column)}; dates are needed")
                 result = column.cast(pyarrow.timestamp("us", getattr(column.type, "tz", None)), safe=False)
             else:
-                is_other = name in texts and (_holds_numbers(column.type) or _holds_dates(column.type))
-                is_text = is_other or _holds_text(column.type)
+                is_text = _holds_text(column.type) or (name in texts and self.kind(name) != "category")
                 result = dialects.known(column.cast(pyarrow.string())) if is_text else column
             lost = np.flatnonzero(np.asarray(result.is_null()))
             if len(lost) and not missing:
@@ -196,19 +174,22 @@ class Table:
         return self.typed if _suffix(Path(path)) == _PARQUET else self.columns
 
     def _column(self, name: str, lacking: bool = False) -> NDArray[np.float64]:
-        import pyarrow
+        from pyarrow import float64
 
-        self.check_once(name)
-        column = self.typed.column(name)
-        if not _holds_numbers(column.type) and column.null_count < len(column):
-            held = _Held.of(column)
-            raise InputError(f"{self.path}: column {name!r} {held}; numbers are needed")
+        column = self._known(name)
+        if not holds_numbers(column.type) and column.null_count < len(column):
+            raise InputError(f"{self.path}: column {name!r} {_Held.of(column)}; numbers are needed")
         # Not safe: integers past 2^53 are rounded, as in any computation with them.
-        result = column.cast(pyarrow.float64(), safe=False).to_numpy()
+        result = column.cast(float64(), safe=False).to_numpy()
         missing = np.flatnonzero(np.isinf(result) if lacking else ~np.isfinite(result))
         if len(missing):
             raise _lacking(self.path, name, missing, len(result), "missing, NaN or infinite")
         return np.asarray(result, np.float64)
+
+    def _known(self, name: str) -> Any:
+        """The cells of the only column of this name."""
+        self.check_once(name)
+        return self.typed.column(name)
 
     def check_once(self, name: str) -> None:
         """Refuse a name that no column has, or several."""
@@ -327,12 +308,6 @@ def _as_texts(columns: pyarrow.Table, decimal: str) -> list[list[str | None]]:
     return result
 
 
-def _holds_numbers(kind: Any) -> bool:
-    from pyarrow import types
-
-    return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
-
-
 def _holds_dates(kind: Any) -> bool:
     from pyarrow import types
 
@@ -347,17 +322,11 @@ def _holds_text(kind: Any) -> bool:
 
 
 class _Held(NamedTuple):
-    """The cells of a column that does not hold numbers.
+    """The cells of a column that does not hold numbers."""
 
-    Attributes:
-        kind: The type of its cells, as pyarrow calls it but for text.
-        cells: (row, cell) of those that are not empty.
-        faults: Of these, those that do not read as numbers.
-    """
-
-    kind: str
-    cells: list[tuple[int, object]]
-    faults: list[tuple[int, object]]
+    kind: str  # the type of its cells, as pyarrow calls it but for text
+    cells: list[tuple[int, object]]  # (row, cell) of those that are not empty
+    faults: list[tuple[int, object]]  # of these, those that do not read as numbers
 
     @classmethod
     def of(cls, column: Any) -> _Held:
@@ -367,7 +336,7 @@ class _Held(NamedTuple):
         if _holds_text(column.type):
             column = dialects.known(column.cast(string()))
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]
-        faults = [(row, value) for row, value in cells if not _reads_as_number(value)]
+        faults = [(row, value) for row, value in cells if not is_number(str(value))]
         return cls("text" if _holds_text(column.type) else str(column.type), cells, faults)
 
     @property
@@ -389,11 +358,3 @@ class _Held(NamedTuple):
 
 def _shown(cells: list[tuple[int, object]]) -> str:
     return ", ".join(f"{str(value)!r} in row {row:,}" for row, value in cells)
-
-
-def _reads_as_number(value: object) -> bool:
-    try:
-        float(str(value))
-    except ValueError:
-        return False
-    return True

@@ -31,149 +31,54 @@ _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the me
 _SET = ("kernel", "bandwidth", "ridge", "cv")  # the estimator's settings for --set
 _TEXT = ("delimiter", "decimal", "thousands", "encoding", "na")  # the names for --text
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
+_MISSING = ("refuse", "drop", "indicator")  # the values of --missing
+_SETTINGS = (  # those of --set that are words
+    "bandwidth=auto", "bandwidth=loo", "bandwidth=silverman", "bandwidth=scott", "kernel=gaussian",
+    "kernel=epanechnikov", "ridge=auto",
+)  # fmt: skip
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
+
+_HELP = {
+    "table": "A file with a row for each case and a name for each column: text, plain or .gz, or Parquet; - for text "
+    "from standard input; or a folder of .parquet files. Without one, fifty points are drawn and a curve through "
+    "them, with its intervals.",
+    "target": "The column to predict.",
+    "feature": "A column to predict it from. May be given several times. [default: all other columns of numbers, dates "
+    "and categories]",
+    "without": "A column not to predict it from. May be given several times.",
+    "categorical": "A column whose cells are categories: equal or not. May be given several times. [default: text with "
+    "few different values]",
+    "ordered": "A column whose cells are categories with an order: of numbers theirs, of text as in "
+    "size=small,medium,large. May be given several times.",
+    "missing": "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted; "
+    "indicator, a missing cell is a category of its own beside the number, and every row is predicted. "
+    "[default: refuse]",
+    "weights": "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
+    "predict": "Another table with the same features, for whose rows the target is predicted. [default: the table "
+    "itself]",
+    "apply": "Predict TABLE with a model that was saved, instead of fitting one. Columns are matched by their names.",
+    "text": "How text is written, where it is not found: delimiter=LETTER or tab, between columns; decimal=. or ,; "
+    "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL, which stand for nothing, numbers "
+    "with a point. May be given several times.",
+    "order": "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of "
+    "the data. [default: linear]",
+    "set": "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, "
+    "or how it is found, auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
+    "cv=N, for a series in its order: N blocks of rows, each predicted from the others. "
+    "May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto]",
+    "interval": "Write intervals too that hold this share of new values, such as 0.9.",
+    "folds": "In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how "
+    "good predictions of new rows are. Each takes as long as a fit. 0: not measured. [default: 5]",
+    "seed": "Without a table: where the random numbers begin, at least 0. [default: 0]",
+    "textbook": "Without a table: pool the fifty points in the textbook's three ways.",
+    "output": "Where to put the model, the predictions and the pictures; files of a former run are replaced.",
+}
 
 Names = list[str] | None
 
 
-def _data(text: str, metavar: str) -> Any:
-    return option(text, metavar, panel=_DATA)
-
-
-def _column(text: str) -> Any:
-    return _data(text, "COLUMN")
-
-
-TableArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        help="A file with a row for each case and a name for each column: text, plain or .gz, or Parquet; - for text "
-        "from standard input; or a folder of .parquet files. Without one, fifty points are drawn and a curve through "
-        "them, with its intervals.",
-        show_default=False,
-    ),
-]
-TargetOption = Annotated[str | None, _column("The column to predict.")]
-FeatureOption = Annotated[
-    Names,
-    _column(
-        "A column to predict it from. May be given several times. [default: all other columns of numbers, dates and "
-        "categories]"
-    ),
-]
-WithoutOption = Annotated[Names, _column("A column not to predict it from. May be given several times.")]
-CategoricalOption = Annotated[
-    Names,
-    _column(
-        "A column whose cells are categories: equal or not. May be given several times. [default: text with few "
-        "different values]"
-    ),
-]
-OrderedOption = Annotated[
-    Names,
-    _column(
-        "A column whose cells are categories with an order: of numbers theirs, of text as in size=small,medium,large. "
-        "May be given several times."
-    ),
-]
-MissingOption = Annotated[
-    str | None,
-    option(
-        "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted; indicator, "
-        "a missing cell is a category of its own beside the number, and every row is predicted. [default: refuse]",
-        "NAME",
-        panel=_DATA,
-        completes=("refuse", "drop", "indicator"),
-    ),
-]
-WeightsOption = Annotated[
-    str | None,
-    _column("A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not."),
-]
-PredictOption = Annotated[
-    Path | None,
-    _data(
-        "Another table with the same features, for whose rows the target is predicted. [default: the table itself]",
-        "TABLE",
-    ),
-]
-ApplyOption = Annotated[
-    Path | None,
-    _data(
-        "Predict TABLE with a model that was saved, instead of fitting one. Columns are matched by their names.",
-        "MODEL",
-    ),
-]
-TextOption = Annotated[
-    Names,
-    _data(
-        "How text is written, where it is not found: delimiter=LETTER or tab, between columns; decimal=. or ,; "
-        "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL, which stand for nothing, numbers "
-        "with a point. May be given several times.",
-        "NAME=VALUE",
-    ),
-]
-OrderOption = Annotated[
-    str | None,
-    option(
-        "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of the "
-        "data. [default: linear]",
-        "NAME",
-        panel=_MODEL,
-        completes=("constant", "linear"),
-    ),
-]
-SetOption = Annotated[
-    Names,
-    option(
-        "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, or "
-        "how it is found, auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-        "cv=N, for a series in its order: N blocks of rows, each predicted from the others. "
-        "May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto]",
-        "NAME=VALUE",
-        "--set",
-        panel=_MODEL,
-        completes=(
-            *(f"bandwidth={each}" for each in ("auto", "loo", "silverman", "scott")),
-            *(f"kernel={each}" for each in ("gaussian", "epanechnikov")),
-            "ridge=auto",
-        ),
-    ),
-]
-IntervalOption = Annotated[
-    float | None,
-    option("Write intervals too that hold this share of new values, such as 0.9.", "COVERAGE", panel=_RESULT),
-]
-FoldsOption = Annotated[
-    int | None,
-    option(
-        "In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how good "
-        "predictions of new rows are. Each takes as long as a fit. 0: not measured. [default: 5]",
-        "N",
-        panel=_RESULT,
-    ),
-]
-SeedOption = Annotated[
-    int | None, _data("Without a table: where the random numbers begin, at least 0. [default: 0]", "N")
-]
-TextbookOption = Annotated[
-    bool,
-    typer.Option(
-        "--textbook",
-        help="Without a table: pool the fifty points in the textbook's three ways.",
-        rich_help_panel=_DATA,
-    ),
-]
-OutputOption = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Where to put the model, the predictions and the pictures; files of a former run are replaced.",
-        metavar="FOLDER",
-        rich_help_panel=_RESULT,
-    ),
-]
+def _data(name: str, metavar: str = "COLUMN", *completes: str) -> Any:
+    return option(_HELP[name], metavar, panel=_DATA, completes=completes)
 
 
 @app.command(
@@ -188,24 +93,26 @@ OutputOption = Annotated[
 )
 def regress(
     context: typer.Context,
-    table: TableArgument = None,
-    target: TargetOption = None,
-    feature: FeatureOption = None,
-    without: WithoutOption = None,
-    categorical: CategoricalOption = None,
-    ordered: OrderedOption = None,
-    missing: MissingOption = None,
-    weights: WeightsOption = None,
-    predict: PredictOption = None,
-    apply: ApplyOption = None,
-    text: TextOption = None,
-    order: OrderOption = None,
-    settings: SetOption = None,
-    interval: IntervalOption = None,
-    folds: FoldsOption = None,
-    seed: SeedOption = None,
-    textbook: TextbookOption = False,
-    output: OutputOption = Path("regression"),
+    table: Annotated[Path | None, typer.Argument(help=_HELP["table"], show_default=False)] = None,
+    target: Annotated[str | None, _data("target")] = None,
+    feature: Annotated[Names, _data("feature")] = None,
+    without: Annotated[Names, _data("without")] = None,
+    categorical: Annotated[Names, _data("categorical")] = None,
+    ordered: Annotated[Names, _data("ordered")] = None,
+    missing: Annotated[str | None, _data("missing", "NAME", *_MISSING)] = None,
+    weights: Annotated[str | None, _data("weights")] = None,
+    predict: Annotated[Path | None, _data("predict", "TABLE")] = None,
+    apply: Annotated[Path | None, _data("apply", "MODEL")] = None,
+    text: Annotated[Names, _data("text", "NAME=VALUE")] = None,
+    order: Annotated[str | None, option(_HELP["order"], "NAME", panel=_MODEL, completes=("constant", "linear"))] = None,
+    settings: Annotated[Names, option(_HELP["set"], "NAME=VALUE", "--set", panel=_MODEL, completes=_SETTINGS)] = None,
+    interval: Annotated[float | None, option(_HELP["interval"], "COVERAGE", panel=_RESULT)] = None,
+    folds: Annotated[int | None, option(_HELP["folds"], "N", panel=_RESULT)] = None,
+    seed: Annotated[int | None, _data("seed", "N")] = None,
+    textbook: Annotated[bool, typer.Option("--textbook", help=_HELP["textbook"], rich_help_panel=_DATA)] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help=_HELP["output"], metavar="FOLDER", rich_help_panel=_RESULT)
+    ] = Path("regression"),
 ) -> None:
     """Predict a column of a table from other columns by kernel regression, and see what it looks at.
 
@@ -228,7 +135,7 @@ def regress(
         raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
     if interval is not None and not 0 < interval < 1:
         raise InputError(f"--interval: got {interval}; expected a number between 0 and 1, such as 0.9")
-    if missing not in (None, "refuse", "drop", "indicator"):
+    if missing not in (None, *_MISSING):
         raise InputError(f"--missing: got {missing!r}; expected 'refuse', 'drop' or 'indicator'")
     form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
     if apply is not None:

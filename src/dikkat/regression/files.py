@@ -27,6 +27,7 @@ VERSION = 10
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
 _FOLDS, _METRIC = "folds_", "metric_"  # of models with `cv`, or a learned metric, alone
+_WRONG_COLUMNS = "columns: got {}; expected what each column of X_train_ is"
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -66,16 +67,13 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
         raise InputError(
             f"{path}: got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(known)}"
         )
-    if faults := _misfits(tensors, content["feature_names"], content.get("columns"), metric):
+    faults = misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor"))
+    if not faults:
+        x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
+        rows = Rows(x, y, weight, _columns(path, content.get("columns")), metric, folds)
+        faults = _faults(rows, bandwidth, content)
+    if faults:
         raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
-    if not all(_is_step(step, len(tensors["bandwidth_"])) for step in content["history"]):
-        raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
-    x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-    rows = Rows(x, y, weight, _columns(path, content.get("columns"), x), metric, folds)
-    if folds is not None and not (
-        folds.dtype == np.int8 and folds.shape[1:] == (len(x),) and np.isin(folds, (0, 1, 2)).all()
-    ):
-        raise InputError(f"{path}: {_FOLDS}: got {described(folds)}; expected int8 (folds, {len(x)}) of 0, 1 and 2")
     others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target")}
     return Saved(rows=rows, bandwidth=bandwidth, **others)
 
@@ -114,20 +112,12 @@ def _content(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
     return cast(dict[str, Any], content)
 
 
-def _columns(path: Path, saved: object, x: Array) -> tuple[Column, ...]:
-    """The kinds of the columns, checked against the rows."""
-    if saved == []:
-        return ()
+def _columns(path: Path, saved: Any) -> tuple[Column, ...]:
+    """The kinds of the columns; nothing where all are numbers."""
     try:
-        columns = tuple(
-            Column(each["kind"], tuple(each["levels"]), each["origin"]) for each in cast(list[dict[str, Any]], saved)
-        )
-        faults = [j for j, column in enumerate(columns) if not _is_column(column, x[:, j])]
-    except (TypeError, KeyError, IndexError, AttributeError):
-        columns, faults = (), [0]
-    if faults or len(columns) != x.shape[1]:
-        raise InputError(f"{path}: columns: got {reprlib.repr(saved)}; expected what each column of X_train_ is")
-    return columns
+        return tuple(Column(each["kind"], tuple(each["levels"]), each["origin"]) for each in saved)
+    except (TypeError, KeyError):
+        raise InputError(f"{path}: {_WRONG_COLUMNS.format(reprlib.repr(saved))}") from None
 
 
 def _is_column(column: Column, values: Array) -> bool:
@@ -145,43 +135,42 @@ def _is_column(column: Column, values: Array) -> bool:
     return texts and len(set(column.levels)) == len(indices) > 0 and bool(np.isin(values, indices).all())
 
 
-def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object, metric: Array | None) -> list[str]:
-    """The faults of the tensors, one by one and together."""
-    if faults := misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor")):
-        return faults
-    x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
+def _faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[str]:
+    """The faults of the rows and of what was found for them, one by one and together."""
+    x, y, weight, columns, metric, folds = rows
     if x.ndim != 2 or 0 in x.shape or x.dtype not in _DTYPES:
         return [f"X_train_: got {described(x)}; expected float32 or float64 (rows, features), with some of both"]
-    rows, size = x.shape
-    if y.shape not in ((rows,), (rows, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
-        faults.append(f"y_train_: got {described(y)}; expected float64 ({rows},) or ({rows}, outputs)")
-    kinds = np.full(size, "number", object)
-    if isinstance(columns, list) and len(columns) == size:
-        kinds = np.array([each.get("kind") if isinstance(each, dict) else None for each in columns], object)
-    numbers, coded = np.isin(kinds, ("number", "date")), np.isin(kinds, ("category", "ordered"))
+    count, size = x.shape
+    fits = len(columns) in (0, size) and all(map(_is_column, columns, x.T))
+    faults = [] if fits else [_WRONG_COLUMNS.format(reprlib.repr(content["columns"]))]
+    is_rate = [column.is_category for column in columns] or [False] * size
     if metric is not None:
-        count = int(numbers.sum())
-        if metric.shape[:1] != (count,) or metric.ndim != 2 or metric.dtype != np.float64 or not metric.size:
-            return [*faults, f"{_METRIC}: got {described(metric)}; expected float64 ({count}, directions)"]
-        faults += [f"{_METRIC} is not finite"] * (not np.isfinite(metric).all())
-        coded = np.append(np.zeros(metric.shape[1], bool), coded[~numbers])
-    expected = {"sample_weight_": f"{x.dtype} ({rows},)", "bandwidth_": f"float64 ({len(coded)},)"}
-    faults += misfits(expected, {name: described(tensors[name]) for name in expected})
-    every = columns if isinstance(columns, list) else []
-    gaps = sum(isinstance(each, dict) and each.get("kind") == "category" and bool(each.get("origin")) for each in every)
-    if names is not None and (len(names) != size - gaps or not all(isinstance(name, str) for name in names)):
-        faults.append(f"feature_names: got {reprlib.repr(names)}; expected {size - gaps} texts")
-    faults += [f"{name} is not finite" for name in _TENSORS[:3] if not np.isfinite(tensors[name]).all()]
+        coded = [column.is_category for column in columns if column.coded]
+        if metric.ndim != 2 or len(metric) != size - len(coded) or metric.dtype != np.float64 or not metric.size:
+            return [*faults, f"{_METRIC}: got {described(metric)}; expected float64 ({size - len(coded)}, directions)"]
+        is_rate = [False] * metric.shape[1] + coded
+    if y.shape not in ((count,), (count, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
+        faults.append(f"y_train_: got {described(y)}; expected float64 ({count},) or ({count}, outputs)")
+    expected = {"sample_weight_": f"{x.dtype} ({count},)", "bandwidth_": f"float64 ({len(is_rate)},)"}
+    faults += misfits(expected, {"sample_weight_": described(weight), "bandwidth_": described(bandwidth)})
+    if folds is not None and not (
+        folds.dtype == np.int8 and folds.shape[1:] == (count,) and np.isin(folds, (0, 1, 2)).all()
+    ):
+        faults.append(f"{_FOLDS}: got {described(folds)}; expected int8 (folds, {count}) of 0, 1 and 2")
+    finite = {"X_train_": x, "y_train_": y, "sample_weight_": weight} | ({} if metric is None else {_METRIC: metric})
+    faults += [f"{name} is not finite" for name, each in finite.items() if not np.isfinite(each).all()]
     if not (weight >= 0).all() or not weight.any():
         faults.append(
             "sample_weight_: got negative numbers, or zeros alone; expected at least 0, and positive somewhere"
         )
-    limits = np.finfo(x.dtype)
-    if bandwidth.shape != coded.shape:
-        return faults
-    fits = (bandwidth >= limits.tiny) & (bandwidth <= limits.max)
-    if not np.where(coded, (bandwidth >= 0) & (bandwidth <= 1), fits & (bandwidth > 0)).all():
+    low, high = (np.where(is_rate, *ends) for ends in ((0, np.finfo(x.dtype).tiny), (1, np.finfo(x.dtype).max)))
+    if bandwidth.shape == low.shape and not ((bandwidth >= low) & (bandwidth <= high)).all():
         faults.append(f"bandwidth_: got {reprlib.repr(bandwidth.tolist())}; expected positive and finite in {x.dtype}")
+    names, given = content["feature_names"], size - sum(column.is_gap for column in columns)
+    if names is not None and (len(names) != given or not all(isinstance(name, str) for name in names)):
+        faults.append(f"feature_names: got {reprlib.repr(names)}; expected {given} texts")
+    if not all(_is_step(step, len(is_rate)) for step in content["history"]):
+        faults.append("its history is not one of bandwidths and errors")
     return faults
 
 

@@ -116,7 +116,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             array([[0.5       , 0.5       , 0.        ],
                    [0.57142857, 0.42857143, 0.        ]])
         """
-        check_count("top_k", top_k)
+        check_count("top_k", top_k, or_none=", or None for all")
         query = self._query(X)
         return self._smoother.attention(query, self.sample_weight_, top_k)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array
-from dikkat.regression.validation import unmasked
+from dikkat.regression.validation import check_count, unmasked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,13 +61,7 @@ class Smooth:
 
 
 def smooth(
-    x: ArrayLike,
-    y: ArrayLike,
-    level: float = 0.95,
-    *,
-    at: ArrayLike | None = None,
-    robust: int = 0,
-    **settings: Any,
+    x: ArrayLike, y: ArrayLike, level: float = 0.95, *, at: ArrayLike | None = None, robust: int = 0, **settings: Any
 ) -> Smooth:
     """A curve through points, with a bandwidth that is found, and pointwise confidence intervals.
 
@@ -95,7 +89,7 @@ def smooth(
         >>> len(curve.x), bool(np.all(curve.lower < curve.upper))
         (201, True)
     """
-    _check_passes("robust", robust)
+    check_count("robust", robust, least=0)
     points, values = _column("x", x), _column("y", y)
     model = KernelRegressor(**settings).fit(points[:, None], values)
     for _ in range(robust):
@@ -134,7 +128,7 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Arra
         >>> lowess(2 * x, x, frac=0.8)[:, 1].round(6)
         array([0., 2., 4., 6., 8.])
     """
-    _check_passes("it", it)
+    check_count("it", it, least=0)
     if not (isinstance(frac, Real) and 0 <= frac <= 1):
         raise ValueError(f"frac: got {frac!r}; expected a number from 0 to 1, such as 0.67")
     points, values = _column("x", x), _column("y", y)
@@ -209,8 +203,3 @@ def _column(name: str, given: ArrayLike) -> Array:
     if lost := int((~np.isfinite(array)).sum()):
         raise ValueError(f"{name}: got {lost} of {len(array)} cells missing or infinite; expected finite numbers")
     return array
-
-
-def _check_passes(name: str, given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, Integral) or given < 0:
-        raise ValueError(f"{name}: got {given!r}; expected a whole number of at least 0")

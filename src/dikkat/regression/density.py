@@ -160,7 +160,7 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
             [[5.0], [5.0], [5.0]]
         """
         check_is_fitted(self)
-        check_count("n_samples", n_samples, or_none="")
+        check_count("n_samples", n_samples)
         random, count = check_random_state(random_state), int(n_samples)
         weight = self.sample_weight_.astype(np.float64)
         chosen = random.choice(len(weight), count, p=weight / weight.sum())

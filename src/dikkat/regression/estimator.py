@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.errors import InputError
-from dikkat.regression import dask, effects, files, intervals
+from dikkat.regression import dask, effects, files, intervals, validation
 from dikkat.regression.bandwidth import Searched, chosen_bandwidths
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.dependence import errors_are_alike
@@ -24,18 +24,7 @@ from dikkat.regression.folds import folds_of, membership
 from dikkat.regression.joined import Array, Coding, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
-from dikkat.regression.validation import (
-    Order,
-    check_count,
-    check_metric,
-    check_name,
-    check_settings,
-    checked_bandwidth,
-    checked_coverage,
-    checked_rows,
-    split,
-    with_values,
-)
+from dikkat.regression.validation import Order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -188,11 +177,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
-        check_metric(self.metric, self.n_components, self.bandwidth)
+        validation.check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
+        validation.check_metric(self.metric, self.n_components, self.bandwidth)
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-        check_name("missing", self.missing, ("refuse", "indicator"))
+        validation.check_name("missing", self.missing, ("refuse", "indicator"))
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
         return self._learn(X, y, sample_weight, groups)
 
@@ -319,9 +308,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        if not (isinstance(level, Real) and 0 < level < 1):
-            raise ValueError(f"level: got {level!r}; expected a number between 0 and 1, such as 0.95")
-        return self._interval(self._query(X), float(level))
+        return self._interval(self._query(X), validation.checked_share("level", level, such_as=0.95))
 
     def _interval(self, query: Array, level: float = 0.95) -> tuple[Array, Array]:
         """The ends of the confidence intervals at queries in coordinates."""
@@ -331,11 +318,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return self._output(center - half), self._output(center + half)
 
     def predict_interval(
-        self,
-        X: ArrayLike,
-        coverage: float = 0.9,
-        method: intervals.Method = "jackknife+",
-        random_state: object = 0,
+        self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+", random_state: object = 0
     ) -> tuple[Array, Array]:
         r"""Intervals that hold single new values, and are made of the errors with which rows are predicted from others.
 
@@ -378,7 +361,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected one of {get_args(intervals.Method)}")
-        lower, upper = intervals.interval(self, self._cells(X), checked_coverage(coverage), method, random_state)
+        share = validation.checked_share("coverage", coverage)
+        lower, upper = intervals.interval(self, self._cells(X), share, method, random_state)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
@@ -426,7 +410,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> KernelRegressor().fit(x[:, None], np.sin(x)).sample([[1.0], [2.0]], 3, random_state=0).shape
             (2, 3)
         """
-        check_count("n_samples", n_samples, or_none="")
+        validation.check_count("n_samples", n_samples)
         query = self._query(X)
         drawn = intervals.sample(self, query, int(n_samples), check_random_state(random_state))
         return drawn.astype(self.X_train_.dtype)
@@ -454,14 +438,14 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
                 raise ValueError(f"ax: got axes for {self.n_features_in_} features; expected None, for panels")
             from dikkat.regression import report
 
-            return report.effects(self, checked_coverage(coverage))
+            return report.effects(self, validation.checked_share("coverage", coverage))
         if ax is None:
             from matplotlib import pyplot
 
             ax = pyplot.gca()
         x = self.X_train_[:, 0]
         at = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
-        lower, upper = intervals.interval(self, at, checked_coverage(coverage), "local")
+        lower, upper = intervals.interval(self, at, validation.checked_share("coverage", coverage), "local")
         ax.plot(x, self.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
         (line,) = ax.plot(at[:, 0], np.asarray(self._answer(self._coordinates(at))).ravel())
         ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -527,7 +511,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         from dikkat.regression.report import nearest
 
-        check_count("k", k, or_none="")
+        validation.check_count("k", k)
         return nearest(self, X, int(k))
 
     def report(self, path: str | os.PathLike[str], folds: int = 5, coverage: float = 0.9) -> None:
@@ -549,7 +533,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         from dikkat.regression.report import write_page
 
         check_is_fitted(self)
-        write_page(self, path, folds, checked_coverage(coverage))
+        write_page(self, path, folds, validation.checked_share("coverage", coverage))
 
     def effective_degrees_of_freedom(self) -> float:
         """The trace of the smoother matrix over the training rows.
@@ -588,7 +572,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             array([2.5])
         """
         check_is_fitted(self)
-        check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
+        validation.check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
         names = getattr(self, "feature_names_in_", None)
         saved = files.Saved(
             self._saved_settings(), self._rows, self.bandwidth_, None if names is None else list(names), self.history_,
@@ -616,7 +600,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         saved = files.read(path, cls()._saved_settings())
         model, joined = cls(**saved.settings), saved.rows.joined()
         try:
-            check_settings(model.kernel, model.bandwidth, model.order, model.ridge)
+            validation.check_settings(model.kernel, model.bandwidth, model.order, model.ridge)
         except ValueError as error:
             raise InputError(f"{path}: {error}") from error
         if saved.feature_names is not None:
@@ -641,10 +625,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
         if self.missing == "indicator":
-            X, y, sample_weight, groups = with_values(X, y, sample_weight, groups, self.cv)
-        rows = checked_rows(other, X, y, sample_weight)
+            X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
+        rows = validation.checked_rows(other, X, y, sample_weight)
         if self.cv is not None:
-            rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
+            rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
         fitted = other._fitted(rows)
         if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
             fitted._warn_of_dependence()
@@ -675,7 +659,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _fitted(self, rows: Rows) -> Self:
         rows = self._by_metric(rows)
         joined, coding = rows.joined(), rows.coding
-        given = checked_bandwidth(self.bandwidth, rows.columns)
+        given = validation.checked_bandwidth(self.bandwidth, rows.columns)
         numbers = bool(rows.columns) and not isinstance(given, str)
         degree = int(self.order == "linear")
         bandwidth = coding.widths(given) if numbers else given

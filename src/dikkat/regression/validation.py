@@ -52,7 +52,7 @@ def check_name(name: str, given: object, names: tuple[str, ...]) -> None:
 def check_metric(metric: object, components: object, bandwidth: object) -> None:
     """Refuse a metric that is none, and bandwidths given for directions that are not known yet."""
     check_name("metric", metric, get_args(Metric))
-    check_count("n_components", components)
+    check_count("n_components", components, or_none=", or None for all")
     if metric == "linear" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
         raise ValueError(f"metric: got 'linear' with the bandwidth {bandwidth!r}; expected one that is searched for")
 
@@ -68,17 +68,17 @@ def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, A
     return list(splitter.split(rows.x, rows.y, groups))
 
 
-def check_count(name: str, given: object, or_none: str = ", or None for all") -> None:
-    """Refuse all but a whole number of at least 1, and None where the message allows it."""
+def check_count(name: str, given: object, least: int = 1, or_none: str = "") -> None:
+    """Refuse all but a whole number of at least so much, and None where the message allows it."""
     none = given is None and or_none
-    if not none and (isinstance(given, bool) or not isinstance(given, Integral) or given < 1):
-        raise ValueError(f"{name}: got {given!r}; expected a whole number of at least 1{or_none}")
+    if not none and (isinstance(given, bool) or not isinstance(given, Integral) or given < least):
+        raise ValueError(f"{name}: got {given!r}; expected a whole number of at least {least}{or_none}")
 
 
-def checked_coverage(given: object) -> float:
-    """The share of new values that an interval holds."""
+def checked_share(name: str, given: object, such_as: float = 0.9) -> float:
+    """A number between 0 and 1."""
     if not (isinstance(given, Real) and 0 < float(given) < 1):
-        raise ValueError(f"coverage: got {given!r}; expected a number between 0 and 1, such as 0.9")
+        raise ValueError(f"{name}: got {given!r}; expected a number between 0 and 1, such as {such_as}")
     return float(given)
 
 

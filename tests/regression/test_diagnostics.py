@@ -53,7 +53,7 @@ def test_where_a_kernel_reaches_nobody_the_curve_has_no_band():
 @pytest.mark.parametrize("at_once", [7_000, 2**24])
 @pytest.mark.parametrize(("rows", "shown"), [(23, 23), (1009, 200)])
 def test_attention_among_points_is_sorted_and_summed_over_groups(rows, shown, at_once, monkeypatch):
-    monkeypatch.setattr("dikkat.regression.diagnostics._WEIGHTS", at_once)
+    monkeypatch.setattr("dikkat.regression.local._ELEMENTS", at_once)
     random = np.random.default_rng(2)
     x = random.uniform(0, 9, (rows, 1))
     weight = random.uniform(0.5, 2, rows)

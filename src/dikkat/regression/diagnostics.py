@@ -14,13 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 from dikkat.regression import intervals
 from dikkat.regression.columns import Column
 from dikkat.regression.joined import Array, Joined, Rows
+from dikkat.regression.local import parts
 
 if TYPE_CHECKING:
     from dikkat.regression.estimator import KernelRegressor
 
 _STEPS = 201  # query points along a feature
 _GROUPS = 200  # most groups of points in the picture of attention
-_WEIGHTS = 2**24  # most weights held at once
 
 
 class LeftOut(NamedTuple):
@@ -40,41 +40,24 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Estimates along one feature, the others at their medians.
-
-    Attributes:
-        name: The feature.
-        at: (k,), its values, ascending.
-        estimate: (k,).
-        lower: (k,), the lower end of the 95 % confidence interval, NaN where it has none.
-        upper: (k,), the upper one.
-        data: (n,), the feature's values in the training rows that have weight.
-        column: What it is; of a category `at` are the indices of its levels.
-        values: The ends of the intervals that hold new values, (k,) each, and their coverage; None without.
-    """
+    """Estimates along one feature, the others at their medians."""
 
     name: str
-    at: Array
-    estimate: Array
-    lower: Array
-    upper: Array
-    data: Array
+    at: Array  # (k,), its values, ascending; of a category the indices of its levels
+    estimate: Array  # (k,)
+    lower: Array  # (k,), of the 95 % confidence interval, NaN where it has none
+    upper: Array  # (k,)
+    data: Array  # (n,), the feature's values in the training rows that have weight
     column: Column = Column()  # noqa: RUF009  # a constant
-    values: tuple[Array, Array, float] | None = None
+    values: tuple[Array, Array, float] | None = None  # the ends of intervals that hold new values, and their coverage
 
 
 class Among(NamedTuple):
-    """The attention of training points to each other, all in one order; where there are many, in groups of neighbours.
+    """The attention of training points to each other, all in one order; of many in groups of neighbours."""
 
-    Attributes:
-        weights: (k, k), of the middle point of each group on all points of each; a point is a group if they are few.
-        total: How many points there are.
-        by: (k,), what the middle points are sorted by.
-    """
-
-    weights: Array
-    total: int
-    by: Array | None = None
+    weights: Array  # (k, k), of the middle point of each group on all points of each; of few points each is a group
+    total: int  # how many points there are
+    by: Array | None = None  # (k,), what the middle points are sorted by
 
 
 def leave_out(model: KernelRegressor) -> LeftOut:
@@ -183,10 +166,7 @@ def middles(model: KernelRegressor) -> Array:
 def along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
     """The estimate and its 95 % confidence interval as one feature goes from its least to its greatest value.
 
-    With a coverage the intervals of new values too.
-
-    A row of weight 0 is not there: it has no part in the range, the medians and the data. Other
-    categories are at their most frequent level.
+    With a coverage the intervals of new values too. Other categories are at their most frequent level.
     """
     rows = model.X_train_[model.sample_weight_ > 0]
     data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
@@ -212,9 +192,8 @@ def among(model: KernelRegressor, by: Array) -> Among:
     starts = np.cumsum([0, *map(len, groups[:-1])])
     middle = [group[len(group) // 2] for group in groups]
     query = model._coordinates(model.X_train_[middle])
-    at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
-    for start in range(0, len(query), at_once):
-        result = np.asarray(model._smoother.attention(query[start : start + at_once], model.sample_weight_))
+    for part in parts(len(query), len(model.X_train_)):
+        result = np.asarray(model._smoother.attention(query[part], model.sample_weight_))
         weights.append(np.add.reduceat(result[:, order], starts, axis=1))
     return Among(np.concatenate(weights), len(order), by[middle])

@@ -1,6 +1,6 @@
 """The textbook's experiment: the same fifty points pooled in three ways."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,42 +13,27 @@ EVERYWHERE = 1e9
 _NOISE = 0.5  # standard deviation of the noise
 
 
-@dataclass(frozen=True)
-class Pooling:
-    """One of the three ways.
-
-    Attributes:
-        name: Its name.
-        model: The fitted estimator.
-        predicted: (n,), at the test points.
-        weights: (n, m), of the test points on the training points.
-        error: The mean squared distance of these from the truth.
-    """
+class Pooling(NamedTuple):
+    """One of the three ways."""
 
     name: str
-    model: NadarayaWatson
-    predicted: Array
-    weights: Array
-    error: float
+    model: NadarayaWatson  # fitted
+    predicted: Array  # (n,), at the test points
+    weights: Array  # (n, m), of the test points on the training points
+    error: float  # the mean squared distance of the predictions from the truth
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """The points that were drawn, and the three poolings of them.
 
-    Attributes:
-        x: (m,), the training points, ascending.
-        y: (m,), their values, with noise.
-        at: (n,), the test points, ascending.
-        truth: (n,), the function there, without noise.
-        poolings: Average pooling, which answers with the mean wherever it is asked; the Gaussian kernel with σ = 1;
-            the Gaussian kernel with the bandwidth of the least leave-one-out error.
+    Average pooling answers with the mean wherever it is asked; then the Gaussian kernel with σ = 1; and with the
+    bandwidth of the least leave-one-out error.
     """
 
-    x: Array
-    y: Array
-    at: Array
-    truth: Array
+    x: Array  # (m,), the training points, ascending
+    y: Array  # (m,), their values, with noise
+    at: Array  # (n,), the test points, ascending
+    truth: Array  # (n,), the function there, without noise
     poolings: tuple[Pooling, Pooling, Pooling]
 
 
@@ -79,17 +64,12 @@ def run_experiment(seed: int) -> Experiment:
         weights = np.asarray(model.attention_weights(at[:, None]))
         return Pooling(name, model, predicted, weights, float(np.mean((predicted - _truth(at)) ** 2)))
 
-    return Experiment(
-        x,
-        y,
-        at,
-        _truth(at),
-        (
-            pooling("average pooling", NadarayaWatson(bandwidth=EVERYWHERE)),
-            pooling("Gaussian, σ = 1", NadarayaWatson(bandwidth=1.0)),
-            pooling("Gaussian, σ learned", NadarayaWatson(bandwidth="loo")),
-        ),
+    poolings = (
+        pooling("average pooling", NadarayaWatson(bandwidth=EVERYWHERE)),
+        pooling("Gaussian, σ = 1", NadarayaWatson(bandwidth=1.0)),
+        pooling("Gaussian, σ learned", NadarayaWatson(bandwidth="loo")),
     )
+    return Experiment(x, y, at, _truth(at), poolings)
 
 
 def _truth(x: Array) -> Array:

@@ -41,31 +41,19 @@ Array = NDArray[np.floating]
 WIDEST, NARROWEST = 1e6, 1 / 50
 """σ over the distance of two categories at which they count alike, and at which the other one does not count."""
 
-
 _CELL = 5  # rows at a place, on average, from which they are cells of a table and no copies
 
 
 class Coding:
-    """The coordinates of the columns of X.
-
-    Args:
-        columns: Their kinds; nothing where all are numbers.
-        size: How many there are.
-        metric: (numbers, k), the directions along which numbers are compared; None for the columns themselves.
-
-    Attributes:
-        order: (features,), the columns in the order of their coordinates: numbers first, or the directions.
-        numbers: How many are numbers or directions.
-        feature: (coordinates,), the position in `order` of the column that each one is of.
-        coded: The columns that are categories or periodic.
-    """
+    """The coordinates of the columns of X, of which there are `size`; `columns` and `metric` are as of `Rows`."""
 
     def __init__(self, columns: Sequence[Column], size: int, metric: Array | None = None) -> None:
         self.coded = [j for j in range(len(columns)) if columns[j].coded]
         self._plain, self._metric = [j for j in range(size) if j not in self.coded], metric
         self._columns = [columns[j] for j in self.coded]
-        self.numbers = len(self._plain) if metric is None else metric.shape[1]
+        self.numbers = len(self._plain) if metric is None else metric.shape[1]  # numbers, or directions
         features = self.numbers + len(self.coded)
+        # The columns in the order of their coordinates, numbers or directions first; and of each coordinate its place.
         self.order = np.array(self._plain + self.coded if metric is None else range(features), np.intp)
         sizes = [2 if each.kind == "periodic" else max(1, len(each.levels) - 1) for each in self._columns]
         self.feature: NDArray[np.intp] = np.repeat(np.arange(features), [1] * self.numbers + sizes)
@@ -139,23 +127,14 @@ def _points(column: Column, levels: Array) -> Array:
 
 
 class Rows(NamedTuple):
-    """Training rows, checked.
+    """Training rows, checked."""
 
-    Attributes:
-        x: (n, d), numbers; of a category the indices of its levels.
-        y: (n,) or (n, outputs), float64.
-        weight: (n,).
-        columns: What each column is; nothing where all are numbers.
-        metric: (numbers, k), the directions along which numbers are compared; None for the columns themselves.
-        folds: (folds, n), whether a row is learned from or tested (`dikkat.regression.folds`); None without folds.
-    """
-
-    x: Array
-    y: Array
-    weight: Array
-    columns: tuple[Column, ...]
-    metric: Array | None = None
-    folds: NDArray[np.int8] | None = None
+    x: Array  # (n, d), numbers; of a category the indices of its levels
+    y: Array  # (n,) or (n, outputs), float64
+    weight: Array  # (n,)
+    columns: tuple[Column, ...]  # what each column is; nothing where all are numbers
+    metric: Array | None = None  # (numbers, k), along which numbers are compared; None for the columns themselves
+    folds: NDArray[np.int8] | None = None  # (folds, n), whether a row is learned from or tested (`folds`)
 
     def take(self, chosen: NDArray[np.intp]) -> "Rows":
         """Some of the rows, with all that is known of them."""
@@ -175,20 +154,14 @@ class Rows(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """The k rows that share their coordinates with rows that are others; rows equal in x and y are one of them.
+    """The k rows that share their coordinates with rows that are others; rows equal in x and y are one of them."""
 
-    Attributes:
-        unique: (k,) integers, ascending: the unique row that each belongs to.
-        y: (k, v), as `Joined.y`.
-        weight: (k,).
-        out: (k,), how much of the weight is left out at a time: all of it, since copies of a row tell nothing new; but
-            where its value occurs elsewhere too, as those of a discrete y do, the 1 of a single row. So it is as well
-            of a place with one value, where rows are in cells: five and more at a place, on average.
-    """
-
-    unique: NDArray[np.intp]
-    y: Array
-    weight: Array
+    unique: NDArray[np.intp]  # (k,), ascending: the unique row that each belongs to
+    y: Array  # (k, v), as `Joined.y`
+    weight: Array  # (k,)
+    # (k,), how much of the weight is left out at a time: all of it, since copies of a row tell nothing new; but where
+    # its value occurs elsewhere too, as those of a discrete y do, the 1 of a single row. So it is as well of a place
+    # with one value, where rows are in cells: five and more at a place, on average.
     out: Array
 
     @property
@@ -199,36 +172,21 @@ class Repeats(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The m unique rows of n, in an order in which neighbours in space are mostly neighbours in memory.
+    """The m unique rows of n, in an order in which neighbours in space are mostly neighbours in memory."""
 
-    Attributes:
-        x: (m, d), as given.
-        y: (m, v), float64: the weighted mean of their values, less `origin`.
-        within: (m, v), float64: their weighted variance about that mean.
-        weight: (m,), float64: the sum of the rows' weights, positive.
-        origin: (v,), float64: the mean nearest to 0 where all means have one sign, and 0 otherwise. Less it no
-            value is larger than it was given, so a large one elsewhere costs the small ones no digits; and what is
-            common to all of them is gone.
-        inverse: (n,) integers: the unique row of each row; −1 for a row of weight 0.
-        repeats: The rows of unique rows with several values.
-        repeat: (n,) integers: which of `repeats` each row is; −1 for a row that is none.
-        feature: (d,) integers, ascending from 0: the feature that each coordinate is of. A number is one coordinate; a
-            category is several, which have one bandwidth.
-        numbers: How many features are numbers; they come first, and only they have slopes.
-        center: (d,), where a category is that was not there; NaN of numbers and of categories with an order.
-    """
-
-    x: Array
-    y: Array
-    within: Array
-    weight: Array
+    x: Array  # (m, d), as given
+    y: Array  # (m, v), float64: the weighted mean of their values, less `origin`
+    within: Array  # (m, v), float64: their weighted variance about that mean
+    weight: Array  # (m,), float64: the sum of the rows' weights, positive
+    # (v,), float64: the mean nearest to 0 where all means have one sign, and 0 otherwise. Less it no value is larger
+    # than it was given, so a large one elsewhere costs the small ones no digits; and what is common to all is gone.
     origin: Array
-    inverse: NDArray[np.intp]
-    repeats: Repeats
-    repeat: NDArray[np.intp]
-    feature: NDArray[np.intp]
-    numbers: int
-    center: Array
+    inverse: NDArray[np.intp]  # (n,), the unique row of each row; −1 for a row of weight 0
+    repeats: Repeats  # the rows of unique rows with several values
+    repeat: NDArray[np.intp]  # (n,), which of `repeats` each row is; −1 for a row that is none
+    feature: NDArray[np.intp]  # (d,), ascending from 0: the feature of each coordinate; a category has several
+    numbers: int  # how many features are numbers; they come first, and only they have slopes
+    center: Array  # (d,), where a category is that was not there; NaN of numbers and of categories with an order
 
     @property
     def features(self) -> int:
@@ -285,9 +243,7 @@ class Joined(NamedTuple):
     def folds(self, count: int, random_state: object = 0) -> NDArray[np.intp]:
         """The fold of each row, (n,), at random, in an order that does not look at y; −1 for a row of weight 0.
 
-        Copies of a row, which a search leaves out together, are in one fold. Of fewer rows than folds each is one. The
-        random numbers hang on X too: rows may be sorted by y, and then a draw that is always the same would always hold
-        out the same ranks.
+        Copies of a row, which a search leaves out together, are in one fold. Of fewer rows than folds each is one.
         """
         there = np.flatnonzero(self.inverse >= 0)
         unique, repeat = self.inverse[there], self.repeat[there]
@@ -297,6 +253,7 @@ class Joined(NamedTuple):
         _, first, label = np.unique(own, return_index=True, return_inverse=True)
         label = np.argsort(np.argsort(first))[label]  # in the order of the rows
         seed = int(check_random_state(random_state).randint(2**31))
+        # By X too: rows may be sorted by y, and one draw for all would always hold out the same ranks.
         random = np.random.default_rng([seed, zlib.crc32(np.sort(np.abs(self.x), axis=None).tobytes())])
         result = np.full(len(self.inverse), -1, np.intp)
         result[there] = (random.permutation(len(first)) % min(count, len(first)))[label]
@@ -304,13 +261,9 @@ class Joined(NamedTuple):
 
 
 def join(
-    x: Array,
-    y: Array,
-    weight: Array,
-    feature: NDArray[np.intp] | None = None,
-    numbers: int | None = None,
+    x: Array, y: Array, weight: Array, feature: NDArray[np.intp] | None = None, numbers: int | None = None,
     center: Array | None = None,
-) -> Joined:
+) -> Joined:  # fmt: skip
     """Rows x (n, d), values y (n, v) and weights (n,), at least one of them positive; all numbers by default."""
     if feature is None:
         feature = np.arange(x.shape[1])

@@ -26,19 +26,12 @@ _FLAT = 1e-6  # a common change of all classes changes nothing, and has no penal
 
 
 class Plane(NamedTuple):
-    """A plane of log-odds.
+    """A plane of log-odds."""
 
-    Attributes:
-        center: (d,), of the coordinates.
-        spread: (d,).
-        slope: (d, C).
-        height: (C,).
-    """
-
-    center: Array
-    spread: Array
-    slope: Array
-    height: Array
+    center: Array  # (d,), of the coordinates
+    spread: Array  # (d,)
+    slope: Array  # (d, C)
+    height: Array  # (C,)
 
     def logits(self, x: Array) -> Array:
         """(n, C), before the softmax."""

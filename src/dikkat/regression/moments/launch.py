@@ -63,19 +63,12 @@ Profile = Literal["gaussian", "epanechnikov"]
 
 @dataclass(frozen=True)
 class Window:
-    """A kernel and how far it reaches.
+    """A kernel and how far it reaches."""
 
-    Attributes:
-        profile: K as a function of the distance: a kernel of `dikkat.scores`.
-        bandwidth: (d,), σ in the units of the keys; or (n, d), of each query its own.
-        squared: Whether K² is meant.
-        tolerance: The share of a query's whole weight that may be omitted: 0 omits what is 0 in the dtype.
-    """
-
-    profile: Profile
-    bandwidth: Tensor
-    squared: bool = False
-    tolerance: float = 0.0
+    profile: Profile  # K as a function of the distance: a kernel of `dikkat.scores`
+    bandwidth: Tensor  # (d,), σ in the units of the keys; or (n, d), of each query its own
+    squared: bool = False  # whether K² is meant
+    tolerance: float = 0.0  # the share of a query's whole weight that may be omitted: 0 omits what is 0 in the dtype
 
     def of(self, queries: Any) -> Self:
         """The window of some of the queries, given as an index."""
@@ -86,44 +79,28 @@ class Window:
 class Tiles:
     """Keys, values and weights in tiles, feature by feature, and the boxes around the tiles' keys.
 
-    Attributes:
-        key: (tiles, d, keys of a tile).
-        value: (tiles, v, keys of a tile).
-        weight: (tiles, keys of a tile); 0 beyond the last key.
-        low: (d, tiles, and perhaps some more): the least of each feature; ∞ beyond the last tile.
-        high: (d, tiles, and perhaps some more): the largest; −∞ beyond the last tile.
-        group_low: (d, groups, and perhaps some more): the least in a group of tiles.
-        group_high: (d, groups, and perhaps some more): the largest.
-        mass: (tiles,), the sum of each one's weights.
-        ready: Small calls with these keys, by signature.
+    Boxes beyond the last tile, which fill a vector, are from ∞ to −∞.
     """
 
-    key: Tensor
-    value: Tensor
-    weight: Tensor
-    low: Tensor
-    high: Tensor
-    group_low: Tensor
-    group_high: Tensor
-    mass: Tensor
-    ready: dict[tuple[Any, ...], Ready] = field(default_factory=dict, repr=False)
+    key: Tensor  # (tiles, d, keys of a tile)
+    value: Tensor  # (tiles, v, keys of a tile)
+    weight: Tensor  # (tiles, keys of a tile); 0 beyond the last key
+    low: Tensor  # (d, tiles, and perhaps some more): the least of each feature
+    high: Tensor  # (d, tiles, and perhaps some more): the largest
+    group_low: Tensor  # (d, groups, and perhaps some more): the least in a group of tiles
+    group_high: Tensor  # (d, groups, and perhaps some more): the largest
+    mass: Tensor  # (tiles,), the sum of each one's weights
+    ready: dict[tuple[Any, ...], Ready] = field(default_factory=dict, repr=False)  # small calls, by signature
 
 
 @dataclass(frozen=True)
 class Line:
-    """Keys of one feature in float64, sorted.
+    """Keys of one feature in float64, sorted."""
 
-    Attributes:
-        key: (m,), ascending.
-        value: (v, m).
-        weight: (m,).
-        total: The sum of the weights.
-    """
-
-    key: Tensor
-    value: Tensor
-    weight: Tensor
-    total: float
+    key: Tensor  # (m,), ascending
+    value: Tensor  # (v, m)
+    weight: Tensor  # (m,)
+    total: float  # the sum of the weights
 
 
 def runs(tensor: Tensor) -> bool:

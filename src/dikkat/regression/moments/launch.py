@@ -109,10 +109,7 @@ def runs(tensor: Tensor) -> bool:
 
 
 def spatial_order(points: NDArray[Any]) -> NDArray[np.intp]:
-    """An order of points (m, d) in which neighbours are mostly near each other: that of a k-d tree's leaves.
-
-    Along one feature they are sorted.
-    """
+    """An order of points (m, d) in which neighbours are mostly near each other: sorted, or a k-d tree's leaves."""
     from scipy.spatial import cKDTree
 
     if points.shape[1] == 1:
@@ -201,21 +198,13 @@ def sensitivity(
     return result.reshape(len(query), size, values) / unit**2
 
 
-class _Observed(CallRecord):
-    """A call whose observer hears of the pairs that are done."""
-
-    def run_all(self, kernel: Any, tasks: int, first: int, keys: int, **regions: int) -> None:
-        """Run all tasks of `rows` queries each; in parts, the first of so many tasks, where these are more."""
-        rows, queries, observer, seen = self.fields["rows"], self.fields["queries"], _observer.get(), 0
-        if tasks <= first:
-            self.run(kernel, tasks, **regions)
-            parts: Iterator[int] = iter([tasks])
-        else:
-            parts = self.run_by_parts(kernel, tasks, first, **regions)
-        for done in parts:
-            if observer is not None:
-                observer((min(done * rows, queries) - seen) * keys)
-                seen = done * rows
+def _run(call: CallRecord, kernel: Any, tasks: int, first: int, keys: int, **regions: int) -> None:
+    """Run all tasks of `rows` queries each, the first part of so many tasks; an observer hears of the pairs done."""
+    rows, queries, observer, seen = call.fields["rows"], call.fields["queries"], _observer.get(), 0
+    for done in call.run_by_parts(kernel, tasks, first, **regions):
+        if observer is not None:
+            observer((min(done * rows, queries) - seen) * keys)
+            seen = done * rows
 
 
 def _average(
@@ -242,7 +231,7 @@ def _average(
     )  # fmt: skip
     ready = points.ready.get(signature) if small else None
     if ready is None:
-        call = _Observed(CALL, query.dtype)
+        call = CallRecord(CALL, query.dtype)
         call.fields |= {
             "rows": rows, "queries": count, "features": features, "values": values, "tiles": tiles,
             "boxes": points.low.shape[1], "groups": points.group_low.shape[1], "columns": columns,
@@ -266,7 +255,7 @@ def _average(
             for name, each in given.items():
                 call.point(name, each.contiguous())
             result = call.new("moments", *shape)
-            call.run_all(kernel.windows, tasks, first, keys, **regions)
+            _run(call, kernel.windows, tasks, first, keys, **regions)
             return result
         call.lay_out(**regions)
         if len(points.ready) == _READY:
@@ -309,15 +298,13 @@ def _density(numbers: Tensor, sigma: float) -> float:
 def powers(
     query: Tensor, points: Line, window: Window, mass_powers: int, value_powers: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The weight of a kernel about sorted queries (n, 1), and the means of powers of δ under it.
+    """Of sorted queries (n, 1) log Σ_j W_j K_j, the means of δ, δ², …, and those of y, δ y, … (n, 1 + value_powers, v).
 
-    Returns:
-        log Σ_j W_j K_j, (n,), −∞ where there is none, and NaN where a Gaussian's answer is to be found pair by pair;
-        the means of δ, δ², … (n, mass_powers); and those of y, δ y, … (n, 1 + value_powers, v).
+    The first is −∞ where there is no weight, and NaN where a Gaussian's is to be found by pairs.
     """
     from dikkat.regression.moments import sorted_sums
 
-    call, count, values = _Observed(SORTED, torch.float64), len(query), points.value.shape[0]
+    call, count, values = CallRecord(SORTED, torch.float64), len(query), points.value.shape[0]
     gaussian, squared = window.profile == "gaussian", window.squared
     # The square of a Gaussian is a narrower one, whose δ is in another unit.
     unit = 2**-0.5 if gaussian and squared else 1.0
@@ -338,8 +325,8 @@ def powers(
     if exclude is not None:
         call.point("exclude", exclude.contiguous())
     result = call.new("powers", count, call.fields["columns"])
-    call.run_all(
-        sorted_sums.sorted_sums, -(-count // rows), 1, len(points.key), sums=columns * terms * call.lanes,
+    _run(
+        call, sorted_sums.sorted_sums, -(-count // rows), 1, len(points.key), sums=columns * terms * call.lanes,
         before=columns * terms, behind=columns * terms, shifted=terms, factors=max(1, order),
     )  # fmt: skip
     mass, value = result[:, 1 : 1 + mass_powers], result[:, 1 + mass_powers : -2]

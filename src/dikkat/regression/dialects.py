@@ -8,13 +8,14 @@ import re
 import sys
 import zlib
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow  # type: ignore[import-untyped]
+from pyarrow import array, compute, csv, float64, scalar, string, timestamp, types
 
 from dikkat.errors import InputError
-
-if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-untyped]
 
 STDIN = Path("-")
 GUESSED = "cp1252"
@@ -81,8 +82,6 @@ class Text(NamedTuple):
 
 def read(path: Path, suffix: str, options: FormOptions) -> Text:
     """Read a file of text."""
-    import pyarrow
-
     encoding, guessed, text = _decoded(path, options.encoding)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     separator = _SEPARATOR.match(text)
@@ -98,8 +97,6 @@ def read(path: Path, suffix: str, options: FormOptions) -> Text:
 
 def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
     """The content with the marks in numbers by which most columns are numbers, of those that were not given."""
-    from pyarrow import compute, types
-
     result: list[tuple[int, Form, Any, Any]] = []
     for decimal in [options.decimal] if options.decimal else ".,".replace(options.thousands or " ", ""):
         columns = without(_parsed(text, form._replace(decimal=decimal), na=options.na), options.na)
@@ -192,9 +189,6 @@ def _delimiter(text: str, allowed: str) -> str:
 
 def _parsed(text: str, form: Form, texts: Sequence[str] = (), na: Sequence[str] = ()) -> pyarrow.Table:
     """The columns, these as texts and the others with the types that pyarrow finds."""
-    import pyarrow
-    from pyarrow import csv
-
     # Without Arrow's threads: an interpreter that ends while some still start may be aborted ("terminate called without
     # an active exception"), and one that refuses a small table ends soon after it read it.
     return csv.read_csv(
@@ -202,7 +196,7 @@ def _parsed(text: str, form: Form, texts: Sequence[str] = (), na: Sequence[str] 
         csv.ReadOptions(use_threads=False),
         csv.ParseOptions(delimiter=form.delimiter, newlines_in_values='"' in text),
         csv.ConvertOptions(
-            decimal_point=form.decimal, column_types=dict.fromkeys(texts, pyarrow.string()),
+            decimal_point=form.decimal, column_types=dict.fromkeys(texts, string()),
             null_values=[*csv.ConvertOptions().null_values, *na],
         ),
     )  # fmt: skip
@@ -210,8 +204,6 @@ def _parsed(text: str, form: Form, texts: Sequence[str] = (), na: Sequence[str] 
 
 def without(columns: pyarrow.Table, na: Sequence[str]) -> pyarrow.Table:
     """The columns with null for cells that stand for nothing: these texts, or these numbers, however written."""
-    from pyarrow import array, compute, float64, scalar, string, types
-
     numbers = array([float(each) for each in na if re.fullmatch(_NUMBER, each) and "," not in each], float64())
     for index, field in enumerate(columns.schema if na else ()):
         cells = columns.column(index)
@@ -227,8 +219,6 @@ def without(columns: pyarrow.Table, na: Sequence[str]) -> pyarrow.Table:
 
 def _with_numbers(columns: pyarrow.Table, decimal: str, group: str) -> pyarrow.Table:
     """Columns of text that are numbers, with this between their thousands or with a unit, as numbers."""
-    from pyarrow import compute, float64, string
-
     digits = (rf"[1-9]\d{{0,2}}({re.escape(group)}\d{{3}})+|" if group else "") + r"\d+"
     pattern = rf"^[+-]?({digits})({re.escape(decimal)}\d+)?$"
     for index, field in enumerate(columns.schema):
@@ -249,31 +239,22 @@ def _with_numbers(columns: pyarrow.Table, decimal: str, group: str) -> pyarrow.T
 
 def _bare(cells: Any) -> Any:
     """Cells without a percent sign or a currency; the same object where none has one."""
-    from pyarrow import compute
-
     bare = compute.replace_substring_regex(compute.replace_substring_regex(cells, _BEFORE, r"\1"), _BEHIND, "")
     return cells if bare.equals(cells) else bare
 
 
 def known(column: Any) -> Any:
     """Cells of text without the space around them; null where they stand for nothing."""
-    import pyarrow
-    from pyarrow import compute
-
     cells = compute.utf8_trim_whitespace(column)
-    nothing = compute.is_in(cells, pyarrow.array(MISSING))
+    nothing = compute.is_in(cells, array(MISSING))
     there = compute.unique(cells.filter(compute.invert(nothing)).drop_null())
     if len(there) > 1 and compute.all(compute.match_substring_regex(there, "^[A-Z]{2}$")).as_py():
         nothing = compute.and_(nothing, compute.not_equal(cells, "NA"))  # a code among codes, as Namibia's is
-    return compute.if_else(nothing, pyarrow.scalar(None, pyarrow.string()), cells)
+    return compute.if_else(nothing, scalar(None, string()), cells)
 
 
 def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
     """Columns of dates with the day or the month first as dates; and the doubts about those that may be either."""
-    from datetime import datetime
-
-    from pyarrow import array, compute, string, timestamp
-
     doubts = {}
     for index, field in enumerate(columns.schema):
         if field.type != string():
@@ -304,6 +285,4 @@ def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
 
 def holds_numbers(kind: Any) -> bool:
     """True for numbers, and for yes and no, which count as 1 and 0."""
-    from pyarrow import types
-
     return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))

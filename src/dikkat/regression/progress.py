@@ -5,6 +5,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
 from dikkat.regression.moments import launch
 
 _EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
@@ -13,10 +16,6 @@ _EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
 @contextmanager
 def working(name: str, total: int | None, once: int) -> Iterator[None]:
     """A bar of the pairs of rows that are compared within, or a line every half a minute; `once` is all pairs."""
-    # Here, since most fits show nothing.
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     console, done = Console(stderr=True), 0
     begin = last = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[text]}"))

@@ -9,10 +9,12 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow  # type: ignore[import-untyped]
 from numpy.typing import NDArray
+from pyarrow import compute, float64, parquet, string, types
 
 from dikkat.errors import InputError
 from dikkat.regression import dialects
@@ -20,9 +22,6 @@ from dikkat.regression.columns import MOST_LEVELS, is_number
 from dikkat.regression.dialects import DELIMITERS, Form, FormOptions, Text, holds_numbers
 from dikkat.regression.joined import Array
 from dikkat.storage.files import write_whole
-
-if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-untyped]
 
 _PARQUET = ".parquet"
 _ENDINGS = ".csv, .tsv, .txt, .dat (each may be followed by .gz) or .parquet; save a sheet of a workbook as CSV"
@@ -83,8 +82,6 @@ class Table:
 
     def _numbered(self, index: int) -> str:
         """The reason why a column of different whole numbers that is called an identifier tells nothing."""
-        from pyarrow import compute, types
-
         column = self.typed.column(index)
         if not types.is_integer(column.type) or not _IDENTIFIER.search(self.names[index]):
             return ""
@@ -129,7 +126,6 @@ class Table:
         self, kinds: Mapping[str, str], missing: bool, orders: Mapping[str, list[str]], texts: Collection[str]
     ) -> pyarrow.Table:
         """Columns by the kinds that they are taken as; `orders` has levels of ordered texts, `texts` are no numbers."""
-        import pyarrow
 
         def made(name: str, kind: str) -> Any:
             if kind == "number":
@@ -151,8 +147,6 @@ class Table:
 
     def _ordered(self, name: str, column: Any, levels: list[str]) -> Any:
         """A column as categories with these levels in this order."""
-        import pyarrow
-
         cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
         if new := [cell for cell in cells if cell is not None and cell not in levels]:
             raise InputError(f"{self.path}: column {name!r} holds {new[0]!r}; expected one of {', '.join(levels)}")
@@ -163,19 +157,20 @@ class Table:
         """Refuse columns that could not be written, before there is anything to put in them."""
         if there := [name for name in names if name in self.names]:
             raise InputError(f"{self.path}: there is a column {there[0]!r} already; rename it, or leave it out")
-        _encoded(path, _joined(self._cells(path).slice(0, 1), dict.fromkeys(names, np.zeros(1))), self.form)
+        self._with(dict.fromkeys(names, np.zeros(1)), path, rows=1)
 
     def write(self, path: str | os.PathLike[str], more: Mapping[str, Array]) -> None:
         """Write the table, with columns added on the right, whole or not at all; text is written as it came."""
-        write_whole(path, _encoded(path, _joined(self._cells(path), more), self.form))
+        write_whole(path, self._with(more, path))
 
-    def _cells(self, path: str | os.PathLike[str]) -> pyarrow.Table:
-        """The columns as they are written: in Parquet with their types, else as they came."""
-        return self.typed if _suffix(Path(path)) == _PARQUET else self.columns
+    def _with(self, more: Mapping[str, Array], path: str | os.PathLike[str], rows: int | None = None) -> bytes:
+        """The first rows with columns added, as a file's bytes: in Parquet with their types, else as they came."""
+        columns = (self.typed if _suffix(Path(path)) == _PARQUET else self.columns).slice(0, rows)
+        for name, values in more.items():
+            columns = columns.append_column(name, pyarrow.array(values, from_pandas=True))
+        return _encoded(path, columns, self.form)
 
     def _column(self, name: str, lacking: bool = False) -> NDArray[np.float64]:
-        from pyarrow import float64
-
         column = self._known(name)
         if not holds_numbers(column.type) and column.null_count < len(column):
             raise InputError(f"{self.path}: column {name!r} {_Held.of(column)}; numbers are needed")
@@ -205,8 +200,6 @@ class Table:
 
 def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) -> None:
     """Write columns as a table, whole or not at all."""
-    import pyarrow
-
     table = pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()})
     write_whole(path, _encoded(path, table, Form()))
 
@@ -234,9 +227,6 @@ def _kind(path: Path) -> str:
 
 
 def _read(path: Path, suffix: str, options: FormOptions) -> Text:
-    import pyarrow
-    from pyarrow import parquet
-
     if path != dialects.STDIN:
         path.stat()  # whose errors name the file
     if suffix == _PARQUET:
@@ -261,19 +251,8 @@ def _lacking(path: Path, name: str, rows: NDArray[np.intp], count: int, what: st
     )
 
 
-def _joined(columns: pyarrow.Table, more: Mapping[str, Array]) -> pyarrow.Table:
-    import pyarrow
-
-    for name, values in more.items():
-        columns = columns.append_column(name, pyarrow.array(values, from_pandas=True))
-    return columns
-
-
 def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -> bytes:
     """A table as its file's bytes."""
-    import pyarrow
-    from pyarrow import parquet
-
     suffix = _suffix(Path(path))
     try:
         if suffix == _PARQUET:
@@ -298,8 +277,6 @@ def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -
 
 def _as_texts(columns: pyarrow.Table, decimal: str) -> list[list[str | None]]:
     """The cells of each column, of fractions with this mark before their decimals."""
-    from pyarrow import compute, string, types
-
     result = []
     for column in columns.columns:
         cells = column.cast(string())
@@ -309,14 +286,10 @@ def _as_texts(columns: pyarrow.Table, decimal: str) -> list[list[str | None]]:
 
 
 def _holds_dates(kind: Any) -> bool:
-    from pyarrow import types
-
     return bool(types.is_date(kind) or types.is_timestamp(kind))
 
 
 def _holds_text(kind: Any) -> bool:
-    from pyarrow import types
-
     kind = kind.value_type if types.is_dictionary(kind) else kind
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
 
@@ -331,8 +304,6 @@ class _Held(NamedTuple):
     @classmethod
     def of(cls, column: Any) -> _Held:
         """The cells of a column; text that stands for nothing is missing."""
-        from pyarrow import string
-
         if _holds_text(column.type):
             column = dialects.known(column.cast(string()))
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dikkat.regression.columns import Column
 from dikkat.show.fonts import families_for
@@ -32,10 +31,8 @@ def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
     """A regression on one feature: the points, the estimate, and its 95 % confidence intervals."""
     figure = _figure(6.4, 4.2)
     axes = figure.subplots()
-    shown = _some(len(observed), _POINTS)
-    label = "data" if len(shown) == len(observed) else f"{len(shown):,} of {len(observed):,} data points"
     if not curve.column.is_category:
-        axes.plot(curve.data[shown], observed[shown], **_dots(len(shown)), label=label)
+        _draw_points(axes, curve.data, observed)
     _draw(axes, curve, target, _limits(observed, curve.estimate))
     axes.legend(frameon=False)
     return figure
@@ -46,12 +43,10 @@ def draw_fit(
 ) -> Figure:
     """A regression on several features: predicted against observed values, and a curve for each; others are named."""
     figure, grid = _panels(1 + len(curves))
-    shown = _some(len(observed), _POINTS)
-    grid[0].plot(predicted[shown], observed[shown], **_dots(len(shown)))
+    some = _draw_points(grid[0], predicted, observed)
     middle = float(np.concatenate([predicted[np.isfinite(predicted)], observed]).mean())
     grid[0].axline((middle, middle), slope=1, color="0.2", linestyle="--", linewidth=1)
-    few = "" if len(shown) == len(observed) else f"\n{len(shown):,} of {len(observed):,} rows"
-    grid[0].set_title(f"each row predicted from the others{few}", fontsize=10)
+    grid[0].set_title("each row predicted from the others" + (f"\n{some} rows" if some else ""), fontsize=10)
     _name(grid[0], f"{_short(target)}, predicted", f"{_short(target)}, observed")
     _effects(figure, grid[1:], observed, curves, target, others)
     return figure
@@ -130,7 +125,7 @@ def draw_experiment(experiment: Experiment) -> Figure:
     highest = max(float(pooling.weights.max()) for pooling in poolings)
     for pooling, axes, heat in zip(poolings, above, below, strict=True):
         first = pooling is poolings[0]
-        axes.plot(experiment.x, experiment.y, **_dots(len(experiment.x)), label="training points")
+        _draw_points(axes, experiment.x, experiment.y, "training points")
         axes.plot(experiment.at, experiment.truth, color="0.2", linestyle="--", label="truth")
         axes.plot(experiment.at, pooling.predicted, color="C0", linewidth=2, label="prediction")
         axes.set_title(f"{pooling.name}\nmean squared error {pooling.error:.3f}", fontsize=10)
@@ -210,17 +205,18 @@ def _draw_categories(axes: Axes, curve: Curve, target: str, limits: tuple[float,
     _literal_label(axes.get_yticklabels())
 
 
-def _dots(count: int) -> dict[str, Any]:
-    """The style of so many points."""
-    size, alpha = (2.5, 0.35) if count > 300 else (4, 0.7)
-    return {
-        "linestyle": "none",
-        "marker": "o",
-        "markersize": size,
-        "color": "0.45",
-        "alpha": alpha,
-        "markeredgewidth": 0,
-    }
+def _draw_points(axes: Axes, x: Array, y: Array, label: str = "data") -> str:
+    """Draw points, of very many a random sample that is always the same; and say how many of how many that is."""
+    shown, some = np.arange(len(x)), ""
+    if len(x) > _POINTS:
+        shown = np.sort(np.random.default_rng(0).choice(len(x), _POINTS, replace=False))
+        some = f"{_POINTS:,} of {len(x):,}"
+    size, alpha = (2.5, 0.35) if len(shown) > 300 else (4, 0.7)
+    axes.plot(
+        x[shown], y[shown], "o", markersize=size, color="0.45", alpha=alpha, markeredgewidth=0,
+        label=f"{some} {label} points" if some else label,
+    )  # fmt: skip
+    return some
 
 
 def _name(axes: Axes, xlabel: str, ylabel: str) -> None:
@@ -241,10 +237,3 @@ def _literal_label(texts: Sequence[Any]) -> None:
 def _short(name: str, longest: int = _LONGEST) -> str:
     half = longest // 2
     return name if len(name) <= longest else f"{name[:half]}…{name[-half + 1 :]}"
-
-
-def _some(count: int, most: int) -> NDArray[np.int64]:
-    """The indices of the points that are drawn: all, or a random sample that is always the same."""
-    if count <= most:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(0).choice(count, most, replace=False))

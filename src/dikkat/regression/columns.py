@@ -99,30 +99,26 @@ def find(
     if len(X.shape) != 2:
         return ()  # refused there too
     size = int(X.shape[1])
-    masks = [
-        _mask(name, given, size, names)
-        for name, given in (("categorical_features", categorical), ("ordered_features", ordered))
-    ]
-    if (masks[0] & masks[1]).any():
-        both = _called(int((masks[0] & masks[1]).argmax()), names)
+    unordered = _mask("categorical_features", categorical, size, names)
+    in_order = _mask("ordered_features", ordered, size, names)
+    if twice := np.flatnonzero(unordered & in_order).tolist():
+        both = _called(twice[0], names)
         raise ValueError(f"ordered_features: got {both}, which is in categorical_features too; expected it in one")
-    periods = _periods(periodic or {}, size, names)
-    if twice := [j for j in periods if masks[0][j] or masks[1][j]]:
-        raise ValueError(
-            f"periodic_features: got {_called(twice[0], names)}, which is a category too; expected one kind"
-        )
-    if not (_is_frame(X) or masks[0].any() or masks[1].any() or periods or gaps):
+    periods, declared = _periods(periodic or {}, size, names), unordered | in_order
+    if twice := [j for j in periods if declared[j]]:
+        both = _called(twice[0], names)
+        raise ValueError(f"periodic_features: got {both}, which is a category too; expected one kind")
+    if not (_is_frame(X) or declared.any() or periods or gaps):
         return ()
     result = []
     for j in range(size):
         cells = _cells(X, j)
+        typed = cells.levels is not None and not declared[j]
         if j in periods:
             result.append(Column("periodic", (periods[j],)))
-            continue
-        typed = cells.levels is not None and not (masks[0][j] or masks[1][j])
-        if masks[1][j] or (typed and cells.ordered and _is_dtype(ordered)):
+        elif in_order[j] or (typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, _called(j, names))))
-        elif masks[0][j] or (_is_dtype(categorical) and (typed or _holds_text(cells, _called(j, names)))):
+        elif unordered[j] or (_is_dtype(categorical) and (typed or _holds_text(cells, _called(j, names)))):
             result.append(Column("category", _levels(cells.values, _called(j, names))))
         elif cells.values.dtype.kind == "M":
             known = cells.values[~np.isnat(cells.values)]
@@ -205,7 +201,6 @@ def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str]
             warnings.warn(
                 f"{new.sum()} of {len(query)} rows of X have a category in {_called(j, names)} that was not there in "
                 "fit; it is equally far from every row",
-                UserWarning,
                 stacklevel=4,
             )
 
@@ -230,7 +225,7 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
     new = np.flatnonzero(result == -1)
     if column.kind == "ordered" and len(new):
         if any(isinstance(level, str) for level in column.levels) or not all(map(is_number, values[new].tolist())):
-            raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {_listed(column.levels)}")
+            raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {listed(column.levels)}")
         levels = np.array(column.levels, np.float64)
         result[new] = np.interp(values[new].astype(np.float64), levels, np.arange(len(levels)))
     return result
@@ -264,9 +259,8 @@ def _levels(values: NDArray[Any], called: str) -> tuple[Level, ...]:
 
 
 def _checked(levels: Sequence[Any], called: str) -> Sequence[Level]:
-    for level in levels:
-        if not isinstance(level, str | int | float):
-            raise ValueError(f"X: got {level!r} in {called}; expected texts or numbers as categories")
+    if wrong := [level for level in levels if not isinstance(level, str | int | float)]:
+        raise ValueError(f"X: got {wrong[0]!r} in {called}; expected texts or numbers as categories")
     return levels
 
 
@@ -276,7 +270,7 @@ def _ordered_levels(cells: _Cells, called: str) -> tuple[Level, ...]:
     levels = _levels(cells.values, called)
     if any(isinstance(level, str) for level in levels):
         raise ValueError(
-            f"ordered_features: got {called}, which holds text ({_listed(levels)}) that has no order; expected "
+            f"ordered_features: got {called}, which holds text ({listed(levels)}) that has no order; expected "
             "numbers, or a type with an order, such as pandas.CategoricalDtype(['low', 'high'], ordered=True)"
         )
     return levels
@@ -296,13 +290,10 @@ def _of_pandas(series: Any) -> _Cells:
     kind = series.dtype
     if getattr(kind, "kind", "") == "M":
         return _Cells(series.to_numpy(dtype="datetime64[us]"))
-    if kind.__class__.__module__ == "numpy.dtypes" or isinstance(kind, np.dtype):
-        values = series.to_numpy()
-        return _Cells(values if values.dtype.kind in "biuf" else np.array(series.tolist(), object))
-    values = np.array(
-        [None if lost else value for value, lost in zip(series.tolist(), series.isna(), strict=True)], object
-    )
-    levels = getattr(kind, "categories", None)
+    if isinstance(kind, np.dtype) and kind.kind in "biuf":
+        return _Cells(series.to_numpy())
+    cells = [None if lost else value for value, lost in zip(series.tolist(), series.isna(), strict=True)]
+    values, levels = np.array(cells, object), getattr(kind, "categories", None)
     return _Cells(values) if levels is None else _Cells(values, tuple(levels.tolist()), bool(kind.ordered))
 
 
@@ -346,13 +337,12 @@ def _mask(name: str, given: object, size: int, names: Sequence[str] | None) -> N
     for each in requested:
         if isinstance(each, str):
             if names is None or each not in names:
-                there = "no names" if names is None else _listed(list(names))
+                there = "no names" if names is None else listed(list(names))
                 raise ValueError(f"{name}: got {each!r}; expected a column of X, which has {there}")
-            mask[list(names).index(each)] = True
-        elif isinstance(each, Integral) and -size <= int(each) < size:
-            mask[int(each)] = True
-        else:
+            each = list(names).index(each)
+        elif not (isinstance(each, Integral) and -size <= int(each) < size):
             raise ValueError(f"{name}: got {each!r}; expected a name, or a position below {size}, the columns of X")
+        mask[int(each)] = True
     return mask
 
 
@@ -377,5 +367,6 @@ def _called(j: int, names: Sequence[str] | None) -> str:
     return f"column {names[j]!r}" if names is not None else f"column {j}"
 
 
-def _listed(levels: Sequence[object]) -> str:
+def listed(levels: Sequence[object]) -> str:
+    """The first of some levels or names, for a message."""
     return ", ".join(reprlib.repr(level) for level in levels[:_NAMED]) + (", …" if len(levels) > _NAMED else "")

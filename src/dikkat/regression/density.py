@@ -98,7 +98,6 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
             warnings.warn(
                 f"X: {far.sum()} of {len(far)} rows have a number that is {FENCE:g} times the quartiles' distance or "
                 "more beyond them; they have no say in the bandwidth. Correct them, or leave them out",
-                UserWarning,
                 stacklevel=4,
             )
         numbers = [j for j in range(rows.x.shape[1]) if not (rows.columns and rows.columns[j].coded)]
@@ -108,7 +107,6 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
                 warnings.warn(
                     f"X: column {constant[0]} is constant, where a density has no width; its bandwidth is a thousandth "
                     "of the value, or of 1 where that is less. Leave it out",
-                    UserWarning,
                     stacklevel=4,
                 )
             width = np.array(other.bandwidth_)

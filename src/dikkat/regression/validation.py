@@ -13,7 +13,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, encoded, find
+from dikkat.regression.columns import Column, encoded, find, listed
 from dikkat.regression.joined import Array, Rows, largest
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -46,7 +46,7 @@ def check_kernel(kernel: object, bandwidth: object, rules: tuple[str, ...] = _RU
 def check_name(name: str, given: object, names: tuple[str, ...]) -> None:
     """Refuse all but these names."""
     if not isinstance(given, str) or given not in names:
-        raise ValueError(f"{name}: got {given!r}; expected {_listed(names)}")
+        raise ValueError(f"{name}: got {given!r}; expected {listed(names)}")
 
 
 def check_metric(metric: object, components: object, bandwidth: object) -> None:
@@ -130,7 +130,7 @@ def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[A
             f"cv: got pairs of indices, and {lost.sum()} of {len(lost)} rows without y, which are left out; expected a "
             "splitter, or a y for each row"
         )
-    warnings.warn(f"y: {lost.sum()} of {len(lost)} rows have none, and are left out", UserWarning, stacklevel=4)
+    warnings.warn(f"y: {lost.sum()} of {len(lost)} rows have none, and are left out", stacklevel=4)
     there = np.flatnonzero(~lost)
     weight, groups = (each if np.ndim(each) == 0 else np.asarray(each)[there] for each in (weight, groups))
     return _safe_indexing(X, there), values[there], weight, groups
@@ -154,7 +154,6 @@ def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
         warnings.warn(
             f"sample_weight: got weights that sum up to {total:.3g}. One says how many rows a row is, so all are "
             "worth that many, and intervals are infinite; expected a sum of about the number of rows",
-            UserWarning,
             stacklevel=5,
         )
     return weight
@@ -194,17 +193,15 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
     """The bandwidth; beside columns that are not all numbers, numbers are (d,): σ, or of a category λ."""
     if isinstance(bandwidth, str) or (np.ndim(bandwidth) == 0 and not columns):
         return bandwidth
-    given, size = np.asarray(bandwidth, np.float64), len(columns)
-    coded = np.array([column.coded for column in columns], bool)
-    rate = np.array([column.is_category for column in columns], bool)
-    if coded.any() and given.shape != (size,):
+    given, size, coded = np.asarray(bandwidth, np.float64), len(columns), any(column.coded for column in columns)
+    if coded and given.shape != (size,):
         raise ValueError(
             f"bandwidth: got shape {given.shape}; expected beside categories ({size},), one for each column: σ "
             "of numbers, λ of categories"
         )
-    if not (given[~rate] if coded.any() else given).all():
+    if not (given[[not column.is_category for column in columns]] if coded else given).all():
         raise _not_positive(bandwidth)
-    for number, column in zip(given, columns, strict=True) if coded.any() else ():
+    for number, column in zip(given, columns, strict=True) if coded else ():
         if column.is_category and number > 1:
             raise ValueError(
                 f"bandwidth: got {number} for a column of categories; expected λ of at most 1. From "
@@ -218,7 +215,7 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
 def _not_positive(bandwidth: object, rules: tuple[str, ...] = _RULES) -> ValueError:
     return ValueError(
         f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or one of "
-        f"{_listed(rules)}"
+        f"{listed(rules)}"
     )
 
 
@@ -231,7 +228,3 @@ def _are_positive(bandwidth: object) -> bool:
     if isinstance(bandwidth, bool | str) or not sigma.size or not np.isfinite(sigma).all():
         return False
     return bool((sigma >= 0).all() if sigma.ndim else sigma > 0)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, names))

@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.errors import InputError
-from dikkat.regression import dask, effects, files, intervals, validation
+from dikkat.regression import dask, effects, files, intervals, report, validation
 from dikkat.regression.bandwidth import Searched, chosen_bandwidths
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.dependence import errors_are_alike
@@ -24,14 +24,13 @@ from dikkat.regression.folds import folds_of, membership
 from dikkat.regression.joined import Array, Coding, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
+from dikkat.regression.summary import Summary, names_of, summarised
 from dikkat.regression.validation import Order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-    from dikkat.regression.summary import Summary
 
 
 class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
@@ -436,8 +435,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if self.n_features_in_ > 1 or any(column.coded for column in self.columns_):
             if ax is not None:
                 raise ValueError(f"ax: got axes for {self.n_features_in_} features; expected None, for panels")
-            from dikkat.regression import report
-
             return report.effects(self, validation.checked_share("coverage", coverage))
         if ax is None:
             from matplotlib import pyplot
@@ -456,8 +453,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     @property
     def bandwidth_names_(self) -> list[str]:
         """(d,), what each of `bandwidth_` is of: the names of the features, or of a metric's directions."""
-        from dikkat.regression.summary import names_of
-
         check_is_fitted(self)
         if self.metric_ is None:
             return names_of(self)
@@ -483,8 +478,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> print(KernelRegressor().fit(x[:, None], np.round(np.sin(x), 3)).summary(folds=0).rows[0])
             rows: 50
         """
-        from dikkat.regression.summary import summarised
-
         check_is_fitted(self)
         return summarised(self, folds)
 
@@ -509,10 +502,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> model.nearest([[0.9]], k=2)[["row", "weight", "x", "y"]].round(2).values.tolist()
             [[1.0, 0.6, 1.0, 2.0], [0.0, 0.4, 0.0, 1.0]]
         """
-        from dikkat.regression.report import nearest
-
         validation.check_count("k", k)
-        return nearest(self, X, int(k))
+        return report.nearest(self, X, int(k))
 
     def report(self, path: str | os.PathLike[str], folds: int = 5, coverage: float = 0.9) -> None:
         """Write a page with the summary, the effects with their intervals, and the rows that are predicted worst.
@@ -530,10 +521,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             ValueError: Several targets; features that are all constant; folds or a coverage that are none.
             OSError: The system could not write.
         """
-        from dikkat.regression.report import write_page
-
         check_is_fitted(self)
-        write_page(self, path, folds, validation.checked_share("coverage", coverage))
+        report.write_page(self, path, folds, validation.checked_share("coverage", coverage))
 
     def effective_degrees_of_freedom(self) -> float:
         """The trace of the smoother matrix over the training rows.
@@ -646,7 +635,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
                 "turns within a few rows): the bandwidth follows them, and intervals are too narrow. Expected "
                 "independent errors, or folds that are far apart: `cv=20` for blocks of rows in their order, or a "
                 "splitter by groups",
-                UserWarning,
                 stacklevel=4,
             )
 

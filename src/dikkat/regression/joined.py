@@ -27,7 +27,7 @@ Source: Aitchison and Aitken 1976; Racine and Li 2004; Li and Racine 2007, chapt
 
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,13 +232,9 @@ class Joined(NamedTuple):
     def rows(self) -> Repeats:
         """All rows: those with coordinates of their own, and then those that share them."""
         alone = np.setdiff1d(np.arange(len(self.x)), self.repeats.unique)
-        weight, shared = self.weight[alone], self.repeats
-        return Repeats(
-            np.concatenate([alone, shared.unique]),
-            np.concatenate([self.y[alone], shared.y]),
-            np.concatenate([weight, shared.weight]),
-            np.concatenate([weight, shared.out]),
-        )
+        own = Repeats(alone, self.y[alone], self.weight[alone], self.weight[alone])
+        both: list[Any] = [np.concatenate(each) for each in zip(own, self.repeats, strict=True)]
+        return Repeats(*both)
 
     def folds(self, count: int, random_state: object = 0) -> NDArray[np.intp]:
         """The fold of each row, (n,), at random, in an order that does not look at y; −1 for a row of weight 0.

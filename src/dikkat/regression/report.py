@@ -107,25 +107,21 @@ def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int,
 
 def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list[str]:
     """The rows that are predicted worst from the others, each with an interval and comparable rows."""
-    errors = np.abs(model.y_train_.ravel() - summary.left_out.predicted.ravel())
-    rows = np.argsort(-np.nan_to_num(errors), kind="stable")[:_ROWS]
+    y, predicted = model.y_train_.ravel(), summary.left_out.predicted.ravel()
+    rows = np.argsort(-np.nan_to_num(np.abs(y - predicted)), kind="stable")[:_ROWS]
     cells = model.X_train_[rows]
-    lower, upper = intervals.interval(model, cells, coverage, "local")
+    ends = np.transpose(intervals.interval(model, cells, coverage, "local"))
     parts = ["<h2>The rows that are predicted worst, and those that are most like them</h2>"]
-    for place, (row, (most, weights)) in enumerate(
-        zip(rows.tolist(), _nearest(model, cells, _SIMILAR + 1), strict=True)
-    ):
+    for row, (low, high), (most, weights) in zip(rows, ends, _nearest(model, cells, _SIMILAR + 1), strict=True):
         parts.append(
-            f"<h3>Row {row}: {model.y_train_.ravel()[row]:.4g}, from the others "
-            f"{summary.left_out.predicted.ravel()[row]:.4g}; {100 * coverage:g} % of such rows lie in "
-            f"{lower[place]:.4g} … {upper[place]:.4g}</h3>{_table(model, most, weights)}"
+            f"<h3>Row {row}: {y[row]:.4g}, from the others {predicted[row]:.4g}; {100 * coverage:g} % of such rows lie "
+            f"in {low:.4g} … {high:.4g}</h3>{_table(model, most, weights)}"
         )
     return parts
 
 
 def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> str:
-    heads = ["row", "weight", *names_of(model), model.target_name_ or "y"]
-    lines = [heads]
+    lines = [["row", "weight", *names_of(model), model.target_name_ or "y"]]
     for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
         cells = [column.shown(value) for column, value in zip(columns_of(model), row_of(model, row), strict=True)]
         lines.append([str(row), f"{weight:.3f}", *cells, f"{model.y_train_.ravel()[row]:.4g}"])

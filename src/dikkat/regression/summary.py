@@ -73,10 +73,11 @@ def described(
     others: Mapping[str, str] | None = None,
 ) -> Summary:
     """The summary of a model of so many rows, some of which may have been left out, as `others`, columns, were."""
-    return Summary(
-        _features(model), [*_of_columns(model), *_of_others(others or {})], _of_rows(model, left_out, held_out, count),
-        left_out, held_out,
-    )  # fmt: skip
+    lacking = [
+        f"left out: {f'{name}, which' if name else 'a column that'} {held}" for name, held in (others or {}).items()
+    ]
+    rows = _of_rows(model, left_out, held_out, count)
+    return Summary(_features(model), [*_of_columns(model), *lacking], rows, left_out, held_out)
 
 
 def names_of(model: KernelRegressor) -> list[str]:
@@ -107,10 +108,9 @@ def reaches(model: KernelRegressor) -> list[str]:
 
     With a metric, which has bandwidths along directions, nothing of numbers.
     """
-    x = model.X_train_[model.sample_weight_ > 0]
-    ranges = np.ptp(x, axis=0)
-    coding, result = model._rows.coding, [""] * x.shape[1]
-    places = range(x.shape[1]) if model.metric_ is None else coding.coded
+    ranges = np.ptp(model.X_train_[model.sample_weight_ > 0], axis=0)
+    coding, result = model._rows.coding, [""] * len(ranges)
+    places = range(len(ranges)) if model.metric_ is None else coding.coded
     widths = model.bandwidth_ if model.metric_ is None else model.bandwidth_[coding.numbers :]
     for j, sigma in zip(places, widths, strict=True):
         result[j] = _reach(model, columns_of(model)[j], float(sigma), float(ranges[j]))
@@ -133,11 +133,11 @@ def _features(model: KernelRegressor) -> list[tuple[str, str, str, str]]:
     x = model.X_train_[model.sample_weight_ > 0]
     low, high = x.min(0), x.max(0)
 
-    def ends(j: int, column: Column) -> tuple[str, str]:
-        return ("", "") if column.kind == "category" else (column.shown(low[j]), column.shown(high[j]))
+    def shown(column: Column, end: float) -> str:
+        return "" if column.kind == "category" else column.shown(end)
 
-    of_columns = zip(names_of(model), columns_of(model), reaches(model), strict=True)
-    return [(name, *ends(j, column), reach) for j, (name, column, reach) in enumerate(of_columns)]
+    of_columns = zip(names_of(model), columns_of(model), low, high, reaches(model), strict=True)
+    return [(name, shown(column, least), shown(column, most), reach) for name, column, least, most, reach in of_columns]
 
 
 def _of_columns(model: KernelRegressor) -> list[str]:
@@ -155,10 +155,6 @@ def _of_columns(model: KernelRegressor) -> list[str]:
             some = ", ".join(map(str, column.levels[:_LEVELS]))
             lines.append(f"{name}: {len(column.levels)} categories{order}, {some}{more}")
     return lines
-
-
-def _of_others(others: Mapping[str, str]) -> list[str]:
-    return [f"left out: {f'{name}, which' if name else 'a column that'} {held}" for name, held in others.items()]
 
 
 def _of_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut | None, count: int | None) -> list[str]:

@@ -40,25 +40,15 @@ def form_options(text: Mapping[str, str]) -> "FormOptions":
 
 @dataclass(frozen=True)
 class Data:
-    """The tables, and which columns of them are meant.
+    """The tables, and which columns of them are meant."""
 
-    Attributes:
-        rows: The table to learn from.
-        queries: The table to predict.
-        target: The column to predict.
-        kinds: The columns to predict from, and what they are taken as: "number", "date", "category" or "ordered".
-        weights: The column of weights.
-        left_out: The other columns, and why.
-        orders: The levels of ordered columns of text.
-    """
-
-    rows: "Table"
-    queries: "Table"
+    rows: "Table"  # to learn from
+    queries: "Table"  # to predict
     target: str
-    kinds: dict[str, str]
+    kinds: dict[str, str]  # the columns to predict from: each is taken as "number", "date", "category" or "ordered"
     weights: str | None
-    left_out: dict[str, str]
-    orders: dict[str, list[str]]
+    left_out: dict[str, str]  # the other columns, and why
+    orders: dict[str, list[str]]  # the levels of ordered columns of text
 
     @property
     def features(self) -> list[str]:

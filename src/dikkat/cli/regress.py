@@ -121,16 +121,15 @@ def regress(
     given = [name for name, value in context.params.items() if value not in (None, (), [])]
     others = ("table", "seed", "textbook", "output")
     named = ["set" if name == "settings" else name for name in given if name not in others]
-    if table is not None and (seed is not None or textbook):
-        raise InputError(
-            f"{'--textbook' if textbook else '--seed'} is for the experiment, which takes no table: leave one out"
-        )
-    if table is None and named:
-        raise InputError(f"--{named[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
+        if named:
+            raise InputError(f"--{named[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
         if seed is not None and seed < 0:
             raise InputError(f"--seed: got {seed}; expected at least 0")
         return (_experiment if textbook else _curve)(seed or 0, _made(output))
+    if seed is not None or textbook:
+        extra = "--textbook" if textbook else "--seed"
+        raise InputError(f"{extra} is for the experiment, which takes no table: leave one out")
     if folds is not None and (folds < 0 or folds == 1):
         raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
     if interval is not None and not 0 < interval < 1:
@@ -180,10 +179,8 @@ def _regression(
 ) -> None:
     from sklearn.model_selection import KFold
 
-    from dikkat.regression import KernelRegressor
-    from dikkat.regression.diagnostics import hold_out, leave_out
+    from dikkat.regression import KernelRegressor, diagnostics, summary
     from dikkat.regression.progress import working
-    from dikkat.regression.summary import HEADINGS, described
 
     written, names = _written(output, data.queries, data.target, coverage, data.rows.path)
     _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
@@ -199,11 +196,11 @@ def _regression(
         # An estimate and its deviation are a sum over the rows each; so are a row's error and its degree of freedom.
         with working("predicting", 2 * other + 2 * own, own):
             predictions = dict(zip(names, predicted(model, queries, coverage), strict=True))
-            left_out = leave_out(model)
+            left_out = diagnostics.leave_out(model)
         with working(f"holding out {folds} folds", None, own):
-            held_out = hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
-    said = described(model, left_out, held_out, len(data.rows), data.left_out)
-    show_table(HEADINGS, said.features)
+            held_out = diagnostics.hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
+    said = summary.described(model, left_out, held_out, len(data.rows), data.left_out)
+    show_table(summary.HEADINGS, said.features)
     print("\n".join(said.columns), end="\n" * bool(said.columns))
     say_form(data.rows, data.queries)
     print("\n".join(said.rows))
@@ -216,10 +213,7 @@ def _regression(
 
 
 def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None, drops: bool, output: Path) -> None:
-    """Predict the rows of a table, and write it with the predictions, whole or not at all.
-
-    Rows that lack cells are an error, or get no prediction if they are dropped.
-    """
+    """Predict the rows of a table; those that lack cells are an error, or get no prediction if they are dropped."""
     from dikkat.regression import KernelRegressor
     from dikkat.regression.progress import working
     from dikkat.regression.tables import Table
@@ -279,13 +273,11 @@ def _written(
 
 
 def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: float | None, output: Path) -> None:
-    from dikkat.regression import diagnostics, pictures
-    from dikkat.regression.report import PANELS, chosen
-    from dikkat.regression.summary import columns_of, names_of
+    from dikkat.regression import diagnostics, pictures, report, summary
 
-    there, names = model.sample_weight_ > 0, names_of(model)
+    there, names = model.sample_weight_ > 0, summary.names_of(model)
     y = model.y_train_[there]
-    shown, others = chosen(model, PANELS - 1)
+    shown, others = report.chosen(model, report.PANELS - 1)
     curves = [diagnostics.along(model, c, names[c], coverage) for c in shown]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
@@ -293,56 +285,48 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
         _save(pictures.draw_fit(left_out.predicted[there], y, curves, data.target, others), output / "fit")
     most = shown[0] if shown else 0  # along the feature that moves the estimate most
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
-    _save(pictures.draw_attention(among, order, columns_of(model)[most]), output / "attention")
+    _save(pictures.draw_attention(among, order, summary.columns_of(model)[most]), output / "attention")
 
 
 def _curve(seed: int, output: Path) -> None:
     """Fit a curve through the points of the experiment, and show it with its intervals."""
-    from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures
-    from dikkat.regression.summary import HEADINGS
-    from dikkat.regression.tables import write_columns
+    from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures, summary, tables
 
     done = experiment.run_experiment(seed)
     model = KernelRegressor().fit(done.x[:, None], done.y)
     print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 points")
     said = model.summary()
-    show_table(HEADINGS, said.features)
+    show_table(summary.HEADINGS, said.features)
     print("\n".join(said.rows))
     model.save(output / MODEL)
     print(f"model: {output / MODEL}")
     written, at = output / f"{PREDICTIONS}.csv", done.at[:, None]
     lower, upper = model.predict_interval(at, 0.9)
     ends = {"predicted": np.asarray(model.predict(at)), "lower": lower, "upper": upper}
-    write_columns(written, {"x": done.at, "truth": done.truth, **ends})
+    tables.write_columns(written, {"x": done.at, "truth": done.truth, **ends})
     print(f"predictions: {written}")
     _save(pictures.draw_curve(diagnostics.along(model, 0, "x", 0.9), done.y, "y"), output / "fit")
 
 
 def _experiment(seed: int, output: Path) -> None:
-    from dikkat.regression import experiment, pictures
-    from dikkat.regression.diagnostics import leave_out
-    from dikkat.regression.tables import write_columns
+    from dikkat.regression import diagnostics, experiment, pictures, tables
 
     done, rows = experiment.run_experiment(seed), []
     for each in done.poolings:
         sigma = "" if each.model.bandwidth == experiment.EVERYWHERE else f"{each.model.bandwidth_[0]:.4g}"
-        rows.append([each.name, sigma, f"{leave_out(each.model).error:.4f}", f"{each.error:.4f}"])
+        rows.append([each.name, sigma, f"{diagnostics.leave_out(each.model).error:.4f}", f"{each.error:.4f}"])
     print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 training points; mean squared errors")
     show_table(["", "bandwidth", "leaving each point out", "from the truth"], rows)
     learned = done.poolings[-1].model
-    steps = [
-        [str(epoch), f"{step['bandwidth'][0]:.4g}", f"{step['error']:.4f}"]
-        for epoch, step in enumerate(learned.history_)
-    ]
+    history = enumerate(learned.history_)
+    steps = [[str(epoch), f"{step['bandwidth'][0]:.4g}", f"{step['error']:.4f}"] for epoch, step in history]
     print()
     show_table(["epoch", "bandwidth", "leaving each point out"], steps)
     learned.save(output / MODEL)
     print(f"\nmodel: {output / MODEL}")
-    written = output / f"{PREDICTIONS}.csv"
-    predicted = {
-        name: each.predicted for name, each in zip(("average", "gaussian", "learned"), done.poolings, strict=True)
-    }
-    write_columns(written, {"x": done.at, "truth": done.truth, **predicted})
+    written, ways = output / f"{PREDICTIONS}.csv", ("average", "gaussian", "learned")
+    predicted = {way: each.predicted for way, each in zip(ways, done.poolings, strict=True)}
+    tables.write_columns(written, {"x": done.at, "truth": done.truth, **predicted})
     print(f"predictions: {written}")
     _save(pictures.draw_experiment(done), output / "experiment")
 

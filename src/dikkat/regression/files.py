@@ -59,65 +59,61 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
 
 def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     """Read what `write` wrote, after checking everything but the settings' values."""
-    path = Path(path)
-    metadata, tensors = _read(path)
-    folds, metric = tensors.pop(_FOLDS, None), tensors.pop(_METRIC, None)
-    content = _content(path, metadata)
-    if content["settings"].keys() != known.keys():
-        raise InputError(
-            f"{path}: got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(known)}"
-        )
-    faults = misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor"))
-    if not faults:
-        x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-        rows = Rows(x, y, weight, _columns(path, content.get("columns")), metric, folds)
-        faults = _faults(rows, bandwidth, content)
-    if faults:
-        raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
-    others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target")}
-    return Saved(rows=rows, bandwidth=bandwidth, **others)
-
-
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
-    """Metadata and tensors."""
     from safetensors import SafetensorError, safe_open
 
-    path.stat()  # whose errors name the file
+    Path(path).stat()  # whose errors name the file
     try:
         with safe_open(path, framework="numpy") as file:
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, TypeError) as error:  # TypeError: a dtype that NumPy has not
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
+    try:
+        return _checked(_content(metadata), tensors, known)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
-def _content(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+def _content(metadata: dict[str, str]) -> dict[str, Any]:
     """All but the tensors."""
     try:
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}: its metadata are not JSON ({error}). Save the model again") from error
-    try:
-        check_header(content, FORMAT, (VERSION,), "fit again")
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise ValueError(f"its metadata are not JSON ({error}). Save the model again") from error
+    check_header(content, FORMAT, (VERSION,), "fit again")
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
-        raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
+        raise ValueError("settings, feature_names or history are missing or not what they should be")
     ridge = content.get("ridge", "nothing")
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
-        raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
+        raise ValueError(f"ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
     if not isinstance(content.get("target", 0), str | None):
         got = reprlib.repr(content["target"]) if "target" in content else "nothing"
-        raise InputError(f"{path}: target: got {got}; expected a name, or none")
+        raise ValueError(f"target: got {got}; expected a name, or none")
     return cast(dict[str, Any], content)
 
 
-def _columns(path: Path, saved: Any) -> tuple[Column, ...]:
+def _checked(content: dict[str, Any], tensors: dict[str, Array], known: dict[str, Any]) -> Saved:
+    """All that a file has, checked to fit together."""
+    if content["settings"].keys() != known.keys():
+        raise ValueError(f"got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(known)}")
+    folds, metric = tensors.pop(_FOLDS, None), tensors.pop(_METRIC, None)
+    faults = misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor"))
+    if not faults:
+        x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
+        rows = Rows(x, y, weight, _columns(content.get("columns")), metric, folds)
+        faults = _faults(rows, bandwidth, content)
+    if faults:
+        raise ValueError(f"{'; '.join(faults)}. Save the model again")
+    others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target")}
+    return Saved(rows=rows, bandwidth=bandwidth, **others)
+
+
+def _columns(saved: Any) -> tuple[Column, ...]:
     """The kinds of the columns; nothing where all are numbers."""
     try:
         return tuple(Column(each["kind"], tuple(each["levels"]), each["origin"]) for each in saved)
     except (TypeError, KeyError):
-        raise InputError(f"{path}: {_WRONG_COLUMNS.format(reprlib.repr(saved))}") from None
+        raise ValueError(_WRONG_COLUMNS.format(reprlib.repr(saved))) from None
 
 
 def _is_column(column: Column, values: Array) -> bool:

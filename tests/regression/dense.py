@@ -9,6 +9,7 @@ from dikkat.regression import bandwidth, metric
 
 KERNELS = {"gaussian": lambda r: np.exp(-(r**2) / 2), "epanechnikov": lambda r: np.maximum(0, 1 - r**2)}
 COMPACT = ["epanechnikov"]
+AMOUNTS = [np.inf, *10.0 ** np.arange(3, -7, -1)]  # of the plane's ridge
 ORDERS = ["constant", "linear"]
 
 
@@ -93,8 +94,7 @@ def plane(x, y, weight, without=None):
             total += share[own].sum() * np.mean((mean - height - place @ slope) ** 2)
         return total
 
-    amounts = [np.inf, *10.0 ** np.arange(3, -7, -1)]
-    return slopes(min(amounts, key=error), without)[0]
+    return slopes(min(AMOUNTS, key=error), without)[0]
 
 
 def ridged(kernel, order, query, x, y, sigma, weight, added, slope=0.0):

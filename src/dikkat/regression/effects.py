@@ -1,7 +1,7 @@
 r"""The gradient of an estimate at a query, and its standard error.
 
 The estimate is the first of $\theta = M^{-1} \sum_j w_j z_j y_j$, with $M = \sum_j w_j z_j z_j^\top + \Lambda$.
-The slopes of the plane to which lines are drawn are taken from y before, and added at the end.
+The slopes b of the plane to which lines are drawn are taken from y before, and added at the end.
 With $u = M^{-1} e_1$, the share $a_{jc} = u^\top z_j\, \partial w_j/\partial x_c$ at a total of the weights that is
 held, and $e_c$ that picks the slope along c, its derivative with respect to x_c is
 
@@ -11,9 +11,10 @@ l'_{jc} = a_{jc} + w_j z_j^\top M^{-1} \Big( \frac{e_c}{\sigma_c} - \sum_i a_{ic
 
 which of the constant order, without slopes, is the change of the weights alone.
 
-The derivative is linear in y: with s² the variance
-of the noise there (`dikkat.regression.smoother`) its standard error is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. That is
-about the derivative's own mean: the bias by which smoothing flattens slopes is not in it.
+The derivative is linear in y, as b is (`dikkat.regression.trend`), by which $e_c - \sum_j l'_{jc} x_j$ is multiplied in
+the end. With that in l' and with s² the variance of the noise there (`dikkat.regression.smoother`) its standard error
+is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. That is about the derivative's own mean: the bias by which smoothing flattens
+slopes is not in it.
 
 Source: Li and Racine 2007, chapter 2; Fan and Gijbels 1996, section 3.2.
 """
@@ -92,12 +93,14 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
     NaN where no row is in reach.
     """
     result = []
-    plane, unit = smoother.trend.slope * smoother.drawn, smoother.trend.spread
+    trend, unit = smoother.trend, smoother.trend.spread
+    plane, by = trend.slope * smoother.drawn, trend.row * smoother.drawn
     numbers = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
     along = (numbers - numbers[0]) / unit
     for _, local in locals_at(smoother, query):
         row = _rows(local, smoother.degree)
         change = row.mT @ (local.value - along @ plane) + plane / unit[:, None]
+        row = row + by @ (torch.diag(1 / unit) - row.mT @ along).mT
         result.append((change, (row.square() / local.weight[:, None]).sum(1)))
     slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
     return slope, norm

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dikkat.regression.joined import Joined
 
-_AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the first of equals, where there is nothing to tell
+AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the first of equals, where there is nothing to tell
 
 
 class Trend(NamedTuple):
@@ -30,11 +30,13 @@ class Trend(NamedTuple):
 
     Attributes:
         slope: (p, v), over a standard deviation.
+        row: (m, p), how each unique row's y goes into them, λ held.
         without: (m, p, v), those without each unique row.
         spread: (p,), the standard deviations; 1 of a constant.
     """
 
     slope: Tensor
+    row: Tensor
     without: Tensor
     spread: Tensor
 
@@ -56,13 +58,13 @@ def trend(joined: Joined) -> Trend:
     turned, cross = scaled @ basis, scaled.T @ (share[:, None] * about)
     cross, best = basis.T @ cross, np.inf
     by, left = np.zeros_like(values), about
-    for amount in _AMOUNTS if len(joined.x) > 1 else ():
+    for amount in AMOUNTS if len(joined.x) > 1 else ():
         held = 1 / (values.clip(0) + amount)
         own = 1 - share * (1 + turned**2 @ held)
         errors = (about - turned @ (held[:, None] * cross)) / own.clip(1e-9)[:, None]
         if (error := float(share @ (errors**2).mean(1))) < best:
             best, by, left = error, held, errors
     slope = (basis[:numbers] * by) @ cross
-    change = (turned * by) @ basis[:numbers].T
-    without = slope - change[..., None] * (share[:, None] * left)[:, None]
-    return Trend(*map(torch.from_numpy, (slope, without, unit[:numbers])))
+    row = share[:, None] * ((turned * by) @ basis[:numbers].T)
+    without = slope - row[..., None] * left[:, None]
+    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:numbers])))

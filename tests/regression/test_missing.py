@@ -21,6 +21,7 @@ def _homes(seed=0, count=ROWS):
     return x, y
 
 
+@pytest.mark.filterwarnings("ignore:.* rows of X have a missing cell")
 def test_gaps_are_a_category_beside_the_number(tmp_path):
     x, y = _homes()
     model = KernelRegressor(missing="indicator").fit(x, y)
@@ -34,8 +35,9 @@ def test_gaps_are_a_category_beside_the_number(tmp_path):
     assert model.score(x, y) > 0.8
     new, _ = _homes(1, 7)
     new.iloc[0] = None
-    new.loc[1, "age"] = None  # a column that had no gaps
-    answer = model.predict(new)
+    new.loc[1, "age"] = None
+    with pytest.warns(UserWarning, match="2 of 7 rows of X have a missing cell in column 'age', of which none was"):
+        answer = model.predict(new)
     assert np.isfinite(answer).all()
     assert np.isfinite(model.gradient(new)[:, :2]).all()
     model.save(tmp_path / "model")
@@ -46,10 +48,34 @@ def test_gaps_are_a_category_beside_the_number(tmp_path):
 
 def test_a_category_that_is_missing_in_queries_alone_is_one_that_was_not_there():
     x, y = _homes()
-    x[:20] = x[:20].ffill().bfill()
+    x = x.ffill().bfill()
     model = KernelRegressor(bandwidth="scott", missing="indicator").fit(x[:20], y[:20])
-    with pytest.warns(UserWarning, match="1 of 61 rows of X have a category in column 'town' that was not there"):
+    with pytest.warns(UserWarning, match="1 of 61 rows of X have a missing cell in column 'town', of which none was"):
         model.predict(x.assign(town=["Ulm"] * 60 + [None]))
+
+
+@pytest.mark.filterwarnings("ignore:.* rows of X have a missing cell")
+@pytest.mark.parametrize("method", ["jackknife+", "local", "split"])
+def test_intervals_hold_what_a_missing_cell_could_have_said(method):
+    """They are wider by how far the column moves the estimate, whether it had gaps in fit or not."""
+    random, count = np.random.default_rng(7), 211
+    x, new = (pd.DataFrame(random.uniform(0, 9, (count, 3)), columns=["often", "never", "idle"]) for _ in range(2))
+    x["kind"], new["kind"] = (random.choice(["a", "b", "c"], count) for _ in range(2))
+
+    def target(x):
+        noise = 0.5 * random.normal(size=count)
+        return 2 * x["often"] + 4 * np.sin(x["never"]) + x["kind"].map({"a": 0, "b": 3, "c": 6}) + noise
+
+    y, wanted = target(x), target(new).to_numpy()
+    for name in ("often", "kind"):
+        x.loc[random.random(count) < 0.05, name] = None
+    model = KernelRegressor(missing="indicator").fit(x, y)
+    for gone in (["often"], ["never"], ["kind"], ["often", "never"]):
+        lower, upper = model.predict_interval(new.assign(**dict.fromkeys(gone)).astype({"kind": object}), 0.9, method)
+        assert np.mean((lower <= wanted) & (wanted <= upper)) > 0.82, gone
+    known = np.ptp(model.predict_interval(new, 0.9, method), axis=0)
+    idle = np.ptp(model.predict_interval(new.assign(idle=np.nan), 0.9, method), axis=0)
+    np.testing.assert_allclose(idle, known, rtol=0.2)  # of a column that moves nothing
 
 
 def test_columns_that_are_missing_everywhere_and_rows_of_gaps_alone():

@@ -235,14 +235,16 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)
                 cells = encoded(X, columns, names)
-                if self.missing == "indicator":  # of a category that was never missing: one that was not there
-                    cells[np.isnan(cells) & [column.kind == "category" for column in columns]] = -1
-                query: Array = check_array(cells, dtype=DTYPES, estimator=self, input_name="X")
+                may_lack = [each.kind in ("number", "date", "category") for each in columns]
+                lost = np.isnan(cells) & may_lack & (self.missing == "indicator")
+                query: Array = check_array(np.where(lost, 0.0, cells), dtype=DTYPES, estimator=self, input_name="X")
+                query[lost] = np.nan
                 warn_of_unseen(query, columns, names)
+                query[lost & [column.is_category for column in columns]] = -1
             else:
                 query = validate_data(self, X, dtype=DTYPES, reset=False)
         if query.dtype != dtype:
-            check_size("X", query, float(np.finfo(dtype).max), dtype)
+            check_size("X", np.nan_to_num(query), float(np.finfo(dtype).max), dtype)
         return np.ascontiguousarray(query, dtype)
 
 

@@ -181,22 +181,54 @@ def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None)
 
 
 def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> Array:
-    """X (n, d) as float64: NaN for a missing cell, −1 for a category that was not there.
+    """X (n, d) as float64: NaN for a missing cell where none was in fit, −1 for a category that was not there.
 
     A number between two ordered levels that are numbers has an index between theirs; beyond the last, the last one's.
     """
     X, own = _indexed(X), [each for each in columns if not each.is_gap]
     result = [_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(own)]
     gaps = [np.isnan(result[int(each.origin)]).astype(np.float64) for each in columns[len(own) :]]
-    for values, column in zip(result, own, strict=True):
-        if column.levels and column.kind in ("number", "date"):
-            values[np.isnan(values)] = column.levels[0]
+    for each in columns[len(own) :]:
+        values, column = result[int(each.origin)], own[int(each.origin)]
+        values[np.isnan(values)] = column.levels[0]
     return np.column_stack([*result, *gaps])
 
 
+def missing(x: Array, columns: Sequence[Column]) -> NDArray[np.bool_]:
+    """Where cells of rows from `encoded` are missing, (n, d) without the columns that say so."""
+    own = [each for each in columns if not each.is_gap]
+    result = np.isnan(x[:, : len(own)])
+    for j, column in enumerate(own):
+        if MISSING in column.levels:
+            result[:, j] |= x[:, j] == column.levels.index(MISSING)
+    for j, each in enumerate(columns[len(own) :], start=len(own)):
+        result[:, int(each.origin)] |= x[:, j] == 1
+    return result
+
+
+def without(x: Array, lost: NDArray[np.bool_], columns: Sequence[Column]) -> Array:
+    """Rows from `encoded` as if cells of these columns, (d,) of True and False, were missing."""
+    result = x.copy()
+    for j in np.flatnonzero(lost):
+        result[:, j] = columns[j].levels.index(MISSING) if columns[j].is_category else np.nan
+    for j, each in enumerate(columns):
+        if each.is_gap and lost[int(each.origin)]:
+            result[:, int(each.origin)], result[:, j] = columns[int(each.origin)].levels[0], 1
+    return result
+
+
 def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str] | None) -> None:
-    """Warn of categories in queries that were not there in fit."""
+    """Warn of categories in queries that were not there in fit, and of gaps where there were none."""
     for j, column in enumerate(columns):
+        if (lost := np.isnan(query[:, j])).any():
+            warnings.warn(
+                f"{lost.sum()} of {len(query)} rows of X have a missing cell in {_called(j, names)}, of which none was "
+                "missing in fit: "
+                + ("it is equally far from every row" if column.is_category else "the median stands there")
+                + ", and intervals are wider by what it could have said",
+                UserWarning,
+                stacklevel=4,
+            )
         if column.kind == "category" and (new := query[:, j] == -1).any():
             warnings.warn(
                 f"{new.sum()} of {len(query)} rows of X have a category in {_called(j, names)} that was not there in "

@@ -124,7 +124,7 @@ def hold_out(
             raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
         # The search starts anew: starting from the bandwidths of all rows would leak the held-out rows.
         fitted = model._anew(rows.take(rest))
-        predicted[held] = fitted._answer(fitted._coordinates(rows.x[held]))
+        predicted[held] = fitted._answer(rows.x[held])
     return _judged(predicted, rows, joined)
 
 
@@ -144,12 +144,12 @@ def influence(model: KernelRegressor, most: int = 500) -> Array:
     """
     rows = model.X_train_[model.sample_weight_ > 0]
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)]
-    own, middle = np.asarray(model._answer(model._coordinates(rows))), middles(model)
+    own, middle = np.asarray(model._answer(rows)), middles(model)
     result = np.empty(rows.shape[1])
     for j in range(len(result)):
         moved = rows.copy()
         moved[:, j] = middle[j]
-        result[j] = np.sqrt(np.mean((np.asarray(model._answer(model._coordinates(moved))) - own) ** 2))
+        result[j] = np.sqrt(np.mean((np.asarray(model._answer(moved)) - own) ** 2))
     return result
 
 
@@ -173,9 +173,8 @@ def along(model: KernelRegressor, feature: int, name: str, coverage: float | Non
     at = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _STEPS)
     points = np.tile(middles(model), (len(at), 1)).astype(rows.dtype)
     points[:, feature] = at
-    query = model._coordinates(points)
-    lower, upper = model._interval(query)
-    estimate = np.asarray(model._answer(query))
+    lower, upper = model._interval(points)
+    estimate = np.asarray(model._answer(points))
     if model.n_outputs_ == 1:
         estimate, lower, upper = estimate.ravel(), lower.ravel(), upper.ravel()
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the interval is infinite

@@ -214,11 +214,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             check_is_fitted(self)
             result: Array | tuple[Array, Array] = dask.predict(self, X, return_std)
             return result
-        return self._answer(self._query(X), return_std)
+        return self._answer(self._cells(X), return_std)
 
-    def _answer(self, query: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The estimates, and with `return_std` the deviations, at queries in coordinates."""
-        smoother = self._smoother
+    def _answer(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """The estimates, and with `return_std` the deviations, at rows like `X_train_`."""
+        query, smoother = self._coordinates(x), self._smoother
         mean, reached = smoother.estimate(query)
         lost = query[~reached]
         if len(lost):
@@ -228,6 +228,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         deviation = smoother.deviation(query)
         if len(lost):
             deviation[~reached] = smoother.nearest_deviation(lost)
+        deviation = np.hypot(deviation, np.sqrt(intervals.unknown(self, x)))
         return self._output(mean), self._output(deviation)
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -307,12 +308,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        return self._interval(self._query(X), validation.checked_share("level", level, such_as=0.95))
+        return self._interval(self._cells(X), validation.checked_share("level", level, such_as=0.95))
 
-    def _interval(self, query: Array, level: float = 0.95) -> tuple[Array, Array]:
-        """The ends of the confidence intervals at queries in coordinates."""
-        confidence, reached = self._smoother.confidence(query)
-        center, half = confidence.center, confidence.half(level)
+    def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
+        """The ends of the confidence intervals at rows like `X_train_`."""
+        confidence, reached = self._smoother.confidence(self._coordinates(x))
+        error = np.hypot(confidence.error, np.sqrt(intervals.unknown(self, x)))
+        center, half = confidence.center, confidence._replace(error=error).half(level)
         center[~reached], half[~reached] = 0.0, math.inf
         return self._output(center - half), self._output(center + half)
 
@@ -388,7 +390,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         levels = np.asarray(q, np.float64)
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"q: got {q!r}; expected a list of numbers between 0 and 1, such as [0.1, 0.5, 0.9]")
-        return intervals.quantiles(self, self._query(X), levels).astype(self.X_train_.dtype)
+        return intervals.quantiles(self, self._cells(X), levels).astype(self.X_train_.dtype)
 
     def sample(self, X: ArrayLike, n_samples: int = 1, random_state: object = None) -> Array:
         """New values at each query, drawn at random by the same distribution as `predict_quantiles`.
@@ -410,8 +412,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             (2, 3)
         """
         validation.check_count("n_samples", n_samples)
-        query = self._query(X)
-        drawn = intervals.sample(self, query, int(n_samples), check_random_state(random_state))
+        drawn = intervals.sample(self, self._cells(X), int(n_samples), check_random_state(random_state))
         return drawn.astype(self.X_train_.dtype)
 
     def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
@@ -444,7 +445,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         at = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
         lower, upper = intervals.interval(self, at, validation.checked_share("coverage", coverage), "local")
         ax.plot(x, self.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
-        (line,) = ax.plot(at[:, 0], np.asarray(self._answer(self._coordinates(at))).ravel())
+        (line,) = ax.plot(at[:, 0], np.asarray(self._answer(at)).ravel())
         ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
         ax.set_xlabel(self.bandwidth_names_[0])
         ax.set_ylabel(self.target_name_ or "y")

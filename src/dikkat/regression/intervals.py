@@ -17,6 +17,9 @@ With folds $e_i$ and $\hat y_{-i}$ are those of the fits without the fold of row
 
 **Split.** One half of the rows is fitted anew, and a new value is as far off as those of the other half are.
 
+Where cells are missing, or hold a category that was not there in fit, each end is further off by Student's quantile of
+what they could have said (`unknown`): the squares of the two add up.
+
 Source: Barber, Candès, Ramdas and Tibshirani 2021, Predictive inference with the jackknife+; Lei, G'Sell, Rinaldo,
 Tibshirani and Wasserman 2018, section 2.2 (split); Guan 2023, Localized conformal prediction (the weight of 1).
 """
@@ -30,10 +33,12 @@ import numpy as np
 import torch
 from scipy.special import stdtrit
 
+from dikkat.regression.columns import missing, without
 from dikkat.regression.effects import Local, locals_at
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
+_ROWS = 1000  # rows by which it is said how far a missing cell moves the estimate
 _UNSEEN = 5  # degrees of freedom of a variance among a few categories
 
 Method = Literal["jackknife+", "local", "split"]
@@ -41,24 +46,46 @@ Method = Literal["jackknife+", "local", "split"]
 
 def interval(model: Any, x: Array, coverage: float, method: Method, random_state: object = 0) -> tuple[Array, Array]:
     """The ends, (n,) each, at rows x like `X_train_`."""
-    query = model._coordinates(x)
     if method == "split":
-        return _beyond_unseen(model, query, coverage, *_split(model, x, coverage, random_state))
+        return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state))
     if method == "local":
         outside = (1 - coverage) / 2
-        return tuple(quantiles(model, query, np.array([outside, 1 - outside])).T)
+        return tuple(quantiles(model, x, np.array([outside, 1 - outside])).T)
     rows, errors = _errors(model)
-    lower, upper = np.full((2, len(query)), np.inf) * [[-1], [1]]
+    lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
-        for part, centers in _left_out(model, rows, query):
+        for part, centers in _left_out(model, rows, x):
             upper[part] = _quantile(centers + np.abs(errors), rows.weight, coverage)
             lower[part] = -_quantile(np.abs(errors) - centers, rows.weight, coverage)
-    return _beyond_unseen(model, query, coverage, lower, upper)
+    return _with_unknown(model, x, coverage, lower, upper)
 
 
-def _beyond_unseen(model: Any, query: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Ends that count what a category that was not there in fit may change."""
-    added = stdtrit(_UNSEEN, (1 + coverage) / 2) * np.sqrt(model._smoother.unseen(query)[:, 0])
+def unknown(model: Any, x: Array) -> Array:
+    """The variance that cells of rows x add of which nothing is known, (n, v).
+
+    That is of categories that were not there in fit, and of missing cells: the mean square of how far the estimates of
+    rows go where these cells are taken from them. The share of rows that lack them too has it in its errors.
+    """
+    result, rows, added = model._smoother.unseen(model._coordinates(x)), model._rows, model._smoother.added
+    lost, lacking = (missing(each, model.columns_) for each in (x, rows.x))
+    for which in np.unique(lost[lost.any(1)], axis=0):
+        if (key := which.tobytes()) not in added:
+            known = ~lacking[:, which].all(1) & (rows.weight > 0)
+            some = np.flatnonzero(known)
+            some = some[np.linspace(0, len(some) - 1, min(len(some), _ROWS)).astype(int)]
+            if not len(some):
+                continue
+            there, weight = rows.x[some], rows.weight[some]
+            apart = np.asarray(model._answer(there)) - model._answer(without(there, which, model.columns_))
+            square = np.average(apart.reshape(len(apart), -1) ** 2, axis=0, weights=weight)
+            added[key] = square * np.average(known, weights=rows.weight)
+        result[(lost == which).all(1)] += added[key]
+    return result
+
+
+def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """Ends that count what is not known of the cells."""
+    added = stdtrit(_UNSEEN, (1 + coverage) / 2) * np.sqrt(unknown(model, x)[:, 0])
     wider = (added > 0) & np.isfinite(upper - lower)
     if wider.any():
         middle, half = (lower + upper)[wider] / 2, np.hypot((upper - lower)[wider] / 2, added[wider])
@@ -66,10 +93,10 @@ def _beyond_unseen(model: Any, query: Array, coverage: float, lower: Array, uppe
     return lower, upper
 
 
-def quantiles(model: Any, query: Array, q: Array) -> Array:
-    """The quantiles q (k,) of a new value, (n, k), at queries in coordinates."""
-    result = np.empty((len(query), len(q)))
-    for part, mean, growth, errors, share in _distribution(model, query):
+def quantiles(model: Any, x: Array, q: Array) -> Array:
+    """The quantiles q (k,) of a new value, (n, k), at rows like `X_train_`."""
+    result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
+    for part, mean, growth, errors, share in _distribution(model, x):
         order = np.argsort(errors, kind="stable")
         below = np.cumsum(share[:, order], 1)
         rest = 1 - below[:, -1]
@@ -78,33 +105,38 @@ def quantiles(model: Any, query: Array, q: Array) -> Array:
             error = np.where(
                 min(level, 1 - level) < rest - 1e-12, np.copysign(np.inf, level - 0.5), errors[order][index]
             )
-            result[part, k] = mean + growth * error
+            known, more = growth * error, stdtrit(_UNSEEN, level) * added[part]
+            wider = np.hypot(known, more) - np.where(np.isfinite(known), abs(known), 0)  # which may be infinite
+            result[part, k] = mean + known + np.where(more == 0, 0, np.copysign(wider, more))
     return result
 
 
-def sample(model: Any, query: Array, count: int, random: np.random.RandomState) -> Array:
-    """So many new values at each query in coordinates, (n, count)."""
+def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> Array:
+    """So many new values at each of rows like `X_train_`, (n, count)."""
     if _errors(model)[0].times.sum() < 2:
         raise ValueError("X: got one row in fit; expected at least two, from whose errors new values are drawn")
-    result = np.empty((len(query), count))
-    for part, mean, growth, errors, share in _distribution(model, query):
+    result = np.empty((len(x), count))
+    for part, mean, growth, errors, share in _distribution(model, x):
         reached = np.cumsum(share, 1)
         drawn = random.uniform(size=(len(share), count)) * reached[:, -1:]
         chosen = np.array([np.searchsorted(*each, side="right") for each in zip(reached, drawn, strict=True)])
         result[part] = mean[:, None] + growth[:, None] * errors[chosen.clip(max=len(errors) - 1)]
+    if (added := np.sqrt(unknown(model, x))).any():
+        result += added * random.standard_t(_UNSEEN, size=result.shape)
     return result
 
 
-def _distribution(model: Any, query: Array) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
+def _distribution(model: Any, x: Array) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
     """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = _errors(model)
     smoother = model._smoother
-    mean, deviation = (np.asarray(each, np.float64).ravel() for each in model._answer(query, return_std=True))
+    mean, deviation = (np.asarray(each, np.float64).ravel() for each in model._answer(x, return_std=True))
+    deviation = np.sqrt(np.maximum(deviation**2 - unknown(model, x)[:, 0], 0))
     if rows.times.sum() == 1:
         errors = np.full(1, np.inf)
     whole = smoother.joined.weight if smoother.tested is None else smoother.tested.weight
     own = rows.weight / whole[rows.unique]
-    for part, variance, share in smoother.errors_near(query):
+    for part, variance, share in smoother.errors_near(model._coordinates(x)):
         usual = np.sqrt(variance[:, 0])
         growth = np.divide(deviation[part], usual, out=np.ones_like(usual), where=(usual > 0) & np.isfinite(usual))
         yield part, mean[part], growth.clip(1), errors, share[:, rows.unique] * own
@@ -121,9 +153,9 @@ def _errors(model: Any) -> tuple[Repeats, Array]:
     return rows, -torch.cat([trial.left[alone], trial.repeated])[:, 0].numpy()
 
 
-def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, Array]]:
+def _left_out(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Array]]:
     """Some queries at a time: the estimates without each of the rows, (n, m)."""
-    smoother, joined = model._smoother, model._smoother.joined
+    smoother, joined, query = model._smoother, model._smoother.joined, model._coordinates(x)
     if smoother.tested is not None:
         for part in parts(len(query), len(rows.unique)):
             yield part, smoother.tested.without(query[part]) + joined.origin[0]
@@ -131,7 +163,7 @@ def _left_out(model: Any, rows: Repeats, query: Array) -> Iterator[tuple[slice, 
     part_of, y = rows.out / joined.weight[rows.unique], rows.y[:, 0]
     rest = joined.weight.sum() - rows.out
     others = (joined.weight @ joined.y[:, 0] - rows.out * y) / np.where(rest > 0, rest, 1)
-    answer = np.asarray(model._answer(query), np.float64).ravel()
+    answer = np.asarray(model._answer(x), np.float64).ravel()
     for part, local in locals_at(smoother, query):
         design, inverse, theta, share = (each.numpy() for each in _solved(local))
         design, share = design[:, rows.unique], share[:, rows.unique] * part_of
@@ -191,7 +223,7 @@ def _split(model: Any, x: Array, coverage: float, random_state: object) -> tuple
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, held = (rows.take(np.flatnonzero(fold == each)) for each in (0, 1))
     half = model._anew(learned)
-    errors = np.abs(held.y.ravel() - np.asarray(half._answer(half._coordinates(held.x))).ravel())
-    center = np.asarray(half._answer(half._coordinates(x)), np.float64).ravel()
+    errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel())
+    center = np.asarray(half._answer(x), np.float64).ravel()
     reach = _quantile(errors[None], held.weight.astype(np.float64), coverage)
     return center - reach, center + reach

@@ -51,6 +51,7 @@ class Coding:
         self.coded = [j for j in range(len(columns)) if columns[j].coded]
         self._plain, self._metric = [j for j in range(size) if j not in self.coded], metric
         self._columns = [columns[j] for j in self.coded]
+        self._standing = [next(iter(each.levels), 0.0) if not each.coded else 0.0 for each in columns]
         self.numbers = len(self._plain) if metric is None else metric.shape[1]  # numbers, or directions
         features = self.numbers + len(self.coded)
         # The columns in the order of their coordinates, numbers or directions first; and of each coordinate its place.
@@ -60,6 +61,8 @@ class Coding:
 
     def coordinates(self, x: Array) -> Array:
         """The coordinates of rows (n, d), from `dikkat.regression.columns.encoded`."""
+        if (lost := np.isnan(x)).any():  # cells that were never missing in fit
+            x = np.where(lost, self._standing, x).astype(x.dtype)
         if not self._columns and self._metric is None:
             return x
         numbers = x[:, self._plain] if self._metric is None else x[:, self._plain].astype(np.float64) @ self._metric

@@ -165,7 +165,7 @@ class Smoother:
             doubt = _open(around, self._doubt(window))
             return (self._deviation(part + around.offset * window.bandwidth, doubt),)
 
-        return np.hypot(self._by_parts(query, self._wide, work)[0], np.sqrt(self.unseen(query)))
+        return self._by_parts(query, self._wide, work)[0]
 
     def unseen(self, query: Array) -> Array:
         """The variance that categories that were not there in fit add at queries, (n, v).
@@ -176,19 +176,19 @@ class Smoother:
         result = np.zeros((len(query), self.joined.y.shape[1]))
         for own, center, there in unseen_categories(self.joined, torch.tensor(query)):
             if there.any():
-                if (key := int(own.nonzero()[0, 0])) not in self._added:
+                if (key := int(own.nonzero()[0, 0])) not in self.added:
                     other = self.joined.x.copy()
                     other[:, own.numpy()] = center.numpy()
                     apart = self.estimate(self.joined.x)[0] - self.estimate(other)[0]
                     count = int(own.sum()) + 1
                     square = np.average(apart**2, axis=0, weights=self.joined.weight)
-                    self._added[key] = square * (count + 1) / (count - 1)
-                result[there.numpy()] += self._added[key]
+                    self.added[key] = square * (count + 1) / (count - 1)
+                result[there.numpy()] += self.added[key]
         return result
 
     @cached_property
-    def _added(self) -> dict[int, Array]:
-        """The variances that `unseen` adds, by a category's first coordinate."""
+    def added(self) -> dict[Any, Array]:
+        """The variances that unknown cells add, by a category's first coordinate or by what is missing."""
         return {}
 
     def nearest_deviation(self, query: Array) -> Array:
@@ -262,7 +262,6 @@ class Smoother:
             return fit.estimate, (noise * share + bias.square()).sqrt(), freedom
 
         center, error, freedom = self._by_parts(query, self._wide, work)
-        error = np.hypot(error, np.sqrt(self.unseen(query)))
         in_reach = self.profile == "gaussian" or self.neighbors(query) > 0
         return Confidence(center + self.joined.origin, error, freedom), np.asarray(
             np.isfinite(center).all(1) & in_reach

@@ -70,7 +70,7 @@ class Slow:
         return self._slopes(kept.tobytes(), base.tobytes(), None)
 
     @cache  # noqa: B019  # for as long as the test's models
-    def _slopes(self, kept, base, amount):
+    def _slopes(self, kept, base, amount, of_units=False):
         kept, base = np.frombuffer(kept, bool), np.frombuffer(base, bool)
         share = np.where(base, self.weight, 0.0) / self.weight[base].sum()
         unit = np.sqrt(np.bincount(self.feature, share @ (self.rows - share @ self.rows) ** 2))[self.feature]
@@ -85,10 +85,10 @@ class Slow:
                     left.append(np.mean((line[i] - share[rest] @ line[rest] / share[rest].sum()) ** 2))
                 errors.append(share[base] @ left)
             amount = AMOUNTS[int(np.argmin(errors))]
-        if np.isinf(amount):
-            return np.zeros((self.rows.shape[1], self.y.shape[1]))
         share = np.where(kept, share, 0.0)
-        z, y = self.rows / unit, self.y
+        z, y = self.rows / unit, np.eye(len(kept)) if of_units else self.y
+        if np.isinf(amount):
+            return np.zeros((self.rows.shape[1], y.shape[1]))
         z, y = (each - share @ each / share.sum() for each in (z, y))
         slope = np.linalg.solve(z.T @ (share[:, None] * z) + amount * np.eye(z.shape[1]), z.T @ (share[:, None] * y))
         return slope / unit[:, None]
@@ -190,23 +190,49 @@ class Slow:
         gain = np.linalg.solve(about.T @ (k[:, None] * about) + np.diag(held), (place - mean)[: self.size])
         return gain**2 @ held
 
+    def lacking(self, x):
+        """The columns whose cells are missing, of each row."""
+        result = [set() for _ in x]
+        for j, column in enumerate(self.model.columns_):
+            if column.levels and column.levels[-1] in ("missing", "(missing)"):
+                for i in np.flatnonzero(x[:, j] == len(column.levels) - 1):
+                    result[i].add(int(column.origin or j))
+        return result
+
+    def unknown(self, x):
+        """The variance of what missing cells could have said."""
+        rows, columns = self.model.X_train_[self.there].astype(float), self.model.columns_
+        result = np.zeros((len(x), self.y.shape[1]))
+        for i, lost in enumerate(self.lacking(x)):
+            known = np.array([not lost <= other for other in self.lacking(rows)])
+            if not lost or not known.any():
+                continue
+            changed = rows[known].copy()
+            for j in lost:
+                gap = [k for k, each in enumerate(columns) if each.origin == str(j)]
+                changed[:, gap] = 1
+                changed[:, j] = columns[j].levels[0] if gap else len(columns[j].levels) - 1
+            apart = self.predict(rows[known]) - self.predict(changed)
+            result[i] = self.weight[known] @ apart**2 / self.weight.sum()
+        return result
+
     def std(self, x):
         found = []
         for place in self.at(x):
             total, square, _ = self.noise(self._looked_at(place, self.sigma))
             found.append(np.sqrt(total + square * self._open(place, self.sigma)))
-        return np.array(found)
+        return np.sqrt(np.array(found) ** 2 + self.unknown(x))
 
     def confidence_interval(self, x, level):
         ends = []
-        for place in self.at(x):
+        for place, unknown in zip(self.at(x), self.unknown(x), strict=True):
             narrow = self.sigma * 0.5 ** (1 / self.features)
             drawn = self.linear and self.ridge > 0
             ridge = min(self.ridge, 0.25) if drawn else 0.25
             center, row, _ = self.line(place, narrow, ridge=ridge, linear=True, drawn=drawn)
             _, square, freedom = self.noise(self._looked_at(place, narrow))
             error = square * (row**2 / self.weight).sum() + square * self._open(place, narrow)
-            error = np.sqrt(error + self.bias**2)
+            error = np.sqrt(error + self.bias**2 + unknown)
             half = stdtrit(freedom, (1 + level) / 2) * error if freedom >= 0.5 else np.full_like(center, np.inf)
             ends.append((center - half, center + half))
         return np.array(ends).transpose(1, 0, 2)
@@ -224,7 +250,7 @@ class Slow:
             ]
             centers = np.array(centers)[:, 0]
             ends.append((-quantile(errors - centers, weight, coverage), quantile(centers + errors, weight, coverage)))
-        return np.array(ends).T
+        return widened(*np.array(ends).T, coverage, self.unknown(x))
 
     def distribution(self, place):
         """The values that a new one may have at a place, and their probabilities, which are less than 1 in all."""
@@ -243,14 +269,17 @@ class Slow:
 
     def quantiles(self, x, levels):
         result = []
-        for place in self.at(x):
+        for place, unknown in zip(self.at(x), self.unknown(x)[:, 0], strict=True):
             values, share = self.distribution(place)
             order, rest = np.argsort(values), 1 - share.sum()
             reached = rest / 2 + np.cumsum(share[order])
             ends = [np.inf if min(q, 1 - q) < rest else values[order][(reached < q).sum()] for q in levels]
-            result.append(
-                [math.copysign(end, q - 0.5) if np.isinf(end) else end for end, q in zip(ends, levels, strict=False)]
-            )
+            center = self.line(place, self.sigma)[0][0]
+            for k, (end, q) in enumerate(zip(ends, levels, strict=True)):
+                more, off = stdtrit(5, q) * math.sqrt(unknown), end - center
+                wider = math.copysign(math.hypot(off, more) - abs(off), more) if np.isfinite(end) else 0.0
+                ends[k] = math.copysign(end, q - 0.5) if np.isinf(end) else end + wider * (more != 0)
+            result.append(ends)
         return np.array(result)
 
     def attention(self, x):
@@ -290,10 +319,21 @@ class Slow:
                 lines = [self.line(place, self.sigma) for place in ends[:2]]
                 slope[i, j] = (lines[0][0] - lines[1][0]) / (2 * step)
                 change = (lines[0][1] - lines[1][1]) / (2 * step)
+                if self.linear and self.ridge:  # the plane's slopes are of y too
+                    every, size = self.everyone.tobytes(), self.size
+                    rest = (ends[0] - ends[1])[:size] / (2 * step) - change @ self.rows[:, :size]
+                    change = change + rest @ self._slopes(every, every, None, of_units=True)[:size]
                 if return_std:
                     square = self.noise(self._looked_at(ends[2], self.sigma))[1]
                     error[i, j] = np.sqrt(square * (change**2 / self.weight).sum())
         return error if return_std else slope
+
+
+def widened(lower, upper, coverage, unknown):
+    """Ends that are further apart by what missing cells could have said."""
+    middle, half = (lower + upper) / 2, (upper - lower) / 2
+    half = np.hypot(half, stdtrit(5, (1 + coverage) / 2) * np.sqrt(unknown[:, 0]))
+    return np.array([np.where(np.isinf(lower), lower, middle - half), np.where(np.isinf(upper), upper, middle + half)])
 
 
 def quantile(values, weight, level):

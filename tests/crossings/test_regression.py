@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
-from scipy.special import ndtr, softmax
+from scipy.special import ndtr, softmax, stdtr
 from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold
 
-from crossings.slow_regression import Slow, quantile
+from crossings.slow_regression import Slow, quantile, widened
 from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson
 from dikkat.regression.diagnostics import along, among, hold_out, leave_out
 from regression.dense import short_searches
@@ -252,15 +252,20 @@ def expected_split(case):
     errors = np.abs(case.y[held] - half.predict(case.x[held].astype(float))[:, 0])
     weight = np.ones(len(held)) if case.weight is None else case.weight[held]
     center, reach = half.predict(case.cells.astype(float))[:, 0], quantile(errors, weight, LEVEL)
-    return center - reach, center + reach
+    return widened(center - reach, center + reach, LEVEL, case.slow.unknown(case.cells.astype(float)))
 
 
 def as_drawn(case):
-    """A check of draws: each is one of the values there are, as often as it is to be."""
+    """A check of draws: each is one of the values there are, as often as it is to be, but for what is unknown."""
 
     def check(drawn):
-        for row, place in zip(drawn, case.slow.at(case.cells.astype(float)), strict=True):
+        cells = case.cells.astype(float)
+        for row, place, unknown in zip(drawn, case.slow.at(cells), case.slow.unknown(cells)[:, 0], strict=True):
             values, share = case.slow.distribution(place)
+            if unknown:
+                below = stdtr(5, (np.sort(row)[:, None] - values) / math.sqrt(unknown)) @ (share / share.sum())
+                assert np.abs(below - (np.arange(len(row)) + 0.5) / len(row)).max() < 1.95 / math.sqrt(len(row))
+                continue
             near = np.abs(row[:, None] - values).argmin(1)
             np.testing.assert_allclose(row, values[near], rtol=1e-4, atol=1e-4)
             order = np.argsort(values)

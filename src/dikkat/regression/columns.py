@@ -164,13 +164,18 @@ def _holds_text(cells: _Cells, called: str) -> bool:
     if count > min(MOST_LEVELS, max(2, len(there) // 2)):
         raise ValueError(
             f"X: got {count} different texts in {len(there)} rows of {called}, such as {there[0]!r}; expected few, as "
-            "categories have: leave it out, or name it among the categorical_features"
+            "categories have: leave it out, name it among the categorical_features, or make dates of texts, by "
+            "pandas.to_datetime"
         )
     return True
 
 
 def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None) -> dict[int, float]:
     """The periods of columns by their positions."""
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"periodic_features: got {given!r}; expected columns with their periods, such as {{'hour': 24}}"
+        )
     result = {}
     for each, period in given.items():
         if not (is_number(period) and 0 < float(period) < math.inf):

@@ -179,7 +179,10 @@ def along(model: KernelRegressor, feature: int, name: str, coverage: float | Non
         estimate, lower, upper = estimate.ravel(), lower.ravel(), upper.ravel()
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the interval is infinite
     lower[unknown] = upper[unknown] = math.nan
-    values = None if coverage is None else (*intervals.interval(model, points, coverage, "jackknife+"), coverage)
+    values = None
+    if coverage is not None:  # no value is surer than the function, as between columns that go together
+        low, high = intervals.interval(model, points, coverage, "jackknife+")
+        values = np.fmin(low, lower), np.fmax(high, upper), coverage
     return Curve(name, points[:, feature], estimate, lower, upper, data, column, values)
 
 

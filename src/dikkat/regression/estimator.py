@@ -166,7 +166,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
         Warns:
             UserWarning: The bandwidth is searched for without `cv`, and of the only output rows that are neighbours in
-                the only feature have like errors.
+                the only feature have like errors, or rows that are equal in X hide how far off others are.
 
         Raises:
             ValueError: A setting that is not allowed, or data that do not fit, are not finite or are not numbers.
@@ -626,16 +626,25 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return self
 
     def _warn_of_dependence(self) -> None:
-        """Warn of one feature's errors that are like those of their neighbours, copies of rows joined."""
+        """Warn of one feature's errors that are like those of their neighbours, and of repeats that are alike."""
         joined = self._smoother.joined
-        if self.X_train_.shape[1] > 1 or not joined.numbers or joined.y.shape[1] > 1:
+        if not joined.numbers or joined.y.shape[1] > 1:
             return
-        if errors_are_alike(joined.x[:, 0], joined.y[:, 0]):
+        if self.X_train_.shape[1] == 1 and errors_are_alike(joined.x[:, 0], joined.y[:, 0]):
             warnings.warn(
                 "y: got rows whose errors are like those of their neighbours, as in a series of time (or a mean that "
                 "turns within a few rows): the bandwidth follows them, and intervals are too narrow. Expected "
                 "independent errors, or folds that are far apart: `cv=20` for blocks of rows in their order, or a "
                 "splitter by groups",
+                stacklevel=4,
+            )
+        elif (errors := intervals.errors_of_repeats(self)) is not None:
+            warnings.warn(
+                f"X: got rows that are equal in X, as repeated measurements are. A row is predicted with an error of "
+                f"{errors[0]:.3g} where its repeats are there, and of {errors[1]:.3g} without them, as one at a new "
+                "place is: for these, intervals and errors are too small. Expected folds that keep repeats together, "
+                "by `cv=GroupKFold(10)` and `groups` in fit; or the mean of each",
+                UserWarning,
                 stacklevel=4,
             )
 

@@ -39,6 +39,7 @@ from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
 _ROWS = 1000  # rows by which it is said how far a missing cell moves the estimate
+_PLACES, _REPEATS, _TELLING = 20, 10, 1.3  # least places, most rows at one, and the square of errors that repeats hide
 _UNSEEN = 5  # degrees of freedom of a variance among a few categories
 
 Method = Literal["jackknife+", "local", "split"]
@@ -81,6 +82,18 @@ def unknown(model: Any, x: Array) -> Array:
             added[key] = square * np.average(known, weights=rows.weight)
         result[(lost == which).all(1)] += added[key]
     return result
+
+
+def errors_of_repeats(model: Any) -> tuple[float, float] | None:
+    """The root mean squared errors of rows beside their repeats and without them, where many have some that tell."""
+    joined, (rows, errors) = model._smoother.joined, _errors(model)
+    count = len(joined.x)
+    if count < _PLACES or not 2 * count <= joined.weight.sum() <= _REPEATS * count:
+        return None
+    alone = joined.y[:, 0] - model._smoother.without(joined.x, np.arange(count), np.zeros(count))
+    own = np.average(errors**2, weights=rows.weight)
+    new = np.average(alone**2 + joined.within[:, 0], weights=joined.weight)
+    return (float(np.sqrt(own)), float(np.sqrt(new))) if new > _TELLING * own else None
 
 
 def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:

@@ -382,7 +382,14 @@ def as_summary(case):
             if case.features[j] == "town" or case.features[j] not in WIDTHS:
                 ends = ["", ""]
             expected.append((name, *ends, reach(j, case.features[j], name)))
-        assert found.features == expected
+        assert [each[:4] for each in found.features] == expected
+        moved, middle = [float(each[4]) for each in found.features], np.median(there, 0)
+        for j, kind in enumerate(column.is_category for column in model.columns_):
+            middle[j] = np.bincount(there[:, j].astype(int)).argmax() if kind else middle[j]
+        for j in range(there.shape[1]):
+            without = np.where(np.arange(there.shape[1]) == j, middle, there)
+            change = np.sqrt(np.mean((slow.predict(without) - slow.predict(there)) ** 2))
+            np.testing.assert_allclose(moved[j], change, rtol=6e-3, atol=rough)
         error = expected_left_out(case)[-2]
         np.testing.assert_allclose(found.left_out.error, error, rtol=rough, atol=rough)
         assert found.held_out is None

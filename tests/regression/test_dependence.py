@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.signal import lfilter
+from sklearn.model_selection import GroupKFold
 
 from dikkat.regression import KernelRegressor
 from dikkat.regression.dependence import errors_are_alike
@@ -108,3 +109,33 @@ def test_fit_warns() -> None:
     shuffled = random.permutation(300)
     with pytest.warns(UserWarning, match="those of their neighbours"):
         KernelRegressor().fit(x[shuffled], y[shuffled])
+
+
+def _measured(repeats: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Places in two columns, measured so many times, each with an offset of its own."""
+    random = np.random.default_rng(seed)
+    places, offset = random.uniform(0, 9, (47, 2)), 2 * random.normal(size=47)
+    group = np.repeat(np.arange(47), repeats)
+    return places[group], places[group, 0] + offset[group] + 0.5 * random.normal(size=len(group)), group
+
+
+def test_fit_warns_of_repeats_that_hide_errors() -> None:
+    x, y, group = _measured(3)
+    with pytest.warns(UserWarning, match="X: got rows that are equal in X, as repeated measurements are") as told:
+        model = KernelRegressor().fit(x, y)
+    # A loop: how far off a place is that is left out, its repeats with it, beside a row alone.
+    settings = {"bandwidth": model.bandwidth_, "ridge": model.ridge_}
+    kept, gone = ([y[i] - _left_out(settings, x, y, alone(i)).predict(x[[i]])[0] for i in range(len(x))] for alone in (
+        lambda i: np.arange(len(x)) == i, lambda i: group == group[i]
+    ))  # fmt: skip
+    beside, without = (np.sqrt(np.mean(np.square(each))) for each in (kept, gone))
+    assert f"error of {beside:.3g} where its repeats are there, and of {without:.3g} without" in str(told[0].message)
+    with warnings.catch_warnings():  # by groups, the means, and where a place says nothing of its own
+        warnings.simplefilter("error")
+        KernelRegressor(cv=GroupKFold(5)).fit(x, y, groups=group)
+        KernelRegressor().fit(x[::3], y.reshape(-1, 3).mean(1))
+        KernelRegressor().fit(x, x[:, 0] + np.random.default_rng(1).normal(size=len(x)))
+
+
+def _left_out(settings: dict, x: Array, y: Array, gone: Array) -> KernelRegressor:
+    return KernelRegressor(**settings).fit(x[~gone], y[~gone])

@@ -32,7 +32,8 @@ def test_along_a_feature_the_others_are_at_their_medians():
     np.testing.assert_array_equal(curve.data, x[:, 1])
     assert curve.values is None
     low, high, coverage = along(model, 1, "b", 0.8).values
-    np.testing.assert_array_equal([low, high], model.predict_interval(places, 0.8))
+    (least, most), (lower, upper) = model.predict_interval(places, 0.8), model.confidence_interval(places)
+    np.testing.assert_array_equal([low, high], [np.minimum(least, lower), np.maximum(most, upper)])
     assert coverage == 0.8
 
 

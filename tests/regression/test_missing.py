@@ -103,8 +103,13 @@ def test_rows_without_y_are_left_out_with_their_weights_and_groups():
 
 def test_gaps_are_refused_where_none_are_allowed():
     x, y = _homes()
-    with pytest.raises(ValueError, match="NaN"):
+    wanted = r"X: got missing cells \(NaN\) in the columns area, town; expected a value in each, or missing='indicator'"
+    with pytest.raises(ValueError, match=wanted):
         KernelRegressor().fit(x, y)
+    with pytest.raises(ValueError, match="X: got missing cells"):
+        KernelRegressor(bandwidth="scott").fit(x.ffill().bfill()[["area", "age"]], y).predict(x[["area", "age"]])
+    with pytest.raises(ValueError, match=r"X: got missing cells \(NaN\); expected"):
+        KernelRegressor().fit(x[["area"]].to_numpy(), y)
     with pytest.raises(ValueError, match="missing: got 'drop'; expected 'refuse', 'indicator'"):
         KernelRegressor(missing="drop").fit(x, y)
     for kind, setting in (

@@ -38,7 +38,10 @@ def test_a_summary_has_each_feature_in_its_units_and_how_well_rows_are_predicted
     assert found.held_out.error == hold_out(model, 3).error
     assert found.left_out.error == leave_out(model).error
     lines = str(found).splitlines()
-    assert lines[0].split() == ["feature", "from", "to", "bandwidth"]
+    assert lines[0].split() == ["feature", "from", "to", "bandwidth", "moves", "y", "by"]
+    area = frame.assign(area=frame["area"].median())
+    moved = np.sqrt(np.mean((model.predict(area) - model.predict(frame)) ** 2))
+    assert [found.features[0][4], found.features[3][4]] == [f"{moved:.3g}", "0"]
     assert "town: 2 categories, Bonn <&>, Ulm" in lines
     assert f"rows: {ROWS}" in lines
     assert f"on rows held out: R² {found.held_out.r2:.3f}, root mean" in str(found)

@@ -21,7 +21,15 @@ from dikkat.regression.likelihood import found
 from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.smoother import Smoother
-from dikkat.regression.validation import DTYPES, check_count, check_size, checked_bandwidth, checked_rows, unmasked
+from dikkat.regression.validation import (
+    DTYPES,
+    check_count,
+    check_size,
+    checked_bandwidth,
+    checked_rows,
+    gaps_named,
+    unmasked,
+)
 
 # The attributes that are Rows.
 _OF_ROWS = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_")
@@ -230,7 +238,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         check_is_fitted(self)
         check_at_hand(X=X)
         columns, dtype, X = self.columns_, self.X_train_.dtype, unmasked(X)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"), gaps_named(self, X):
             if columns:
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)

@@ -86,10 +86,11 @@ def unknown(model: Any, x: Array) -> Array:
 
 def errors_of_repeats(model: Any) -> tuple[float, float] | None:
     """The root mean squared errors of rows beside their repeats and without them, where many have some that tell."""
-    joined, (rows, errors) = model._smoother.joined, _errors(model)
+    joined = model._smoother.joined
     count = len(joined.x)
     if count < _PLACES or not 2 * count <= joined.weight.sum() <= _REPEATS * count:
         return None
+    rows, errors = _errors(model)
     alone = joined.y[:, 0] - model._smoother.without(joined.x, np.arange(count), np.zeros(count))
     own = np.average(errors**2, weights=rows.weight)
     new = np.average(alone**2 + joined.within[:, 0], weights=joined.weight)

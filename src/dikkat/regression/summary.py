@@ -12,13 +12,13 @@ import numpy as np
 from sklearn.model_selection import KFold
 
 from dikkat.regression.columns import Column
-from dikkat.regression.diagnostics import LeftOut, hold_out, leave_out
+from dikkat.regression.diagnostics import LeftOut, hold_out, influence, leave_out
 from dikkat.regression.joined import largest
 
 if TYPE_CHECKING:
     from dikkat.regression.estimator import KernelRegressor
 
-HEADINGS = ["feature", "from", "to", "bandwidth"]
+HEADINGS = ["feature", "from", "to", "bandwidth", "moves y by"]
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _LEVELS = 5  # most categories that are named
 _CHOSEN = ", by which the bandwidth was chosen"
@@ -29,14 +29,15 @@ class Summary:
     """A fitted model in words.
 
     Attributes:
-        features: Of each feature its name, least and greatest value, and bandwidth, or what that means.
+        features: Of each feature its name, least and greatest value, bandwidth, or what that means, and by how much it
+            moves the estimate: the root mean square change where it is put in its middle.
         columns: What there is to say of columns: the categories, where days are counted from, what was left out.
         rows: Of rows: how many there are, and how well they are predicted from others.
         left_out: Each row predicted from the others.
         held_out: Each row predicted by a model of other folds, with everything chosen anew; None without folds.
     """
 
-    features: list[tuple[str, str, str, str]]
+    features: list[tuple[str, str, str, str, str]]
     columns: list[str]
     rows: list[str]
     left_out: LeftOut
@@ -129,15 +130,18 @@ def _reach(model: KernelRegressor, column: Column, sigma: float, spread: float) 
     return f"{sigma:.4g}" + (" days" if column.kind == "date" else "")
 
 
-def _features(model: KernelRegressor) -> list[tuple[str, str, str, str]]:
+def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:
     x = model.X_train_[model.sample_weight_ > 0]
     low, high = x.min(0), x.max(0)
 
     def shown(column: Column, end: float) -> str:
         return "" if column.kind == "category" else column.shown(end)
 
-    of_columns = zip(names_of(model), columns_of(model), low, high, reaches(model), strict=True)
-    return [(name, shown(column, least), shown(column, most), reach) for name, column, least, most, reach in of_columns]
+    of_columns = zip(names_of(model), columns_of(model), low, high, reaches(model), influence(model), strict=True)
+    return [
+        (name, shown(column, least), shown(column, most), reach, f"{moved:.3g}")
+        for name, column, least, most, reach, moved in of_columns
+    ]
 
 
 def _of_columns(model: KernelRegressor) -> list[str]:

@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
@@ -96,7 +97,8 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
             "factors, or None for categorical_features and ordered_features"
         )
     settings: dict[str, Any] = {"dtype": DTYPES, "multi_output": True, "y_numeric": True, "copy": True}
-    with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
+    # Warnings would be of a sum by which infinite numbers are looked for.
+    with np.errstate(over="ignore", invalid="ignore"), gaps_named(estimator, X):
         if columns:
             validate_data(estimator, X, skip_check_array=True)
             x, values = check_X_y(encoded(X, columns, names), y, estimator=estimator, **settings)
@@ -106,6 +108,22 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     values = values.astype(np.float64)
     _check_sizes(x, values, weight)
     return Rows(x, values, weight, columns)
+
+
+@contextmanager
+def gaps_named(estimator: Any, X: Any) -> Iterator[None]:
+    """Missing cells of X are refused by what there is to do about them, where an estimator can take them."""
+    try:
+        yield
+    except ValueError as error:
+        if "Input X contains NaN" not in str(error) or "missing" not in estimator.get_params():
+            raise
+        lost = [str(name) for name in X.columns if X[name].isna().any()] if hasattr(X, "isna") else []
+        where = f" in the columns {', '.join(lost[:5])}{', …' * (len(lost) > 5)}" if lost else ""
+        raise ValueError(
+            f"X: got missing cells (NaN){where}; expected a value in each, or missing='indicator' in fit, which "
+            "learns from rows with gaps and predicts them"
+        ) from None
 
 
 def unmasked(given: Any) -> Any:

@@ -75,7 +75,7 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     lines = [line.split() for line in out.splitlines()]
     there = x[weight > 0]
     assert 0 < len(there) < 41
-    assert lines[1] == ["area", f"{there[:, 0].min():.4g}", f"{there[:, 0].max():.4g}", "1.5"]
+    assert lines[1][:4] == ["area", f"{there[:, 0].min():.4g}", f"{there[:, 0].max():.4g}", "1.5"]
     assert f"rows: 41, {len(there)} of them with weight\n" in out
     others = ~(x[:, None] == x).all(2)
     left_out = (kernel * others) @ y / (kernel * others).sum(1)
@@ -154,7 +154,7 @@ def test_a_feature_without_influence_is_said_to_have_none(run, quick, tmp_path):
     for order, meaning in (("constant", "no influence"), ("linear", "a straight line")):
         features = ["--feature", "x", "--feature", "noise"]
         _, out, _ = run("t.csv", "--target", "y", *features, "--set", "bandwidth=0.1,5000", "--order", order)
-        assert re.search(rf"^noise .*{meaning}$", out, re.MULTILINE)
+        assert re.search(rf"^noise .*{meaning} +[\d.e-]+$", out, re.MULTILINE)
         assert re.search(r"^x .* 0\.1$", out, re.MULTILINE)
 
 

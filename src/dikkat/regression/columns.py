@@ -214,7 +214,7 @@ def missing(x: Array, columns: Sequence[Column]) -> NDArray[np.bool_]:
 def without(x: Array, lost: NDArray[np.bool_], columns: Sequence[Column]) -> Array:
     """Rows from `encoded` as if cells of these columns, (d,) of True and False, were missing."""
     result = x.copy()
-    for j in np.flatnonzero(lost):
+    for j in np.flatnonzero(lost).tolist():
         result[:, j] = columns[j].levels.index(MISSING) if columns[j].is_category else np.nan
     for j, each in enumerate(columns):
         if each.is_gap and lost[int(each.origin)]:

@@ -67,7 +67,8 @@ def unknown(model: Any, x: Array) -> Array:
     That is of categories that were not there in fit, and of missing cells: the mean square of how far the estimates of
     rows go where these cells are taken from them. The share of rows that lack them too has it in its errors.
     """
-    result, rows, added = model._smoother.unseen(model._coordinates(x)), model._rows, model._smoother.added
+    result: Array = model._smoother.unseen(model._coordinates(x))
+    rows, added = model._rows, model._smoother.added
     lost, lacking = (missing(each, model.columns_) for each in (x, rows.x))
     for which in np.unique(lost[lost.any(1)], axis=0):
         if (key := which.tobytes()) not in added:

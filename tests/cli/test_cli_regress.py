@@ -155,7 +155,7 @@ def test_a_feature_without_influence_is_said_to_have_none(run, quick, tmp_path):
         features = ["--feature", "x", "--feature", "noise"]
         _, out, _ = run("t.csv", "--target", "y", *features, "--set", "bandwidth=0.1,5000", "--order", order)
         assert re.search(rf"^noise .*{meaning} +[\d.e-]+$", out, re.MULTILINE)
-        assert re.search(r"^x .* 0\.1$", out, re.MULTILINE)
+        assert re.search(r"^x .* 0\.1 ", out, re.MULTILINE)
 
 
 def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):

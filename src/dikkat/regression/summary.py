@@ -137,10 +137,12 @@ def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:
     def shown(column: Column, end: float) -> str:
         return "" if column.kind == "category" else column.shown(end)
 
-    of_columns = zip(names_of(model), columns_of(model), low, high, reaches(model), influence(model), strict=True)
+    moved = influence(model)
+    moved[moved < 1e-6 * moved.max()] = 0  # rounding, of a column that counts for nothing
+    of_columns = zip(names_of(model), columns_of(model), low, high, reaches(model), moved, strict=True)
     return [
-        (name, shown(column, least), shown(column, most), reach, f"{moved:.3g}")
-        for name, column, least, most, reach, moved in of_columns
+        (name, shown(column, least), shown(column, most), reach, f"{float(f'{change:.3g}'):,g}")
+        for name, column, least, most, reach, change in of_columns
     ]
 
 

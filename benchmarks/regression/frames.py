@@ -13,9 +13,11 @@ from benchmarks.regression.data import Data
 
 def of_columns(frame: Any, target: str, columns: str = "", categories: str = "") -> Data:
     """From `columns`, or all but the target; rows that lack a cell are left out."""
+    from pandas.api.types import is_numeric_dtype
+
     names = columns.split() or [name for name in frame if name != target]
     rows = frame[[target, *names]].dropna().reset_index(drop=True)
-    text = [name for name in names if rows[name].dtype == object or name in categories.split()]
+    text = [name for name in names if name in categories.split() or not is_numeric_dtype(rows[name])]
     rows = rows.astype(dict.fromkeys(text, "category"))
     return Data(rows[names], rows[target].to_numpy(float))
 
@@ -53,7 +55,7 @@ def classes(x: Any, y: Any) -> Data:
 
     frame = pd.DataFrame(x).rename(columns=str)
     frame = frame.loc[:, frame.nunique() > 1]
-    text = frame.select_dtypes(object).columns
+    text = frame.select_dtypes(exclude=["number", "bool"]).columns
     return Data(frame.astype(dict.fromkeys(text, "category")), np.unique(np.asarray(y), return_inverse=True)[1])
 
 

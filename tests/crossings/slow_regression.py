@@ -66,32 +66,41 @@ class Slow:
         return np.exp(-square / 2) if self.kernel == "gaussian" else np.maximum(0, 1 - square)
 
     def plane(self, kept, base):
-        """The slopes of a plane through rows, drawn to 0 as much as is best where each of the others is left out."""
+        """The slopes of a plane through rows, of the numbers or of all coordinates, and drawn to 0 as much, as is best
+        where each of the others is left out."""
         return self._slopes(kept.tobytes(), base.tobytes(), None)
 
+    @property
+    def steps(self):
+        """True where lines are drawn to a plane that has steps for categories."""
+        return bool(self.linear and self.ridge > 0 and self.plane(self.everyone, self.everyone)[self.size :].any())
+
     @cache  # noqa: B019  # for as long as the test's models
-    def _slopes(self, kept, base, amount, of_units=False):
+    def _slopes(self, kept, base, known, of_units=False):
         kept, base = np.frombuffer(kept, bool), np.frombuffer(base, bool)
         share = np.where(base, self.weight, 0.0) / self.weight[base].sum()
         unit = np.sqrt(np.bincount(self.feature, share @ (self.rows - share @ self.rows) ** 2))[self.feature]
-        if amount is None:
-            errors = []
-            for each in AMOUNTS:
+        if known is None:
+            errors, tried = [], [(size, amount) for size in (self.size, len(unit)) for amount in AMOUNTS]
+            for each in tried:
                 left = []
                 for i in np.flatnonzero(base):
-                    rest = base & (np.arange(len(base)) != i)
-                    slope = self._slopes(rest.tobytes(), base.tobytes(), each)
-                    line = self.y - self.rows @ slope
-                    left.append(np.mean((line[i] - share[rest] @ line[rest] / share[rest].sum()) ** 2))
+                    own = base & (self.rows == self.rows[i]).all(1)  # with gaps some are in one place
+                    rest = base & ~own
+                    line = self.y - self.rows @ self._slopes(rest.tobytes(), base.tobytes(), each)
+                    mean, others = (share[some] @ line[some] / share[some].sum() for some in (own, rest))
+                    left.append(np.mean((mean - others) ** 2))
                 errors.append(share[base] @ left)
-            amount = AMOUNTS[int(np.argmin(errors))]
+            known = tried[int(np.argmin(errors))]
         share = np.where(kept, share, 0.0)
-        z, y = self.rows / unit, np.eye(len(kept)) if of_units else self.y
+        (size, amount), y = known, np.eye(len(kept)) if of_units else self.y
+        z, slope = (self.rows / unit)[:, :size], np.zeros((self.rows.shape[1], y.shape[1]))
         if np.isinf(amount):
-            return np.zeros((self.rows.shape[1], y.shape[1]))
+            return slope
         z, y = (each - share @ each / share.sum() for each in (z, y))
-        slope = np.linalg.solve(z.T @ (share[:, None] * z) + amount * np.eye(z.shape[1]), z.T @ (share[:, None] * y))
-        return slope / unit[:, None]
+        system = z.T @ (share[:, None] * z) + amount * np.eye(size)
+        slope[:size] = np.linalg.solve(system, z.T @ (share[:, None] * y)) / unit[:size, None]
+        return slope
 
     def line(self, place, width, kept=None, ridge=None, linear=None, base=None, drawn=True):
         """The estimate, what each row's y has in it, and the inverse of what is solved."""
@@ -109,12 +118,12 @@ class Slow:
         row = inverse[0] @ z.T * k
         if not linear:
             return row @ self.y, row, inverse
-        slope = self.plane(kept, self.everyone if base is None else base)[: self.size] * drawn
+        slope = self.plane(kept, self.everyone if base is None else base) * (drawn and self.ridge > 0)
         self.bias = (inverse[0, 1:] * held) @ (inverse @ z.T @ (k[:, None] * self._beyond(slope)))[1:]
-        return row @ self._beyond(slope) + place[: self.size] @ slope, row, inverse
+        return row @ self._beyond(slope) + place @ slope, row, inverse
 
     def _beyond(self, slope):
-        return self.y - self.rows[:, : self.size] @ slope
+        return self.y - self.rows @ slope
 
     def predict(self, x):
         return np.array([self.line(place, self.sigma)[0] for place in self.at(x)])
@@ -320,9 +329,9 @@ class Slow:
                 slope[i, j] = (lines[0][0] - lines[1][0]) / (2 * step)
                 change = (lines[0][1] - lines[1][1]) / (2 * step)
                 if self.linear and self.ridge:  # the plane's slopes are of y too
-                    every, size = self.everyone.tobytes(), self.size
-                    rest = (ends[0] - ends[1])[:size] / (2 * step) - change @ self.rows[:, :size]
-                    change = change + rest @ self._slopes(every, every, None, of_units=True)[:size]
+                    every = self.everyone.tobytes()
+                    rest = (ends[0] - ends[1]) / (2 * step) - change @ self.rows
+                    change = change + rest @ self._slopes(every, every, None, of_units=True)
                 if return_std:
                     square = self.noise(self._looked_at(ends[2], self.sigma))[1]
                     error[i, j] = np.sqrt(square * (change**2 / self.weight).sum())

@@ -367,9 +367,12 @@ def as_summary(case):
         width, levels = widths[name], {"town": 3 + case.gaps, "size": 1, "hour": 0}.get(own, 0 if own in WIDTHS else 2)
         if levels:
             most = 1 if levels == 1 else (levels - 1) / levels
-            return "no influence" if width >= most * (1 - 1e-6) else f"λ {width:.4g}"
+            alike = "steps" if slow.steps else "no influence"
+            return alike if width >= most * (1 - 1e-6) else f"λ {width:.4g}"
         if width > 1e3 * (24 if own == "hour" else np.ptp(there[:, j])):
-            return "a straight line" if slow.linear and own != "hour" else "no influence"
+            if own == "hour":
+                return "a wave" if slow.steps else "no influence"
+            return "a straight line" if slow.linear else "no influence"
         return f"{width:.4g}"
 
     def check(found):

@@ -105,7 +105,7 @@ def test_lambda_0_looks_at_the_same_category_alone():
 @pytest.mark.parametrize("order", ["constant", "linear"])
 def test_categories_alone(order):
     x, y = np.array([[0], [0], [1], [2], [2]]), np.array([1.0, 3.0, 5.0, 7.0, 8.0])
-    model = NadarayaWatson(bandwidth=[0.3], order=order, categorical_features=[0]).fit(x, y)
+    model = NadarayaWatson(bandwidth=[0.3], order=order, ridge=0, categorical_features=[0]).fit(x, y)
     expected = [estimate(x, y, ["category"], [3], [0.3], "constant", place, np.ones(5)) for place in ([0], [1], [2])]
     np.testing.assert_allclose(model.predict([[0], [1], [2]]), expected, rtol=1e-10)
     lower, upper = model.confidence_interval([[0], [1]])
@@ -419,13 +419,25 @@ def test_a_number_that_comes_round(period, tmp_path):
     )
 
 
+def test_lines_are_drawn_to_a_plane_with_steps_beside_least_squares():
+    random = np.random.default_rng(7)
+    area, town = random.uniform(0, 4, 97), random.integers(0, 3, 97)
+    y = 3 * area + np.array([0.0, 5.0, -2.0])[town] + 0.1 * random.normal(size=97)
+    design = np.column_stack([area, np.eye(3)[town]])
+    model = KernelRegressor(bandwidth=[1e6, 2 / 3], categorical_features=[1])
+    model.fit(np.column_stack([area, town]), y)
+    at = np.array([[1.5, 0], [9.0, 1], [-3.0, 2]])
+    expected = np.column_stack([at[:, 0], np.eye(3)[at[:, 1].astype(int)]]) @ np.linalg.lstsq(design, y)[0]
+    np.testing.assert_allclose(model.predict(at), expected, atol=0.01)
+
+
 def test_a_wave_over_midnight_is_learned():
     random = np.random.default_rng(13)
     hour, other = random.uniform(0, 24, 211), random.normal(size=211)
     frame = pd.DataFrame({"hour": hour, "other": other})
-    y = np.cos(2 * np.pi * hour / 24) + 2 * other + 0.1 * random.normal(size=211)
+    y = np.cos(4 * np.pi * hour / 24) + 2 * other + 0.1 * random.normal(size=211)
     model = KernelRegressor(periodic_features={"hour": 24}).fit(frame, y)
-    assert 0.5 < model.bandwidth_[0] < 6
+    assert 0.2 < model.bandwidth_[0] < 6
     near = model.predict(pd.DataFrame({"hour": [23.9, 0.1], "other": [0.0, 0.0]}))
     np.testing.assert_allclose(near, 1, atol=0.2)
     with pytest.raises(ValueError, match="ordered or periodic"):

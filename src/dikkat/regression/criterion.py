@@ -252,7 +252,7 @@ class Criterion:
             slopes, amount = len(self.spread), math.exp(t[-1]) if self.ridge is None else self.ridge or 1.0
             held = theta[:, 1 : 1 + slopes].numpy().copy()
             if toward is not None:  # an output of u, behind the others, is drawn to 0
-                held[..., : toward.shape[-1]] -= toward.numpy()
+                held[..., : toward.shape[-1]] -= toward[..., :slopes, :].numpy()
             held *= (row[:, 1 : 1 + slopes] * ridge_at(ridge, lse)).numpy()[..., None]
             changed[:, :slopes] -= (2 / amount * ridge.numpy())[:, None] * held
             if self.ridge is None:

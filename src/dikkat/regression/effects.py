@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from dikkat.regression.joined import Array
-from dikkat.regression.local import is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
+from dikkat.regression.local import as_wide, is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.moments.record import LARGEST
 from dikkat.regression.smoother import Smoother
@@ -39,7 +39,7 @@ class Local(NamedTuple):
     """The local systems of n queries.
 
     Attributes:
-        delta: (n, m, p), δ of the numbers.
+        delta: (n, m, p), δ of the coordinates that have slopes: the numbers, or all.
         share: (n, m), w.
         pull: (n, m): times δ it is ∂w/∂x in units of σ at a total that is held.
         wide: (n, p), the bandwidths.
@@ -67,7 +67,7 @@ class Local(NamedTuple):
 
 def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]:
     """The local systems at queries in coordinates, in float64, some queries at a time."""
-    joined, slopes = smoother.joined, smoother.joined.numbers
+    joined, numbers, slopes = smoother.joined, smoother.joined.numbers, len(smoother.trend.spread)
     key, value, weight, sigma, spread = (
         torch.tensor(each, dtype=torch.float64)
         for each in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
@@ -81,9 +81,10 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
         share, pull, lse = _weights(smoother.profile, delta.square().sum(1), weight)
         lse = lse + lost_to_unseen(joined, at, wide)
         delta, wide = delta[:, :slopes].mT, wide[:, :slopes]
-        held = ridge_at(ridge_of(amount, spread[:slopes], wide), lse).clamp(max=LARGEST)
-        design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
         toward = smoother.trend.over(wide) * smoother.drawn
+        ridge = as_wide(ridge_of(amount, spread[:numbers], wide[:, :numbers]), toward)
+        held = ridge_at(ridge, lse).clamp(max=LARGEST)
+        design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
         yield rows, Local(delta, share, pull, wide, held, toward, design, inverse, reached, value, weight)
 
 
@@ -93,14 +94,14 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
     NaN where no row is in reach.
     """
     result = []
-    trend, unit = smoother.trend, smoother.trend.spread
+    trend, unit, numbers = smoother.trend, smoother.trend.spread, smoother.joined.numbers
     plane, by = trend.slope * smoother.drawn, trend.row * smoother.drawn
-    numbers = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
-    along = (numbers - numbers[0]) / unit
+    x = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
+    along = (x - x[0]) / unit
     for _, local in locals_at(smoother, query):
-        row = _rows(local, smoother.degree)
-        change = row.mT @ (local.value - along @ plane) + plane / unit[:, None]
-        row = row + by @ (torch.diag(1 / unit) - row.mT @ along).mT
+        row = _rows(local, smoother.degree)[..., :numbers]
+        change = row.mT @ (local.value - along @ plane) + (plane / unit[:, None])[:numbers]
+        row = row + by @ (torch.diag(1 / unit)[:numbers] - row.mT @ along).mT
         result.append((change, (row.square() / local.weight[:, None]).sum(1)))
     slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
     return slope, norm

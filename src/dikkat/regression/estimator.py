@@ -58,8 +58,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         order: "constant" or "linear".
         ridge: Of the order "linear", ρ: how many rows' worth of doubt there is that there is a slope. It is as if so
             many more rows at each query, one bandwidth off (or one standard deviation of the feature, where that is
-            shorter), said that the slope is 0: among many rows it changes little, beyond the data and in gaps the line
-            becomes the mean of the nearest rows. A number of at least 0, where 0 is the plain local line; or "auto":
+            shorter), said that the slope is that of a plane through all rows: among many rows it changes little, beyond
+            the data and in gaps the line goes on as the plane does. In that a category has a step for each level where
+            rows are predicted better so. A number of at least 0, where 0 is the plain local line; or "auto":
             with a bandwidth that is searched for the one that the search finds, from 0.001 on, and 0.25 otherwise.
         metric: "diagonal", the columns with a bandwidth each; or "linear", directions that are learned, the same number
             of them or `n_components`, with a bandwidth each: for what depends on sums and differences of columns. Only

@@ -154,6 +154,7 @@ def fits(
 ) -> tuple[Tensor, "LocalFit"]:
     """The lse (n,) and the fits of `local_fit`; lines from pairs come from the kernel of their moments."""
     if ridge is not None and points.tiles is not None and points.line is None:
+        ridge = as_wide(ridge, toward)
         drawn = None if toward is None else toward.expand(len(query), -1, -1)
         own = {"exclude": exclude, "ridge": ridge.expand(len(query), -1), "toward": drawn}
         lse, *fit = _in_order(_lines, query, own, ordered, points=points, window=window)
@@ -361,10 +362,12 @@ class _Centred(NamedTuple):
 def local_fit(around: Moments, ridge: Tensor | None, toward: Tensor | None = None) -> LocalFit:
     """The local constant; with the ridge Λ S_0, (p,) or (n, p), the local line; the first p coordinates have slopes.
 
-    `toward` are slopes, (p, v) or (n, p, v), to which the ridge draws; None for 0.
+    `toward` are slopes, (p, v) or (n, p, v), to which the ridge draws; None for 0. Where they are more, those of the
+    further coordinates are the line's.
     """
     if ridge is None:
         return LocalFit(torch.ones_like(around.lse)[:, None], around.value[:, None])
+    ridge = as_wide(ridge, toward)
     slopes = ridge.shape[-1]
     centred = _centred(around, slopes)
     offset = centred.offset[..., None]
@@ -458,6 +461,12 @@ def least_of(dtype: torch.dtype) -> float:
 def ridge_at(ridge: Tensor, lse: Tensor) -> Tensor:
     """Λ (n, p) from Λ S_0, (p,) or (n, p), and log S_0 (n,)."""
     return ridge * (-lse[:, None]).clamp(max=math.log(LARGEST)).exp()
+
+
+def as_wide(ridge: Tensor, toward: Tensor | None) -> Tensor:
+    """A ridge for as many coordinates as there are slopes to draw to, which leaves nothing of further ones."""
+    more = 0 if toward is None else toward.shape[-2] - ridge.shape[-1]
+    return pad(ridge, (0, more), value=LARGEST) if more else ridge
 
 
 def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:

@@ -458,7 +458,8 @@ def _open(around: Moments, ridge: Tensor) -> Tensor:
 def _lost_to_ridge(around: Moments, ridge: Tensor, fit: LocalFit, toward: Tensor) -> Tensor:
     """uᵀΛ(β − b), (n, v)."""
     own = slice(1, 1 + ridge.shape[-1])
-    held = (fit.row[:, own] * ridge_at(ridge, around.lse))[..., None] * (fit.theta[:, own] - toward)
+    beyond = fit.theta[:, own] - toward[..., : ridge.shape[-1], :]
+    held = (fit.row[:, own] * ridge_at(ridge, around.lse))[..., None] * beyond
     return held.sum(1)
 
 

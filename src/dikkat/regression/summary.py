@@ -105,7 +105,10 @@ def row_of(model: KernelRegressor, row: int) -> list[float]:
 
 
 def reaches(model: KernelRegressor) -> list[str]:
-    """The bandwidth of each feature in its units, or "a straight line" or "no influence" where all values weigh alike.
+    """The bandwidth of each feature in its units, or what it does where all values weigh alike.
+
+    That is "a straight line"; of categories "steps", and of what comes round "a wave", where the plane has some; or "no
+    influence".
 
     With a metric, which has bandwidths along directions, nothing of numbers.
     """
@@ -119,10 +122,12 @@ def reaches(model: KernelRegressor) -> list[str]:
 
 
 def _reach(model: KernelRegressor, column: Column, sigma: float, spread: float) -> str:
+    smoother = model._smoother
+    steps = smoother.drawn and len(smoother.trend.spread) > smoother.joined.numbers
     if column.kind == "periodic":
-        return "no influence" if _FAR * float(column.levels[0]) < sigma else f"{sigma:.4g}"
+        return ("a wave" if steps else "no influence") if _FAR * float(column.levels[0]) < sigma else f"{sigma:.4g}"
     if column.coded:
-        return "no influence" if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
+        return ("steps" if steps else "no influence") if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
     if spread == 0:
         return "constant"
     if _FAR * spread < sigma:

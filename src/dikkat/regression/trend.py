@@ -9,24 +9,26 @@ b_{-g} = b - (C + \lambda)^{-1} z_g\, v_g\, e_g, \qquad
 e_g = \frac{\bar y_g - \bar y - z_g^\top b}{1 - v_g (1 + z_g^\top (C + \lambda)^{-1} z_g)} , $$
 
 the latter without the rows at g, whose error is then $e_g$; λ is the power of ten from −6 to 3, or ∞, of which the mean
-square of these is least. Of b the slopes along numbers are taken.
+square of these is least. The plane is that of the numbers, or where the least is smaller that of all coordinates, in
+which a category has a step for each of its levels.
 
 Source: Hastie, Tibshirani and Friedman 2009, sections 3.4.1 and 7.10.
 """
 
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.regression.joined import Joined
+from dikkat.regression.joined import Array, Joined
 
 AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the first of equals, where there is nothing to tell
 
 
 class Trend(NamedTuple):
-    """The slopes of a plane, by p numbers.
+    """The slopes of a plane, by p coordinates: the numbers, or all.
 
     Attributes:
         slope: (p, v), over a standard deviation.
@@ -50,21 +52,24 @@ def trend(joined: Joined) -> Trend:
     """The plane through joined rows."""
     # A category has one unit: the plane hangs on how far its levels are apart, and not on their order.
     unit = np.sqrt(np.bincount(joined.feature, joined.spread() ** 2))[joined.feature]
-    unit, share, numbers = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum(), joined.numbers
+    unit, share = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum()
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
-    scaled -= share @ scaled
-    about = joined.y - share @ joined.y
+    scaled, about = scaled - share @ scaled, joined.y - share @ joined.y
+    planes = [_plane(scaled[:, :size], about, share) for size in dict.fromkeys([joined.numbers, len(unit)])]
+    _, slope, row, without = min(planes, key=itemgetter(0))
+    return Trend(*map(torch.from_numpy, (slope, row, without, unit[: len(slope)])))
+
+
+def _plane(scaled: Array, about: Array, share: Array) -> tuple[float, Array, Array, Array]:
+    """The least mean square, and of its plane the slopes, what each row has in them, and those without each row."""
     values, basis = np.linalg.eigh((share[:, None] * scaled).T @ scaled)
-    turned, cross = scaled @ basis, scaled.T @ (share[:, None] * about)
-    cross, best = basis.T @ cross, np.inf
-    by, left = np.zeros_like(values), about
-    for amount in AMOUNTS if len(joined.x) > 1 else ():
+    turned, cross = scaled @ basis, basis.T @ (scaled.T @ (share[:, None] * about))
+    best, by, left = np.inf, np.zeros_like(values), about
+    for amount in AMOUNTS if len(about) > 1 else ():
         held = 1 / (values.clip(0) + amount)
         own = 1 - share * (1 + turned**2 @ held)
         errors = (about - turned @ (held[:, None] * cross)) / own.clip(1e-9)[:, None]
         if (error := float(share @ (errors**2).mean(1))) < best:
             best, by, left = error, held, errors
-    slope = (basis[:numbers] * by) @ cross
-    row = share[:, None] * ((turned * by) @ basis[:numbers].T)
-    without = slope - row[..., None] * left[:, None]
-    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:numbers])))
+    slope, row = (basis * by) @ cross, share[:, None] * ((turned * by) @ basis.T)
+    return best, slope, row, slope - row[..., None] * left[:, None]

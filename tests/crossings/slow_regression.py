@@ -176,7 +176,8 @@ class Slow:
         alike = np.array([self._uncut(each) for each in alike])
         loss = np.empty_like(errors)
         loss[rows] = held**2
-        return share @ loss, square * alike, min(freedom, len(self.folds))
+        square = square * rest * alike / np.maximum(1 - alike * (1 - rest), rest / 4) if enough else square
+        return share @ loss, square, min(freedom, len(self.folds))
 
     def _uncut(self, alike):
         """κ where the folds are runs of rows, whose errors go on in the next run."""

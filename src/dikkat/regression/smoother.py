@@ -383,10 +383,11 @@ class Smoother:
         error, noise, share = around.value.split([values, values, 1], 1)
         few = share <= _MIN_DEGREES_OF_FREEDOM
         freedom = (2 * around.lse - squared.lse).exp()[:, None] * share
-        noise = noise / share.clamp(min=_MIN_DEGREES_OF_FREEDOM)
         if self.tested is not None:
-            noise = noise * torch.tensor(self.tested.alike)
+            alike = torch.tensor(self.tested.alike)
+            noise, share = noise * alike, torch.maximum(1 - alike * (1 - share), share / 4)
             freedom = freedom.clamp(max=float(len(self.tested.folds)))
+        noise = noise / share.clamp(min=_MIN_DEGREES_OF_FREEDOM)
         return error, torch.where(few, math.inf, noise), freedom
 
     @cached_property

@@ -103,21 +103,25 @@ class LogLoss(_Likelihood):
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """The slope with respect to t, and Fisher's guess at its second derivatives, a matrix."""
-        above, below, mass = self._parts(trial)
-        change, alpha = self._changes(trial), self._prior(trial.t)
-        moved = change[self.row, :, -1] * mass[:, None]  # of S
-        of_class = moved * (trial.theta[self.row, 0, self.label] + self.origin)[:, None]
-        of_class = of_class + mass[:, None] * change[self.row, :, self.label]
+        # In NumPy: small operations of PyTorch's that take several threads wait for them longer than they work.
+        above, below, mass = (each.numpy() for each in self._parts(trial))
+        change, alpha = self._changes(trial).numpy(), self._prior(trial.t)
+        row, label, weight, part, prior = (
+            each.numpy() for each in (self.row, self.label, self.points.weight, self.part, self.prior)
+        )
+        moved = change[row, :, -1] * mass[:, None]  # of S
+        of_class = moved * (trial.theta.numpy()[row, 0, label] + self.origin.numpy())[:, None]
+        of_class = of_class + mass[:, None] * change[row, :, label]
         by_row = of_class / above[:, None] - moved / below[:, None]
-        fewer = -change[..., -1] * trial.lse.exp()[:, None]
+        reach = np.exp(trial.lse.numpy())
+        fewer = -change[..., -1] * reach[:, None]
         if self.ridge is None:
-            by_row = torch.cat([by_row, (alpha * self.prior / above - alpha / below)[:, None]], 1)
-            fewer = torch.cat([fewer, torch.full_like(fewer[:, :1], -alpha)], 1)
-        whole = (trial.lse.exp() + alpha + self.points.weight)[:, None]
-        fewer = (self.points.weight[:, None] * fewer / whole**2).sum(0)
-        weighted, free = self.part[:, None] * by_row, self._free(trial)
+            by_row = np.column_stack([by_row, alpha * prior / above - alpha / below])
+            fewer = np.column_stack([fewer, np.full(len(fewer), -alpha)])
+        fewer = (weight / (reach + alpha + weight) ** 2) @ fewer
+        weighted, free = part[:, None] * by_row, self._free(trial)
         slope = (-weighted.sum(0) + trial.error * fewer / self.most) / free
-        return slope.numpy(), (weighted.T @ by_row / free).numpy()
+        return slope, weighted.T @ by_row / free
 
     def _parts(self, trial: Trial) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """S_c + απ_c and S + α of each row's own class c without the row; and S without its place."""

@@ -10,8 +10,8 @@ $$ \kappa = \frac{\sum_k \big(\sum_{i \in k} v_i e_i\big)^2}{\sum_k \sum_{i \in 
 
 is 1 in the mean where errors are independent; the variance of an estimate is taken κ times as large, where κ is more
 than 1, with at most as many degrees of freedom as there are folds. The noise in a residual is less by κ times the share
-of a row in its own estimate: in place of g it is 1 − κ(1 − g), at least g/4. Folds that are runs of b rows cut off what their
-errors have in common with the next ones': with correlations $\rho^j$ of errors j apart
+of a row in its own estimate: in place of g it is 1 − κ(1 − g), at least g/4. Folds that are runs of b rows cut off what
+their errors have in common with the next ones': with correlations $\rho^j$ of errors j apart
 $\kappa = 1 + 2\sum_{j<b}(1 - j/b)\rho^j$, and $(1 + \rho)/(1 - \rho)$, at most half as much again, takes its place.
 
 Source: Burman, Chow and Nolan 1994, A cross-validatory method for dependent data; Kish 1965, section 5.4 (κ, there the

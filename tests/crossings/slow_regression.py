@@ -240,6 +240,9 @@ class Slow:
             drawn = self.linear and self.ridge > 0
             ridge = min(self.ridge, 0.25) if drawn else 0.25
             center, row, _ = self.line(place, narrow, ridge=ridge, linear=True, drawn=drawn)
+            if drawn:
+                every = self.everyone.tobytes()
+                row = row + (place - row @ self.rows) @ self._slopes(every, every, None, of_units=True)
             _, square, freedom = self.noise(self._looked_at(place, narrow))
             error = square * (row**2 / self.weight).sum() + square * self._open(place, narrow)
             error = np.sqrt(error + self.bias**2 + unknown)

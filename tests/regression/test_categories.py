@@ -489,3 +489,17 @@ def test_intervals_of_a_category_that_was_not_there_hold_its_rows():
         lower, upper = model.predict_interval(x[there], 0.9)
         assert (upper - lower).max() < 4
     assert np.mean(held) > 0.6  # of four draws, whose towns left out are far off or not
+
+
+@pytest.mark.parametrize(("levels", "each"), [(20, 4), (4, 20)])
+def test_confidence_intervals_count_that_steps_are_learned(levels, each):
+    held = []
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        effect, level = 2 * random.normal(size=levels), np.repeat(np.arange(levels), each)
+        x = np.column_stack([random.uniform(size=len(level)), level])
+        y = effect[level] + 2 * x[:, 0] + random.normal(size=len(level))
+        model = KernelRegressor(categorical_features=[1]).fit(x, y)
+        lower, upper = model.confidence_interval(np.column_stack([np.full(levels, 0.5), np.arange(levels)]))
+        held.append(np.mean((lower <= effect + 1) & (effect + 1 <= upper)))
+    assert np.mean(held) > 0.9

@@ -153,3 +153,35 @@ def test_columns_of_few_texts_are_categories():
         ValueError, match=r"different texts in .* rows of column 'name', such as 'home 0'; expected few"
     ):
         KernelRegressor().fit(x, y)
+
+
+def test_what_stands_in_gaps_is_of_rows_that_count_and_dates_may_lack_everywhere():
+    random = np.random.default_rng(3)
+    x = pd.DataFrame({"when": pd.date_range("2024-01-01", periods=ROWS), "a": random.normal(size=ROWS)})
+    x.loc[::5, ["a", "when"]] = None
+    y, weight = random.normal(size=ROWS), np.arange(ROWS) < 41
+    x.loc[~weight, "a"] = 1000.0
+    one = KernelRegressor(missing="indicator").fit(x, y, weight)
+    other = KernelRegressor(missing="indicator").fit(x[weight], y[weight])
+    new = pd.DataFrame({"when": [None, None], "a": [0.1, np.nan]})
+    for found, wanted in zip(one.predict(new, return_std=True), other.predict(new, return_std=True), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+def test_a_query_with_a_gap_is_near_what_is_alike_in_the_rest_and_refused_where_fit_refused_gaps():
+    random = np.random.default_rng(2)
+    x = pd.DataFrame(random.uniform(0, 9, (ROWS, 2)), columns=["a", "b"])
+    y = 3 * x["a"] + x["b"]
+    model = KernelRegressor(missing="indicator", bandwidth=[1e8, 1e8]).fit(x, y)
+    with pytest.warns(UserWarning, match="have a missing cell in column 'b'"):
+        rows = model.nearest(pd.DataFrame({"a": [5.0], "b": [np.nan]}), 4)["row"]
+    assert set(rows) == set(np.argsort(np.abs(x["a"] - 5).to_numpy())[:4])
+    town = x.assign(town=["Ulm", "(missing)"] * 30 + ["Ulm"])  # a name that somebody gave
+    plain = KernelRegressor().fit(town, y)
+    renamed = town.replace({"town": {"(missing)": "Aalen"}})
+    for one, other in zip(
+        plain.predict(town, True), KernelRegressor().fit(renamed, y).predict(renamed, True), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    with pytest.raises(ValueError, match="got a missing cell"):
+        plain.set_params(missing="indicator").predict(town.assign(a=np.nan))

@@ -243,7 +243,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)
                 cells = encoded(X, columns, names)
-                may_lack = [each.kind in ("number", "date", "category") for each in columns]
+                may_lack = [each.kind in ("number", "date", "category") and bool(each.levels) for each in columns]
                 lost = np.isnan(cells) & may_lack & (self.missing == "indicator")
                 query: Array = check_array(np.where(lost, 0.0, cells), dtype=DTYPES, estimator=self, input_name="X")
                 query[lost] = np.nan

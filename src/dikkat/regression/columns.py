@@ -90,7 +90,7 @@ class _Cells(NamedTuple):
 
 def find(
     X: Any, categorical: object, ordered: object, names: Sequence[str] | None, periodic: Mapping[Any, float] | None,
-    gaps: bool,
+    gaps: bool | NDArray[np.bool_],
 ) -> tuple[Column, ...]:  # fmt: skip
     """The kinds of the columns; nothing where all are numbers. With `gaps` cells may be missing."""
     if hasattr(X, "tocsr"):
@@ -108,7 +108,8 @@ def find(
     if twice := [j for j in periods if declared[j]]:
         both = _called(twice[0], names)
         raise ValueError(f"periodic_features: got {both}, which is a category too; expected one kind")
-    if not (_is_frame(X) or declared.any() or periods or gaps):
+    has_gaps = gaps is not False
+    if not (_is_frame(X) or declared.any() or periods or has_gaps):
         return ()
     result = []
     for j in range(size):
@@ -126,19 +127,22 @@ def find(
             result.append(Column("date", origin=str(first.astype("datetime64[us]"))))
         else:
             result.append(Column())
-    if gaps:
+    if has_gaps:
         values = [_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(result)]
-        result = _with_gaps(result, values, names)
+        result = _with_gaps(result, values, names, np.broadcast_to(gaps, len(values[0])))
     return () if all(each == Column() for each in result) else tuple(result)
 
 
-def _with_gaps(columns: Sequence[Column], values: Sequence[Array], names: Sequence[str] | None) -> list[Column]:
-    """The columns with what stands in missing cells, and behind them those that say where these are."""
+def _with_gaps(
+    columns: Sequence[Column], values: Sequence[Array], names: Sequence[str] | None, there: NDArray[np.bool_]
+) -> list[Column]:
+    """The columns with what stands in missing cells, by the rows that count, and behind them where these are."""
     result, more = [], []
     for j, (column, cells) in enumerate(zip(columns, values, strict=True)):
         lost = np.isnan(cells)
         if column.kind in ("number", "date"):
-            column = column._replace(levels=(0.0 if lost.all() else float(np.median(cells[~lost])),))
+            known = cells[~lost & there]
+            column = column._replace(levels=(float(np.median(known)) if len(known) else 0.0,))
             more += [Column("category", ("known", "missing"), str(j))] * bool(lost.any())
         elif column.kind == "category" and lost.any():
             column = column._replace(levels=(*column.levels, MISSING))
@@ -244,6 +248,8 @@ def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str]
 
 def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
     if column.kind == "date":
+        if values.dtype.kind != "M" and all(map(_is_missing, values.tolist())):
+            return np.full(len(values), np.nan)
         if values.dtype.kind != "M":
             raise ValueError(f"X: got {called} without dates; expected dates, as in fit")
         days = (values - np.datetime64(column.origin, "us")).astype("timedelta64[us]")

@@ -530,7 +530,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """The trace of the smoother matrix over the training rows.
 
         Returns:
-            From 1 (the mean of all; for the order "linear" 1 + d, a plane through all) to the number of unique rows.
+            From 1 (the mean of all; for the order "linear" without a ridge 1 + d, a plane through all) to the number of
+            unique rows. The slopes of the plane to which a ridge draws are not counted.
 
         Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
 

@@ -38,7 +38,7 @@ from dikkat.regression.effects import Local, locals_at
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
-_ROWS = 1000  # rows by which it is said how far a missing cell moves the estimate
+_ROWS = 200  # rows by which it is said how far a missing cell moves the estimate
 _PLACES, _REPEATS, _TELLING = 20, 10, 1.3  # least places, most rows at one, and the square of errors that repeats hide
 _UNSEEN = 5  # degrees of freedom of a variance among a few categories
 
@@ -68,6 +68,8 @@ def unknown(model: Any, x: Array) -> Array:
     rows go where these cells are taken from them. The share of rows that lack them too has it in its errors.
     """
     result: Array = model._smoother.unseen(model._coordinates(x))
+    if model.missing != "indicator":
+        return result
     rows, added = model._rows, model._smoother.added
     lost, lacking = (missing(each, model.columns_) for each in (x, rows.x))
     for which in np.unique(lost[lost.any(1)], axis=0):
@@ -92,7 +94,7 @@ def errors_of_repeats(model: Any) -> tuple[float, float] | None:
     if count < _PLACES or not 2 * count <= joined.weight.sum() <= _REPEATS * count:
         return None
     rows, errors = _errors(model)
-    alone = joined.y[:, 0] - model._smoother.without(joined.x, np.arange(count), np.zeros(count))
+    alone = model._smoother.left_out[1].left[:, 0].numpy()
     own = np.average(errors**2, weights=rows.weight)
     new = np.average(alone**2 + joined.within[:, 0], weights=joined.weight)
     return (float(np.sqrt(own)), float(np.sqrt(new))) if new > _TELLING * own else None

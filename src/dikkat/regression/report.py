@@ -82,7 +82,7 @@ def _nearest(model: KernelRegressor, cells: Array, k: int) -> Iterator[tuple[NDA
     by = np.where(is_category, moved, np.divide(moved, spread, out=np.zeros_like(moved), where=spread > 0))
     for cell in cells:
         weights = np.asarray(model._smoother.attention(model._coordinates(cell[None]), model.sample_weight_))[0]
-        apart = np.where(is_category, x != cell, x - cell) * by
+        apart = np.nan_to_num(np.where(is_category, x != cell, x - cell)) * by  # 0 where a cell is missing
         rows = np.lexsort([(apart**2).sum(1), -np.round(weights / weights.max(), 9)])[:k]
         yield rows[weights[rows] > 0], weights[rows][weights[rows] > 0]
 

@@ -18,7 +18,8 @@ half the bandwidth (in d dimensions half the volume), whose bias is small beside
 $$ \tilde y \pm t_\nu \big(s^2 (\lVert l \rVert^2 + b) + (\lambda^\top \Lambda (\beta - \bar\beta))^2\big)^{1/2},
 \qquad b = \sum_c \lambda_c^2\, \Lambda_c / S_0 , \qquad \lambda = (S + \Lambda)^{-1} o , $$
 
-with l the line's row of the smoother matrix, $t_\nu$ Student's quantile, and b what a ridge of ρ = 0.25 leaves open:
+with l the line's row of the smoother matrix, to which that of the plane's slopes is added,
+$t_\nu$ Student's quantile, and b what a ridge of ρ = 0.25 leaves open:
 that slopes vary with $s^2/\rho$ over a bandwidth. Beyond the data it goes up with the square of the distance, whatever
 the order and the ridge of the estimate. The line's own ridge is the estimate's, at most 0.25, and draws to the slopes
 $\bar\beta$ of the plane through all rows; of the order "constant", and without a ridge, it is 0.25, and draws to 0. The
@@ -258,6 +259,8 @@ class Smoother:
             share = noise_share(around, squared, ridge)[:, None] + _open(around, open_)
             toward = self.trend.over(window.bandwidth) * self.drawn
             fit = local_fit(around, ridge, toward)
+            if self.drawn:
+                share = share + self._of_plane(part, around, fit, window)
             bias = _lost_to_ridge(around, ridge, fit, toward)
             return fit.estimate, (noise * share + bias.square()).sqrt(), freedom
 
@@ -266,6 +269,18 @@ class Smoother:
         return Confidence(center + self.joined.origin, error, freedom), np.asarray(
             np.isfinite(center).all(1) & in_reach
         )
+
+    def _of_plane(self, part: Tensor, around: Moments, fit: LocalFit, window: Window) -> Tensor:
+        """What ‖l‖² gains, (n, 1), since the slopes to which a line is drawn are of y too."""
+        plane, own = self.trend, slice(self.joined.numbers)
+        size = len(plane.spread)
+        offset = around.offset[:, :size, None]
+        spread = around.spread[:, :size, own] - offset @ around.offset[:, None, own]
+        rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.numbers, None]  # Σ_j l_j δ_j
+        rest = -rest[..., 0] * window.bandwidth[..., :size] / plane.spread
+        at = (part[:, :size] - plane.center) / plane.spread - rest  # Σ_j l_j z_j
+        square = plane.row.mT @ (plane.row / self._wide.weight[:, None])
+        return (rest * (2 * at @ plane.gain + rest @ square)).sum(1, keepdim=True)
 
     def noise(self, query: Array) -> Array:
         """s², (n, v), about the rows that queries look at; infinite where none is left to measure it by."""

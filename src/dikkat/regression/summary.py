@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, PredefinedSplit
 
 from dikkat.regression.columns import Column
 from dikkat.regression.diagnostics import LeftOut, hold_out, influence, leave_out
@@ -62,7 +63,13 @@ class Summary:
 
 def summarised(model: KernelRegressor, folds: int) -> Summary:
     """The summary of a model whose rows are held out in so many folds; 0 for none."""
-    held_out = hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
+    splitter: Any = folds
+    if isinstance(model.cv, Integral):
+        splitter = KFold(folds)
+    elif model.folds_ is not None:  # of a splitter its own folds, joined to so many, since groups are not to be cut
+        tested = model.folds_ == 2
+        splitter = PredefinedSplit(np.where(tested.any(0), tested.argmax(0) * folds // len(tested), -1))
+    held_out = hold_out(model, splitter) if folds else None
     return described(model, leave_out(model), held_out)
 
 
@@ -182,6 +189,6 @@ def _of_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut | None
         lines.append(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
     if model.history_ and model.cv is not None:
         error = math.sqrt(model.history_[-1]["error"])
-        lines.append(f"leaving blocks out{_CHOSEN}: root mean squared error {error:.4g}")
+        lines.append(f"leaving folds out{_CHOSEN}: root mean squared error {error:.4g}")
     lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
     return lines

@@ -35,12 +35,16 @@ class Trend(NamedTuple):
         row: (m, p), how each unique row's y goes into them, λ held.
         without: (m, p, v), those without each unique row.
         spread: (p,), the standard deviations; 1 of a constant.
+        center: (p,), the means.
+        gain: (p, p), (C + λ)⁻¹ over the sum of the weights.
     """
 
     slope: Tensor
     row: Tensor
     without: Tensor
     spread: Tensor
+    center: Tensor
+    gain: Tensor
 
     def over(self, bandwidth: Tensor, slope: Tensor | None = None) -> Tensor:
         """The slopes over bandwidths (d,) or (n, d): (p, v) or (n, p, v)."""
@@ -56,12 +60,14 @@ def trend(joined: Joined) -> Trend:
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
     scaled, about = scaled - share @ scaled, joined.y - share @ joined.y
     planes = [_plane(scaled[:, :size], about, share) for size in dict.fromkeys([joined.numbers, len(unit)])]
-    _, slope, row, without = min(planes, key=itemgetter(0))
-    return Trend(*map(torch.from_numpy, (slope, row, without, unit[: len(slope)])))
+    _, slope, row, without, inverse = min(planes, key=itemgetter(0))
+    size, center = len(slope), share @ joined.x.astype(np.float64)
+    gain = inverse / joined.weight.sum()
+    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:size], center[:size], gain)))
 
 
-def _plane(scaled: Array, about: Array, share: Array) -> tuple[float, Array, Array, Array]:
-    """The least mean square, and of its plane the slopes, what each row has in them, and those without each row."""
+def _plane(scaled: Array, about: Array, share: Array) -> tuple[float, Array, Array, Array, Array]:
+    """The least mean square; its plane's slopes, what each row has in them, those without each row, and (C + λ)⁻¹."""
     values, basis = np.linalg.eigh((share[:, None] * scaled).T @ scaled)
     turned, cross = scaled @ basis, basis.T @ (scaled.T @ (share[:, None] * about))
     best, by, left = np.inf, np.zeros_like(values), about
@@ -72,4 +78,4 @@ def _plane(scaled: Array, about: Array, share: Array) -> tuple[float, Array, Arr
         if (error := float(share @ (errors**2).mean(1))) < best:
             best, by, left = error, held, errors
     slope, row = (basis * by) @ cross, share[:, None] * ((turned * by) @ basis.T)
-    return best, slope, row, slope - row[..., None] * left[:, None]
+    return best, slope, row, slope - row[..., None] * left[:, None], (basis * by) @ basis.T

@@ -90,7 +90,10 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
     plain = isinstance(X, np.ndarray | list | tuple) and not (named or periodic or gaps)
-    columns = () if plain else find(X, *kinds, names, periodic, gaps)
+    there: Any = True  # a row of weight 0 is not there
+    if np.shape(sample_weight) == (_num_samples(X),):
+        there = np.asarray(sample_weight) > 0
+    columns = () if plain else find(X, *kinds, names, periodic, gaps and there)
     if estimator.kernel != "gaussian" and any(each.coded for each in columns):
         raise ValueError(
             f"kernel: got {estimator.kernel!r} beside categories; expected 'gaussian', of whose weights theirs are "
@@ -118,6 +121,11 @@ def gaps_named(estimator: Any, X: Any) -> Iterator[None]:
     except ValueError as error:
         if "Input X contains NaN" not in str(error) or "missing" not in estimator.get_params():
             raise
+        if estimator.missing == "indicator":
+            raise ValueError(
+                "X: got a missing cell (NaN) in a column with an order or a period, or of which fit knew no number; "
+                "expected a value: with missing='indicator' numbers, dates and categories without an order may lack one"
+            ) from None
         lost = [str(name) for name in X.columns if X[name].isna().any()] if hasattr(X, "isna") else []
         where = f" in the columns {', '.join(lost[:5])}{', …' * (len(lost) > 5)}" if lost else ""
         raise ValueError(

@@ -68,8 +68,8 @@ def penalty(order, x, sigma, weight, ridge):
     return np.diag([0, *(ridge / (1 / variance + 1 / np.broadcast_to(sigma, variance.shape) ** 2))])
 
 
-def plane(x, y, weight, without=None):
-    """The slopes (d, v) of ridge regression, perhaps without the rows at a place, by a fit for each."""
+def plane(x, y, weight, without=None, units=False):
+    """The slopes (d, v) of ridge regression, perhaps without the rows at a place; or (d, n), their rows."""
     share = weight / weight.sum()
     unit = np.sqrt(share @ (x - share @ x) ** 2)
     unit = np.where(unit > 0, unit, 1)
@@ -94,7 +94,9 @@ def plane(x, y, weight, without=None):
             total += share[own].sum() * np.mean((mean - height - place @ slope) ** 2)
         return total
 
-    return slopes(min(AMOUNTS, key=error), without)[0]
+    amount = min(AMOUNTS, key=error)
+    y = np.eye(len(x)) if units else y
+    return slopes(amount, without)[0]
 
 
 def ridged(kernel, order, query, x, y, sigma, weight, added, slope=0.0):
@@ -150,8 +152,10 @@ def uncertainty(kernel, order, query, x, y, sigma, weight, errors, shares, ridge
         added = penalty("linear", x, width, weight, own)
         theta, inverse = ridged(kernel, "linear", query, x, y, width, weight, added, slope)
         k, _ = about(query, width)
-        row = inverse[0] @ design(query, x, "linear").T * k
-        return theta[0], weight @ row**2, inverse[0] @ added @ (theta - np.vstack([theta[:1], slope]))
+        row = weight * (inverse[0] @ design(query, x, "linear").T * k)
+        if drawn:  # the plane's slopes are of y too
+            row = row + (query - row @ x) @ plane(x, y, weight, units=True)
+        return theta[0], row**2 @ (1 / weight), inverse[0] @ added @ (theta - np.vstack([theta[:1], slope]))
 
     def doubt(width):
         added = penalty("linear", x, width, weight, 0.25)

@@ -90,9 +90,9 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
     plain = isinstance(X, np.ndarray | list | tuple) and not (named or periodic or gaps)
-    there: Any = True  # a row of weight 0 is not there
-    if np.shape(sample_weight) == (_num_samples(X),):
-        there = np.asarray(sample_weight) > 0
+    there: Any = True
+    if gaps and sample_weight is not None and np.asarray(sample_weight).shape == (_num_samples(X),):
+        there = np.asarray(sample_weight) > 0  # a row of weight 0 is not there
     columns = () if plain else find(X, *kinds, names, periodic, gaps and there)
     if estimator.kernel != "gaussian" and any(each.coded for each in columns):
         raise ValueError(

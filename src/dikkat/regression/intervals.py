@@ -39,7 +39,8 @@ from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
 _ROWS = 200  # rows by which it is said how far a missing cell moves the estimate
-_PLACES, _REPEATS, _TELLING = 20, 10, 1.3  # least places, most rows at one, and the square of errors that repeats hide
+_PLACES, _REPEATS = 20, 10  # least places, and most rows at one, where repeats are looked at
+_TELLING = 1.3  # the mean square of errors at new places over that beside repeats, from which on it is told
 _UNSEEN = 5  # degrees of freedom of a variance among a few categories
 
 Method = Literal["jackknife+", "local", "split"]

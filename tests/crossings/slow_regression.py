@@ -80,6 +80,7 @@ class Slow:
         kept, base = np.frombuffer(kept, bool), np.frombuffer(base, bool)
         share = np.where(base, self.weight, 0.0) / self.weight[base].sum()
         unit = np.sqrt(np.bincount(self.feature, share @ (self.rows - share @ self.rows) ** 2))[self.feature]
+        unit = np.where(unit > 0, unit, 1.0)
         if known is None:
             errors, tried = [], [(size, amount) for size in (self.size, len(unit)) for amount in AMOUNTS]
             for each in tried:

@@ -190,11 +190,12 @@ def made(estimator, names):
 
 def filled(cells, x, case):
     """Numbers where cells are missing: the middle of the known ones, a level more, and a column that says where."""
+    counts = np.ones(len(x), bool) if case.weight is None else case.weight > 0
     x, cells, more = x.astype(float), cells.astype(float), []
     lost, holes = np.isnan(x), np.isnan(cells)
     for j, name in enumerate(case.columns):
         if lost[:, j].any():
-            cells[holes[:, j], j] = 3 if name == "town" else np.median(x[~lost[:, j], j])
+            cells[holes[:, j], j] = 3 if name == "town" else np.median(x[~lost[:, j] & counts, j])
             more += [holes[:, j]] * (name != "town")
     return np.column_stack([cells, *more])
 
@@ -222,18 +223,12 @@ def expected_left_out(case):
 
 def refitted(case, rows):
     """A fit to some rows, by the same settings and the rows' own folds."""
-    model, columns = clone(case.fresh), case.features
+    model, fitted = clone(case.fresh), case.models["fitted"]
     if case.gaps:  # what stands in missing cells, and the levels, are those of all rows
-        places = [j for j, name in enumerate(columns) if name == "town" or name not in WIDTHS]
-        model.set_params(missing="refuse", categorical_features=places)
-        for setting, name, value in (("ordered_features", "size", [2]), ("periodic_features", "hour", {2: 24})):
-            model.set_params(**{setting: value if name in columns else None})
+        return Slow(fitted._anew(fitted._rows.take(rows)))
     if case.slow.folds is not None:
-        own = [(np.flatnonzero(f[rows] == 1), np.flatnonzero(f[rows] == 2)) for f in case.models["fitted"].folds_]
+        own = [(np.flatnonzero(f[rows] == 1), np.flatnonzero(f[rows] == 2)) for f in fitted.folds_]
         model.set_params(cv=[each for each in own if len(each[0]) and len(each[1])])
-    if case.gaps:
-        weight = None if case.weight is None else case.weight[rows]
-        return Slow(model.fit(case.x[rows], case.y[rows], weight))
     return Slow(case.fit(model, rows))
 
 

@@ -63,14 +63,17 @@ class Summary:
 
 def summarised(model: KernelRegressor, folds: int) -> Summary:
     """The summary of a model whose rows are held out in so many folds; 0 for none."""
-    splitter: Any = folds
-    if isinstance(model.cv, Integral):
-        splitter = KFold(folds)
-    elif model.folds_ is not None:  # of a splitter its own folds, joined to so many, since groups are not to be cut
-        tested = model.folds_ == 2
-        splitter = PredefinedSplit(np.where(tested.any(0), tested.argmax(0) * folds // len(tested), -1))
-    held_out = hold_out(model, splitter) if folds else None
-    return described(model, leave_out(model), held_out)
+    return described(model, leave_out(model), hold_out(model, _splitter(model, folds)) if folds else None)
+
+
+def _splitter(model: KernelRegressor, folds: int) -> Any:
+    """The folds themselves; of a model with `cv` blocks of rows, or of a splitter its own folds, joined to so many."""
+    if model.cv is None:
+        return folds
+    if isinstance(model.cv, Integral) or model.folds_ is None:
+        return KFold(folds)
+    tested = model.folds_ == 2  # groups are not to be cut
+    return PredefinedSplit(np.where(tested.any(0), tested.argmax(0) * folds // len(tested), -1))
 
 
 def described(

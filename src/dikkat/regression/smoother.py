@@ -271,7 +271,7 @@ class Smoother:
         )
 
     def _of_plane(self, part: Tensor, around: Moments, fit: LocalFit, window: Window) -> Tensor:
-        """What ‖l‖² gains, (n, 1), since the slopes to which a line is drawn are of y too."""
+        """The plane's part of ‖l‖², (n, 1): the slopes to which a line is drawn are of y too."""
         plane, own = self.trend, slice(self.joined.numbers)
         size = len(plane.spread)
         offset = around.offset[:, :size, None]

@@ -21,7 +21,7 @@ PAIRS = [
 ]
 TINY = Settings(
     embedding_size=32, hidden_size=32, min_freq=1, dropout=0.0, learning_rate=0.02, warmup_steps=5, batch_size=4,
-    epochs=40, patience=40,
+    epochs=40, patience=40, length_penalty=2.0,
 )  # fmt: skip
 
 

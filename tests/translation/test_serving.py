@@ -22,6 +22,7 @@ import kit
 from dikkat._engine.cancellation import check
 from dikkat.serving import Limits, create_app
 from dikkat.serving.connections import Connection, Few, bounded
+from dikkat.serving.messages import TranslateRequest
 from dikkat.translation import KEEP, InputError, Search, Translator
 from translation.conftest import untrained
 
@@ -64,6 +65,10 @@ def test_translations_are_the_library_s(client, translator, options):
             torch.testing.assert_close(
                 torch.tensor(found["attention"]).reshape(expected.weights.shape), expected.weights, atol=1e-5, rtol=0
             )
+
+
+def test_a_request_that_says_nothing_is_the_library_s_search():
+    assert TranslateRequest(text="Go.").options()["search"] == Search()
 
 
 def test_a_batch_in_its_order_without_weights_that_nobody_asked_for(client, translator):

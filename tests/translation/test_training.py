@@ -2,14 +2,16 @@ import dataclasses
 import itertools
 import math
 import re
+from random import Random
 from typing import get_args
 
 import pytest
 import torch
+from sacrebleu import corpus_bleu
 
 import kit
 from command import run_before
-from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, TranslationModel
+from dikkat.translation import Corpus, CorpusError, Search, Settings, SettingsError, TranslationModel, Translator
 from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import train as module
@@ -396,3 +398,33 @@ def test_a_halving_is_a_validation_no_better_than_the_best_before_it():
     state = TrainingState(validations=[Validation(step, loss) for step, loss in enumerate(losses)])
     assert state.halvings("loss") == 3
     assert TrainingState().halvings("loss") == 0
+
+
+def drawn(count, seed):
+    """Sentences of words in any order, each translated as itself in capitals."""
+    words, draw = ["man", "woman", "dog", "cat", "house", "tree", "red", "big", "sees", "has", "wants"], Random(seed)
+    sentences = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(count)]
+    return [(sentence, sentence.upper()) for sentence in sentences]
+
+
+@pytest.mark.parametrize(("seed", "epochs", "wanted"), [(3, 5, 1.4), (1, 5, 1.0)])
+def test_the_length_penalty_is_the_one_of_the_best_bleu_of_validation_pairs(seed, epochs, wanted, tmp_path):
+    settings, judges = shorter(length_penalty=None, epochs=epochs, seed=seed), drawn(30, 2)
+    found = train(settings, drawn(80, 1), judges, progress=False).translator
+    scores = {}
+    for penalty in (1.0, 1.2, 1.4):
+        said = found.translate([source for source, _ in judges], search=Search(length_penalty=penalty))
+        scores[penalty] = corpus_bleu([each.target for each in said], [[target for _, target in judges]]).score
+    assert found.settings.length_penalty == wanted == max(scores, key=scores.__getitem__)
+    found.save(tmp_path / "model")
+    again, sources = Translator.load(tmp_path / "model"), [source for source, _ in judges]
+    told = [each.target for each in found.translate(sources, search=Search(length_penalty=wanted))]
+    assert [each.target for each in found.translate(sources)] == told
+    assert [each.target for each in again.translate(sources)] == told
+
+
+def test_a_length_penalty_stays_where_it_is_given_or_nothing_can_choose_it():
+    given = train(shorter(length_penalty=0.5), PAIRS, PAIRS, progress=False).translator
+    blind = train(shorter(length_penalty=None), PAIRS, progress=False).translator
+    assert (given.settings.length_penalty, given.model.length_penalty) == (0.5, 0.5)
+    assert (blind.settings.length_penalty, blind.model.length_penalty) == (None, 1)

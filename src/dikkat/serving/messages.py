@@ -35,7 +35,7 @@ class SearchRequest(_Message):
     model: str | None = Field(None, description="The model's name; without it, the first.")
     beam: int = Field(5, ge=1, strict=True, description="Hypotheses that go on; 1: greedy, and fastest.")
     n_best: int = Field(1, ge=1, strict=True, description="Translations to return, at most `beam`.")
-    length_penalty: Annotated[Number, Field(ge=0, le=10)] = 1.0
+    length_penalty: Annotated[Number, Field(ge=0, le=10)] | None = Field(None, description="Without it, the model's.")
     precision: SearchPrecision = "float32"
     attention: bool = Field(False, description="Whether to return where the model looked.")
     markup: Markup | None = Field(None, description="html: texts and translations are HTML, their tags nested alike.")

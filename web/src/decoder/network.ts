@@ -11,6 +11,7 @@ export interface Settings {
   embedding_size: number;
   hidden_size: number;
   tokenizer?: string;
+  length_penalty: number | null;
 }
 
 /** Encoder outputs with their projected keys. */
@@ -93,6 +94,8 @@ export class Network {
   private readonly lstm: boolean;
   /** Whether source words add to the readout themselves. */
   readonly lexical: boolean;
+  /** Length penalty of its searches. */
+  readonly penalty: number;
 
   /** @param plain true to compute without WebAssembly */
   constructor(readonly settings: Settings, tensors: ReadonlyMap<string, Tensor>, plain = false) {
@@ -100,6 +103,7 @@ export class Network {
       throw new Refusal("no-model", `score ${settings.score}`);
     }
     this.attends = settings.score !== "none";
+    this.penalty = settings.length_penalty ?? 1;
     this.lstm = settings.cell === "lstm";
     this.lexical = tensors.has(LEXICAL);
     let size = 0;

@@ -6,7 +6,6 @@ import { BEGIN, END, PAD, UNKNOWN } from "./tokenizer";
 export interface Options {
   readonly beam: number;
   readonly best: number;
-  readonly penalty: number;
   /** Forced words and pinned weights. */
   readonly chosen: Chosen;
 }
@@ -95,7 +94,7 @@ export function gainOf(network: Network, scores: Float32Array, token: number): n
 export function* searching(
   network: Network, source: readonly number[], { memory, state: first }: Read, options: Options,
 ): Generator<readonly number[], Hypothesis[]> {
-  const { chosen, penalty } = options;
+  const { chosen } = options, { penalty } = network;
   const limit = limitOf(source.length);
   const copies = network.attends && source.includes(UNKNOWN);
   let living: Place[] = [{ ids: [], total: 0, state: first, steps: [] }];

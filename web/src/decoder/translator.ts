@@ -26,7 +26,7 @@ export interface Translation {
   readonly steps: Opened[];
 }
 
-export const DEFAULT: Options = { beam: 5, best: 1, penalty: 1, chosen: NOTHING };
+export const DEFAULT: Options = { beam: 5, best: 1, chosen: NOTHING };
 
 export class Translator {
   /** Cache of the last encoded sentence, for steering. */

@@ -20,7 +20,6 @@ const SLICE = 24; // milliseconds of search between two turns of the browser's e
 const WAIT = 90; // milliseconds after a key before a search begins
 const HELD = 4 * LONGEST; // letters that the field takes in
 const COVERED = 90; // pixels at the window's bottom that the read-out may cover
-const PENALTY = 1; // exponent of the length that log-probabilities are divided by
 
 type Own = Pick<View, "text" | "beam" | "best" | "html" | "chosen" | "step" | "shown">;
 
@@ -162,6 +161,11 @@ export class Room {
 
   // --- searching
 
+  /** A share for each word, e^(log-probability ÷ (5 + words)) where the penalty is 1: in the order in which the search ranks. */
+  private sureness({ score, ids, finished }: Translation): number {
+    return Math.exp(normalised(score, ids.length + Number(finished), this.translator.network.penalty) / 6);
+  }
+
   /** @param live true while a slider is dragged: the address stays, since browsers limit how often it may change */
   private async run(live = false): Promise<void> {
     const mine = ++this.turn;
@@ -171,7 +175,7 @@ export class Room {
     if (!live) this.listeners.changed(this.own);
     this.complain("");
     this.panel.refuse("");
-    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), penalty: PENALTY, chosen };
+    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen };
     const started = performance.now();
     try {
       const going = this.translator.translating(this.own.text, options, this.own.html ? unescaped : null);
@@ -222,15 +226,15 @@ export class Room {
     this.result.hidden = found.length > 1;
     this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
-    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, percent(sureness(each), 1))))));
+    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, percent(this.sureness(each), 1))))));
     const { beam, best } = this.own;
-    const facts = [this.best?.ids.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
+    const facts = [this.best?.ids.length && t("sure", percent(this.sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
     this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
     const unknown = [...new Set(found.length ? this.best.unknown : [])];
     this.unknown.hidden = !unknown.length;
     this.unknown.replaceChildren(t("not-learnt"), ...unknown.flatMap((word) => [" ", h("u", { title: t("a-guess"), dir: "auto" }, visible(shortened(word)))]));
     this.numbers.textContent = [
-      found.length && `${t("score")} ${number(this.best.score)}`, t("ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
+      found.length && `${t("score")} ${number(this.best.score)}`, t("ranked", this.translator.network.penalty), milliseconds !== null && t("speed", Math.round(milliseconds)),
     ].filter(Boolean).join(" · ");
     this.showChanges();
     if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
@@ -444,9 +448,6 @@ export class Room {
     setTimeout(() => (button.textContent = before), 1500);
   }
 }
-
-/** A share for each word, e^(log-probability ÷ (5 + words)): in the order in which the search ranks translations. */
-const sureness = ({ score, ids, finished }: Translation): number => Math.exp(normalised(score, ids.length + Number(finished), PENALTY) / 6);
 
 const shortened = (word: string): string => (word.length > 40 ? `${[...word.slice(0, 80)].slice(0, 40).join("")}…` : word);
 

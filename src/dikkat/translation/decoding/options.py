@@ -47,7 +47,7 @@ class Search:
         beam: hypotheses of a sentence that go on; at most as many as the model has tokens to write.
         n_best: hypotheses to return of a sentence, at most `beam`; with `sample` any number.
         length_penalty: with 0 the likeliest wins, which favours short ones. A larger one favours longer translations; a
-            beam of 1 is not affected.
+            beam of 1 is not affected. None: that of the model's settings; of several models their mean.
         min_ratio: fewest target tokens for one of the source's, rounded up; one token there is always.
         max_ratio: most target tokens for one of the source's, rounded down, but at least one token; no less than
             `min_ratio`; None: `length_limit`.
@@ -74,7 +74,7 @@ class Search:
 
     beam: Annotated[int, Range(1)] = 5
     n_best: Annotated[int, Range(1)] = 1
-    length_penalty: Annotated[float, Range(0, 10)] = 1.0
+    length_penalty: Annotated[float | None, Range(0, 10)] = None
     min_ratio: Annotated[float, Range(0, 10)] = 0.0
     max_ratio: Annotated[float | None, Range(0, 10, open_below=True)] = None
     max_length: Annotated[int | None, Range(1)] = None

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.decoding.evaluation import words_of
-from dikkat.translation.decoding.options import GREEDY
+from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, TrainingFolderError
 from dikkat.translation.network.model import Batch, TranslationModel
@@ -32,6 +33,7 @@ from dikkat.translation.training.schedules import share_of_learning_rate
 from dikkat.translation.training.signals import Interrupts
 from dikkat.translation.training.state import TrainingState, Validation
 
+_PENALTIES = (1.0, 1.2, 1.4)  # of length; with 1 models of few pairs translate too briefly
 _SHOW_SECONDS = 30  # to translate and to draw for show takes about one
 
 
@@ -183,6 +185,18 @@ class Loop:
         if best:
             self.model.load_state_dict(mean_of(self._weights(step) for step in best))
 
+    def choose_length(self, pairs: Sequence[Pair]) -> None:
+        """Give the translator the length penalty of the best BLEU on these pairs."""
+        beam = min(DEFAULT.beam, len(self.model.output_bias))
+        sources, references = zip(*pairs, strict=True)
+        scores = {}
+        for penalty in _PENALTIES:
+            found = self.translator.translate(sources, search=Search(beam, length_penalty=penalty))
+            scores[penalty] = _bleu([each.target for each in found], references)
+        self.model.length_penalty = max(scores, key=scores.__getitem__)
+        settings = replace(self.settings, length_penalty=self.model.length_penalty)
+        self.translator = replace(self.translator, settings=settings)
+
     def _run(self, interrupts: Interrupts) -> None:
         state, settings, world = self.state, self.settings, self.group.world
         self._started = time.monotonic() - state.elapsed
@@ -319,19 +333,11 @@ class Loop:
         return score if judged else None
 
     def _score_sample(self, *, shows: bool) -> float:
-        from sacrebleu.metrics.bleu import BLEU
-
         translations = self.translator.translate([source for source, _ in self.sample], search=GREEDY)
-        hypotheses = [translation.target for translation in translations]
         if shows:
             self._call("on_translations", self.state.step, translations)
             self._shown = time.monotonic()
-        references = [target for _, target in self.sample]
-        words = words_of(references)
-        score = BLEU(force=True, tokenize=words).corpus_score(hypotheses, [references])
-        if not score.totals[-1]:  # of phrases of fewer than four words, those that there are count
-            score = BLEU(force=True, tokenize=words, effective_order=True).corpus_score(hypotheses, [references])
-        return float(score.score)
+        return _bleu([each.target for each in translations], [target for _, target in self.sample])
 
     def _keep_weights(self, validation: Validation) -> None:
         """Add a validation to the state, once the weights are safe if they are among the best."""
@@ -411,6 +417,16 @@ class Loop:
             f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
             f"below {self.settings.learning_rate} or a gradient_clip below {self.settings.gradient_clip}"
         )
+
+
+def _bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    from sacrebleu.metrics.bleu import BLEU
+
+    words = words_of(references)
+    score = BLEU(force=True, tokenize=words).corpus_score(hypotheses, [references])
+    if not score.totals[-1]:  # of phrases of fewer than four words, those that there are count
+        score = BLEU(force=True, tokenize=words, effective_order=True).corpus_score(hypotheses, [references])
+    return float(score.score)
 
 
 def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:

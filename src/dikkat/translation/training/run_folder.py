@@ -153,7 +153,7 @@ class RunFolder:
 
 
 # Of these no step so far depended, or a schedule that falls to 0 does so anew from where it stands.
-CHANGEABLE = ("checkpoint_steps", "epochs", "max_minutes", "patience")
+CHANGEABLE = ("checkpoint_steps", "epochs", "max_minutes", "patience", "length_penalty")
 
 
 def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:

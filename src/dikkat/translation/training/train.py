@@ -31,6 +31,7 @@ __all__ = ["Training", "train"]
 
 _VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
 _BLEU_PAIRS = 200  # for the curve alone
+_LENGTH_PAIRS = 500  # validation pairs, to choose the length penalty by
 _SAID = 200_000  # pairs from one line about the reading to the next
 
 
@@ -56,7 +57,7 @@ def train(
     that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
     that of a training that was never stopped. For that it goes on with as many threads as before; where
     `OMP_NUM_THREADS` is set, or there are fewer processors, a warning says that the last bits may differ. The settings
-    must be the same, save `epochs`, `max_minutes`, `patience` and `checkpoint_steps`: a training that has come to its
+    must be the same, save `epochs`, `max_minutes`, `patience`, `checkpoint_steps` and `length_penalty`: a training that has come to its
     end is made longer by more epochs or minutes, counted from its beginning. Curves for TensorBoard are there too; a
     disk too full for them ends them, and not the training.
 
@@ -71,7 +72,8 @@ def train(
         settings: The model's and the training's.
         training: (source, target) sentences to learn from, a list or a corpus. Of equal pairs of a file one counts.
         validation: (source, target) sentences to stop by; none of them should be a training pair. None, or none at
-            all: no validation, no early stopping, and the last weights are kept.
+            all: no validation, no early stopping, and the last weights are kept. At most 500 of them, spread evenly,
+            choose the length penalty where the settings leave it open, once the training has come to its end.
         folder: Where checkpoints and curves are kept; None: nowhere.
         resume: Whether to go on with the training there.
         progress: Whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
@@ -141,7 +143,7 @@ def train(
             say_where(loop.state)
         callbacks = _callbacks(settings, run_folder, newest, progress, len(loop.batches)) if leads else []
         fault = _run(loop, callbacks, Interrupts(aloud=shown))
-        return _result(loop, pairs, fault)
+        return _result(loop, pairs, fault, judges, say)
 
 
 @contextmanager
@@ -252,7 +254,9 @@ def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> T
     return None
 
 
-def _result(loop: Loop, pairs: int, fault: TrainingError | None) -> Training:
+def _result(
+    loop: Loop, pairs: int, fault: TrainingError | None, judges: Corpus | None, say: Callable[[str], object]
+) -> Training:
     """The result of a training; its error is raised, with the result if there is one."""
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
@@ -261,6 +265,10 @@ def _result(loop: Loop, pairs: int, fault: TrainingError | None) -> Training:
     if loop.interrupted and not state.validations and loop.validation is not None and not resumable:
         raise KeyboardInterrupt
     loop.keep_best()
+    if state.finished and judges is not None and loop.settings.length_penalty is None:
+        sample, _ = evenly(judges, _LENGTH_PAIRS)
+        loop.choose_length(sample)
+        say(f"length penalty {loop.model.length_penalty:g}, by the BLEU of {len(sample)} validation pairs")
     loop.model.to("cpu").eval()
     result = Training(
         loop.translator,

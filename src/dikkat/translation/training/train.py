@@ -57,9 +57,9 @@ def train(
     that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
     that of a training that was never stopped. For that it goes on with as many threads as before; where
     `OMP_NUM_THREADS` is set, or there are fewer processors, a warning says that the last bits may differ. The settings
-    must be the same, save `epochs`, `max_minutes`, `patience`, `checkpoint_steps` and `length_penalty`: a training that has come to its
-    end is made longer by more epochs or minutes, counted from its beginning. Curves for TensorBoard are there too; a
-    disk too full for them ends them, and not the training.
+    must be the same, save `epochs`, `max_minutes`, `patience`, `checkpoint_steps` and `length_penalty`: a training that
+    has come to its end is made longer by more epochs or minutes, counted from its beginning. Curves for TensorBoard are
+    there too; a disk too full for them ends them, and not the training.
 
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 

@@ -1,5 +1,7 @@
 """What Python says of a fitted model: a summary, comparable rows, pictures of effects, a page."""
 
+import math
+import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dikkat.regression import KernelRegressor
+from dikkat.regression.columns import written
 from dikkat.regression.diagnostics import hold_out, influence, leave_out
 from dikkat.regression.report import chosen
 
@@ -87,3 +90,23 @@ def test_a_page_has_all_of_it_and_loads_nothing(homes, tmp_path):
     assert "area" in "".join(ElementTree.fromstring(svg).itertext())
     worst = np.argmax(np.abs(model.y_train_ - leave_out(model).predicted))
     assert f"<h3>Row {worst}: {model.y_train_[worst]:.4g}, from the others" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (0.00012345, "0.0001234"), (1950.0, "1950"), (9999.4, "9999"), (12345.678, "12,350"), (157812.0, "157,812"),
+        (-25000.4, "-25,000"), (1e12, "1e+12"), (math.inf, "inf"), (math.nan, "nan"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_people_write_them(value, wanted):
+    assert written(value) == wanted
+
+
+def test_large_amounts_have_no_powers_of_ten(tmp_path):
+    rng = np.random.default_rng(2)
+    x = rng.uniform(0, 9, 43)
+    model = KernelRegressor().fit(x[:, None], 2.5e5 * x + rng.normal(0, 4e4, 43))
+    model.report(tmp_path / "page.html")
+    page = re.sub(r"<img[^>]*>", "", (tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert not re.search(r"\de[+-]\d", str(model.summary()) + page)

@@ -65,7 +65,7 @@ class Column(NamedTuple):
             return str(self.levels[round(value)])
         if self.kind == "date":
             return str(self.moment(value).astype("datetime64[m]")).removesuffix("T00:00")
-        return f"{value:.4g}"
+        return written(value)
 
     def cell(self, value: float) -> Any:
         """The cell that a number stands for; NaN or NaT of a missing one."""
@@ -395,6 +395,13 @@ def _is_dtype(given: object) -> bool:
 
 def _is_missing(value: object) -> bool:
     return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
+
+
+def written(value: float) -> str:
+    """A number of four digits, or a whole one, without a power of ten up to twelve places."""
+    if not 1e4 <= abs(value) < 1e12:
+        return f"{value:.4g}"
+    return f"{value if value == round(value) else float(f'{value:.4g}'):,.0f}"
 
 
 def is_number(value: object) -> bool:

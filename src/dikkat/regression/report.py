@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dikkat.extras import needing
 from dikkat.regression import intervals, pictures
+from dikkat.regression.columns import written
 from dikkat.regression.diagnostics import along, influence
 from dikkat.regression.joined import Array
 from dikkat.regression.summary import Summary, columns_of, names_of, row_of, summarised
@@ -114,8 +115,8 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
     parts = ["<h2>The rows that are predicted worst, and those that are most like them</h2>"]
     for row, (low, high), (most, weights) in zip(rows, ends, _nearest(model, cells, _SIMILAR + 1), strict=True):
         parts.append(
-            f"<h3>Row {row}: {y[row]:.4g}, from the others {predicted[row]:.4g}; {100 * coverage:g} % of such rows lie "
-            f"in {low:.4g} … {high:.4g}</h3>{_table(model, most, weights)}"
+            f"<h3>Row {row}: {written(y[row])}, from the others {written(predicted[row])}; {100 * coverage:g} % of "
+            f"such rows lie in {written(low)} … {written(high)}</h3>{_table(model, most, weights)}"
         )
     return parts
 
@@ -124,6 +125,6 @@ def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> st
     lines = [["row", "weight", *names_of(model), model.target_name_ or "y"]]
     for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
         cells = [column.shown(value) for column, value in zip(columns_of(model), row_of(model, row), strict=True)]
-        lines.append([str(row), f"{weight:.3f}", *cells, f"{model.y_train_.ravel()[row]:.4g}"])
+        lines.append([str(row), f"{weight:.3f}", *cells, written(model.y_train_.ravel()[row])])
     cells = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
     return f"<table>{''.join(f'<tr>{each}</tr>' for each in cells)}</table>"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.model_selection import KFold, PredefinedSplit
 
-from dikkat.regression.columns import Column
+from dikkat.regression.columns import Column, written
 from dikkat.regression.diagnostics import LeftOut, hold_out, influence, leave_out
 from dikkat.regression.joined import largest
 
@@ -135,14 +135,14 @@ def _reach(model: KernelRegressor, column: Column, sigma: float, spread: float) 
     smoother = model._smoother
     steps = smoother.drawn and len(smoother.trend.spread) > smoother.joined.numbers
     if column.kind == "periodic":
-        return ("a wave" if steps else "no influence") if _FAR * float(column.levels[0]) < sigma else f"{sigma:.4g}"
+        return ("a wave" if steps else "no influence") if _FAR * float(column.levels[0]) < sigma else written(sigma)
     if column.coded:
         return ("steps" if steps else "no influence") if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
     if spread == 0:
         return "constant"
     if _FAR * spread < sigma:
         return "a straight line" if model.order_ == "linear" else "no influence"
-    return f"{sigma:.4g}" + (" days" if column.kind == "date" else "")
+    return written(sigma) + (" days" if column.kind == "date" else "")
 
 
 def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:
@@ -156,7 +156,7 @@ def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:
     moved[moved < 1e-6 * moved.max()] = 0  # rounding, of a column that counts for nothing
     of_columns = zip(names_of(model), columns_of(model), low, high, reaches(model), moved, strict=True)
     return [
-        (name, shown(column, least), shown(column, most), reach, f"{float(f'{change:.3g}'):,g}")
+        (name, shown(column, least), shown(column, most), reach, f"{float(f'{change:.3g}'):,.12g}")
         for name, column, least, most, reach, change in of_columns
     ]
 
@@ -164,7 +164,7 @@ def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:
 def _of_columns(model: KernelRegressor) -> list[str]:
     lines = []
     if model.metric_ is not None:
-        widths = ", ".join(f"{each:.4g}" for each in model.bandwidth_[: model.metric_.shape[1]])
+        widths = ", ".join(written(each) for each in model.bandwidth_[: model.metric_.shape[1]])
         lines.append(f"numbers are compared along {model.metric_.shape[1]} directions, with bandwidths {widths}")
     for name, column in zip(names_of(model), columns_of(model), strict=True):
         if column.kind == "date":
@@ -186,12 +186,12 @@ def _of_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut | None
     lines = [f"rows: {count:,}{lacking}{weighted}"]
     if held_out is not None and not math.isnan(held_out.error):
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
-        lines.append(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
+        lines.append(f"on rows held out: {explained}root mean squared error {written(math.sqrt(held_out.error))}")
     if not math.isnan(left_out.error):
         by = _CHOSEN if model.history_ and model.cv is None else ""
-        lines.append(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
+        lines.append(f"leaving each row out{by}: root mean squared error {written(math.sqrt(left_out.error))}")
     if model.history_ and model.cv is not None:
         error = math.sqrt(model.history_[-1]["error"])
-        lines.append(f"leaving folds out{_CHOSEN}: root mean squared error {error:.4g}")
+        lines.append(f"leaving folds out{_CHOSEN}: root mean squared error {written(error)}")
     lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
     return lines

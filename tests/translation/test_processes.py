@@ -20,7 +20,9 @@ from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
 # Seven pairs, three a batch, in two processes: a row over in each batch, and in the last one a process without any.
-SETTINGS = dataclasses.replace(TINY, epochs=3, batch_size=3, accumulate=2, average=2, criterion="bleu")
+SETTINGS = dataclasses.replace(
+    TINY, epochs=3, batch_size=3, accumulate=2, average=2, criterion="bleu", length_penalty=None
+)
 RANDOM = dataclasses.replace(SETTINGS, epochs=2, dropout=0.2, attention_dropout=0.1, criterion="loss")
 PROGRAM = """
 import json, signal, sys
@@ -39,7 +41,8 @@ except CorpusError as error:
 result = train(SETTINGS, PAIRS[:7], PAIRS, folder=sys.argv[1], progress=False)
 weights = {name: tensor.double().sum().item() for name, tensor in result.translator.model.state_dict().items()}
 found = {"losses": [epoch.training_loss for epoch in result.epochs], "weights": weights,
-         "validations": [[each.step, each.loss, each.bleu] for each in result.validations]}
+         "validations": [[each.step, each.loss, each.bleu] for each in result.validations],
+         "penalty": result.translator.settings.length_penalty}
 with open(f"{sys.argv[1]}-{processes().rank}.json", "w") as file:
     json.dump(found, file)
 
@@ -74,6 +77,7 @@ def test_two_processes_come_to_what_one_comes_to(tmp_path):
         assert [each[:2] for each in found["validations"]] == [pytest.approx(each[:2], rel=1e-5) for each in wanted]
         assert [each[2] for each in found["validations"]] == pytest.approx([each[2] for each in wanted])
         sums = {name: tensor.double().sum().item() for name, tensor in one.translator.model.state_dict().items()}
+        assert found["penalty"] == one.translator.settings.length_penalty
         assert found["weights"] == pytest.approx(sums, rel=1e-4, abs=1e-4)
     steps = [entry.name for entry in (tmp_path / "run" / "checkpoints").iterdir()]
     assert steps == [f"step-{one.validations[-1].step:09}"]

@@ -28,7 +28,14 @@ from translation.conftest import PAIRS, TINY
 
 # Eight pairs, two a batch: four batches an epoch.
 SHORT = dataclasses.replace(
-    TINY, epochs=3, batch_size=2, dropout=0.2, attention_dropout=0.1, checkpoint_steps=1, patience=40
+    TINY,
+    epochs=3,
+    batch_size=2,
+    dropout=0.2,
+    attention_dropout=0.1,
+    checkpoint_steps=1,
+    patience=40,
+    length_penalty=None,
 )
 KINDS = {
     "every step": {},

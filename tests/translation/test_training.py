@@ -11,9 +11,10 @@ from sacrebleu import corpus_bleu
 
 import kit
 from command import run_before
-from dikkat.translation import Corpus, CorpusError, Search, Settings, SettingsError, TranslationModel, Translator
+from dikkat.translation import Corpus, CorpusError, Search, Settings, SettingsError, TranslationModel
 from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import ScoreName
+from dikkat.translation.training import loop as loop_module
 from dikkat.translation.training import train as module
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingDivergedError, TrainingMemoryError
@@ -407,24 +408,52 @@ def drawn(count, seed):
     return [(sentence, sentence.upper()) for sentence in sentences]
 
 
-@pytest.mark.parametrize(("seed", "epochs", "wanted"), [(3, 5, 1.4), (1, 5, 1.0)])
-def test_the_length_penalty_is_the_one_of_the_best_bleu_of_validation_pairs(seed, epochs, wanted, tmp_path):
-    settings, judges = shorter(length_penalty=None, epochs=epochs, seed=seed), drawn(30, 2)
-    found = train(settings, drawn(80, 1), judges, progress=False).translator
+def test_the_length_penalty_is_the_one_of_the_best_bleu_of_validation_pairs():
+    settings, judges = shorter(length_penalty=None, epochs=5, seed=3), drawn(30, 2)
+    lines: list[str] = []
+    found = train(settings, drawn(80, 1), judges, progress=False, tell=lines.append).translator
     scores = {}
     for penalty in (1.0, 1.2, 1.4):
         said = found.translate([source for source, _ in judges], search=Search(length_penalty=penalty))
         scores[penalty] = corpus_bleu([each.target for each in said], [[target for _, target in judges]]).score
-    assert found.settings.length_penalty == wanted == max(scores, key=scores.__getitem__)
-    found.save(tmp_path / "model")
-    again, sources = Translator.load(tmp_path / "model"), [source for source, _ in judges]
-    told = [each.target for each in found.translate(sources, search=Search(length_penalty=wanted))]
-    assert [each.target for each in found.translate(sources)] == told
-    assert [each.target for each in again.translate(sources)] == told
+    assert found.settings.length_penalty == max(scores, key=scores.__getitem__)
+    chosen = f"length penalty {found.settings.length_penalty:g}"
+    assert lines[-2:] == ["choosing a length penalty by 30 validation pairs", chosen]
+
+
+@pytest.mark.parametrize(
+    ("scores", "wanted"), [([3, 5, 4], 1.2), ([3, 5, 6], 1.4), ([4, 4, 4], 1.0), ([0, 0, 0], 1.0), ([1, 2, 2], 1.2)]
+)
+def test_of_equal_scores_the_smaller_length_penalty_is_taken(monkeypatch, scores, wanted):
+    left = iter(scores)
+    monkeypatch.setattr(loop_module, "_bleu", lambda *_: next(left))
+    found = train(shorter(length_penalty=None, epochs=1), PAIRS, PAIRS, progress=False).translator
+    assert found.settings.length_penalty == wanted
+    assert next(left, None) is None
+
+
+def test_pairs_that_are_too_long_to_be_learnt_choose_no_length_penalty(monkeypatch):
+    seen = []
+    run_before(monkeypatch, Loop, "choose_length", lambda self: seen.append(self.judges))
+    pairs = [*PAIRS, ("Go " * 60, "Va !"), ("Go.", "Va " * 60)]
+    with pytest.warns(UserWarning, match="2 of 10 pairs left out"):
+        train(shorter(length_penalty=None, epochs=1, max_length=50), PAIRS, pairs, progress=False)
+    assert seen == [PAIRS]
+
+
+def test_ctrl_c_while_the_length_penalty_is_chosen_keeps_the_model(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop_module, "_bleu", interrupted)
+    found = train(shorter(length_penalty=None, epochs=1), PAIRS, PAIRS, progress=False)
+    assert (found.interrupted, found.resumable, len(found.epochs)) == (True, False, 1)
+    assert found.translator.settings.length_penalty is None
+    assert found.translator.translate("Go.").source == "Go."
 
 
 def test_a_length_penalty_stays_where_it_is_given_or_nothing_can_choose_it():
     given = train(shorter(length_penalty=0.5), PAIRS, PAIRS, progress=False).translator
     blind = train(shorter(length_penalty=None), PAIRS, progress=False).translator
-    assert (given.settings.length_penalty, given.model.length_penalty) == (0.5, 0.5)
-    assert (blind.settings.length_penalty, blind.model.length_penalty) == (None, 1)
+    assert given.settings.length_penalty == 0.5
+    assert blind.settings.length_penalty is None

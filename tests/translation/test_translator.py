@@ -141,6 +141,30 @@ def test_what_was_read_before_an_error_is_translated(translator, bad):
         next(stream)
 
 
+def test_a_search_without_a_penalty_has_that_of_the_translators(translator, tmp_path):
+    def of(penalty):
+        settings = dataclasses.replace(translator.settings, length_penalty=penalty)
+        return dataclasses.replace(translator, settings=settings)
+
+    def found(one, **own):
+        sentences = ["She lost the man.", "Where is Marie?", "Go, man.", "The man is home. I'm calm."]
+        search = Search(5, n_best=5, **own)
+        return [[each.target for each in group] for group in one.translate_n_best(sentences, search=search)]
+
+    of(3.0).save(tmp_path / "model")
+    of(3.0).save(tmp_path / "int8", int8=True)
+    loaded = Translator.load(tmp_path / "model")
+    whole, small = found(translator, length_penalty=3), found(Translator.load(tmp_path / "int8"), length_penalty=3)
+    assert found(of(3.0)) == found(loaded) == found(Translator.ensemble([of(1.0), of(5)])) == whole
+    assert found(Translator.load(tmp_path / "int8")) == small
+    plain = found(translator, length_penalty=1)
+    assert found(of(None)) == found(Translator.ensemble([of(None), of(1.0)])) == plain != whole
+    assert found(of(3.0), length_penalty=1) == plain
+    samples = Search(n_best=2, sample=True)
+    drawn = [[each.target for each in next(one.translate_n_best(["Go."], search=samples))] for one in (of(3.0), loaded)]
+    assert drawn[0] == drawn[1]
+
+
 def test_the_n_best_of_each_sentence(translator):
     sentences, search = ["She lost the man.", "", "Go."], Search(4, n_best=3, length_penalty=0)
     found = list(translator.translate_n_best(iter(sentences), search=search))

@@ -56,11 +56,11 @@ KINDS = {
     "beyond a support": {"score": "epanechnikov"},
 }
 SEARCHES = [
-    Search(beam=1, length_penalty=1),
-    Search(beam=3, length_penalty=1),
+    Search(beam=1),
+    Search(beam=3),
     Search(beam=5, n_best=3, length_penalty=0.6),
     Search(beam=4, n_best=4, length_penalty=2.0, max_length=5),
-    Search(beam=3, length_penalty=1, min_ratio=1.0),
+    Search(beam=3, min_ratio=1.0),
 ]
 
 
@@ -83,7 +83,7 @@ def test_a_grid_finds_what_step_by_step_finds(kind: str, search: Search) -> None
 
 
 def test_models_search_together_on_a_grid() -> None:
-    both([make(), make(seed=1, cell="lstm"), make(seed=2, score="none")], Search(beam=3, n_best=2, length_penalty=1))
+    both([make(), make(seed=1, cell="lstm"), make(seed=2, score="none")], Search(beam=3, n_best=2))
 
 
 def test_a_step_of_a_grid_is_few_operations_and_reads_nothing() -> None:
@@ -91,7 +91,7 @@ def test_a_step_of_a_grid_is_few_operations_and_reads_nothing() -> None:
     model.output_bias.data[2] = -50.0  # no end
 
     def counted(longest: int) -> Operations:
-        search = Search(beam=3, length_penalty=1, max_length=longest)
+        search = Search(beam=3, max_length=longest)
         sentences = [Sentence(each, True, *limits(search, len(each))) for each in SOURCES]
         with Operations() as seen:
             grid.searched([model], sentences, search)

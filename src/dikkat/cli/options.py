@@ -63,7 +63,7 @@ _SEARCH_HELP = {
     "drawn. With 2 or more, a line holds "
     "the sentence's number, the translation's score (its log-probability) and the translation, with tabs between.",
     "length_penalty": "How strongly longer translations are preferred. 0: not at all, so that short ones win. No "
-    "effect with a --beam of 1. Without: as the model was trained to (--length-penalty of `dikkat train`).",
+    "effect with a --beam of 1. Without: the model's own, which its training chose or was given.",
     "min_ratio": "Shortest translation, as a multiple of the source's length in words, or parts of words.",
     "max_ratio": "Longest translation, as a multiple of the source's length in words, or parts of words.",
     "max_length": "Longest translation, in words, or parts of words.",

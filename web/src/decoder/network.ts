@@ -11,7 +11,7 @@ export interface Settings {
   embedding_size: number;
   hidden_size: number;
   tokenizer?: string;
-  length_penalty: number | null;
+  length_penalty?: number | null;
 }
 
 /** Encoder outputs with their projected keys. */

@@ -161,11 +161,6 @@ export class Room {
 
   // --- searching
 
-  /** A share for each word, e^(log-probability ÷ (5 + words)) where the penalty is 1: in the order in which the search ranks. */
-  private sureness({ score, ids, finished }: Translation): number {
-    return Math.exp(normalised(score, ids.length + Number(finished), this.translator.network.penalty) / 6);
-  }
-
   /** @param live true while a slider is dragged: the address stays, since browsers limit how often it may change */
   private async run(live = false): Promise<void> {
     const mine = ++this.turn;
@@ -226,15 +221,15 @@ export class Room {
     this.result.hidden = found.length > 1;
     this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
-    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, percent(this.sureness(each), 1))))));
+    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, percent(sureness(each), 1))))));
     const { beam, best } = this.own;
-    const facts = [this.best?.ids.length && t("sure", percent(this.sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
+    const facts = [this.best?.ids.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
     this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
     const unknown = [...new Set(found.length ? this.best.unknown : [])];
     this.unknown.hidden = !unknown.length;
     this.unknown.replaceChildren(t("not-learnt"), ...unknown.flatMap((word) => [" ", h("u", { title: t("a-guess"), dir: "auto" }, visible(shortened(word)))]));
     this.numbers.textContent = [
-      found.length && `${t("score")} ${number(this.best.score)}`, t("ranked", this.translator.network.penalty), milliseconds !== null && t("speed", Math.round(milliseconds)),
+      found.length && `${t("score")} ${number(this.best.score)}`, t("ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
     ].filter(Boolean).join(" · ");
     this.showChanges();
     if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
@@ -448,6 +443,9 @@ export class Room {
     setTimeout(() => (button.textContent = before), 1500);
   }
 }
+
+/** A share for each word, e^(log-probability ÷ (5 + words)). */
+const sureness = ({ score, ids, finished }: Translation): number => Math.exp(normalised(score, ids.length + Number(finished), 1) / 6);
 
 const shortened = (word: string): string => (word.length > 40 ? `${[...word.slice(0, 80)].slice(0, 40).join("")}…` : word);
 

@@ -30,7 +30,7 @@ const TABLE = {
   "not-learnt": ["not learnt:", "öğrenilmedi:", "没有学过："],
   "a-guess": ["The model has not learnt from any sentence with this word: what stands for it is a guess",
     "Model, içinde bu sözcük olan hiçbir cümle görmedi: yerine yazılan bir tahmindir", "模型没有学过含有这个词的句子，它的译法只是猜测"],
-  ranked: ["how sure = e^(log-probability ÷ 6((5 + words) ÷ 6)^{})", "ne kadar emin = e^(log-olasılık ÷ 6((5 + sözcük) ÷ 6)^{})", "把握 = e^(对数概率 ÷ 6((5 + 词数) ÷ 6)^{})"],
+  ranked: ["how sure = e^(log-probability ÷ (5 + words))", "ne kadar emin = e^(log-olasılık ÷ (5 + sözcük))", "把握 = e^(对数概率 ÷ (5 + 词数))"],
   html: ["HTML tags", "HTML etiketleri", "HTML 标签"],
   more: ["More", "Daha fazla", "更多"],
   "more-words": ["Less likely words", "Daha az olası sözcükler", "更不可能的词"],

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ class Beams:
 
     def _widths(self) -> tuple[int, int, float]:
         """Places of a sentence, hypotheses to return of it, and the length penalty."""
-        return self._search.beam, self._search.n_best, cast(float, self._search.length_penalty)
+        return self._search.beam, self._search.n_best, self._search.penalty
 
     def extend(self, scores: Tensor, weights: Tensor | None) -> tuple[Table, Table]:
         """Append a token to each hypothesis that goes on.

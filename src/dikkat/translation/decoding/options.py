@@ -47,7 +47,8 @@ class Search:
         beam: hypotheses of a sentence that go on; at most as many as the model has tokens to write.
         n_best: hypotheses to return of a sentence, at most `beam`; with `sample` any number.
         length_penalty: with 0 the likeliest wins, which favours short ones. A larger one favours longer translations; a
-            beam of 1 is not affected. None: that of the model's settings; of several models their mean.
+            beam of 1 is not affected. None: a translator's own, which its training chose; of an ensemble the mean; of
+            networks alone 1.
         min_ratio: fewest target tokens for one of the source's, rounded up; one token there is always.
         max_ratio: most target tokens for one of the source's, rounded down, but at least one token; no less than
             `min_ratio`; None: `length_limit`.
@@ -83,6 +84,11 @@ class Search:
     top_k: Annotated[int | None, Range(1)] = None
     seed: Annotated[int, Range(0, 2**32 - 1)] = 0
     precision: SearchPrecision = "float32"
+
+    @property
+    def penalty(self) -> float:
+        """The length penalty: 1 where none is said."""
+        return 1.0 if self.length_penalty is None else self.length_penalty
 
     def __post_init__(self) -> None:
         """Check every value, and those that contradict each other."""

@@ -7,10 +7,7 @@ A search runs at one of two speeds: as one compiled call on the weights of one m
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from statistics import mean
 from threading import Lock
-from typing import cast
 
 import torch
 from torch import nn
@@ -106,8 +103,6 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     # Without attention nobody could say which word to put in the place of an unknown one.
     attends = any(model.attends for model in together)
     sentences = [Sentence(each, attends and UNKNOWN in each, *limits(search, len(each))) for each in sources]
-    if search.length_penalty is None and not search.sample:
-        search = replace(search, length_penalty=mean(model.length_penalty for model in together))
     if kept := runnable(together, search):
         return _compiled_search(together[0], kept, sentences, search)
     if grid.runs(together, search):
@@ -233,7 +228,7 @@ def _compiled_search(
             "vocabulary"
         )
     try:
-        return run.search(panels, sentences, search.beam, search.n_best, cast(float, search.length_penalty))
+        return run.search(panels, sentences, search.beam, search.n_best, search.penalty)
     except run.UnknownScoresError:
         raise unknown_scores() from None
 

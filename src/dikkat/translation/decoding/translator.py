@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args, overload
 
 import torch
@@ -92,6 +93,10 @@ class BaseTranslator:
 
     def _models(self) -> tuple[TranslationModel, ...]:
         raise NotImplementedError
+
+    def _length_penalty(self) -> float:
+        """The length penalty of a search that says none."""
+        return 1.0
 
     @property
     def attends(self) -> bool:
@@ -237,6 +242,8 @@ class BaseTranslator:
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
+        if search.length_penalty is None and not search.sample:
+            search = replace(search, length_penalty=self._length_penalty())
         if batch_size is None:
             on_cpu = self._models()[0].output_bias.is_cpu
             batch_size = _AT_ONCE if on_cpu else max(1, _PLACES // (search.n_best if search.sample else search.beam))
@@ -556,7 +563,9 @@ class Translator(BaseTranslator):
                         f"the {name} of translators[{index}] is another than that of translators[0]; models that "
                         "translate together must have been trained with the same tokenizers"
                     )
-        return Ensemble(tuple(each.model for each in translators), first.source_tokenizer, first.target_tokenizer)
+        models = tuple(each.model for each in translators)
+        penalty = fmean(each._length_penalty() for each in translators)
+        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, penalty)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder whole or not at all: weights, settings and tokenizers.
@@ -684,6 +693,10 @@ class Translator(BaseTranslator):
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)
 
+    def _length_penalty(self) -> float:
+        own = self.settings.length_penalty
+        return 1.0 if own is None else own
+
 
 @dataclass(frozen=True)
 class Ensemble(BaseTranslator):
@@ -693,14 +706,19 @@ class Ensemble(BaseTranslator):
         models: The networks.
         source_tokenizer: Of the language they read.
         target_tokenizer: Of the language they write.
+        length_penalty: That of a search that says none, the mean of theirs.
     """
 
     models: tuple[TranslationModel, ...]
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
+    length_penalty: float = 1.0
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return self.models
+
+    def _length_penalty(self) -> float:
+        return self.length_penalty
 
 
 def _joined(line: str, parts: Sequence[Translation], spaces: Sequence[str]) -> Translation:

@@ -98,7 +98,6 @@ class TranslationModel(nn.Module):
 
     Attributes:
         attends: Whether there is attention. Without it the weights of a step, of one position, say nothing.
-        length_penalty: That of a search that does not say it.
 
     Raises:
         SettingsError: three-way tied embeddings of two vocabularies.
@@ -111,9 +110,7 @@ class TranslationModel(nn.Module):
 
     def __init__(self, settings: Settings, source_size: int, target_size: int) -> None:
         super().__init__()
-        self.attends, self.length_penalty = settings.score != "none", 1.0
-        if settings.length_penalty is not None:
-            self.length_penalty = settings.length_penalty
+        self.attends = settings.score != "none"
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
         between = settings.dropout if layers > 1 else 0.0
         context = hidden + embedding if settings.is_lexical else hidden

@@ -20,7 +20,7 @@ from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.decoding.evaluation import words_of
-from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search
+from dikkat.translation.decoding.options import GREEDY, Search
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, TrainingFolderError
 from dikkat.translation.network.model import Batch, TranslationModel
@@ -107,6 +107,7 @@ class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
     Attributes:
+        judges: Pairs to choose the length penalty by.
         state: How far it is.
         interrupted: Whether it was stopped before its end.
     """
@@ -118,12 +119,13 @@ class Loop:
         *,
         validation: Batches | None,
         sample: Sequence[Pair],
+        judges: Sequence[Pair],
         fingerprint: dict[str, Any],
         folder: RunFolder | None,
         group: Group,
     ) -> None:
         self.translator, self.model, self.settings = translator, translator.model, translator.settings
-        self.batches, self.validation, self.sample = batches, validation, sample
+        self.batches, self.validation, self.sample, self.judges = batches, validation, sample, judges
         self.fingerprint, self.folder, self.group = fingerprint, folder, group
         self.state, self.interrupted = TrainingState(), False
         self._planned = self.settings.epochs * -(-len(batches) // self.settings.accumulate)
@@ -185,17 +187,27 @@ class Loop:
         if best:
             self.model.load_state_dict(mean_of(self._weights(step) for step in best))
 
-    def choose_length(self, pairs: Sequence[Pair]) -> None:
-        """Give the translator the length penalty of the best BLEU on these pairs."""
-        beam = min(DEFAULT.beam, len(self.model.output_bias))
-        sources, references = zip(*pairs, strict=True)
+    def choose_length(self) -> None:
+        """Give the translator the length penalty of the best BLEU on the judges; after Ctrl-C none."""
+        chosen = 0.0
+        if self.group.rank == 0:
+            try:
+                chosen = self._best_penalty()
+            except KeyboardInterrupt:
+                self.interrupted = True
+        chosen, stopped = self.group.total(chosen, self.interrupted)
+        self.interrupted = stopped > 0
+        if chosen:
+            settings = replace(self.settings, length_penalty=chosen)
+            self.translator = replace(self.translator, settings=settings)
+
+    def _best_penalty(self) -> float:
+        sources, references = zip(*self.judges, strict=True)
         scores = {}
         for penalty in _PENALTIES:
-            found = self.translator.translate(sources, search=Search(beam, length_penalty=penalty))
+            found = self.translator.translate_lines(sources, search=Search(length_penalty=penalty))
             scores[penalty] = _bleu([each.target for each in found], references)
-        self.model.length_penalty = max(scores, key=scores.__getitem__)
-        settings = replace(self.settings, length_penalty=self.model.length_penalty)
-        self.translator = replace(self.translator, settings=settings)
+        return max(scores, key=scores.__getitem__)
 
     def _run(self, interrupts: Interrupts) -> None:
         state, settings, world = self.state, self.settings, self.group.world

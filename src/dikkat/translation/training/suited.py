@@ -36,7 +36,7 @@ _GPU: dict[str, Any] = {"batch_tokens": 4_096, "learning_rate": 2e-3}
 _PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
 _GAVE = (  # BLEU of validation pairs, by the number of pairs
     (1_000, "10 (help texts, English to French) and 27 (captions, to French)"),
-    (3_000, "6 (help texts, English to Turkish), 26 (the same to French) and 40 (captions, to French)"),
+    (3_000, "7 (help texts, English to Turkish), 27 (the same to French) and 40 (captions, to French)"),
     (10_000, "15 (help texts, English to Turkish) and 49 (captions, to French)"),
     (23_000, "21 (help texts, English to Turkish)"),
     (29_000, "57 (captions, English to French)"),

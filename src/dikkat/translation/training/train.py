@@ -73,7 +73,7 @@ def train(
         training: (source, target) sentences to learn from, a list or a corpus. Of equal pairs of a file one counts.
         validation: (source, target) sentences to stop by; none of them should be a training pair. None, or none at
             all: no validation, no early stopping, and the last weights are kept. At most 500 of them, spread evenly,
-            choose the length penalty where the settings leave it open, once the training has come to its end.
+            choose the length penalty where the settings have None, once the training has come to its end.
         folder: Where checkpoints and curves are kept; None: nowhere.
         resume: Whether to go on with the training there.
         progress: Whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
@@ -143,7 +143,7 @@ def train(
             say_where(loop.state)
         callbacks = _callbacks(settings, run_folder, newest, progress, len(loop.batches)) if leads else []
         fault = _run(loop, callbacks, Interrupts(aloud=shown))
-        return _result(loop, pairs, fault, judges, say)
+        return _result(loop, pairs, fault, say)
 
 
 @contextmanager
@@ -201,6 +201,7 @@ def _loop(
         _batches(learnt, settings, group, settings.seed),
         validation=None if judged is None else _batches(judged, settings, group, None),
         sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
+        judges=[] if validation is None else list(_judges(translator, validation)),
         fingerprint={
             "vocabulary": [len(source), len(target)],
             "training corpus": _fingerprint(learnt),
@@ -254,9 +255,7 @@ def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> T
     return None
 
 
-def _result(
-    loop: Loop, pairs: int, fault: TrainingError | None, judges: Corpus | None, say: Callable[[str], object]
-) -> Training:
+def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[str], object]) -> Training:
     """The result of a training; its error is raised, with the result if there is one."""
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
@@ -265,11 +264,12 @@ def _result(
     if loop.interrupted and not state.validations and loop.validation is not None and not resumable:
         raise KeyboardInterrupt
     loop.keep_best()
-    if state.finished and judges is not None and loop.settings.length_penalty is None:
-        sample, _ = evenly(judges, _LENGTH_PAIRS)
-        loop.choose_length(sample)
-        say(f"length penalty {loop.model.length_penalty:g}, by the BLEU of {len(sample)} validation pairs")
     loop.model.to("cpu").eval()
+    if loop.judges and fault is None and state.finished and not loop.interrupted:
+        say(f"choosing a length penalty by {len(loop.judges)} validation pair{'s' * (len(loop.judges) != 1)}")
+        loop.choose_length()
+        if (chosen := loop.translator.settings.length_penalty) is not None:
+            say(f"length penalty {chosen:g}")
     result = Training(
         loop.translator,
         state.all_epochs(),
@@ -428,6 +428,17 @@ def _stored(
 
 def _fingerprint(store: Store) -> dict[str, int | str]:
     return {"pairs": store.counts.read, "sha256": store.counts.digest}
+
+
+def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:
+    """Validation pairs to choose the length penalty by, of lengths that are learnt; none where it is given."""
+    if translator.settings.length_penalty is not None:
+        return
+    sides = translator.source_tokenizer, translator.target_tokenizer
+    for pair in evenly(validation, _LENGTH_PAIRS)[0]:
+        lengths = [len(side.encode(text).ids) for side, text in zip(sides, pair, strict=True)]
+        if max(lengths) <= translator.settings.max_length:
+            yield pair
 
 
 def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder | None) -> list[Pair]:

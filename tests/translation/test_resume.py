@@ -28,15 +28,8 @@ from translation.conftest import PAIRS, TINY
 
 # Eight pairs, two a batch: four batches an epoch.
 SHORT = dataclasses.replace(
-    TINY,
-    epochs=3,
-    batch_size=2,
-    dropout=0.2,
-    attention_dropout=0.1,
-    checkpoint_steps=1,
-    patience=40,
-    length_penalty=None,
-)
+    TINY, epochs=3, batch_size=2, dropout=0.2, attention_dropout=0.1, checkpoint_steps=1, length_penalty=None,
+)  # fmt: skip
 KINDS = {
     "every step": {},
     "every third step": {"checkpoint_steps": 3},
@@ -531,3 +524,17 @@ def test_it_says_from_where_it_goes_on(tmp_path, monkeypatch, capsys):
     killed_in(monkeypatch, SHORT, tmp_path, "_take_step", 6)
     train(SHORT, PAIRS, PAIRS[:5], folder=tmp_path, resume=True)
     assert capsys.readouterr().err.startswith("going on in epoch 2 after step 5, with 1 thread\n")
+
+
+def test_the_length_penalty_may_change_once_a_training_has_ended(tmp_path):
+    first = learn(SHORT, tmp_path / "run").translator
+    given = learn(dataclasses.replace(SHORT, length_penalty=0.5), tmp_path / "run", resume=True).translator
+    assert given.settings.length_penalty == 0.5
+    begun = tmp_path / "run" / "settings.json"
+    older = json.loads(begun.read_text())
+    del older["length_penalty"]  # of a training by a version without this setting
+    begun.write_text(json.dumps(older))
+    again = learn(SHORT, tmp_path / "run", resume=True).translator
+    assert again.settings.length_penalty == first.settings.length_penalty is not None
+    wanted = first.model.state_dict()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in again.model.state_dict().items())

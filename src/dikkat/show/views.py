@@ -114,7 +114,7 @@ _LABELLED = {"self": ("self", "self"), "encoder": ("encoder", "encoder"), "cross
 
 
 def labels_of(tokens: Mapping[str, list[Token]], kind: str, queries: int, keys: int) -> tuple[list[Token], list[Token]]:
-    """What the queries and the keys of a kind of attention are: of what has another length, the others that fit."""
+    """The tokens of the queries and of the keys of a kind of attention, of the lengths that it has."""
     found = []
     for owner, count in zip(_LABELLED[kind], (queries, keys), strict=True):
         known = tokens.get(owner, [])

@@ -486,7 +486,7 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
 
     @property
     def attention(self) -> Score:
-        """What `rnn` compares states with; one of the chapters' attentions may be set in its place."""
+        """The attention by which `rnn` compares states; another of the chapters' attentions may be set in its place."""
         return self.rnn.score
 
     def __setattr__(self, name: str, value: Any) -> None:

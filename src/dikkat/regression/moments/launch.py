@@ -298,7 +298,7 @@ def _density(numbers: Tensor, sigma: float) -> float:
 def powers(
     query: Tensor, points: Line, window: Window, mass_powers: int, value_powers: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of sorted queries (n, 1) log Σ_j W_j K_j, the means of δ, δ², …, and those of y, δ y, … (n, 1 + value_powers, v).
+    """The sums at sorted queries (n, 1): log Σ_j W_j K_j, means of δ, δ², …, and of y, δ y, … (n, 1 + value_powers, v).
 
     The first is −∞ where there is no weight, and NaN where a Gaussian's is to be found by pairs.
     """

@@ -1,4 +1,4 @@
-"""What a search takes and what it returns, at each of its speeds."""
+"""The sentences that a search takes and the hypotheses that it returns, at each of its speeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

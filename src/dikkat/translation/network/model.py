@@ -279,7 +279,7 @@ class TranslationModel(nn.Module):
         return super().train(mode)
 
     def load_state_dict(self, *given: Any, **options: Any) -> Any:
-        """As of any module; the copy of the weights that a search keeps is given up."""
+        """The weights of a state dict, as of any module; the copy that a search keeps is given up."""
         vars(self).pop(COMPILED, None)
         return super().load_state_dict(*given, **options)
 

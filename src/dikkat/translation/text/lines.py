@@ -20,7 +20,7 @@ KEEP = (
     r"|[\U0001F000-\U0001FAFF\u2600-\u27BF][\uFE0F\U0001F3FB-\U0001F3FF]?(?:\u200D[\U0001F000-\U0001FAFF\u2600-\u27BF]\uFE0F?)*"
     r"|\p{N}(?:[\p{N}.,:/-]*\p{N})"
 )
-"""What is kept by itself: addresses, placeholders of programs, emoji, and numbers of two digits and more."""
+"""The pattern of what is kept by itself: addresses, placeholders of programs, emoji, numbers of two digits and more."""
 
 _MARK = "\ue000"  # of private use: no text has it
 

@@ -15,10 +15,8 @@ TEST := -e '.[translation,regression,dask,datasets,tensorboard,textbook,transfor
 # Threads that wait busily for work would take the cores from the other process's.
 WAITING := OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 PYTEST := $(WAITING) $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
-KERAS_TESTS := tests/frameworks/in_keras src/dikkat/frameworks/keras
 MXNET_TESTS := tests/textbook/test_textbook_mxnet.py
-KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py \
-  src/dikkat/textbook/tensorflow.py
+TENSORFLOW_TESTS := tests/textbook/test_textbook_tensorflow.py src/dikkat/textbook/tensorflow.py
 # What runs on plain PyTorch in about a minute: the core without its largest tables of cases.
 FAST_TESTS := tests/core/test_attention.py tests/core/test_masking.py tests/core/test_scores.py tests/core/test_layers.py \
   tests/storage tests/project/test_docstrings.py tests/recurrent/test_encoder.py \
@@ -30,7 +28,7 @@ FENCED_TESTS := tests/engine/test_fences.py tests/core/test_numba_calls.py tests
 WEB := web/node_modules/installed
 
 .PHONY: help demo test test-fast test-core test-inspection test-regression test-translation \
-  test-all test-fences test-triton test-keras test-keras2 test-mxnet mxnet test-pythons \
+  test-all test-fences test-triton test-tensorflow test-mxnet mxnet test-pythons \
   test-versions coverage \
   check lint types site page without-npm format install web peers bench clean
 .DEFAULT_GOAL := help
@@ -61,17 +59,13 @@ test-regression: .venv/test  ## The regression's tests.
 test-translation: .venv/test  ## The translator's tests, those of the recurrent networks among them.
 	$(PYTEST) tests/translation tests/recurrent tests/cli/test_cli.py src/dikkat/translation src/dikkat/recurrent src/dikkat/serving
 
-test-all: test test-fences test-triton test-keras test-keras2 test-mxnet  ## Every test: also Triton's interpreter, Keras and MXNet.
+test-all: test test-fences test-triton test-tensorflow test-mxnet  ## Run every test, also those on Triton's interpreter, TensorFlow and MXNet.
 
 test-triton: .venv/test  ## The kernels for GPUs, in Triton's interpreter.
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted
 
-test-keras: .venv/frameworks  ## Keras 3 on TensorFlow, JAX and PyTorch.
-	for backend in tensorflow jax torch; do \
-	  XLA_FLAGS=--xla_backend_optimization_level=0 KERAS_BACKEND=$$backend $(PYTEST) $(KERAS_TESTS) || exit 1; done
-
-test-keras2: .venv/frameworks  ## The textbook's chapters on TensorFlow, which want Keras 2.
-	TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_2_TESTS)
+test-tensorflow: .venv/tensorflow  ## Test the textbook's chapters on TensorFlow with Keras 2.
+	TF_USE_LEGACY_KERAS=1 $(PYTEST) $(TENSORFLOW_TESTS)
 
 test-fences: .venv/test  ## The compiled kernels, with every region of memory fenced.
 	DIKKAT_FENCES=1 $(PYTEST) $(FENCED_TESTS)
@@ -156,13 +150,13 @@ clean:  ## Remove the environments and everything made.
 .venv/demo: parts := -e '.[translation]'
 .venv/tools: parts := -e '.[regression]'
 .venv/test: parts := $(TEST)
-.venv/frameworks: parts := -e '.[jax,textbook-tensorflow]'
+.venv/tensorflow: parts := -e '.[textbook-tensorflow]'
 .venv/check: parts := --group check
 .venv/tools: | .venv/demo
 .venv/test: | .venv/tools
-.venv/frameworks .venv/check: | .venv/test
+.venv/tensorflow .venv/check: | .venv/test
 
-.venv/demo .venv/tools .venv/test .venv/frameworks .venv/check: .venv/pip pyproject.toml constraints.txt
+.venv/demo .venv/tools .venv/test .venv/tensorflow .venv/check: .venv/pip pyproject.toml constraints.txt
 	$(BIN)/python $(INSTALL) -c constraints.txt $(parts)
 	touch $@
 

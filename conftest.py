@@ -1,7 +1,4 @@
-"""What is tested where: each framework in a process of its own, since Keras has one backend in a process.
-
-KERAS_BACKEND=jax python -m pytest tests/frameworks/in_keras src/dikkat/frameworks/keras
-"""
+"""Seeds for every test, and the files that pytest does not collect."""
 
 import importlib.util
 import os
@@ -18,11 +15,8 @@ if "CI" not in os.environ and importlib.util.find_spec("hypothesis"):
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
 collect_ignore_glob = [
-    "src/dikkat/textbook/jax.py",  # which raises, and says where the layers for JAX are
     "tests/stress/*",  # programs that look for faults for hours, and are no modules of tests
 ]
-if "KERAS_BACKEND" not in os.environ:
-    collect_ignore_glob += ["tests/frameworks/in_keras/*", "src/dikkat/frameworks/keras/*"]
 if importlib.util.find_spec("latex2mathml") is None:  # what builds the pages comes with `make check`
     collect_ignore_glob += ["docs/*.py"]
 if importlib.util.find_spec("mxnet") is None:

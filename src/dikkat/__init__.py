@@ -88,7 +88,7 @@ __all__ = [
 ]
 
 _ROOMS = (
-    "attention", "bags", "distributed", "frameworks", "inspection", "layers", "recurrent", "regression",
+    "attention", "bags", "distributed", "inspection", "layers", "recurrent", "regression",
     "scores", "show", "state", "textbook", "translation",
 )  # fmt: skip
 

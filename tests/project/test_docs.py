@@ -59,7 +59,7 @@ def reference(tmp_path_factory):
     config, build = (pytest.importorskip(f"mkdocs.{name}") for name in ("config", "commands.build"))
     pytest.importorskip("mkdocstrings_handlers.python")
     sources, site = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("site")
-    names = ("attention", "keras", "scores-and-layers")
+    names = ("attention", "scores-and-layers")
     for name in names:
         (sources / f"{name}.md").write_bytes((ROOT / "docs" / "api" / f"{name}.md").read_bytes())
     with pytest.MonkeyPatch.context() as patch:
@@ -74,22 +74,16 @@ def _below(html):
         yield anchor, re.sub(r"<[^>]*>", "", rest)
 
 
-@pytest.mark.parametrize(
-    ("page", "room", "call", "layers"),
-    [("keras", "frameworks.keras", "call", (*LAYERS, "Attention")), ("scores-and-layers", "layers", "forward", LAYERS)],
-)
-def test_the_reference_says_how_a_layer_is_made_and_called(reference, page, room, call, layers):
-    for name in layers:
-        layer = f"dikkat.{room}.{name}"
-        wanted = "bandwidth" if name == "KernelAttention" else "dropout"
-        assert re.search(rf"{name}\([^)]*{wanted}:", reference[page][layer]), name
-        assert re.search(rf"{call}\([^)]*valid_lens:", reference[page][f"{layer}.{call}"]), name
-    assert page != "keras" or "use_causal_mask:" in reference[page]["dikkat.frameworks.keras.Attention.call"]
+def test_the_reference_says_how_a_layer_is_made_and_called(reference):
+    page = reference["scores-and-layers"]
+    for name in LAYERS:
+        argument = "bandwidth" if name == "KernelAttention" else "dropout"
+        assert re.search(rf"{name}\([^)]*{argument}:", page[f"dikkat.layers.{name}"]), name
+        assert re.search(r"forward\([^)]*valid_lens:", page[f"dikkat.layers.{name}.forward"]), name
 
 
 def test_the_reference_begins_with_attend_and_leaves_out_internals(reference):
-    for page, room in (("attention", "attention"), ("keras", "frameworks.keras")):
-        assert next(name for name in reference[page] if "." in name) == f"dikkat.{room}.attend"
+    assert next(name for name in reference["attention"] if "." in name) == "dikkat.attention.attend"
     internal = r"\.(_\w+|(?!check_values)check_\w+|writes|extra_repr|get_config|from_config|compute_output_\w+)$"
     assert not [name for page in reference.values() for name in page if re.search(internal, name)]
 

@@ -20,8 +20,6 @@ pd = pytest.importorskip("pandas")
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-# Those of Keras run in an environment of their own: tests/frameworks/in_keras/test_keras_page.py.
-ELSEWHERE = {"docs/frameworks.md"}
 
 
 def blocks(page, language):
@@ -68,7 +66,7 @@ def copied(things, tmp_path, monkeypatch):
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 def test_programs_run_as_they_are_copied(name, copied):
     scope = {}

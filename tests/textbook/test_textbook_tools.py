@@ -182,15 +182,6 @@ def test_a_curve_of_one_point_can_be_seen(figures):
     assert list(line.get_xdata()) == [10, 20]
 
 
-def test_there_is_no_module_for_jax():
-    with pytest.raises(ImportError, match=r"expected torch, tensorflow or mxnet.*KERAS_BACKEND=jax"):
-        from dikkat.textbook import jax  # noqa: F401
-    with pytest.raises(ImportError, match="expected torch, tensorflow or mxnet"):
-        import dikkat.textbook.jax  # noqa: F401
-    with pytest.raises(ImportError):
-        from dikkat.textbook import flax  # noqa: F401
-
-
 def test_the_extra_brings_what_the_chapters_import():
     """The Transformer section begins by importing pandas."""
     settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))

@@ -13,11 +13,10 @@ from dikkat.cli.messages import suggest
 
 _PACKAGES = (
     "torch", "numpy", "numba", "llvmlite", "triton", "tokenizers", "safetensors", "pyarrow",
-    "scikit-learn", "scipy", "sacrebleu", "matplotlib", "keras", "tensorflow", "jax", "mxnet",
+    "scikit-learn", "scipy", "sacrebleu", "matplotlib", "tensorflow", "tf_keras", "mxnet",
 )  # fmt: skip
 _VARIABLES = (
-    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "NUMBA_CACHE_DIR", "DIKKAT_CACHE", "KERAS_BACKEND",
-    "TRITON_INTERPRET",
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "NUMBA_CACHE_DIR", "DIKKAT_CACHE", "TRITON_INTERPRET",
 )  # fmt: skip
 
 

@@ -5,10 +5,10 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from dikkat._core import dispatch, validation
+from dikkat._core import dispatch, recording_hooks, validation
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import check_names
-from dikkat._core.sequences import lengths_of
+from dikkat._core.sequences import split_sequences
 from dikkat.scores import Score
 from dikkat.state import State
 
@@ -126,21 +126,43 @@ def attend_ragged(
         >>> dikkat.attend_ragged(torch.zeros(5, 1), torch.zeros(5, 1), x, offsets, score=dikkat.scores.Dot()).flatten()
         tensor([0.5000, 0.5000, 3.0000, 3.0000, 3.0000])
     """
-    requested = validation.Requested(dropout, wants_weights=return_weights)
-    result, problem = _run(
-        query, key, value, query_offsets, key_offsets, score, requested, impl, causal, window, key_bias
+    requested = validation.Requested(dropout)
+    key_offsets = query_offsets if key_offsets is None else key_offsets
+    problem = validation.problem_of_sequences(
+        query, key, value, query_offsets, key_offsets, score, requested, causal, window, key_bias
     )
+    result = _run(problem, query_offsets, key_offsets, impl)
     output = result.mean.to(value.dtype)
-    return (output, _weights(result, problem, value.dtype)) if return_weights else output
+    return (output, _weights(problem, query_offsets, key_offsets, impl, value.dtype)) if return_weights else output
 
 
-def _weights(result: Result, problem: Problem, dtype: torch.dtype) -> list[Tensor]:
-    """The weights of each sequence, (..., n, m)."""
-    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
-        raise RuntimeError("the implementation returned no weights")
-    sizes = list(zip(*(each.tolist() for each in lengths_of(problem)), strict=True))
-    pairs = result.weights.to(dtype).split([n * m for n, m in sizes], -1)
-    return [each.unflatten(-1, size) for each, size in zip(pairs, sizes, strict=True)]
+def _run(problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str) -> Result:
+    """Return the result of packed sequences, and show each sequence to those who record."""
+    observers = recording_hooks.current_observers()
+    with recording_hooks.observed_by():
+        result = dispatch.run_problem(problem, impl)
+        for part in split_sequences(problem, query_offsets, key_offsets) if observers else ():
+            for observer in observers:
+                observer.observe_call(part)
+    return result
+
+
+def _weights(
+    problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str, dtype: torch.dtype
+) -> list[Tensor]:
+    """Return the weights of each sequence before dropout, (..., n, m)."""
+    if query_offsets.is_meta or torch.compiler.is_compiling():
+        where = "on meta" if query_offsets.is_meta else "in a compiled call"
+        raise ValueError(
+            f"return_weights: got True {where}, where the offsets cannot be read and the number of weights is unknown; "
+            "expected False"
+        )
+    weights = []
+    for part in split_sequences(problem, query_offsets, key_offsets):
+        asked = part.unchecked_copy(dropout=0.0, wants_state=False, wants_weights=True)
+        with recording_hooks.observed_by():
+            weights.append(dispatch.run_problem(asked, impl).weights.to(dtype))
+    return weights
 
 
 def ragged_state(
@@ -182,26 +204,16 @@ def ragged_state(
         tensor([0.0000, 0.6931, 0.6931])
     """
     check_names(within, Within)
-    requested = validation.Requested(dropout, wants_state=True)
-    result, _ = _run(query, key, value, query_offsets, key_offsets, score, requested, impl, **within)
+    key_offsets = query_offsets if key_offsets is None else key_offsets
+    causal, window, key_bias = within.get("causal", False), within.get("window"), within.get("key_bias")
+    problem = validation.problem_of_sequences(
+        query, key, value, query_offsets, key_offsets, score, validation.Requested(dropout, wants_state=True), causal,
+        window, key_bias,
+    )  # fmt: skip
+    result = _run(problem, query_offsets, key_offsets, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
-
-
-def _run(
-    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None, score: Score,
-    requested: validation.Requested, impl: str, causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    key_bias: Tensor | None = None,
-) -> tuple[Result, Problem]:  # fmt: skip
-    key_offsets = query_offsets if key_offsets is None else key_offsets
-    if requested.wants_weights and isinstance(query, Tensor) and query.is_meta:
-        raise ValueError("return_weights: got True on meta, where no offsets tell how many there are; expected False")
-    problem = validation.problem_of_sequences(
-        query, key, value, query_offsets, key_offsets, score, requested, causal, window, key_bias
-    )
-    return dispatch.run_problem(problem, impl), problem
 
 
 def are_jagged(*tensors: Tensor) -> bool:
@@ -240,9 +252,10 @@ def attend_jagged(
     query: Any, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str, **options: Any
 ) -> Any:
     """`attend` of nested tensors: such a tensor, and a list of weights where they are requested."""
-    problem = problem_of_jagged(query, key, value, score, requested, **options)
-    result = dispatch.run_problem(problem, impl)
+    problem = problem_of_jagged(query, key, value, score, requested._replace(wants_weights=False), **options)
+    offsets = query.offsets(), key.offsets()
+    result = _run(problem, *offsets, impl)
     output = torch.nested.nested_tensor_from_jagged(
         result.mean.to(value.dtype), query.offsets(), jagged_dim=query.ndim - 2
     )
-    return (output, _weights(result, problem, value.dtype)) if requested.wants_weights else output
+    return (output, _weights(problem, *offsets, impl, value.dtype)) if requested.wants_weights else output

@@ -400,16 +400,14 @@ BATCHED = ("vmap", "vmap of gradients", "jacrev")
 COMPILED = ("chunked", "numba-few", "numba")
 NOT_OF_SINKS = tuple(name for name in TENSORS if name != "sink")  # which are merged in plain PyTorch, whatever runs
 REFUSALS = [
-    Refusal("no fused kernel of jagged tensors", ways=("sdpa",), tensors=("offsets",)),
     Refusal("PyTorch fuses 'inner' only", ways=("sdpa",), pairs=("additive", "distance")),
     Refusal("no log-sum-exp", ways=("sdpa",), tensors=("sink",)),
-    Refusal("would need an n × m mask", ways=("sdpa",), tensors=("exclude", "segment_ids")),
+    Refusal("would need an n × m mask", ways=("sdpa",), tensors=("exclude", "segment_ids", "offsets")),
     Refusal("under torch.func transforms, nor in forward mode", ways=("sdpa",), transforms=FORWARD_MODE + BATCHED),
     Refusal("not been tried on meta", ways=("sdpa",), transforms=("meta tensors",)),
     Refusal("give no gradient to (key_)?bias", ways=("sdpa",), tensors=("bias", "key_bias"), transforms=DERIVATIVES),
     Refusal("lengths and causality, and no other", ways=("numba-few",),
-            tensors=("bias", "key_bias", "mask", "exclude", "segment_ids")),
-    Refusal("no offsets", ways=("numba-few",), tensors=("offsets",)),
+            tensors=("bias", "key_bias", "mask", "exclude", "segment_ids", "offsets")),
     Refusal("outside torch.compile, torch.func and forward", ways=("numba-few",), tensors=NOT_OF_SINKS,
             transforms=("dual numbers",)),
     Refusal("outside torch.compile, torch.func and forward", ways=("numba-few",),
@@ -418,12 +416,7 @@ REFUSALS = [
     Refusal("runs on the CPU", ways=("numba-few", "numba"), transforms=("meta tensors",)),
     Refusal("no forward-mode derivative", ways=("chunked", "numba"), tensors=NOT_OF_SINKS, transforms=FORWARD_MODE),
     Refusal("no second derivatives", ways=("sdpa", *COMPILED), tensors=NOT_OF_SINKS, transforms=("second gradient",)),
-    Refusal("no second derivatives", tensors=("offsets",), ways=("auto",), transforms=("second gradient",)),
     Refusal("no second derivatives", ways=("auto, large",), transforms=("second gradient",), by_choice=True),
-    Refusal("cannot be read while PyTorch traces or on meta", ways=("reference",), tensors=("offsets",),
-            transforms=("jvp", *BATCHED, "fake tensors", "meta tensors")),
-    Refusal("query_offsets: got a call that is exported", tensors=("offsets",), transforms=("export",)),
-    Refusal("the same offsets for all calls", tensors=("offsets",), transforms=("vmap", "vmap of gradients")),
 ]  # fmt: skip
 
 ROWS = [

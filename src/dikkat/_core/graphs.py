@@ -79,7 +79,7 @@ def lane_of(device: torch.device) -> Lane | None:
 
 def are_of_use(problem: Problem) -> bool:
     """Whether calls like a problem are captured as graphs, where they repeat."""
-    plain = problem.pair != "inner" and not problem.wants_state and problem.query_offsets is None
+    plain = problem.pair != "inner" and not problem.wants_state
     return plain and problem.query.is_cuda and pairs_of(problem) <= _PAIRS
 
 

@@ -304,8 +304,6 @@ def _fake_output(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     size = (*lead, restrictions.queries, problem.value.shape[-1])
     mean = problem.query.new_empty(size, dtype=wide if problem.wants_state else kind)
     weights: tuple[Any, ...] = (*lead, restrictions.queries, restrictions.keys) if problem.wants_weights else (0,)
-    if problem.wants_weights and problem.query_offsets is not None:  # as many as the offsets' numbers say
-        weights = (*lead, torch.library.get_ctx().new_dynamic_size())
     peak, total = (mean.new_empty((*lead, restrictions.queries), dtype=wide) for _ in range(2))
     return mean, peak, total, mean.new_empty(weights, dtype=kind)
 
@@ -333,19 +331,13 @@ def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
     """A backward that raises needs nothing."""
 
 
-def upstream(problem: Problem, out: Output, grad: Output, row_of: Tensor | None = None) -> Upstream:
-    """Divide the incoming gradients by each row's total, as a backward takes them; 0 in a row with no key.
-
-    Where weights are end to end, `row_of` is each one's row.
-    """
+def upstream(problem: Problem, out: Output, grad: Output) -> Upstream:
+    """Divide the incoming gradients by each row's total, as a backward takes them; 0 in a row with no key."""
     by_total = (1 / out.total).masked_fill(out.total == 0, 0.0)
     mean = grad.mean * by_total[..., None]
     drift = (mean * out.mean).sum(-1) - grad.total
     if not problem.wants_weights:
         return Upstream(mean, grad.weights, grad.total, drift)
-    if row_of is not None:
-        weights = grad.weights * by_total[..., row_of]
-        return Upstream(mean, weights, grad.total, drift.index_add(-1, row_of, weights * out.weights))
     weights = grad.weights * by_total[..., None]
     return Upstream(mean, weights, grad.total, drift + (weights * out.weights).sum(-1))
 

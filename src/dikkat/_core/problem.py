@@ -15,7 +15,6 @@ from dikkat.scores import Pair, Profile
 # How many of a tensor's last dimensions are its own: those before them are the call's leading dimensions.
 OWN_DIMENSIONS = {
     "query": 2, "key": 2, "weight": 1, "value": 2, **_OF_RESTRICTIONS, "seeds": 0, "sink": 0, "packed": 3,
-    "query_offsets": 1, "key_offsets": 1,
 }  # fmt: skip
 _OWN_TENSORS = [name for name in OWN_DIMENSIONS if name not in _OF_RESTRICTIONS]
 _WIDE = (torch.float32, torch.float64)
@@ -60,10 +59,6 @@ class Problem:
         dropout: The probability that a normalised weight is set to 0.
         seeds: (...) integers, one a batch element, where dropout is above 0.
         sink: (...), a logit of each head that no value goes with; a program joins it, no implementation sees it.
-        query_offsets: (sequences + 1,) where the queries of each sequence begin, and the last one's end; None where all
-            queries of a batch element see the same keys. What restrictions say of keys then counts from where those
-            of a query's sequence begin, and weights are (..., the sum of n_i · m_i), one sequence after the other.
-        key_offsets: (sequences + 1,), the same of the keys.
         packed: The keys as `implementations.pack` keeps them for many calls, with the leading dimensions of `key`; or
             None.
         wants_state: Whether the log-sum-exp is asked for.
@@ -87,8 +82,6 @@ class Problem:
     seeds: Tensor | None = None
     sink: Tensor | None = None
     packed: Tensor | None = None
-    query_offsets: Tensor | None = None
-    key_offsets: Tensor | None = None
     wants_state: bool = False
     wants_weights: bool = False
     wants_bias_grad: bool = False

@@ -107,7 +107,10 @@ def problem_of_sequences(
     window: tuple[int | None, int | None] | None,
     key_bias: Tensor | None,
 ) -> Problem:
-    """Validate a call of sequences that lie end to end, zero hidden rows, and project the others."""
+    """Validate a call of packed sequences, zero the hidden rows, and project queries and keys.
+
+    Each query sees the keys from `starts` to `lens`, which are counted over all rows of keys.
+    """
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
@@ -120,25 +123,21 @@ def problem_of_sequences(
             f"key_offsets: got shape {tuple(key_offsets.shape)}; expected {tuple(query_offsets.shape)}, as many "
             "sequences as of queries"
         )
-    within = restrict(lead, queries, keys, device, causal=causal, key_bias=key_bias)
-    # Of the whole tensors, each query sees the keys from `start` to `end`; of its own sequence, counted from `begin`.
-    begin, start, end = _seen_by_row(query_offsets, key_offsets.clamp(0, keys), queries, causal, window)
-    begin, start, end = (rank(rows, len(lead), 1) for rows in (begin, start, end))
-    flat = replace(within, causal=False, starts=start, lens=end)
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
+    restrictions = restrict(lead, queries, keys, device, key_bias=key_bias)
+    start, end = _visible_keys(query_offsets, key_offsets.clamp(0, keys), queries, causal, window)
+    restrictions = replace(restrictions, starts=rank(start, len(lead), 1), lens=rank(end, len(lead), 1))
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))
-    seen, live = flat.seen_and_live()
+    seen, live = restrictions.seen_and_live()
     query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
-    found = compared(query, value, score.project(query, key), score, flat, lead, requested)
-    if window is not None:
-        within = replace(within, starts=start - begin, lens=end - begin)
-    query_offsets, key_offsets = (rank(each.to(torch.int64), len(lead), 1) for each in (query_offsets, key_offsets))
-    return replace(found, restrictions=within, query_offsets=query_offsets, key_offsets=key_offsets)
+    return compared(query, value, score.project(query, key), score, restrictions, lead, requested)
 
 
-def _seen_by_row(
+def _visible_keys(
     query_offsets: Tensor, key_offsets: Tensor, queries: int, causal: bool, window: tuple[int | None, int | None] | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(rows of queries,) each: where the keys of a query's sequence begin, its first key, and one past its last."""
+) -> tuple[Tensor, Tensor]:
+    """Return each query's first visible key and one past its last, (queries,) each."""
     row = torch.arange(queries, device=query_offsets.device)
     query_offsets, key_offsets = (offsets.to(torch.int64) for offsets in (query_offsets, key_offsets))
     own = searchsorted(query_offsets[1:], row, right=True).clamp(max=len(query_offsets) - 2)
@@ -152,7 +151,7 @@ def _seen_by_row(
         start = torch.minimum(torch.maximum(start, position - left), past)
     if right is not None:
         end = torch.maximum(torch.minimum(end, position + (right + 1)), begin)
-    return begin, start, end
+    return start, end
 
 
 class Prepared(NamedTuple):

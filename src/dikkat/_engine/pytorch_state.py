@@ -51,13 +51,15 @@ class check_values:  # noqa: N801 - reads as the function it is used as
 PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
-def can_read_values(*tensors: Tensor) -> bool:
-    """True where Python may look at the values of these tensors, here and now, at no great cost."""
+def can_read_values(*tensors: Tensor, waits: bool = False) -> bool:
+    """True if Python may read the values of these tensors now; those on a device only if the caller `waits` for it."""
     if torch.compiler.is_compiling() or is_transformed() or _recorded():
         return False
     if not all(type(t) in PLAIN_TYPES for t in tensors):
         return False
-    return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
+    if all(t.is_cpu for t in tensors):
+        return True
+    return (waits or check_values.everywhere) and not any(t.is_meta for t in tensors) and not _capturing(tensors)
 
 
 # No public function counts the modes that see each operation, or says what torch.func transforms.

@@ -21,7 +21,6 @@ from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import check_names
-from dikkat._core.sequences import split_sequences
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
@@ -226,8 +225,6 @@ class _Recorder:
 
     def compute(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""
-        if problem.query_offsets is not None:
-            return None
         # It computes all weights anyway; with gradients, a checkpoint must not find other tensors saved.
         if name == "reference" and self._calls and not problem.records:
             all_of_it = run_problem(replace(problem, wants_state=True, wants_weights=True), name)
@@ -240,10 +237,8 @@ class _Recorder:
         return None if seen is None or seen.output is None else Result(seen.output, None, None)
 
     def observe_call(self, problem: Problem) -> None:
-        """Look at a call of dikkat's; where sequences lie end to end, at each as at a call of its own."""
-        plain = replace(problem, dropout=0.0, seeds=None)
-        for own in (plain,) if plain.query_offsets is None else (own for own, _ in split_sequences(plain)):
-            self.add(partial(inspected, own, self._request))
+        """Look at a call of dikkat's; packed sequences come as one call for each."""
+        self.add(partial(inspected, replace(problem, dropout=0.0, seeds=None), self._request))
 
     def observe_weights(self, weights: Tensor) -> None:
         """Look at weights that a recurrence, or a model's own operations, made."""

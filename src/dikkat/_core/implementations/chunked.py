@@ -4,7 +4,7 @@ The forward joins the states of tiles; the backward computes each tile's scores,
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,6 @@ from dikkat._core.arithmetic import (
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
 from dikkat._core.problem import Examined, Problem, narrow
 from dikkat._core.restrictions import pairs_of
-from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
 from dikkat._core.softmax import softmax
 from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values
@@ -91,14 +90,14 @@ def _forward(problem: Problem) -> Output:
     weights = new((*lead, restrictions.queries, restrictions.keys) if problem.wants_weights else (0,))
     exact = must_exclude(problem)
     for part, (mean_part, peak_part, total_part, weights_part) in _parts(problem, (mean, peak, total, weights)):
-        for rows in _rows(part):
+        for rows, keys in _row_blocks(part):
             state = Pooled(mean_part[..., rows, :], peak_part[..., rows], total_part[..., rows])
-            for tile in _tiles(part, rows, exact):
+            for tile in _tiles(part, rows, keys, exact):
                 state = join(state, _state(tile))
             mean_part[..., rows, :], peak_part[..., rows], total_part[..., rows] = state
             if problem.wants_weights:
                 whole = state.total.masked_fill(state.total == 0, 1.0)[..., None]
-                for tile in _tiles(part, rows, exact):
+                for tile in _tiles(part, rows, keys, exact):
                     scores, visible = _scores(tile)[:2]
                     weights_part[..., rows, tile.cols] = _shares(scores, visible, state.peak) / whole
     return Output(mean, peak, total, weights)
@@ -147,9 +146,9 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     exact = must_exclude(problem, grad.mean)
     for part, tensors in _parts(problem, (*sums, out.peak, *grad)):
         into, peak, above = Gradients(*tensors[:6]), tensors[6], Upstream(*tensors[7:])
-        for rows in _rows(part):
+        for rows, keys in _row_blocks(part):
             own = above._replace(mean=above.mean[..., rows, :], drift=above.drift[..., rows])
-            for tile in _tiles(part, rows, exact):
+            for tile in _tiles(part, rows, keys, exact):
                 if problem.wants_weights:
                     own = own._replace(weights=above.weights[..., rows, tile.cols])
                 _accumulate(tile, peak[..., rows], own, into)
@@ -245,27 +244,37 @@ def _features(problem: Problem) -> int:
     return 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
 
 
-def _rows(problem: Problem) -> Iterator[slice]:
-    step = _steps(problem)[0]
-    for start in range(0, problem.restrictions.queries, step):
-        yield slice(start, min(start + step, problem.restrictions.queries))
-
-
-def _tiles(problem: Problem, rows: slice, exact: bool) -> Iterator[_Tile]:
-    """The tiles of some rows in which a pair may be visible."""
-    restrictions = problem.restrictions
-    stop = restrictions.keys
+def _row_blocks(problem: Problem) -> Iterator[tuple[slice, slice]]:
+    """Yield blocks of queries, each with the range of keys that any of its queries may see."""
+    restrictions, size = problem.restrictions, _steps(problem)[0]
+    n, m, starts, lens = restrictions.queries, restrictions.keys, restrictions.starts, restrictions.lens
+    rows = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    first, past = [0] * len(rows), [m] * len(rows)
     if restrictions.causal:
-        stop = min(stop, rows.stop + restrictions.keys - restrictions.queries)
-    if restrictions.lens is not None and restrictions.lens.numel() and can_read_values(restrictions.lens):
-        lens = restrictions.lens if restrictions.lens.shape[-1] == 1 else restrictions.lens[..., rows]
-        stop = min(stop, int(lens.max())) if lens.numel() else 0
-    first, step = 0, _steps(problem)[1]
-    if restrictions.starts is not None and restrictions.starts.numel() and can_read_values(restrictions.starts):
-        starts = restrictions.starts if restrictions.starts.shape[-1] == 1 else restrictions.starts[..., rows]
-        first = int(starts.min()) if starts.numel() else 0
-    for start in range(first, max(0, stop), step):
-        yield _Tile(problem, rows, slice(start, min(start + step, stop)), exact)
+        past = [min(m, block.stop + m - n) for block in rows]
+    # A window or packed sequences hide most pairs: waiting for a device takes less time than computing all of them.
+    waits = starts is not None
+    if starts is not None and starts.numel() and can_read_values(starts, waits=waits):
+        first = _by_block(starts, n, size, torch.amin)
+    if lens is not None and lens.numel() and can_read_values(lens, waits=waits):
+        past = list(map(min, past, _by_block(lens, n, size, torch.amax)))
+    for block, start, stop in zip(rows, first, past, strict=True):
+        yield block, slice(start, max(start, stop))
+
+
+def _by_block(bounds: Tensor, queries: int, size: int, extreme: Callable[..., Tensor]) -> list[int]:
+    """Reduce the bounds (..., n or 1) of queries to one for each block of `size` queries."""
+    bounds = extreme(bounds.reshape(-1, bounds.shape[-1]), 0)
+    index = torch.arange(-(-queries // size) * size, device=bounds.device).clamp(max=len(bounds) - 1)
+    numbers: list[int] = extreme(bounds[index].view(-1, size), 1).tolist()
+    return numbers
+
+
+def _tiles(problem: Problem, rows: slice, keys: slice, exact: bool) -> Iterator[_Tile]:
+    """Yield the tiles of some queries and keys."""
+    step = _steps(problem)[1]
+    for start in range(keys.start, keys.stop, step):
+        yield _Tile(problem, rows, slice(start, min(start + step, keys.stop)), exact)
 
 
 def _steps(problem: Problem) -> tuple[int, int]:
@@ -275,4 +284,4 @@ def _steps(problem: Problem) -> tuple[int, int]:
     return rows, max(1, min(max(1, problem.restrictions.keys), pairs // rows))
 
 
-run = Operator("chunked", forward_by_sequence(_forward), backward_by_sequence(_backward))
+run = Operator("chunked", _forward, _backward)

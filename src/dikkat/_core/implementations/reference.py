@@ -14,9 +14,7 @@ from torch import Tensor
 from dikkat._core.arithmetic import cap, clip, dropout_scale, log_profile, pool, weighted_sum
 from dikkat._core.problem import Examined, Problem, Result, scaled
 from dikkat._core.restrictions import positions
-from dikkat._core.sequences import by_sequence
 from dikkat._core.softmax import softmax, softmax_weights
-from dikkat._engine.pytorch_state import PLAIN_TYPES, is_transformed
 from dikkat.state import log_sum_exp
 
 # What is added to products where nothing is.
@@ -25,15 +23,9 @@ _NOTHING = {kind: torch.zeros((), dtype=kind, device="cpu") for kind in (torch.f
 
 def examine(problem: Problem) -> Examined:
     """Why it cannot run."""
-    offsets = problem.query_offsets
-    traced = torch.compiler.is_compiling() or is_transformed()
-    if offsets is not None and (traced or offsets.is_meta or type(offsets) not in PLAIN_TYPES):
-        why = "it goes from sequence to sequence, whose beginnings cannot be read while PyTorch traces or on meta"
-        return Examined([why])
     return Examined([])
 
 
-@by_sequence
 def run(problem: Problem) -> Result:
     """Scores, softmax, average."""
     if problem.kept is None:

@@ -43,8 +43,6 @@ class _Masked(NamedTuple):
 
 def examine(problem: Problem) -> Examined:
     """Why PyTorch's fast paths would not serve this call; and the mask, where it was made to ask."""
-    if problem.query_offsets is not None:
-        return Examined(["PyTorch has no fused kernel of jagged tensors on CPUs"])
     reasons = _obstacles(problem)
     if reasons or not problem.query.is_cuda or torch.compiler.is_compiling():
         return Examined(reasons)

@@ -39,7 +39,6 @@ from dikkat._core.implementations.numba.additive_pairs import (
     peak_of,
     products,
 )
-from dikkat._core.implementations.numba.elements import enter, record_of
 from dikkat._core.implementations.numba.packing import pack_weight, raw_keys, raw_row, weight_at
 from dikkat._core.implementations.numba.record import CALL, PEAK_KEYS, SIDE
 from dikkat._core.implementations.numba.visibility import bias_grad_of, drop, first_of, limits_of, owner, turn_of
@@ -73,16 +72,13 @@ def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     layout = CALL.layout(__name__)
 
     def pack_features(record: Any) -> None:
-        shared = carray(record, 1, layout)[0]
-        work = _workplace(shared, zero)
-        call = carray(record_of(record, work.own), 1, layout)[0]
+        call = carray(record, 1, layout)[0]
         size, padded = call.features, call.padded
         one, highest = full(1, zero), full(call.highest, zero)
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            task = enter(call, work.own, task, zero)
             tiles = (call.keys + PEAK_KEYS - 1) // PEAK_KEYS
             first = task // tiles * call.keys + task % tiles * PEAK_KEYS
             count = min(PEAK_KEYS, call.keys - task % tiles * PEAK_KEYS)
@@ -288,9 +284,8 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
-        shared, lanes = carray(record, 1, layout)[0], lanes_of(zero)
-        work = _workplace(shared, zero)
-        call = carray(record_of(record, work.own), 1, layout)[0]
+        call, lanes = carray(record, 1, layout)[0], lanes_of(zero)
+        work = _workplace(call, zero)
         size, padded, stride = call.features, call.padded, call.value_stride
         group, pairs = call.group, call.group * SIDE
         scores, kept, by_score, in_fast = work.scores, work.kept, work.by_score, work.in_fast
@@ -304,7 +299,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            task = enter(call, work.own, turn_of(call, task), zero)
+            task = turn_of(call, task)
             b, part = task // call.parts, task % call.parts
             first = part * call.part_rows
             last = min(first + call.part_rows, call.queries)

@@ -8,7 +8,6 @@ from numba import carray
 from dikkat._core.compiled.profiles import profile_slope
 from dikkat._core.compiled.scoring import GAUSSIAN
 from dikkat._core.compiled.softmax import base_of
-from dikkat._core.implementations.numba.elements import enter, record_of
 from dikkat._core.implementations.numba.packing import pack_rows, packed_key, packed_value, raw_keys
 from dikkat._core.implementations.numba.record import CALL, GROUP, TILE_BACK
 from dikkat._core.implementations.numba.scores import distance_scores, inner_product, inner_scores, squared_distance
@@ -200,16 +199,6 @@ def _add_to_bias(call: Call, into: Pointer, j: int, by_score: Pointer, zero: Any
             into[(j + k) * (call.bias_cols != 1)] += by_score[k]
 
 
-@inlined
-def _unpack(blocks: Pointer, keys: int, size: int, rows: Pointer, adds: bool, zero: Any) -> None:
-    """Write blocks of keys row by row, or add them to what is there."""
-    lanes = lanes_of(zero)
-    for j in range(keys):
-        block = at(blocks, j // lanes * size * lanes + j % lanes)
-        for c in range(size):
-            rows[j * size + c] = block[c * lanes] + (rows[j * size + c] if adds else zero)
-
-
 _workplace = workplace_of(CALL)
 
 
@@ -219,10 +208,9 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
-        shared, lanes = carray(record, 1, layout)[0], lanes_of(zero)
-        size, width = shared.features, TILE_BACK * lanes
-        work = _workplace(shared, zero)
-        call = carray(record_of(record, work.own), 1, layout)[0]
+        call, lanes = carray(record, 1, layout)[0], lanes_of(zero)
+        size, width = call.features, TILE_BACK * lanes
+        work = _workplace(call, zero)
         scores, weights, by_score, query_sums = work.scores, work.weights, work.by_score, work.query_sums
         query, limits = work.query, work.limits
         sums_stride = (size + lanes - 1) // lanes * lanes  # for inner products a vector holds features, not keys
@@ -232,90 +220,71 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            task = enter(call, work.own, turn_of(call, task), zero)
-            b = task // call.parts
+            task = turn_of(call, task)
+            b, part = task // call.parts, task % call.parts
             key_grad = at(pointer(call.key_grad, zero), task * call.blocks * size * lanes)
             value_grad = at(pointer(call.value_grad, zero), task * call.blocks * call.values * lanes)
             key_bias_grad = at(pointer(call.key_bias_grad, zero), task * call.blocks * lanes)
-            if call.spans != 0:  # a sequence's packed blocks stay in scratch; its rows are copied out
-                key_grad, value_grad, key_bias_grad = work.key_sums, work.value_sums, work.score_sums
-            for part in range(task % call.parts, task % call.parts + call.together):
-                first = part * call.part_rows
-                last = min(first + call.part_rows, call.queries)
-                if call.spans != 0:
-                    clear(key_grad, call.blocks * size * lanes, zero)
-                    clear(value_grad, call.blocks * call.values * lanes, zero)
-                    clear(key_bias_grad, call.blocks * lanes, zero)
-                for i0 in range(first, last, call.rows):
-                    rows = min(call.rows, last - i0)
-                    pack_rows(call, b, i0, rows, query, zero, additive, distance)
-                    clear(query_sums, (rows + GROUP - 1) // GROUP * GROUP * sums_stride, zero)
-                    reach = limits_of(call, b, i0, rows, limits)
-                    for j0 in range(first_of(call, b, i0, rows, lanes), reach, width):
-                        blocks = min(TILE_BACK, (reach - j0 + lanes - 1) // lanes)
-                        key, value = packed_key(call, b, j0, zero), packed_value(call, b, j0, zero)
-                        for g in range(0, rows, GROUP):
-                            count, i = min(GROUP, rows - g), i0 + g
-                            seen = 0
-                            for k in range(g, g + count):
-                                seen = max(seen, limits[k])
-                            if seen <= j0:
-                                continue
-                            row, sums = at(query, g * size), at(query_sums, g * sums_stride)
-                            mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * call.values)
-                            whole = begin_scores(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
-                            if distance is not None:
-                                distance_scores(call, count, blocks, width, row, key, scores, whole, zero)
-                            if inner is not None:
-                                inner_scores(call, count, blocks, width, row, key, scores, whole, zero)
-                            for block in range(blocks):
-                                own_value = at(value, block * call.values * lanes)
-                                _by_weights(call, count, mean_grad, own_value, at(by_score, block * lanes), width, zero)
-                            _by_scores(
-                                call, b, i, count, j0, blocks, width, scores, weights, by_score, work.dropped, zero
-                            )
-                            for block in range(blocks):
-                                place, j = block * lanes, j0 + block * lanes
-                                begin, grad = at(scores, place), at(by_score, place)
-                                own_key, own_grad = at(key, place * size), at(key_grad, j * size)
-                                _value_gradients(
-                                    call, count, mean_grad, at(weights, place), begin, width,
-                                    at(value_grad, j * call.values), zero,
-                                )  # fmt: skip
-                                if call.bias_grad != 0:
-                                    for k in range(count):
-                                        own = bias_grad_of(call, b, i + k, part, zero)
-                                        _add_to_bias(call, own, j, at(grad, k * width), zero)
-                                if call.key_bias_grad != 0:
-                                    acc = load(key_bias_grad, j)
-                                    for k in range(count):
-                                        acc += load(grad, k * width)
-                                    store(key_bias_grad, j, acc)
-                                if distance is not None:
-                                    _distance_gradients(
-                                        call, count, row, own_key, begin, grad, width, sums, own_grad, zero
-                                    )
-                                if inner is not None:
-                                    _inner_gradients(call, count, row, own_key, begin, grad, width, own_grad, zero)
-                            if inner is not None:
-                                _query_gradients(
-                                    call, count, j0, min(blocks * lanes, call.keys - j0), raw_keys(call, b, j0, zero),
-                                    scores, by_score, width, sums, zero,
-                                )  # fmt: skip
-                    for k in range(rows):
-                        out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + k) * size)
-                        if inner is not None:
-                            copy(at(query_sums, k * sums_stride), out, size, zero)
+            first = part * call.part_rows
+            last = min(first + call.part_rows, call.queries)
+            for i0 in range(first, last, call.rows):
+                rows = min(call.rows, last - i0)
+                pack_rows(call, b, i0, rows, query, zero, additive, distance)
+                clear(query_sums, (rows + GROUP - 1) // GROUP * GROUP * sums_stride, zero)
+                reach = limits_of(call, b, i0, rows, limits)
+                for j0 in range(first_of(call, b, i0, rows, lanes), reach, width):
+                    blocks = min(TILE_BACK, (reach - j0 + lanes - 1) // lanes)
+                    key, value = packed_key(call, b, j0, zero), packed_value(call, b, j0, zero)
+                    for g in range(0, rows, GROUP):
+                        count, i = min(GROUP, rows - g), i0 + g
+                        seen = 0
+                        for k in range(g, g + count):
+                            seen = max(seen, limits[k])
+                        if seen <= j0:
+                            continue
+                        row, sums = at(query, g * size), at(query_sums, g * sums_stride)
+                        mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * call.values)
+                        whole = begin_scores(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
                         if distance is not None:
-                            for c in range(size):
-                                out[c] = total(load(query_sums, ((k // GROUP * size + c) * GROUP + k % GROUP) * lanes))
-                if call.spans != 0:
-                    adds, place = part > task, task * call.keys
-                    _unpack(key_grad, call.keys, size, at(pointer(call.key_grad, zero), place * size), adds, zero)
-                    into = at(pointer(call.value_grad, zero), place * call.values)
-                    _unpack(value_grad, call.keys, call.values, into, adds, zero)
-                    if call.key_bias_grad != 0:
-                        into = at(pointer(call.key_bias_grad, zero), place)
-                        _unpack(key_bias_grad, call.keys, 1, into, adds, zero)
+                            distance_scores(call, count, blocks, width, row, key, scores, whole, zero)
+                        if inner is not None:
+                            inner_scores(call, count, blocks, width, row, key, scores, whole, zero)
+                        for block in range(blocks):
+                            own_value = at(value, block * call.values * lanes)
+                            _by_weights(call, count, mean_grad, own_value, at(by_score, block * lanes), width, zero)
+                        _by_scores(call, b, i, count, j0, blocks, width, scores, weights, by_score, work.dropped, zero)
+                        for block in range(blocks):
+                            place, j = block * lanes, j0 + block * lanes
+                            begin, grad = at(scores, place), at(by_score, place)
+                            own_key, own_grad = at(key, place * size), at(key_grad, j * size)
+                            _value_gradients(
+                                call, count, mean_grad, at(weights, place), begin, width,
+                                at(value_grad, j * call.values), zero,
+                            )  # fmt: skip
+                            if call.bias_grad != 0:
+                                for k in range(count):
+                                    own = bias_grad_of(call, b, i + k, part, zero)
+                                    _add_to_bias(call, own, j, at(grad, k * width), zero)
+                            if call.key_bias_grad != 0:
+                                acc = load(key_bias_grad, j)
+                                for k in range(count):
+                                    acc += load(grad, k * width)
+                                store(key_bias_grad, j, acc)
+                            if distance is not None:
+                                _distance_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
+                            if inner is not None:
+                                _inner_gradients(call, count, row, own_key, begin, grad, width, own_grad, zero)
+                        if inner is not None:
+                            _query_gradients(
+                                call, count, j0, min(blocks * lanes, call.keys - j0), raw_keys(call, b, j0, zero),
+                                scores, by_score, width, sums, zero,
+                            )  # fmt: skip
+                for k in range(rows):
+                    out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + k) * size)
+                    if inner is not None:
+                        copy(at(query_sums, k * sums_stride), out, size, zero)
+                    if distance is not None:
+                        for c in range(size):
+                            out[c] = total(load(query_sums, ((k // GROUP * size + c) * GROUP + k % GROUP) * lanes))
 
     return backward

@@ -28,8 +28,6 @@ _ONE_THREAD = 2**15
 
 def examine(problem: Problem) -> Examined:
     """The reasons why the kernels cannot run a problem."""
-    if problem.query_offsets is not None:
-        return Examined(["it takes batch elements of one length, and no offsets"])
     restrictions, lead, weight = problem.restrictions, problem.lead, problem.weight
     operands = (problem.query, problem.key, problem.value)
     reasons = addresses.tensor_obstacles([*operands, weight, restrictions.lens])

@@ -24,7 +24,6 @@ import numpy as np
 from numba import carray
 
 from dikkat._core.compiled.softmax import base_of, by_total, normalise, rescale
-from dikkat._core.implementations.numba.elements import enter, record_of
 from dikkat._core.implementations.numba.packing import pack_rows, pack_weight, packed_value, weight_at
 from dikkat._core.implementations.numba.record import CALL, TILE
 from dikkat._core.implementations.numba.scores import tile_scores
@@ -170,16 +169,14 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     layout = CALL.layout(__name__)
 
     def forward(record: Any) -> None:
-        shared, lanes = carray(record, 1, layout)[0], lanes_of(zero)
-        width, work = TILE * lanes, _workplace(shared, zero)
-        call = carray(record_of(record, work.own), 1, layout)[0]
+        call, lanes = carray(record, 1, layout)[0], lanes_of(zero)
+        width, work = TILE * lanes, _workplace(call, zero)
         scores, weights, mean, peaks, sums = work.scores, work.weights, work.mean, work.peaks, work.sums
         packed_weight, power, constant = 0, 1.0, zero
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            task = enter(call, work.own, task, zero)
             b, i0 = task // call.parts, (task % call.parts) * call.rows
             rows = min(call.rows, call.queries - i0)
             if additive is not None and weight_at(call, b, zero) != packed_weight:

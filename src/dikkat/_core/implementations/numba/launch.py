@@ -8,25 +8,22 @@ import math
 from collections.abc import Callable
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import derive_seeds, farthest, must_exclude
+from dikkat._core.arithmetic import farthest, must_exclude
 from dikkat._core.compiled.scoring import PAIRS, PROFILES, RANGES
 from dikkat._core.implementations.numba.record import (
     CALL,
     FOLD,
     GROUP,
     MOST,
-    PACK_BLOCKS,
     PEAK_KEYS,
     SHARED,
     SIDE,
     TILE,
     TILE_BACK,
 )
-from dikkat._core.implementations.numba.spans import Spans
 from dikkat._core.operators import Gradients, Operator, Output, upstream
 from dikkat._core.problem import OWN_DIMENSIONS, Examined, Problem
 from dikkat._core.restrictions import restrict
@@ -99,13 +96,11 @@ class ProblemRecord(CallRecord):
 
 
 class _AttentionRecord(ProblemRecord):
-    parts: Any  # of a backward, of each batch element, or (sequences,) of each sequence
-    together: Any = 1  # parts that one task does, of each sequence
+    parts: int  # tasks of a backward for each batch element
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem)
         restrictions, size, ranges = problem.restrictions, problem.query.shape[-1], RANGES[self.dtype]
-        self.spans = None if problem.query_offsets is None else Spans(problem, self.lanes)
         highest = ranges.highest
         if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
@@ -117,8 +112,7 @@ class _AttentionRecord(ProblemRecord):
             "limit": ranges.limit,
             "highest": highest,
             "softcap": problem.softcap,
-            # The last block of a sequence reads past its last key.
-            "key_bias_stride": round_up(restrictions.keys, self.lanes) + (self.lanes if self.spans else 0),
+            "key_bias_stride": round_up(restrictions.keys, self.lanes),
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
@@ -146,32 +140,7 @@ class _AttentionRecord(ProblemRecord):
                 call.point(name, _filled(tensor, call.fields["key_bias_stride"]))
             elif name in SHARED:
                 call.point(name, tensor.contiguous())
-        if call.spans is not None and problem.seeds is not None:
-            call.point("seeds", derive_seeds(problem.seeds[..., None], torch.arange(len(call.spans), device="cpu")))
         return call
-
-    def count(self, kind: str) -> int:
-        """How many blocks or tiles of keys an operand's batch element has, in all its sequences."""
-        if self.spans is not None:
-            return self.spans.total(kind)
-        return self.fields["blocks"] if kind == "block" else -(-self.fields["keys"] // PEAK_KEYS)
-
-    def slots(self, kind: str, each: int | None = None) -> tuple[int, ...]:
-        """The first dimensions of what each task of a backward has of its own, once or in `each` places."""
-        if self.spans is not None:
-            return self.batch, self.spans.total("task" if kind == "task" else "slot")
-        tasks = self.batch * self.parts
-        return (tasks,) if each is None else (tasks, each)
-
-    def launch(
-        self, kernel: Callable[..., Any], heads: int, parts: Any, of_owners: bool = False, /, **regions: int
-    ) -> None:
-        """Run a kernel, whose tasks are `parts` of each batch element, or of each sequence of one."""
-        if self.spans is None:
-            self.run(kernel, heads * parts, **regions)
-        else:
-            tasks = self.spans.divide(self, heads, parts, self.together, of_owners=of_owners)
-            self.run(kernel, tasks, **regions, own=CALL.counters // 8)
 
     def point_bias(self, bias: Tensor) -> None:
         """Point to the bias as it lies in memory: the kernels go by its strides."""
@@ -195,21 +164,21 @@ class _AttentionRecord(ProblemRecord):
         self.fields |= {"bias_row_apart": apart, "bias_rows": slots, "bias_cols": cols}
         return self.zeros("bias_grad", *owners, slots, cols)
 
-    def run_in_turns(self, kernel: Callable[..., Any], parts: Any, **regions: int) -> None:
-        """Run a backward; where batch elements share a bias that has a gradient, one after the other."""
+    def run_in_turns(self, kernel: Callable[..., Any], **regions: int) -> None:
+        """Run a backward; batch elements that share a bias with a gradient run one after the other."""
         if self.turns is None:
-            self.launch(kernel, self.batch, parts, **regions)
+            self.run(kernel, self.batch * self.parts, **regions)
             return
         for turn in self.turns:
             self.point("turns", turn)
-            self.run(kernel, len(turn) * parts, **regions)
+            self.run(kernel, len(turn) * self.parts, **regions)
 
     def pack(self, values: bool) -> Tensor:
         """Pack the keys, unless they are packed already, and the values, if `values`; return the packed keys."""
         from dikkat._core.implementations.numba import packing
 
-        fields, packed, spans = self.fields, self.problem.packed, self.spans
-        blocks, owners = self.count("block"), self.value_owners if values else 0
+        fields, packed, blocks = self.fields, self.problem.packed, self.fields["blocks"]
+        owners = self.value_owners if values else 0
         shape = (blocks, fields["padded"], self.lanes)
         # Packed keys do not fit if the call's keys were cut, widened or expanded since.
         if packed is None or packed.shape != (*self.problem.key.shape[:-2], *shape) or packed.dtype != self.dtype:
@@ -220,13 +189,7 @@ class _AttentionRecord(ProblemRecord):
             self.point("packed_key", packed.contiguous())
         if values:
             self.new("packed_value", self.value_owners, blocks, fields["values"], self.lanes)
-        if spans is None:
-            self.run(packing.pack, owners * blocks)
-            return packed
-        parts = -(-spans.each["block"] // PACK_BLOCKS)
-        for of_keys, heads in ((True, self.key_owners), (False, self.value_owners if values else 0)):
-            fields["key_owners"] = of_keys
-            self.launch(packing.pack, heads, parts, True)
+        self.run(packing.pack, owners * blocks)
         return packed
 
     def means(self) -> Tensor:
@@ -291,21 +254,17 @@ def _forward(problem: Problem) -> Output:
     call = _AttentionRecord.of(problem)
     fields, lead, restrictions = call.fields, problem.lead, problem.restrictions
     rows = min(_ROWS, max(1, restrictions.queries))
-    parts = -(-(restrictions.queries if call.spans is None else call.spans.each["query"]) // rows)
-    fields["rows"] = rows
-    if call.spans is None:
-        fields["parts"] = parts
+    parts = -(-restrictions.queries // rows)
+    fields |= {"rows": rows, "parts": parts}
     mean = call.means()
     peak, whole = (call.new(name, *lead, restrictions.queries) for name in ("peak", "total"))
-    if problem.wants_weights and call.spans is not None:
-        weights = call.zeros("weights", *lead, call.spans.total("pair"))
-    elif problem.wants_weights:
+    if problem.wants_weights:
         weights = call.zeros("weights", *lead, restrictions.queries, restrictions.keys)
     else:
         weights = problem.query.new_zeros(0)
     width = TILE * call.lanes
-    call.launch(
-        kernel.forward, call.batch, parts, scores=rows * width, weights=rows * width, kept=width,
+    call.run(
+        kernel.forward, call.batch * parts, scores=rows * width, weights=rows * width, kept=width,
         weight=fields["padded"], query=rows * fields["padded"], mean=rows * fields["value_stride"], peaks=rows,
         sums=rows, limits=rows,
     )  # fmt: skip
@@ -314,8 +273,7 @@ def _forward(problem: Problem) -> Output:
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     call = _AttentionRecord.of(problem)
-    row_of = call.spans.row_of_pairs() if call.spans is not None and problem.wants_weights else None
-    grad = upstream(problem, out, grads, row_of)
+    grad = upstream(problem, out, grads)
     fields, lead, queries = call.fields, problem.lead, problem.restrictions.queries
     bias = problem.restrictions.bias
     if problem.wants_weights:
@@ -325,10 +283,9 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     fields["exact"] = must_exclude(problem, grad.mean)
     # Every task of a batch element has its own gradients of all keys: no more tasks than keep the threads busy.
     together = call.batch if call.turns is None else call.turns.shape[1]
-    most, spans = -(-2 * torch.get_num_threads() // max(1, together)), call.spans
-    parts = max(1, min(-(-queries // _ROWS), most))
-    fields |= {"parts": parts, "part_rows": -(-queries // parts), "together": 1}
-    call.parts = parts if spans is None else (-(-spans.each["query"] // _ROWS)).clip(1, most)
+    parts = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, together))))
+    fields |= {"parts": parts, "part_rows": -(-queries // parts)}
+    call.parts = parts
     by_bias = call.make_bias_grad()
     by_query = call.new("query_grad", *lead, queries, fields["features"])
     run_backward = _additive_backward if problem.pair == "additive" else _blocked_backward
@@ -338,11 +295,8 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         """Sum gradients (tasks, ...), perhaps padded, to their operand's shape; empty if there is no operand."""
         if tensor is None or operand is None:
             return torch.empty(0, device="cpu")
-        if spans is not None:
-            whole = tensor.sum(1) if operand is problem.weight else spans.summed(call.parts, tensor)
-        else:
-            whole = tensor.reshape(call.batch, parts, *tensor.shape[1:])
-            whole = whole.sum(1) if parts > 1 else whole.squeeze(1)
+        whole = tensor.reshape(call.batch, parts, *tensor.shape[1:])
+        whole = whole.sum(1) if parts > 1 else whole.squeeze(1)
         for dim in range(-own, 0):
             whole = whole.narrow(dim, 0, operand.shape[dim])
         return whole.reshape(*lead, *whole.shape[1:]).sum_to_size(operand.shape).contiguous()
@@ -371,24 +325,20 @@ def _additive_backward(
     call.point("value", _filled(problem.value, stride))
     call.new("packed_key", call.key_owners, keys, padded)
     call.new("key_beyond", call.key_owners, keys)
-    tiles: Any = call.count("tile")
+    tiles = -(-keys // PEAK_KEYS)
     call.new("key_peak", call.key_owners, tiles, padded)
-    if call.spans is not None:
-        call.spans.count_backward(call.parts)
-        call.spans.counted["packed_key"] = "key", 1
-        tiles = call.spans.each["tile"]
-    call.launch(additive_backward.pack_features, call.key_owners, tiles, True)
+    call.run(additive_backward.pack_features, call.key_owners * tiles)
     # A pair keeps a number for each feature: as many rows as fit into a near cache.
     group = MOST if padded <= 256 else MOST // 2
     rows = max(group, min(_ROWS, _SUMS // max(1, padded) // group * group))
     fields |= {"group": group, "rows": rows}
-    rows_of_tasks, tasks = call.slots("key", keys), call.slots("task")
-    by_key, by_value = call.new("key_grad", *rows_of_tasks, padded), call.new("value_grad", *rows_of_tasks, stride)
-    by_weight = call.new("weight_grad", *tasks, size)
-    by_key_bias = call.zeros("key_bias_grad", *rows_of_tasks) if problem.restrictions.key_bias is not None else None
+    tasks = call.batch * call.parts
+    by_key, by_value = call.new("key_grad", tasks, keys, padded), call.new("value_grad", tasks, keys, stride)
+    by_weight = call.new("weight_grad", tasks, size)
+    by_key_bias = call.zeros("key_bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
     pairs, row_pairs = group * SIDE, rows * SIDE
     call.run_in_turns(
-        additive_backward.backward, call.parts,
+        additive_backward.backward,
         scores=pairs, weights=pairs, by_score=pairs, in_fast=pairs, dropped=pairs, upstream=pairs,
         peaks=row_pairs, totals=row_pairs, drifts=row_pairs, factors=row_pairs,
         score_sums=pairs * call.lanes, value_sums=pairs * call.lanes, kept=pairs * padded,
@@ -414,22 +364,11 @@ def _blocked_backward(call: _AttentionRecord, mean_grad: Tensor) -> tuple[Tensor
         "query": rows * size, "query_sums": rows * size * lanes, "limits": rows,
     }  # fmt: skip
     biased = call.problem.restrictions.key_bias is not None
-    if call.spans is not None:
-        small = call.spans.small(torch.get_num_threads() / max(1, call.batch))
-        call.parts, call.together = np.where(small, 1, call.parts), np.where(small, call.parts, 1)
-        call.spans.count_backward(call.parts)
-        most = int(call.spans.each["block"].max(initial=0)) * lanes
-        slots = call.slots("key")
-        by_key, by_value = call.new("key_grad", *slots, size), call.new("value_grad", *slots, values)
-        by_key_bias = call.new("key_bias_grad", *slots) if biased else None
-        regions |= {"key_sums": most * size, "value_sums": most * values, "score_sums": most}
-        call.run_in_turns(backward.backward, call.parts, **regions)
-        return by_key, None, by_value, by_key_bias
-    of_tasks = call.slots("block", fields["blocks"])
+    of_tasks = call.batch * call.parts, fields["blocks"]
     by_key = call.zeros("key_grad", *of_tasks, size, lanes)
     by_value = call.zeros("value_grad", *of_tasks, values, lanes)
     by_key_bias = call.zeros("key_bias_grad", *of_tasks, lanes) if biased else None
-    call.run_in_turns(backward.backward, call.parts, **regions)
+    call.run_in_turns(backward.backward, **regions)
 
     def unpacked(blocked: Tensor) -> Tensor:
         return blocked.mT.flatten(1, 2)

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat._core.implementations.numba.elements import enter, record_of
-from dikkat._core.implementations.numba.record import CALL, PACK_BLOCKS
+from dikkat._core.implementations.numba.record import CALL
 from dikkat._core.implementations.numba.visibility import owner
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
-from dikkat._engine.memory import Call, copy, workplace_of
+from dikkat._engine.memory import Call, copy
 from dikkat._engine.record import BYTES
 from dikkat._engine.vectors import (
     Pointer,
@@ -105,30 +104,19 @@ def _pack_one(call: Call, own: int, block: int, highest: Vector, zero: Any, addi
             store(into, c * lanes, clip(load(into, c * lanes), highest, zero))
 
 
-_workplace = workplace_of(CALL)
-
-
 @Kernel
 def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Pack keys and values in blocks: for additive scores the keys' exponentials, for distances the keys clipped."""
     layout = CALL.layout(__name__)
 
     def pack(record: Any) -> None:
-        shared = carray(record, 1, layout)[0]
-        work = _workplace(shared, zero)
-        call = carray(record_of(record, work.own), 1, layout)[0]
+        call = carray(record, 1, layout)[0]
         highest = full(call.highest, zero)
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            task = enter(call, work.own, task, zero)
-            blocks = call.blocks
-            if call.spans == 0:
-                _pack_one(call, task // blocks, task % blocks, highest, zero, additive, distance)
-            else:
-                for block in range(task * PACK_BLOCKS, min((task + 1) * PACK_BLOCKS, blocks)):
-                    _pack_one(call, 0, block, highest, zero, additive, distance)
+            _pack_one(call, task // call.blocks, task % call.blocks, highest, zero, additive, distance)
 
     return pack
 

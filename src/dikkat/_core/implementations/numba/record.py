@@ -19,47 +19,21 @@ CALL = Record(
         top_weights
     """,
     doubles="key_sums_of_task cells_of_task",
-    integers=" ".join(
-        [
-            "lens starts exclude seeds top_keys bias_offsets turns",
-            *(f"{name}_table" for name in SHARED),
-            "spans",
-            "moves",
-            "elements",
-        ]
-    ),
+    integers=" ".join(["lens starts exclude seeds top_keys bias_offsets turns", *(f"{name}_table" for name in SHARED)]),
     flags="mask key_beyond",
     whole=" ".join(f"{name}_step" for name in SHARED)
     + """
-        parts part_rows together rows group profile queries keys features padded values value_stride blocks
+        parts part_rows rows group profile queries keys features padded values value_stride blocks
         key_bias_stride causal lens_row starts_row mask_row mask_col exclude_row bias_row bias_col bias_row_apart
-        bias_rows bias_cols dropout exact narrow key_owners keeps top cell_rows cell_cols by_largest sequences moved
+        bias_rows bias_cols dropout exact narrow key_owners keeps top cell_rows cell_cols by_largest
     """,
     real="kept_scale scale limit highest softcap",
     regions="""
         scores weights by_score in_fast dropped upstream kept weight weight_sums query query_peak query_sums
         query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores tile_peaks
     """,
-    integer_regions="limits beyond sweeps exact_rows top_places own",
+    integer_regions="limits beyond sweeps exact_rows top_places",
 )
-
-PACK_BLOCKS = 16
-"""Blocks that a task packs where keys lie end to end."""
-SPANS = {
-    **dict.fromkeys(("query", "mean", "mean_grad", "query_grad"), ("query", 1)),
-    **dict.fromkeys(("peak", "total", "total_grad", "drift", "lens", "starts"), ("query", 0)),
-    **dict.fromkeys(("key", "value"), ("key", 1)),
-    **dict.fromkeys(("key_bias", "key_beyond"), ("key", 0)),
-    **dict.fromkeys(("key_grad", "value_grad"), ("slot", 1)),
-    "key_bias_grad": ("slot", 0),
-    **dict.fromkeys(("packed_key", "packed_value"), ("block", 2)),
-    **dict.fromkeys(("weights", "weights_grad"), ("pair", 0)),
-    "key_peak": ("tile", 1),
-    "seeds": ("sequence", 0),
-    "weight": (None, 1),
-    "weight_grad": ("task", 1),
-}
-"""The unit that a sequence's part of an operand or result is counted in, and how many dimensions of it follow."""
 
 FEW = Record(
     numbers="""

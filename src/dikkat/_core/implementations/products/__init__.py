@@ -28,7 +28,6 @@ from dikkat._core.implementations.triton import launch as gpu_launch
 from dikkat._core.operators import Gradients, Operator, Output
 from dikkat._core.problem import Examined, Problem
 from dikkat._core.restrictions import largest_magnitude, pairs_of
-from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
 from dikkat._core.softmax import softmax
 from dikkat.state import Pooled, join
 
@@ -360,8 +359,6 @@ class _Made(NamedTuple):
 
 def _keep(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
     """The forward, and what the backward need not make again."""
-    if problem.query_offsets is not None:
-        return _forward_by_sequence(problem), ()
     with _named(problem, "forward"):
         return _run(problem)
 
@@ -590,14 +587,4 @@ def _exact_backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     )
 
 
-_forward_by_sequence, _by_sequence = forward_by_sequence(_forward), backward_by_sequence(_backward)
-
-
-def _backward_by_sequence(problem: Problem, out: Output, grads: Output, *made: Tensor) -> Gradients:
-    if problem.query_offsets is None:
-        return _backward(problem, out, grads, *made)
-    grads = Output(*(torch.zeros_like(o) if g is None else g for o, g in zip(out, grads, strict=True)))
-    return _by_sequence(problem, out, grads)
-
-
-run = Operator("products", _forward_by_sequence, _backward_by_sequence, keep=_keep)
+run = Operator("products", _forward, _backward, keep=_keep)

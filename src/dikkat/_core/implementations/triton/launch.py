@@ -61,8 +61,6 @@ def available(tensor: Tensor) -> bool:
 
 def examine(problem: Problem) -> Examined:
     """The reasons for which it cannot run."""
-    if problem.query_offsets is not None:
-        return Examined(["it takes batch elements of one length, and no offsets"])
     reasons, device = [], problem.query.device.type
     if problem.pair == "inner":
         reasons.append("it computes additive and distance scores; inner ones run on 'sdpa'")

@@ -16,7 +16,7 @@ Shapes: a query is (..., n, d_q), a key (..., m, d_k); projected, both have h fe
 import math
 from collections.abc import Sequence
 from numbers import Integral
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,20 +26,36 @@ from dikkat._engine.pytorch_state import autocasts, can_read_values
 
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]
+Projection = Literal["none", "affine", "any"]
 
 
 class Score(nn.Module):
     """A scoring function, with its parameters: the base of all.
 
+    Faster paths ask for these properties, and for no class. A subclass that projects in its own way has the defaults of
+    `projection` and `reads_values` until it declares them itself.
+
     Attributes:
-        pair: Which pair function compares the projected query and key.
+        pair: The pair function that compares the projected query and key.
         profile: For `distance` only: which g, a log-kernel of the squared scaled distance s.
         softcap: For `inner` only: c, which makes of an inner product a the score c·tanh(a / c); None for a itself.
+        projection: How queries and keys are projected: `"none"`, they are compared as they are; `"affine"`, by a matrix
+            and a bias, of parameters or constant; `"any"`, in another way.
+        reads_values: Whether a projection may branch on the values of its input. Otherwise it depends on shapes and
+            parameters alone, and repeated calls skip checks.
     """
 
     pair: ClassVar[Pair]
     profile: ClassVar[Profile] = "gaussian"
     softcap: float | None = None
+    projection: ClassVar[Projection] = "any"
+    reads_values: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not vars(cls).keys().isdisjoint(("project", "project_query", "project_key")):
+            for name in {"projection", "reads_values"} - vars(cls).keys():
+                setattr(cls, name, getattr(Score, name))
 
     def project_query(self, query: Tensor) -> Tensor:
         """(..., n, d_q) -> (..., n, h)."""
@@ -72,6 +88,8 @@ class Average(Score):
     """
 
     pair = "inner"
+    projection = "affine"
+    reads_values = False
 
     def project_query(self, query: Tensor) -> Tensor:
         """Zeros, (..., n, 1)."""
@@ -86,6 +104,8 @@ class _Capped(Score):
     """Inner products, perhaps kept between ±c: c·tanh(a / c)."""
 
     pair = "inner"
+    projection = "none"
+    reads_values = False
 
     def __init__(self, softcap: float | None = None) -> None:
         super().__init__()
@@ -135,6 +155,9 @@ class ScaledDot(_Capped):
         tensor([[0.8808, 0.1192]])
     """
 
+    projection = "affine"
+    reads_values = False
+
     def project_query(self, query: Tensor) -> Tensor:
         """q / √d."""
         return query / self.root(query)
@@ -167,6 +190,8 @@ class Bilinear(Score):
     """
 
     pair = "inner"
+    projection = "affine"
+    reads_values = False
 
     def __init__(self, key_size: int, query_size: int) -> None:
         super().__init__()
@@ -189,6 +214,7 @@ class Cosine(Score):
     """
 
     pair = "inner"
+    reads_values = False
 
     def project_query(self, query: Tensor) -> Tensor:
         """q / ‖q‖."""
@@ -215,6 +241,8 @@ class VectorSum(Score):
     """
 
     pair = "inner"
+    projection = "affine"
+    reads_values = False
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -249,6 +277,8 @@ class Additive(Score):
     """
 
     pair = "additive"
+    projection = "affine"
+    reads_values = False
 
     def __init__(self, key_size: int, query_size: int, num_hiddens: int) -> None:
         super().__init__()
@@ -319,6 +349,8 @@ class _Distance(Score):
     """g(‖q − k‖² / σ²): the base of the four kernels."""
 
     pair = "distance"
+    projection = "affine"
+    reads_values = False
     log_bandwidth: Tensor
     fixed_bandwidth: Tensor
 

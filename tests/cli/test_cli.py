@@ -1079,7 +1079,7 @@ def test_the_shell_completes_options_and_values(run, monkeypatch):
         return run()[1].split()
 
     assert {"--num-layers", "--no-bidirectional"} <= set(completed("dikkat train --n"))
-    assert completed("dikkat train --score b") == ["bilinear", "boxcar"]
+    assert completed("dikkat train --score b") == ["bilinear"]
     assert completed("dikkat regress --set kernel=ep") == ["kernel=epanechnikov"]
 
 

@@ -91,3 +91,32 @@ def test_half_inputs_keep_their_distances() -> None:
     weights = dikkat.attention_weights(q, k, score=scores.Gaussian(0.03))
     ratio = math.exp(-0.5 * (0.0625 / 0.03) ** 2)
     torch.testing.assert_close(weights[0].tolist(), [1 / (1 + ratio), ratio / (1 + ratio)], rtol=2e-3, atol=1e-4)
+
+
+@kit.each("case", [name for name, case in kit.CASES.items() if case.make().projection != "any"])
+def test_projections_are_what_their_score_declares(case: str) -> None:
+    score = kit.CASES[case].make().double()
+    x, y = (torch.randn(3, kit.CASES[case].query_features, dtype=torch.float64) for _ in range(2))
+    if score.projection == "none":
+        assert score.project_query(x) is x
+    between = score.project_query(0.3 * x + 0.7 * y)
+    torch.testing.assert_close(between, 0.3 * score.project_query(x) + 0.7 * score.project_query(y))
+    assert not score.reads_values
+
+
+def test_a_subclass_that_projects_in_its_own_way_declares_how() -> None:
+    class Squashed(scores.Bilinear):
+        def project_query(self, query: torch.Tensor) -> torch.Tensor:
+            return super().project_query(query).tanh()
+
+    class Doubled(scores.Dot):
+        projection, reads_values = "affine", False
+
+        def project_key(self, key: torch.Tensor) -> torch.Tensor:
+            return 2 * key
+
+    class Named(scores.Additive):
+        """Projects as its base does."""
+
+    declared = {kind: (kind.projection, kind.reads_values) for kind in (Squashed, Doubled, Named)}
+    assert declared == {Squashed: ("any", True), Doubled: ("affine", False), Named: ("affine", False)}

@@ -94,16 +94,6 @@ def test_a_place_counts_by_its_attention_and_by_what_would_be_written_from_it_al
                 state = after
 
 
-def test_where_nothing_is_in_reach_only_what_would_be_written_counts():
-    model = translator(score="boxcar")
-    model.model.decoder.score.bandwidth.fill_(1e-9)
-    assert not model.translate("un deux").weights.any()
-    pairs = [("un deux trois", "The man"), ("un", "is calm , l'homme .")]
-    for found, (source, target) in zip(model.weights_of_units(pairs), pairs, strict=True):
-        assert found.shape == (len(Units.of(target).spans), len(Units.of(source).spans))
-        torch.testing.assert_close(found.sum(1), torch.ones(len(found)))
-
-
 def test_units_of_a_sentence():
     units = Units.of("l'homme est-il  là ?")
     assert ["l'homme est-il  là ?"[start:end] for start, end in units.spans] == [

@@ -87,11 +87,9 @@ def test_a_model_with_any_score_is_saved_and_loaded(translator, tmp_path, score)
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
 def test_a_model_of_any_dtype_is_saved_in_that_of_every_model(translator, tmp_path, kind):
-    settings = dataclasses.replace(translator.settings, score="boxcar")
-    sizes = len(translator.source_tokenizer), len(translator.target_tokenizer)
-    model = TranslationModel(settings, *sizes)
+    settings = translator.settings
+    model = TranslationModel(settings, len(translator.source_tokenizer), len(translator.target_tokenizer))
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert {tensor.dtype for tensor in expected.values()} == {torch.float32, torch.float64}
     dataclasses.replace(translator, model=model.to(kind), settings=settings).save(tmp_path / "model")
     found = Translator.load(tmp_path / "model").model.state_dict()
     for name, tensor in expected.items():

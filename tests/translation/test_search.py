@@ -500,7 +500,7 @@ def test_samples_of_scores_that_are_no_numbers_are_an_error(value):
 
 
 @pytest.mark.parametrize("search", [Search(2, n_best=2), Search(n_best=2, sample=True)])
-@pytest.mark.parametrize("models", [make(), [make(), make(seed=1)], make(score="none"), make(score="cosine")])
+@pytest.mark.parametrize("models", [make(), [make(), make(seed=1)], make(score="none"), make(score="bilinear")])
 def test_the_smallest_of_everything(search, models):
     assert beam_search(models, [], search) == []
     ((one, two),) = beam_search(models, [[7]], dataclasses.replace(search, max_length=1))

@@ -24,7 +24,7 @@ def test_through_json_and_back():
         ({"learning_rate": 0}, "learning_rate: got 0; expected a number greater than 0"),
         ({"max_minutes": 0}, "max_minutes: got 0; expected a number greater than 0"),
         ({"learning_rate": "fast"}, "learning_rate: got 'fast'; expected a number"),
-        ({"score": "sum"}, "score: got 'sum'; expected one of additive, dot, scaled_dot, bilinear, cosine, gaussian"),
+        ({"score": "sum"}, "score: got 'sum'; expected one of additive, dot, scaled_dot, bilinear, none"),
         ({"tokenizer": None}, "tokenizer: got None; expected one of word, bpe"),
         ({"batch_tokens": 0}, "batch_tokens: got 0; expected a whole number from 1 to 1000000000, or none"),
         ({"batch_tokens": 100.0}, r"batch_tokens: got 100\.0; expected a whole number"),

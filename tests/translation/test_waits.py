@@ -50,10 +50,9 @@ KINDS = {
     "lstm": {"cell": "lstm"},
     "lexical": {"num_layers": 1, "lexical": True},
     "dot": {"score": "dot"},
-    "gaussian": {"score": "gaussian"},
+    "scaled dot": {"score": "scaled_dot"},
     "no attention": {"score": "none"},
     "untied": {"score": "bilinear", "tied_embeddings": "none"},
-    "beyond a support": {"score": "epanechnikov"},
 }
 SEARCHES = [
     Search(beam=1),

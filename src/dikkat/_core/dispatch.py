@@ -13,11 +13,9 @@ from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden, Restricting, align, are_moderate
 from dikkat._engine.addresses import check_room, exact, on_cpu
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, check_values, extremes, is_eager
-from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
+from dikkat.scores import ScaledDot, Score
 from dikkat.state import State, sunk
 
-# Scores whose projections depend on shapes and parameters alone; a user's score may branch on values.
-_KEPT_SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
 _STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
@@ -394,7 +392,7 @@ def _signature(
             by_mask = mask.shape
         kind = autocasts(device.type), torch.get_float32_matmul_precision()
         place = (device, *kind, by_mask)
-    elif type(score) not in _KEPT_SCORES or mask is not None:
+    elif mask is not None or score.reads_values or score.profile != "gaussian":
         return None
     by_lens = None
     if lens is not None:

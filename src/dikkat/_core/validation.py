@@ -28,10 +28,7 @@ from dikkat._core.restrictions import (
 from dikkat._core.sequences import check_offsets
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
-from dikkat.scores import Dot, ScaledDot, Score, check_declared
-
-# Scores without a projection.
-_COMPARE_AS_GIVEN = (Dot, ScaledDot)
+from dikkat.scores import ScaledDot, Score, check_declared
 
 
 class Requested(NamedTuple):
@@ -83,7 +80,7 @@ def problem_of_call(
         # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Where keys are compared as they
         # are and everything is finite, nothing needs to be zeroed: looking is quicker than copying.
         seen, live = (by_any_head(shown, len(batch)) for shown in restrictions.seen_and_live())
-        if heads is None and _all(live) and type(score) in _COMPARE_AS_GIVEN and not _all(seen):
+        if heads is None and _all(live) and _has_no_parameters(score) and not _all(seen):
             finite = are_finite(query, key, value) or None
         if not finite:
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
@@ -322,6 +319,11 @@ def rank(tensor: Tensor, lead: int, own: int = 2) -> Tensor:
 def by_any_head(shown: Tensor, batch: int) -> Tensor:
     """Whether any head sees a row: (..., heads or 1, l) -> (..., l), the heads after `batch` leading dimensions."""
     return shown.any(-2) if shown.ndim == batch + 2 else shown
+
+
+def _has_no_parameters(score: Score) -> bool:
+    """Whether a score compares queries and keys up to a constant factor, so that no gradient multiplies them."""
+    return score.pair == "inner" and score.projection != "any" and next(score.parameters(), None) is None
 
 
 def _all(shown: Tensor) -> bool:

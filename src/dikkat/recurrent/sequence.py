@@ -17,12 +17,6 @@ from dikkat.recurrent.fused.calls import in_type, wide_type
 from dikkat.recurrent.steps import Operands, run
 from dikkat.scores import Score, is_plain
 
-# Scores whose queries are an affine function of the state: a recurrence can do that as one matrix product.
-AFFINE = (
-    scores.ScaledDot, scores.VectorSum, scores.Average,
-    scores.Gaussian, scores.Boxcar, scores.Epanechnikov, scores.Triangular,
-)  # fmt: skip
-
 
 class CellState(NamedTuple):
     """A state's parts: hidden and cell (layers, B, h), the cell of an LSTM alone."""
@@ -104,7 +98,7 @@ def recurrence_obstacles(
 def score_obstacles(score: Score) -> list[str]:
     """The reasons why a score's queries cannot be made by a matrix of its own."""
     reasons = []
-    if type(score) not in (scores.Additive, scores.Bilinear, scores.Dot, *AFFINE):
+    if score.projection == "any":
         reasons.append(f"the queries of {type(score).__name__} are not known to be affine in the state")
     if getattr(score, "softcap", None) is not None:
         reasons.append("the score is capped")
@@ -134,7 +128,7 @@ def attention_of(cells: StackedCells, memory: Memory, kept: Tensor | None = None
 
 def query_map(cells: StackedCells, score: Score) -> tuple[Tensor | None, Tensor | None]:
     """The matrix and bias that make a query of a state."""
-    if type(score) is scores.Dot:
+    if score.projection == "none":
         return None, None
     if isinstance(score, scores.Additive | scores.Bilinear):
         return score.W_q.weight, score.W_q.bias

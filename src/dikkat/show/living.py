@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from dikkat.show.document import document
 
-SCORES = ("additive", "dot", "scaled_dot", "bilinear", "none")
-"""The scores that the page's decoder has."""
-
 _NAMES = {"en": "English", "fr": "French", "de": "German"}
 _PLAIN = "<noscript><p>This page translates and draws with JavaScript, which is switched off.</p></noscript>"
 

@@ -9,10 +9,7 @@ from dikkat.translation.errors import SettingsError
 from dikkat.translation.fields import Allowed, Range, allowed, check, nearest
 from dikkat.translation.text.tokenizer import MOST_TOKENS, Kind
 
-ScoreName = Literal[
-    "additive", "dot", "scaled_dot", "bilinear", "cosine", "gaussian", "boxcar", "epanechnikov", "triangular",
-    "vector_sum", "average", "none",
-]  # fmt: skip
+ScoreName = Literal["additive", "dot", "scaled_dot", "bilinear", "none"]
 Cell = Literal["gru", "lstm"]
 Tied = Literal["none", "two", "three"]
 Schedule = Literal["constant", "linear", "inverse_sqrt", "cosine", "plateau"]

@@ -646,13 +646,9 @@ class Translator(BaseTranslator):
             >>> b"settings.json" in Translator(model, settings, english, french).bundle()
             True
         """
-        from dikkat.show.living import SCORES, bundle
+        from dikkat.show.living import bundle
 
-        reasons = []
-        if self.settings.score not in SCORES:
-            reasons.append(f"its score is {self.settings.score}, and the page's decoder has {', '.join(SCORES)}")
-        reasons += [] if reasons else self.model.undescribed()
-        if reasons:
+        if reasons := self.model.undescribed():
             raise InputError(f"model: got one that cannot be a page: {'; '.join(reasons)}")
         return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
 

@@ -7,7 +7,7 @@ from dikkat._engine import addresses
 from dikkat.recurrent import sequence
 from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
 from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder
-from dikkat.scores import Cosine, Score, is_plain
+from dikkat.scores import Score, is_plain
 from dikkat.translation.network.weights import Affine, Cells, Compared
 
 _PLAIN = (
@@ -40,7 +40,7 @@ def undescribed(model: nn.Module) -> list[str]:
             )
         elif isinstance(part, nn.Embedding) and part.max_norm is not None:
             reasons.append(f"{name} changes its weights when it is called (max_norm)")
-        elif isinstance(part, AttentionalGRU | AttentionalLSTM) and type(part.score) is not Cosine:
+        elif isinstance(part, AttentionalGRU | AttentionalLSTM):
             reasons += sequence.score_obstacles(part.score)
     return reasons
 
@@ -56,11 +56,7 @@ def search_obstacles(model: nn.Module) -> list[str]:
     kinds = {parameter.dtype for parameter in parameters}
     if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
         reasons.append(f"the weights are of {', '.join(sorted(map(str, kinds)))}, not all of float32 or of float64")
-    reasons += undescribed(model)
-    for part in modules:
-        if isinstance(part, AttentionalGRU | AttentionalLSTM) and type(part.score) is Cosine:
-            reasons += sequence.score_obstacles(part.score)
-    return reasons
+    return reasons + undescribed(model)
 
 
 def encoder_cells(encoder: GRUEncoder | LSTMEncoder, layers: int) -> list[list[Cells]]:
@@ -86,7 +82,7 @@ def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
     else:
         origin = score.project_key(like.new_zeros(1, decoder.key_size))
         key = Affine((score.project_key(_unit(decoder.key_size, like)) - origin).t(), origin[0])
-    return Compared(score.pair, score.profile, query, key, score.pair_weight(), type(score) is Cosine)
+    return Compared(score.pair, query, key, score.pair_weight())
 
 
 def _unit(size: int, like: Tensor) -> Tensor:

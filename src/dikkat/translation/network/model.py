@@ -387,20 +387,11 @@ def _real(batch: Batch) -> Tensor:
 def _score(settings: Settings) -> scores.Score:
     """The score that settings name; queries, which are states, and keys have `hidden_size` features."""
     size = settings.hidden_size
-    # The distance of two states, whose features lie in −1 … 1, is at most 2√size: a kernel reaches most keys at first.
-    reach = math.sqrt(size)
     makers: dict[str, Callable[[], scores.Score]] = {
         "additive": lambda: scores.Additive(size, size, size),
         "dot": scores.Dot,
         "scaled_dot": scores.ScaledDot,
         "bilinear": lambda: scores.Bilinear(size, size),
-        "cosine": scores.Cosine,
-        "gaussian": lambda: scores.Gaussian(reach, learnable=True),
-        "boxcar": lambda: scores.Boxcar(reach),
-        "epanechnikov": lambda: scores.Epanechnikov(reach, learnable=True),
-        "triangular": lambda: scores.Triangular(reach, learnable=True),
-        "vector_sum": lambda: scores.VectorSum(size),
-        "average": scores.Average,
         "none": scores.Average,  # of the one position that there is
     }
     return makers[settings.score]()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from dikkat.scores import Pair, Profile
+from dikkat.scores import Pair
 
 
 class Affine(NamedTuple):
@@ -29,19 +29,15 @@ class Compared(NamedTuple):
 
     Attributes:
         pair: The pair function.
-        profile: The log-kernel, of distances.
         query: Makes queries of states.
         key: Makes keys of what was read.
         weight: Of each feature, of an additive score.
-        unit: Whether queries and keys are brought to length 1 then, which a compiled search does not.
     """
 
     pair: Pair
-    profile: Profile
     query: Affine
     key: Affine
     weight: Tensor | None
-    unit: bool = False
 
 
 class Network(NamedTuple):

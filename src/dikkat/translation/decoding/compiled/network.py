@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat._core.compiled.scoring import PROFILES
 from dikkat._engine import addresses
 from dikkat._engine.record import BYTES, round_up
 from dikkat.recurrent.fused.record import CHOICES
@@ -124,7 +123,6 @@ class Panels:
             "encoder_layers": len(net.encoder),
             "readout": self._up(len(net.readout.weight)) if net.readout else 0,
             "pair": CHOICES.index(net.compared.pair),
-            "profile": PROFILES.index(net.compared.profile),
             "features": self._up(len(net.compared.key.weight)),
             "values": len(net.encoder[0]) * own,
             "lexical": int(net.lexical is not None),

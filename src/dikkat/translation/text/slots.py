@@ -180,6 +180,11 @@ class Slots:
             written = None
         return None if written is None else "".join(e if isinstance(e, str) else span.groups[e] for e in written)
 
+    def copies(self, text: str) -> bool:
+        """Return whether a text with slots has no letter, and no number of a shape that training has counted."""
+        shapes = (shape for span in _spans(text) for shape in (span.shape, span.coarse))
+        return not regex.search(r"\p{L}", text) and not any(shape in self.shapes for shape in shapes)
+
     def to_dict(self) -> dict[str, Any]:
         """The values by name, as JSON has them."""
         return {"most": self.most, "shapes": {name: shape._asdict() for name, shape in self.shapes.items()}}

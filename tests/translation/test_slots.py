@@ -157,8 +157,8 @@ def test_units_of_a_pair_are_those_of_the_whole_text(taught):
 )
 def test_of_one_search_the_candidate_with_each_slot_once_is_taken(taught, monkeypatch, candidates, chosen, repeated):
     size = range(len(taught.target_tokenizer))
-    tokens = dict(zip(taught.target_tokenizer.labels(size), size, strict=True))
-    ids = [[tokens[each] for each in text.split()] for text in candidates]
+    tokens = {label.lower(): number for number, label in enumerate(taught.target_tokenizer.labels(size))}
+    ids = [[tokens[each.lower()] for each in text.split()] for text in candidates]
 
     def search(_, sources, options):
         weights = [torch.full((len(each), len(sources[0])), 1 / len(sources[0])) for each in ids]
@@ -168,7 +168,7 @@ def test_of_one_search_the_candidate_with_each_slot_once_is_taken(taught, monkey
     monkeypatch.setattr(translator_module, "beam_search", search)
     for n_best in (1, 2):
         (best, *_), *_ = taught.translate_n_best(["Ana left at 14:05"], search=Search(n_best=n_best))
-        assert best.target.lower().split() == chosen.lower().split()
+        assert best.target.lower().replace(" ", "") == chosen.lower().replace(" ", "")
         assert best.repeated is repeated
         assert best.weights.shape == (len(best.target_tokens), 4)
 

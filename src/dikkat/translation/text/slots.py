@@ -83,6 +83,15 @@ class Masked(NamedTuple):
         parts = dict(enumerate(self.parts))
         return text.translate({ord(character): parts.get(slot) for slot, character in enumerate(SLOTS)})
 
+    def write(self, text: str) -> str:
+        """Restore a translation, with a space between a part and a neighbour if both have a letter or digit there."""
+        parts, written, last = dict(zip(SLOTS, self.parts, strict=False)), "", False
+        for character in text:
+            part = parts.get(character, "" if character in SLOTS else character)
+            touches = (last or character in parts) and written[-1:].isalnum() and part[:1].isalnum()
+            written, last = f"{written}{' ' * touches}{part}", character in parts
+        return written
+
     def locate(self, places: Iterable[Place]) -> list[Place]:
         """Return places of the masked text as places of the original."""
         characters, end = list[Place](), 0

@@ -185,8 +185,11 @@ def _train(
 def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
+    source_language, target_language = (plan.corpus and plan.corpus.languages) or (None, None)
     origin = Origin.now(
         corpus=plan.corpus and plan.corpus.title(),
+        source_language=source_language,
+        target_language=target_language,
         pairs=result.pairs,
         epochs=len(result.epochs),
         validation_loss=None if result.best is None else result.best.loss,

@@ -19,7 +19,7 @@ from dikkat.translation.text.tokenizer import Tokenizer
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
-_FORMAT = 2  # of the file; another number, and files of the old one are made anew
+_FORMAT = 3  # of the file; another number, and files of the old one are made anew
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
 _WHAT = "a corpus's token numbers"

@@ -30,8 +30,9 @@ from dikkat.translation.training.signals import Interrupts
 __all__ = ["Training", "train"]
 
 _VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
-_BLEU_PAIRS = 200  # for the curve alone
-_LENGTH_PAIRS = 500  # validation pairs, to choose the length penalty by
+_BLEU_PAIRS = 200  # validation pairs, for the curve alone
+_CRITERION_PAIRS = 300  # validation pairs whose BLEU chooses a model
+_SCORED_PAIRS = 500  # validation pairs that score the finished translator and choose its length penalty
 _SAID = 200_000  # pairs from one line about the reading to the next
 
 
@@ -266,8 +267,8 @@ def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[
     loop.keep_best()
     loop.model.to("cpu").eval()
     if loop.judges and fault is None and state.finished and not loop.interrupted:
-        say(f"choosing a length penalty by {len(loop.judges)} validation pair{'s' * (len(loop.judges) != 1)}")
-        loop.choose_length()
+        say(f"translating {len(loop.judges)} validation pair{'s' * (len(loop.judges) != 1)}")
+        loop.score_translator()
         if (chosen := loop.translator.settings.length_penalty) is not None:
             say(f"length penalty {chosen:g}")
     result = Training(
@@ -279,6 +280,7 @@ def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[
         loop.interrupted,
         loop.interrupted and resumable,
         state.validations,
+        loop.scores,
     )
     if fault is not None:
         fault.training = result
@@ -431,18 +433,16 @@ def _fingerprint(store: Store) -> dict[str, int | str]:
 
 
 def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:
-    """Validation pairs to choose the length penalty by, of lengths that are learnt; none where it is given."""
-    if translator.settings.length_penalty is not None:
-        return
+    """Validation pairs that score the finished translator, of lengths that are learnt."""
     sides = translator.source_tokenizer, translator.target_tokenizer
-    for pair in evenly(validation, _LENGTH_PAIRS)[0]:
+    for pair in evenly(validation, _SCORED_PAIRS)[0]:
         lengths = [len(side.encode(text).ids) for side, text in zip(sides, pair, strict=True)]
         if max(lengths) <= translator.settings.max_length:
             yield pair
 
 
 def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder | None) -> list[Pair]:
-    """The validation pairs for choosing a model; a sample where only the curve needs them."""
+    """Validation pairs whose BLEU chooses a model, or is only shown as a curve."""
     if settings.criterion == "bleu":
-        return list(validation)
+        return evenly(validation, _CRITERION_PAIRS)[0]
     return [] if folder is None else evenly(validation, _BLEU_PAIRS)[0]

@@ -248,7 +248,7 @@ def _write_report(
         judge(each, reference, counts, *sums)
         for each, (_, reference), *sums in zip(translations, pairs, translated, expected, strict=True)
     ]
-    faults = ["not_copied", "repeated"]
+    faults = ["not_copied", "doubled"]
     if counts is not None:
         faults.insert(0, "unseen")
     if translator.attends:

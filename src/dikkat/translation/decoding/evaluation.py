@@ -56,9 +56,7 @@ class Evaluation:
     invented_numbers: int | None
 
 
-def evaluate(
-    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-) -> Evaluation:
+def evaluate(hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None) -> Evaluation:
     """Compute BLEU, chrF, exact matches and wrong numbers of a corpus of translations.
 
     Papineni et al. (2002), Popović (2015), as Post, "A call for clarity in reporting BLEU scores" (2018), has them.

@@ -194,8 +194,9 @@ def _loop(
     translator = Translator(model, settings, source, target, slots=slots)
     if pairs is training:
         say(f"reading {training}, sentence by sentence")
-    learnt = _stored(translator, pairs, "training", say, distinct=not keeps_duplicates(training))
-    judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
+    distinct = not keeps_duplicates(training)
+    learnt = _stored(translator, pairs, "training", say, distinct=distinct, unmarked=True)
+    judged = None if validation is None else _stored(translator, validation, "validation", say)
     for line in _sizes(translator, learnt, judged, resumed=newest is not None):
         say(line)
     group = Group(processes())
@@ -410,7 +411,13 @@ def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resum
 
 
 def _stored(
-    translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], *, distinct: bool
+    translator: Translator,
+    corpus: Corpus,
+    purpose: str,
+    say: Callable[[str], object],
+    *,
+    distinct: bool = False,
+    unmarked: bool = False,
 ) -> Store:
     """A corpus as token numbers."""
     said = 0
@@ -428,6 +435,7 @@ def _stored(
         slots=translator.slots,
         max_length=translator.settings.max_length,
         distinct=distinct,
+        unmarked=unmarked,
         progress=read,
     )
     if losses := store.losses():

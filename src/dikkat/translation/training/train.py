@@ -32,7 +32,9 @@ __all__ = ["Training", "train"]
 
 _VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
 _BLEU_PAIRS = 200  # validation pairs, for the curve alone
-_CRITERION_PAIRS = 300  # validation pairs whose BLEU chooses a model
+# Validation pairs whose BLEU chooses a model. One takes .92 of a training pair's CPU time (captions, beam of 5,
+# hidden_size 512): 2.9 % of the time of an epoch of 9,500 pairs, less of larger ones.
+_CRITERION_PAIRS = 300
 _SCORED_PAIRS = 500  # validation pairs that score the finished translator and choose its length penalty
 _SAID = 200_000  # pairs from one line about the reading to the next
 

@@ -18,7 +18,7 @@ _OUTSIDE = r"\s<>\"«»“”()"
 _SPAN = regex.compile(
     rf"(?<url>(?:https?://|www\.)(?:[^{_OUTSIDE}]|\([^{_OUTSIDE}]*\))*(?:[^{_OUTSIDE}.,;:!?'’\]]|\([^{_OUTSIDE}]*\)))"
     r"|(?<email>[\p{L}\p{N}._+\-]{1,64}@[\p{L}\p{N}\-]+(?:\.[\p{L}\p{N}\-]+)+)"
-    r"|(?<printf>%(?:\([\p{L}\p{N}_.\-]{1,64}\)|[0-9]{1,2}\$)?[\-+#0]*[0-9]*(?:\.[0-9]+)?(?:hh?|ll?|[Lzjt])?"
+    r"|(?<printf>%(?:\([\p{L}\p{N}_.\-]{1,64}\)|[0-9]{1,2}\$)?[\-+#]{0,4}[0-9]{0,9}(?:\.[0-9]{1,9})?(?:hh?|ll?|[Lzjt])?"
     r"[diufFeEgGxXoscpaA@](?![\p{L}\p{N}]))"
     r"|(?<percent>%(?:[0-9]{1,2}|[A-Z_][A-Z0-9_]+%?)(?![\p{L}\p{N}]))"
     r"|(?<brace>[$#]?\{\{[^{}]{0,200}\}\}|[$#]?\{[^{}\s]{0,200}\}"
@@ -211,13 +211,14 @@ NO_SLOTS = Slots()
 def _checked(name: str, value: Any) -> Shape:
     match value:
         case {"written": None | list() as written, "times": int(times), "of": int(total)} if len(value) == 3:
-            texts, groups, count = written or [], list[Any](), len(set(name)) - 1
-            if not name.startswith("~"):
-                texts, groups = texts[1::2], texts[::2]
-                count = len(regex.findall("9+", name)) if name.startswith("#") else 0
+            coarse, parts = name.startswith("~"), written or []
+            groups, texts = ([], parts) if coarse else (parts[::2], parts[1::2])
+            count = len(name) - 1 if coarse else len(regex.findall("9+", name)) * name.startswith("#")
             of_text = all(isinstance(each, str) and len(each) <= _LONGEST for each in texts)
             in_order = all(type(each) is int for each in groups) and sorted(groups) == list(range(len(groups)))
-            if written is None or (of_text and in_order and len(texts) == count == max(len(groups) - 1, count)):
+            if written is None or (
+                of_text and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)
+            ):
                 return Shape(written, times, total)
     raise ValueError(f"shape {name!r:.80}: expected written, times and of, as a training writes them")
 

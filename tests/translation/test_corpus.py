@@ -51,11 +51,11 @@ CELLS = [
 )
 def test_tables_are_read_as_pythons_csv_writes_them(tmp_path, name, layout):
     with (gzip.open if name.endswith("gz") else open)(tmp_path / name, "wt", encoding="utf-8-sig", newline="") as file:
-        csv.writer(file, **layout).writerows([("English", "id", "German, old"), *CELLS])
+        csv.writer(file, **layout).writerows([(), ("English", "id", "German, old"), *CELLS])
     corpus = TsvCorpus(tmp_path / name, "German, old", "English")
     assert list(corpus) == [(third, first.replace("\n", " ")) for first, _, third in CELLS]
     assert corpus.languages == ("German, old", "English")
-    with pytest.raises(CorpusError, match="line 1: no column 'French'; expected one of English, id, German, old"):
+    with pytest.raises(CorpusError, match="line 2: no column 'French'; expected one of English, id, German, old"):
         list(TsvCorpus(tmp_path / name, "English", "French"))
 
 

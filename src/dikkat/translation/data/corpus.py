@@ -179,13 +179,13 @@ class TsvCorpus(Corpus):
     def _pairs(self) -> Iterator[Pair]:
         delimiter, rows = _read_rows(self.path)
         source, target = 0, 1
-        for number, row in rows:
+        for index, (number, row) in enumerate(rows):
             where = f"{self.path}, line {number}"
-            if number == 1 and self._columns:
+            if index == 0 and self._columns:
                 if missing := [name for name in self._columns if name not in row]:
                     raise CorpusError(f"{where}: no column {missing[0]!r}; expected one of {', '.join(row)}")
                 source, target = map(row.index, self._columns)
-            elif number == 1 and (header := _header(row)):
+            elif index == 0 and (header := _header(row)):
                 if not self._warned:
                     self._warned = True
                     message = f"{where}: {' and '.join(map(repr, header))} name the columns, and are not learnt"

@@ -113,7 +113,7 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str], sources: Sequ
 
 def _is_equal(hypothesis: str, reference: str) -> bool:
     one, other = (_BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip() for text in (hypothesis, reference))
-    return one == other
+    return bool(one == other)
 
 
 def _count_wrong_numbers(source: str, hypothesis: str, reference: str) -> tuple[int, int]:

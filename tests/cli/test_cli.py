@@ -187,7 +187,7 @@ def test_a_translation_is_one_line_whatever_the_model_writes():
 def obeyed(tmp_path_factory):
     """A stranger's model, of whose words and origin a terminal would obey some letters."""
     english = Tokenizer.train(["go"], "word", min_freq=1, vocabulary_size=9)
-    french = Tokenizer.train(["\x1b\x9b\x7f"] * 2, "word", min_freq=1, vocabulary_size=9)
+    french = Tokenizer.train(["\x9b"] * 2, "word", min_freq=1, vocabulary_size=9)
     settings = Settings(embedding_size=2, hidden_size=2)
     tiny = TranslationModel(settings, len(english), len(french))
     with torch.no_grad():
@@ -215,12 +215,12 @@ def obeyed(tmp_path_factory):
 def test_a_terminal_obeys_no_letter_of_a_model(run, obeyed, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(command[0], obeyed, *command[1:])
-    assert (status, err) == (0, "")
-    assert not [letter for letter in out if not letter.isprintable() and letter != "\n" and letter != "\t"]
+    assert (status, err.count("\n")) == (0, err.count("dikkat: sentence 1: the translation"))
+    assert not [letter for letter in out + err if not letter.isprintable() and letter != "\n" and letter != "\t"]
     if "--json" in command:
-        assert "\\u001b" in out
+        assert re.search(r"\\u00[19]b", out)
     else:
-        assert "⟨1B⟩" in out
+        assert re.search("⟨[19]B⟩", out)
 
 
 def test_control_letters_in_a_message_are_shown(capsys):
@@ -323,10 +323,24 @@ def test_a_search_that_cannot_be_is_one_line(run, model, arguments, message):
     refused(run("translate", model, "Go.", *arguments), message)
 
 
-def test_words_that_were_not_learnt_are_told_once(run, model):
-    out, err = made(run("translate", model, "The astronaut is calm.", "Go. The astronaut is calm."))
-    assert err == "dikkat: not learnt by the model: astronaut\n"
-    assert out.count("Va !") == 1
+def test_signs_of_wrong_translations_are_told_with_the_line(run, model, tmp_path, capsys):
+    out, err = made(run("translate", model, "The astronaut is calm.", "Go.", "Go. A pilot, an astronaut: pilot €"))
+    assert err == (
+        "dikkat: sentence 1: not learnt by the model: astronaut\n"
+        "dikkat: sentence 3: not learnt by the model: A, pilot, an, astronaut\n"
+    )
+    assert out.count("Va !") == 2
+    (tmp_path / "lines").write_text("\nGo.\nThe astronaut.\n")
+    cut = "the translation did not end and was cut"
+    _, err = made(run("translate", model, "--file", tmp_path / "lines", "--max-length", 1))
+    assert err == (
+        f"dikkat: {tmp_path}/lines, line 2: {cut}\n"
+        f"dikkat: {tmp_path}/lines, line 3: not learnt by the model: astronaut; {cut}\n"
+    )
+    _, err = made(run("translate", model, "--max-length", 1, stdin=b"\nGo.\n"))
+    assert err == f"dikkat: standard input, line 2: {cut}\n"
+    lines.warn_about(Translation("a", "b", [], [], torch.zeros(0, 0), 0.0, repeated=True), None, 7)
+    assert capsys.readouterr().err == "dikkat: sentence 7: the translation repeated itself and was cut\n"
     assert json.loads(made(run("translate", model, "The astronaut.", "--json"))[0])["unknown"] == ["astronaut"]
 
 
@@ -407,12 +421,16 @@ def test_evaluate_prints_sacrebleus_own_scores_by_length(run, model, tmp_path):
     found = [each.target for each in Translator.load(model).translate([source for source, _ in pairs])]
     references = [target for _, target in pairs]
     assert status == 0
-    table = [line.split() for line in out.splitlines()[:4]]
+    table = [line.split() for line in out.splitlines()[:7]]
     assert table[1] == ["1", "to", "10", "8", *scored(found[:8], references[:8])]
     assert table[2] == ["11", "to", "20", "2", *scored(found[8:], references[8:])]
     assert table[3] == ["all", "10", *scored(found, references)]
+    assert table[5:] == [
+        ["sentences", "exact", "matches", "lost", "numbers", "invented", "numbers"],
+        ["10", str(sum(map(str.__eq__, found, references))), "0", "0"],
+    ]
     scores = evaluate(found, references)
-    assert out.splitlines()[5:] == [
+    assert out.splitlines()[8:] == [
         scores.bleu_line,
         f"signature: {scores.bleu_signature}",
         scores.chrf_line,
@@ -539,7 +557,7 @@ def test_a_report_leaves_out_what_nobody_can_know(run, model, pairs, tmp_path, s
     untrained(Translator.load(model), score=score).save(other)
     for more, unseen in (([], []), (["--training", pairs], ["unseen"])):
         _, out, _ = run("evaluate", other, "--corpus", pairs, "--report", tmp_path / "r", *more, "--json")
-        faults = [*unseen, "not_copied", "repeated", *(["dropped"] if score == "additive" else [])]
+        faults = [*unseen, "not_copied", "doubled", *(["dropped"] if score == "additive" else [])]
         assert list(json.loads(out)["faults"]) == faults
         stored = json.loads((tmp_path / "r" / "report.json").read_text(encoding="utf-8"))
         assert list(stored["sentences"][0]) == ["source", "target", "reference", "chrf", *faults]

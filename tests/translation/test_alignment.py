@@ -167,11 +167,10 @@ def test_links_do_not_depend_on_what_else_is_in_the_batch(cell, kind):
         assert max(word for _, word in found) < len(target.split())
     assert Translator.ensemble([model]).align(pairs) == alone
     assert model.align([]) == []
+    assert model.align([("un", " "), pairs[1], ("", "un"), ("", "")]) == [set(), alone[1], set(), set()]
 
 
 def test_what_cannot_be_aligned():
-    with pytest.raises(InputError, match=r"pairs\[1\] has a sentence without a word"):
-        translator().align([("un", "un"), ("un", " ")])
     with pytest.raises(InputError, match="score is none: without attention nobody can say where a word comes from"):
         translator(score="none").align([("un", "un")])
     marked = translator(score="none").translate_lines(["un", "<b>un</b>"], markup="html")

@@ -1,5 +1,7 @@
+import csv
 import gzip
 import sys
+import warnings
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +27,66 @@ def written(path, content):
 def test_tsv_takes_two_columns_and_ignores_the_others(tmp_path):
     path = written(tmp_path / "pairs.tsv", "Go.\tVa !\tCC-BY\tmore\r\n\n I lost. \tJ'ai perdu.\n")
     assert list(TsvCorpus(path)) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+
+
+CELLS = [
+    ("Go.", "1", "Va !"),
+    ('She said "no", then left; so what?', "2", "Elle a dit « non », puis partit."),
+    ('"Why?"', "3", '"Pourquoi ?"'),
+    ("a\tb", "4", "c,d;e"),
+    ("two\nlines", "5", "deux"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("pairs.tsv", {"delimiter": "\t"}),
+        ("pairs.tsv", {"delimiter": "\t", "quoting": csv.QUOTE_ALL, "lineterminator": "\n"}),
+        ("pairs.csv", {}),
+        ("pairs.CSV", {"delimiter": ";"}),
+        ("pairs.csv", {"delimiter": "\t", "quoting": csv.QUOTE_ALL}),
+        ("pairs.csv.gz", {"delimiter": ";"}),
+    ],
+)
+def test_tables_are_read_as_pythons_csv_writes_them(tmp_path, name, layout):
+    with (gzip.open if name.endswith("gz") else open)(tmp_path / name, "wt", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, **layout).writerows([(), ("English", "id", "German, old"), *CELLS])
+    corpus = TsvCorpus(tmp_path / name, "German, old", "English")
+    assert list(corpus) == [(third, first.replace("\n", " ")) for first, _, third in CELLS]
+    assert corpus.languages == ("German, old", "English")
+    with pytest.raises(CorpusError, match="line 2: no column 'French'; expected one of English, id, German, old"):
+        list(TsvCorpus(tmp_path / name, "English", "French"))
+
+
+def test_quotation_marks_of_speech_stay(tmp_path):
+    path = written(tmp_path / "pairs.tsv", '"Go!"\t"Va !"\nHe said "no".\tIl dit "non".\n"Go," he said.\tVa.\n')
+    assert list(TsvCorpus(path)) == [('"Go!"', '"Va !"'), ('He said "no".', 'Il dit "non".'), ('"Go," he said.', "Va.")]
+    with pytest.raises(CorpusError, match=r"pairs\.csv, line 3: a quotation mark is not closed"):
+        list(TsvCorpus(written(tmp_path / "pairs.csv", 'a,b\n"c,d\ne,f\n')))
+
+
+@pytest.mark.parametrize(
+    ("first", "skipped", "languages"),
+    [
+        ("English\tFrench", True, ("English", "French")),
+        ("de-AT\ten", True, ("de-AT", "en")),
+        ("source\ttarget", True, None),
+        ("Source text\tde", True, None),
+        ("go\tva", False, None),
+        ("English\tAnglais", False, None),
+        ("text\ttext", False, None),
+    ],
+)
+def test_a_first_row_that_names_the_columns_is_skipped_and_that_is_said_once(tmp_path, first, skipped, languages):
+    corpus = TsvCorpus(written(tmp_path / "pairs.tsv", f"{first}\nGo.\tVa !\n"))
+    with warnings.catch_warnings(record=True, action="always") as said:
+        pairs = [list(corpus), list(corpus)]
+    assert pairs == [[*([] if skipped else [tuple(first.split("\t"))]), ("Go.", "Va !")]] * 2
+    assert [str(each.message).partition(", line 1: ")[2] for each in said] == skipped * [
+        f"{' and '.join(map(repr, first.split(chr(9))))} name the columns, and are not learnt"
+    ]
+    assert corpus.languages == languages
 
 
 def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_no_letter(tmp_path):

@@ -48,11 +48,11 @@ def test_the_curves_are_those_of_the_training(tmp_path):
     assert {event.step for event in curves.Images(pictures[0])} == {8}  # the next are half a minute away
 
 
-def test_bleu_is_that_of_greedy_translations(tmp_path):
+def test_bleu_is_that_of_what_translate_writes(tmp_path):
     settings = dataclasses.replace(SETTINGS, criterion="bleu", epochs=8)
     result = train(settings, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
     best = max(each.bleu for each in result.validations)
-    found = result.translator.translate([source for source, _ in PAIRS[:5]], search=Search(beam=1))
+    found = result.translator.translate([source for source, _ in PAIRS[:5]], search=Search(length_penalty=1))
     score = BLEU().corpus_score([each.target for each in found], [[target for _, target in PAIRS[:5]]]).score
     assert best == pytest.approx(score)
     assert min(each.bleu for each in result.validations) < best  # the choice was one

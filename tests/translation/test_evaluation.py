@@ -26,6 +26,28 @@ def test_scores_are_sacrebleus_own():
     assert found.chrf_line == str(chrf)
 
 
+@pytest.mark.parametrize(
+    ("source", "hypothesis", "reference", "exact", "lost", "invented"),
+    [
+        ("At 14:05.", "À 14h05.", "À 14h05.", 1, 0, 0),
+        ("At 14:05.", "À 9h30 14:05.", "À 14h05.", 0, 0, 2),  # 9 and 30
+        ("1\u00a0000 000 apples", "des 000 000 pommes", "1 000 000 pommes", 0, 1, 0),  # 1
+        ("12 dogs", "douze chiens", "douze  chiens", 1, 0, 0),  # the reference has no 12
+        ("12 dogs", "12 chiens", "douze chiens", 0, 0, 0),  # the source has it
+        ("7 and 7", "7", "7 et 7", 0, 1, 0),
+        ("7", "7 et 7", "7", 0, 0, 1),
+        ("2024-01-05", "05/01/2024", "05/01/2024", 1, 0, 0),
+        ("cafe\u0301 ٣", "cafe\u0301 ٣", " caf\u00e9\t٣", 1, 0, 0),
+        ("a", "l'ami", "l’ami", 0, 0, 0),
+        ("a 5", "", "b 5", 0, 1, 0),
+    ],
+)
+def test_exact_matches_and_wrong_numbers_by_hand(source, hypothesis, reference, exact, lost, invented):
+    scores = evaluate([hypothesis, "x 1"], [reference, "x 1"], [source, "x 1"])
+    assert (scores.exact_matches, scores.lost_numbers, scores.invented_numbers) == (exact + 1, lost, invented)
+    assert evaluate([hypothesis], [reference]).lost_numbers is None
+
+
 def test_signatures_say_how():
     found = evaluate(HYPOTHESES, REFERENCES)
     assert found.bleu_signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"

@@ -547,15 +547,21 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(translator, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("corpus", "title", "languages"),
+    ("known", "title", "languages"),
     [
         ("phrasebook", "English → French", ["en", "fr"]),
         ('{name = "multi30k-en-de", first = 600}', "English → German", ["en", "de"]),
         ('{tsv = "phrasebook"}', "Translator", None),
+        (("en", "Plattdeutsch"), "English → Plattdeutsch", ["en", "Plattdeutsch"]),
     ],
 )
-def test_the_title_is_of_the_languages_that_the_origin_knows(translator, corpus, title, languages):
-    known = replace(translator, origin=Origin.now(corpus=corpus))
+def test_the_title_is_of_the_languages_that_the_origin_knows(translator, known, title, languages):
+    names = (
+        {"corpus": known}
+        if isinstance(known, str)
+        else dict(zip(("source_language", "target_language"), known, strict=True))
+    )
+    known = replace(translator, origin=Origin.now(**names))
     for given in (None, "mine"):
         text = known.as_html(title=given)
         assert f"<title>{given or title}</title>" in text

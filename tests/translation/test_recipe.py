@@ -226,6 +226,17 @@ def test_the_folder_of_a_data_set_begins_in_the_recipes_folder(written, tmp_path
     assert Path(made).resolve() == tmp_path / "data"
 
 
+def test_a_table_has_columns_and_languages_by_name(tmp_path):
+    (tmp_path / "pairs.csv").write_text("French,id,English\nVa !,1,Go.\n", encoding="utf-8")
+    found = Source.parse({"tsv": "pairs.csv", "source": "English", "target": "French"}, tmp_path)
+    assert (list(found.open("training")), found.languages) == ([("Go.", "Va !")], ("English", "French"))
+    assert Source.parse(found.spelling()) == found
+    assert found.title() == '{tsv = "pairs.csv", source = "English", target = "French"}'
+    assert Source.parse("multi30k-en-de").languages == ("en", "de")
+    with pytest.raises(CorpusError, match="columns: got source='English' and target=None"):
+        Source.parse({"tsv": "pairs.csv", "source": "English"}, tmp_path).open("training")
+
+
 @pytest.mark.parametrize("form", [{"tsv": "~/a"}, {"source": "~/a", "target": "b"}, {"dataset": "~/a"}])
 def test_a_tilde_is_the_home_folder(monkeypatch, form):
     monkeypatch.setenv("HOME", "/home-of-a-test")

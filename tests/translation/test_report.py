@@ -48,7 +48,7 @@ def test_numbers_and_names_that_are_not_copied(source, target, reference, missin
 
 
 @pytest.mark.parametrize(
-    ("target", "reference", "repeated"),
+    ("target", "reference", "doubled"),
     [
         ("un un homme", "un homme", ["un"]),
         ("nous nous levons", "Nous nous levons", []),
@@ -57,8 +57,8 @@ def test_numbers_and_names_that_are_not_copied(source, target, reference, missin
         ("妈妈慢慢地走很好很好", "妈妈走", ["很 好"]),
     ],
 )
-def test_words_that_are_repeated(target, reference, repeated):
-    assert judged("x", target, reference).repeated == repeated
+def test_words_that_are_doubled(target, reference, doubled):
+    assert judged("x", target, reference).doubled == doubled
 
 
 def test_words_of_which_nothing_is_left():

@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import httpx
@@ -24,6 +25,7 @@ from dikkat.serving import Limits, create_app
 from dikkat.serving.connections import Connection, Few, bounded
 from dikkat.serving.messages import TranslateRequest
 from dikkat.translation import InputError, Search, Translator
+from dikkat.translation.formats.origin import Origin
 from translation.conftest import untrained
 
 SENTENCES = ["Where is the man?", "", "She sees {name} Marie. I lost 25.", "I lost."]
@@ -99,6 +101,10 @@ def test_tags_for_a_model_without_attention_are_one_requests_own_error(translato
 def test_what_there_is(client, translator):
     (model,) = client.get("/api/models").json()
     assert (model["name"], model["source_tokens"]) == ("small", len(translator.source_tokenizer))
+    assert model["languages"] is None
+    origin = Origin("today", "1", source_language="Plattdeutsch", target_language="en")
+    with opened(replace(translator, origin=origin)) as named:
+        assert named.get("/api/models").json()[0]["languages"] == ["Plattdeutsch", "en"]
     assert client.get("/api/health").json() == {"status": "ok"}
     assert client.post("/api/translate", json={"text": "Go.", "model": "small"}).status_code == 200
     assert "/api/batch" in client.get("/api/openapi.json").json()["paths"]

@@ -411,14 +411,18 @@ def drawn(count, seed):
 def test_the_length_penalty_is_the_one_of_the_best_bleu_of_validation_pairs():
     settings, judges = shorter(length_penalty=None, epochs=5, seed=3), drawn(30, 2)
     lines: list[str] = []
-    found = train(settings, drawn(80, 1), judges, progress=False, tell=lines.append).translator
+    result = train(settings, drawn(80, 1), judges, progress=False, tell=lines.append)
+    found = result.translator
     scores = {}
     for penalty in (1.0, 1.2, 1.4):
         said = found.translate([source for source, _ in judges], search=Search(length_penalty=penalty))
         scores[penalty] = corpus_bleu([each.target for each in said], [[target for _, target in judges]]).score
     assert found.settings.length_penalty == max(scores, key=scores.__getitem__)
+    targets = [each.target for each in found.translate([source for source, _ in judges])]
+    assert result.scores.bleu == corpus_bleu(targets, [[target for _, target in judges]]).score
+    assert result.scores.exact_matches == sum(map(str.__eq__, targets, (target for _, target in judges)))
     chosen = f"length penalty {found.settings.length_penalty:g}"
-    assert lines[-2:] == ["choosing a length penalty by 30 validation pairs", chosen]
+    assert lines[-2:] == ["translating 30 validation pairs", chosen]
 
 
 @pytest.mark.parametrize(
@@ -434,7 +438,7 @@ def test_of_equal_scores_the_smaller_length_penalty_is_taken(monkeypatch, scores
 
 def test_pairs_that_are_too_long_to_be_learnt_choose_no_length_penalty(monkeypatch):
     seen = []
-    run_before(monkeypatch, Loop, "choose_length", lambda self: seen.append(self.judges))
+    run_before(monkeypatch, Loop, "score_translator", lambda self: seen.append(self.judges))
     pairs = [*PAIRS, ("Go " * 60, "Va !"), ("Go.", "Va " * 60)]
     with pytest.warns(UserWarning, match="2 of 10 pairs left out"):
         train(shorter(length_penalty=None, epochs=1, max_length=50), PAIRS, pairs, progress=False)
@@ -453,7 +457,10 @@ def test_ctrl_c_while_the_length_penalty_is_chosen_keeps_the_model(monkeypatch):
 
 
 def test_a_length_penalty_stays_where_it_is_given_or_nothing_can_choose_it():
-    given = train(shorter(length_penalty=0.5), PAIRS, PAIRS, progress=False).translator
-    blind = train(shorter(length_penalty=None), PAIRS, progress=False).translator
+    given = train(shorter(length_penalty=0.5), PAIRS, PAIRS, progress=False)
+    scored, given = given.scores, given.translator
+    blind = train(shorter(length_penalty=None), PAIRS, progress=False)
     assert given.settings.length_penalty == 0.5
-    assert blind.settings.length_penalty is None
+    assert blind.scores is None
+    assert scored.sentences == len(PAIRS)
+    assert blind.translator.settings.length_penalty is None

@@ -57,11 +57,8 @@ def _links(translator: Translator, back: Translator | None, path: Path) -> Itera
     with lines.progress(lambda: lines.line_count(path), "linking") as advance:
         pairs = _pairs(path)
         while window := list(islice(pairs, _WINDOW)):
-            real = [pair for pair in window if all(side.strip() for side in pair)]
-            found = iter(translator.align(real, reverse=back))
-            for pair in window:
-                links = sorted(next(found)) if all(side.strip() for side in pair) else []
-                yield " ".join(f"{source}-{target}" for source, target in links)
+            for links in translator.align(window, reverse=back):
+                yield " ".join(f"{source}-{target}" for source, target in sorted(links))
                 advance()
 
 

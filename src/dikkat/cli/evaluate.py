@@ -248,7 +248,7 @@ def _write_report(
         judge(each, reference, counts, *sums)
         for each, (_, reference), *sums in zip(translations, pairs, translated, expected, strict=True)
     ]
-    faults = ["not_copied", "repeated"]
+    faults = ["not_copied", "doubled"]
     if counts is not None:
         faults.insert(0, "unseen")
     if translator.attends:
@@ -272,9 +272,10 @@ def _scores_of(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) 
     from dikkat.translation.decoding.evaluation import evaluate_by_length, significance
 
     hypotheses, references = systems[0], [target for _, target in pairs]
-    report: dict[str, Any] = {"sentences": len(pairs), **asdict(evaluate(hypotheses, references))}
-    if by_length:
-        buckets = evaluate_by_length([source for source, _ in pairs], hypotheses, references)
+    sources = [source for source, _ in pairs] if by_length else None
+    report: dict[str, Any] = asdict(evaluate(hypotheses, references, sources))
+    if sources:
+        buckets = evaluate_by_length(sources, hypotheses, references)
         report["by_length"] = [asdict(bucket) for bucket in buckets]
     if len(systems) > 1:
         report["versus"] = [asdict(each) for each in significance(systems[0], systems[1], references)]
@@ -290,6 +291,10 @@ def _show(report: dict[str, Any]) -> None:
     show_table(["source words", "sentences", "BLEU", "chrF2"], [*rows, everything])
     if any(row[2] == "—" for row in (*rows, everything)):
         print("—: no reference there has four words, of which BLEU would say something.")
+    print()
+    counts = ("sentences", "exact_matches", "lost_numbers", "invented_numbers")
+    counted = ["—" if report[name] is None else f"{report[name]:,}" for name in counts]
+    show_table([name.replace("_", " ") for name in counts], [counted])
     if versus := report.get("versus"):
         print()
         compared = [

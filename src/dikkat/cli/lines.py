@@ -18,7 +18,6 @@ _ARRIVING = 1 << 16  # bytes: most that are taken from standard input at once
 _ONE_LINE = str.maketrans("\t\n\r", "   ")  # which a byte-pair model could write
 
 _ONE_LINE_OF_HTML = {ord(letter): f"&#{ord(letter)};" for letter in "\t\n\r\u2028\u2029"}
-_TOLD = 20  # words
 
 
 def groups(sentences: list[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
@@ -58,15 +57,23 @@ def naming(place: str | Path | None, before: int) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        where = "sentence " if place is None else f"{place}, line "
-        text = re.sub(r"^sentences\[(\d+)\]", lambda found: f"{where}{before + int(found[1]) + 1}", str(error))
+        pattern = r"^sentences\[(\d+)\]"
+        text = re.sub(pattern, lambda found: _position(place, before + int(found[1]) + 1), str(error))
         raise type(error)(text) from error
 
 
-def tell_unknown(words: list[str]) -> None:
-    """Print the words that a model has not learnt, as one line."""
-    more = f" and {len(words) - _TOLD:,} more" if len(words) > _TOLD else ""
-    complain(f"not learnt by the model: {', '.join(words[:_TOLD])}{more}")
+def warn_about(translation: Translation, place: str | Path | None, number: int) -> None:
+    """Print one line with the signs that a translation is wrong, if there are any."""
+    words = [word for word in dict.fromkeys(translation.unknown) if any(map(str.isalnum, word))]
+    signs = [f"not learnt by the model: {', '.join(words)}"] * bool(words)
+    signs += ["the translation repeated itself and was cut"] * translation.repeated
+    signs += ["the translation did not end and was cut"] * (not translation.finished)
+    if signs:
+        complain(f"{_position(place, number)}: {'; '.join(signs)}")
+
+
+def _position(place: str | Path | None, number: int) -> str:
+    return f"sentence {number}" if place is None else f"{place}, line {number}"
 
 
 def line(number: int, translation: Translation, *, as_json: bool, numbered: bool, markup: bool = False) -> str:

@@ -185,8 +185,11 @@ def _train(
 def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
+    source_language, target_language = (plan.corpus and plan.corpus.languages) or (None, None)
     origin = Origin.now(
         corpus=plan.corpus and plan.corpus.title(),
+        source_language=source_language,
+        target_language=target_language,
         pairs=result.pairs,
         epochs=len(result.epochs),
         validation_loss=None if result.best is None else result.best.loss,
@@ -250,8 +253,14 @@ def _summary(result: "Training", settings: Settings) -> str:
         return f"the model after {epochs} epoch{'s' * (epochs > 1)}; {course}"
     count = min(settings.average, len(result.validations))
     which = "the best" if count == 1 else f"the mean of the best {count}"
-    bleu = "" if best.bleu is None else f", BLEU {best.bleu:.2f} (of greedy translations of validation pairs)"
-    return f"{which} of {len(result.validations)} validations, the best one's loss {best.loss:.3f}{bleu}; {course}"
+    text = f"{which} of {len(result.validations)} validations, the best one's loss {best.loss:.3f}; {course}"
+    if (scores := result.scores) is None:
+        return text
+    bleu = "" if scores.bleu is None else f"BLEU {scores.bleu:.2f}, "
+    return (
+        f"{text}; {scores.sentences:,} validation sentences as dikkat translate writes them: {bleu}"
+        f"{scores.exact_matches:,} exact, {scores.lost_numbers} numbers lost, {scores.invented_numbers} invented"
+    )
 
 
 def _score(translator: Translator, pairs: list[tuple[str, str]]) -> Evaluation:

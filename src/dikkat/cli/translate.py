@@ -62,17 +62,17 @@ def translate(
     """Translate sentences: those given, those of a file, or those of standard input; one translation a line.
 
     A file may be of any length: it is read and translated part by part. From standard input, each line is translated
-    as soon as it comes. Words that the model has not learnt are told on standard error.
+    as soon as it comes. Standard error has the sentences with words that the model has not learnt, and those whose
+    translation was cut because it repeated itself or did not end.
     """
     if sentences and file:
         raise InputError("sentences and --file are both given: give one of them")
     search = search_given(options)
     translator = load(model, ensemble)
-    number, told = 0, set[str]()
+    number, place = 0, file if file or sentences else "standard input"
     with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
-            before, unknown = number, dict[str, None]()
-            with lines.naming(file if file or sentences else "standard input", before):
+            with lines.naming(place, number):
                 for found in translator.translate_n_best(
                     group,
                     batch_size=batch_size,
@@ -86,11 +86,8 @@ def translate(
                             number, translation, as_json=as_json, numbered=search.n_best > 1, markup=markup is not None
                         )
                         print(text, flush=True)
-                        unknown.update(dict.fromkeys(translation.unknown))
+                    lines.warn_about(found[0], place, number)
                     advance()
-            if words := [word for word in unknown if word not in told]:
-                told.update(words)
-                lines.tell_unknown(words)
     if sentences:
         seen = " ".join(map(shlex.quote, sentences))
         suggest(f"dikkat show {shlex.quote(str(model))} {seen}, to see what it looked at")

@@ -200,6 +200,7 @@ class Served:
         return [
             ModelInfo(
                 name=name,
+                languages=each.origin.languages if each.origin else None,
                 cell=each.settings.cell,
                 score=each.settings.score,
                 hidden_size=each.settings.hidden_size,

@@ -97,6 +97,7 @@ class ModelInfo(BaseModel):
     """A model that is served."""
 
     name: str
+    languages: tuple[str, str] | None = Field(description="Source and target language, by codes or names, if known.")
     cell: str
     score: str
     hidden_size: int

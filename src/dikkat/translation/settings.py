@@ -76,8 +76,8 @@ _HELP = {
         "that the result depends on the machine's speed.",
         "validation_steps": "Steps from one validation to the next; without: one at the end of each epoch. For large "
         "corpora.",
-        "criterion": "What the best model is best at, on the validation pairs: loss, or bleu, of their greedy "
-        "translations, which takes longer to compute.",
+        "criterion": "What the best model is best at, on the validation pairs: loss, or bleu, of the "
+        "translations of up to 300 of them, which takes longer to compute.",
         "patience": "Validations without improvement after which to stop. Larger: longer, in case it improves yet.",
         "average": "How many of the best validated models to average in the end: often a little better than the best "
         "one alone.",

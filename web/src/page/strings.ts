@@ -378,10 +378,11 @@ export function speak(wanted: Language): void {
 
 export const spoken = (): Language => language;
 
-/** Two languages by their codes, "en" and "fr", in the reader's: English → French. */
+/** Two languages: codes such as "en" in the reader's words (English → French), names as they are. */
 export function pair([source, target]: readonly [string, string]): string {
   const names = new Intl.DisplayNames([language], { type: "language" });
-  return `${names.of(source)} → ${names.of(target)}`;
+  const name = (given: string): string | undefined => (/^[a-z]{2,3}(-[A-Za-z]{2,4})?$/.test(given) ? names.of(given) : given);
+  return `${name(source)} → ${name(target)}`;
 }
 
 /** A phrase in the reader's language with its placeholders filled. */

@@ -1,14 +1,18 @@
 """Corpora: sentence pairs that can be gone through any number of times, and need not fit into memory."""
 
+import csv
 import gzip
 import reprlib
 import warnings
 import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+
+import regex
 
 from dikkat.extras import missing
 from dikkat.translation.errors import CorpusError
@@ -20,6 +24,19 @@ MAX_CHARACTERS = 10_000
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LONGEST_LINE = 4 * MAX_CHARACTERS + 2  # bytes: four a character in UTF-8 at most, and the line's end
+_HEAD_LINES = 10_000  # lines of a table that decide its delimiter, and whether its cells are quoted
+_QUOTED_TABLE = regex.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\n]*+)[\t\n])*+')
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
+
+COLUMN_NAME = regex.compile(
+    r"(?:(?P<language>(?:ar|bg|ca|cs|cy|da|de|el|en|es|et|eu|fa|fi|fr|ga|he|hi|hr|hu|id|it|ja|ko|la|lt|lv|nb|nl|no|pl|"
+    r"pt|ro|ru|sk|sl|sr|sv|th|tr|uk|vi|zh)(?:[-_][a-z]{2,4})?|arabic|chinese|czech|danish|dutch|english|finnish|french|"
+    r"german|greek|hebrew|hindi|hungarian|italian|japanese|korean|latin|norwegian|persian|polish|portuguese|romanian|"
+    r"russian|spanish|swedish|turkish|ukrainian|vietnamese|welsh)|source|target|src|trg|tgt|translation|text|sentence)"
+    r"(?:[ _-](?:text|sentence|source|target|language))?",
+    regex.IGNORECASE,
+)
+"""The names of columns that are recognised in the first row of a table."""
 
 
 class Corpus(ABC):
@@ -111,55 +128,116 @@ def keeps_duplicates(pairs: Corpus | Sequence[Pair]) -> bool:
 
 
 class TsvCorpus(Corpus):
-    r"""Sentence pairs of a file of lines `source TAB target`; further columns are ignored.
+    r"""Sentence pairs of a table: lines `source TAB target`, or CSV if the file's name ends in `.csv` or `.csv.gz`.
 
-    The file is read as the pairs are gone through, and anew each time.
+    The file is read as the pairs are gone through, and anew each time. Without names of columns the first two columns
+    are read, and a first row such as `English TAB French` is skipped with a warning. Cells of a CSV may be in quotation
+    marks. So may cells of a TSV that has no other quotation marks in its first 10,000 lines.
 
     Args:
         path: A UTF-8 file, plain or compressed with gzip.
+        source: The column of source sentences, by its name in the first row.
+        target: The column of their translations.
 
     Raises:
-        CorpusError: A pipe.
+        CorpusError: A pipe, or the name of one column without the other.
 
     Raises (when gone through):
-        CorpusError: A line without a tab, with an empty side, too long, or not UTF-8; a broken .gz; no pairs at all.
+        CorpusError: A line without a tab, with an empty side, too long, or not UTF-8; a broken .gz; no pairs at all; no
+            column of that name; a quotation mark that is never closed.
         OSError: The file cannot be opened.
 
     Example:
         >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "pairs.tsv")
-        ...     _ = path.write_text("Go.\tVa !\tCC-BY\nI lost.\tJ'ai perdu.\n", encoding="utf-8")
-        ...     list(TsvCorpus(path)) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
-        True
+        ...     path = pathlib.Path(folder, "pairs.csv")
+        ...     _ = path.write_text('English,id,French\n"Yes, I am.",7,"Oui, je le suis."\n', encoding="utf-8")
+        ...     corpus = TsvCorpus(path, "English", "French")
+        ...     list(corpus), corpus.languages
+        ([('Yes, I am.', 'Oui, je le suis.')], ('English', 'French'))
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, source: str | None = None, target: str | None = None) -> None:
+        if (source is None) != (target is None):
+            raise CorpusError(f"columns: got source={source!r} and target={target!r}; expected the names of both")
         self.path = _rereadable(path)
+        self._columns = [] if source is None or target is None else [source, target]
+        self._warned = False
 
     def __iter__(self) -> Iterator[Pair]:
         """The pairs, in the file's order, stripped of white space at their ends."""
         return _some(self._pairs(), str(self))
 
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """The languages that the selected columns, or else the first row, are named after."""
+        _, rows = _read_rows(self.path)
+        source, target = self._columns or _header(next(rows, (0, []))[1]) or ["source", "target"]
+        generic = any(label and not label["language"] for label in map(COLUMN_NAME.fullmatch, (source, target)))
+        return None if generic else (source, target)
+
     def _pairs(self) -> Iterator[Pair]:
-        for number, line in enumerate(read_lines(self.path), start=1):
-            if not line:
-                continue  # an empty line holds nothing that could be lost
-            columns = line.split("\t", 2)
-            if len(columns) < 2:
+        delimiter, rows = _read_rows(self.path)
+        source, target = 0, 1
+        for index, (number, row) in enumerate(rows):
+            where = f"{self.path}, line {number}"
+            if index == 0 and self._columns:
+                if missing := [name for name in self._columns if name not in row]:
+                    raise CorpusError(f"{where}: no column {missing[0]!r}; expected one of {', '.join(row)}")
+                source, target = map(row.index, self._columns)
+            elif index == 0 and (header := _header(row)):
+                if not self._warned:
+                    self._warned = True
+                    message = f"{where}: {' and '.join(map(repr, header))} name the columns, and are not learnt"
+                    warnings.warn(message, UserWarning, stacklevel=2)
+            elif len(row) <= max(source, target):
                 raise CorpusError(
-                    f"{self.path}, line {number}: got {_shortened(line)}, which has no tab; expected a source "
-                    "sentence, a tab and its translation"
+                    f"{where}: got {_shortened(row[-1])}, which has no {delimiter}; expected a source sentence, a "
+                    f"{delimiter} and its translation"
                 )
-            yield _pair(columns[0], columns[1], f"{self.path}, line {number}")
+            else:
+                yield _pair(row[source], row[target], where)
 
     def __str__(self) -> str:
         """The path."""
         return str(self.path)
 
     def fingerprint(self) -> str:
-        """The file's path, size and time of change."""
-        return f"tsv {_fingerprint(self.path)}"
+        """The file's path, size and time of change, and the columns."""
+        return " ".join(["tsv", _fingerprint(self.path), *self._columns])
+
+
+def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """Return the name of a table's delimiter, and the line number and cells of each row that is not empty."""
+    head = [f"{line}\n" for line in islice(read_lines(path), _HEAD_LINES)]
+    is_csv, text = ".csv" in [suffix.lower() for suffix in path.suffixes], "".join(head)
+    delimiter = max(_DELIMITERS, key=lambda mark: _count_like_rows(head, mark)) if is_csv else "\t"
+    is_quoted = is_csv or ('"' in text and _QUOTED_TABLE.fullmatch(text, partial=True))
+    lines = read_lines(path)
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        if not is_quoted:
+            yield from ((number, line.split(delimiter)) for number, line in enumerate(lines, start=1) if line)
+            return
+        reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+        try:
+            yield from ((reader.line_num, [cell.replace("\n", " ") for cell in row]) for row in reader if row)
+        except csv.Error as error:
+            raise CorpusError(f"{path}, line {reader.line_num}: a quotation mark is not closed ({error})") from error
+
+    return _DELIMITERS[delimiter], rows()
+
+
+def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
+    """Return how many rows have the most usual number of columns, at least two."""
+    widths = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter) if len(row) > 1)
+    return max(widths.values(), default=0)
+
+
+def _header(row: Sequence[str]) -> list[str] | None:
+    """Return the first two cells of a row if they name columns."""
+    names = [cell.strip() for cell in row[:2]]
+    return names if len(set(names)) == 2 and all(map(COLUMN_NAME.fullmatch, names)) else None
 
 
 class AlignedCorpus(Corpus):

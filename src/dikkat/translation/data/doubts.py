@@ -1,7 +1,6 @@
 """Doubts about a corpus: what looks like a mistake, and need not be one."""
 
 import math
-import re
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,7 +12,8 @@ import numpy.typing as npt
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.text.units import UNIT
 
-_ENOUGH = 20  # pairs: of fewer nothing is said, nor of fewer whose words seem wrong
+_ENOUGH = 20  # pairs: of fewer nothing is said, nor of fewer whose words do not go together
+_EXCHANGED = 3  # pairs with exchanged sides: fewer may be chance; docs/recipes.md has the trials
 _LOOKED = 20_000  # pairs whose words are looked at, at most
 _WORDS = 40  # of a side: where there are more, the pair is not judged by its words
 _SEEN = 3  # times that a word occurs, to be known
@@ -23,12 +23,6 @@ _ITERATIONS = 5
 _ANY = 0.1  # chance that a word has nothing to do with the other side
 _ONE_SIDED = 1.4  # times that a word is likelier on a side that is its own
 _SIDED = 4  # words on the wrong side, for one on its own
-
-_HEADER = re.compile(
-    r"(?:source|target|src|trg|tgt|translation|text|sentence|[a-z]{2}(?:[-_][a-z]{2,4})?|english|french|german|spanish|"
-    r"italian|portuguese|russian|turkish|chinese|japanese|arabic)(?:[ _-](?:text|sentence|source|target|language))?",
-    re.IGNORECASE,
-)
 
 _Numbers = npt.NDArray[np.int64]
 _Answers = npt.NDArray[np.bool_]
@@ -40,9 +34,6 @@ def doubts(
     """Warnings about pairs that look wrong: those of a corpus, of which one in `interval` is here, and validation."""
     if len(pairs) < _ENOUGH:
         return
-    if all(_HEADER.fullmatch(side.strip('"')) for side in pairs[0]) and pairs.count(pairs[0]) == 1:
-        names = " and ".join(map(reprlib.repr, pairs[0]))
-        yield f"{name}: the first pair, {names}, looks like the names of columns. Remove it"
     quoted = [all(len(each) > 1 and each[0] == each[-1] == '"' for each in pair) for pair in pairs]
     tabbed = ["\t" in "".join(pair) for pair in pairs]
     for rows, what in (
@@ -68,12 +59,12 @@ def doubts(
     strange = _strange(sources[: len(looked)], targets[: len(looked)], len(numbers))
     turned = "the two sides look exchanged"
     apart = "their words do not go together in other pairs. Do they translate each other?"
-    for of, part, every, wrong, share, what in (
-        (name, looked, interval, exchanged[: len(looked)], 0.01, turned),
-        (held_out, others, 1, exchanged[len(looked) :], 0.1, turned),
-        (name, looked, interval, strange, 0.01, apart),
+    for of, part, every, wrong, fewest, share, what in (
+        (name, looked, interval, exchanged[: len(looked)], _EXCHANGED, 0.01, turned),
+        (held_out, others, 1, exchanged[len(looked) :], _EXCHANGED, 0.1, turned),
+        (name, looked, interval, strange, _ENOUGH, 0.01, apart),
     ):
-        if wrong.sum() >= max(_ENOUGH, share * len(part)):
+        if wrong.sum() >= max(fewest, share * len(part)):
             yield f"{of}: {_rows(np.flatnonzero(wrong).tolist(), part, every)}: {what}"
 
 

@@ -20,14 +20,14 @@ Part = Literal["training", "validation", "test", "whole"]
 PHRASEBOOK = "phrasebook"
 _KNOWN = [PHRASEBOOK, *NAMES]
 SPELLINGS = (
-    '"NAME", "FILE", {tsv = "FILE"}, {source = "FILE", target = "FILE"} or {dataset = "NAME", source = "COLUMN", '
-    'target = "COLUMN"}'
+    '"NAME", "FILE", {tsv = "FILE"}, {source = "FILE", target = "FILE"}, or with source = "COLUMN", target = "COLUMN" '
+    '{tsv = "FILE", …} or {dataset = "NAME", …}'
 )
 
 _FORMS = {  # the keys of each form: those that must be there, those that may
     "name": ({"name"}, {"part", "first"}),
     "dataset": ({"dataset", "source", "target"}, {"config", "split", "first"}),
-    "tsv": ({"tsv"}, {"first"}),
+    "tsv": ({"tsv"}, {"source", "target", "first"}),
     "source": ({"source", "target"}, {"first"}),
 }
 
@@ -41,6 +41,7 @@ class Source:
     | `phrasebook`, `multi30k-en-fr` … | a corpus that dikkat knows by name; the part that it is used for |
     | `{name = "tatoeba-fra-eng", part = "whole"}` | the same, of another part: training, validation, test or whole |
     | `pairs.tsv`, `{tsv = "pairs.tsv"}` | lines of sentence, tab, translation; what has a dot or a slash is a file |
+    | `pairs.csv`, `{tsv = "pairs.csv", source = "COLUMN", target = "COLUMN"}` | a table, with columns by their names |
     | `{source = "FILE", target = "FILE"}` | two files; line i of one translates line i of the other |
     | `{dataset = "NAME", source = "COLUMN", target = "COLUMN"}` | a Hugging Face data set; also `config`, `split` |
     | `{dataset = "./FOLDER", …}` | the same, from a folder: what begins with a dot, a slash or `~` is one |
@@ -51,7 +52,7 @@ class Source:
         name: A corpus that dikkat knows.
         part: Which of its parts; None: the one that it is used for.
         tsv: A file of pairs.
-        source: A file of sentences, or the column of a data set.
+        source: A file of sentences, or the column of a table or a data set.
         target: A file or a column of their translations.
         dataset: A data set of the Hugging Face Hub, or a local folder.
         config: Which configuration of it.
@@ -133,6 +134,13 @@ first=600)
         """True where the corpus itself says which of its pairs are of the part: a named one does."""
         return self.name is not None and self.part is None and (self.name != PHRASEBOOK or part != "validation")
 
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """The source and the target language, if the corpus's name or the names of its columns say them."""
+        if self.tsv is not None:
+            return TsvCorpus(self.tsv, self.source, self.target).languages
+        return None if self.name is None else ("en", "de" if self.name.endswith("-de") else "fr")
+
     def open(self, part: Part) -> Any:
         """The pairs.
 
@@ -155,7 +163,7 @@ first=600)
         if self.name is not None:
             return getattr(named(self.name), part)
         if self.tsv is not None:
-            return TsvCorpus(self.tsv)
+            return TsvCorpus(self.tsv, self.source, self.target)
         source, target = self.source or "", self.target or ""  # there in both forms that are left
         if self.dataset is not None:
             return DatasetCorpus(self.dataset, self.config, self.split or "train", source=source, target=target)
@@ -175,7 +183,7 @@ def _places(values: Mapping[str, Any]) -> list[str]:
     """The keys whose values are files or folders of this machine."""
     if "dataset" in values:
         return ["dataset"] if values["dataset"].startswith((".", "/", "~")) else []
-    return [key for key in ("tsv", "source", "target") if key in values]
+    return ["tsv"] if "tsv" in values else [key for key in ("source", "target") if key in values]
 
 
 def _place(key: str, name: str) -> Path:

@@ -1,6 +1,7 @@
 """The quality of translations: sacreBLEU's corpus scores with their signatures, and the textbook's for a sentence."""
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _SCRIPTS = {
     "other": regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"),
 }
 BUCKET = 10  # source words: 1 to 10, 11 to 20 and so on
+_DIGITS = regex.compile(r"\p{Nd}+")
+_BLANKS = regex.compile(r"\s{2,}|[\t-\r]")  # a translation has one space in their place
 
 
 @dataclass(frozen=True)
@@ -29,33 +32,44 @@ class Evaluation:
     """Corpus scores as sacreBLEU computes and words them.
 
     Attributes:
+        sentences: The number of translations.
         bleu: From 0 to 100; None where no reference has four words, of which it says nothing.
         bleu_line: sacreBLEU's own line, `BLEU = …`, with the n-gram precisions and the brevity penalty.
         bleu_signature: How it was computed; scores with different signatures cannot be compared.
         chrf: From 0 to 100.
         chrf_line: sacreBLEU's own line, `chrF2 = …`.
         chrf_signature: How it was computed.
+        exact_matches: Translations that equal their reference, apart from the number of blanks and Unicode composition.
+        lost_numbers: Groups of digits that source and reference share and the translation lacks; None without sources.
+        invented_numbers: Groups of digits that neither source nor reference has; None without sources.
     """
 
+    sentences: int
     bleu: float | None
     bleu_line: str
     bleu_signature: str
     chrf: float
     chrf_line: str
     chrf_signature: str
+    exact_matches: int
+    lost_numbers: int | None
+    invented_numbers: int | None
 
 
-def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation:
-    """BLEU and chrF of a corpus of translations.
+def evaluate(hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None) -> Evaluation:
+    """Compute BLEU, chrF, exact matches and wrong numbers of a corpus of translations.
 
     Papineni et al. (2002), Popović (2015), as Post, "A call for clarity in reporting BLEU scores" (2018), has them.
 
     What a word is depends on the references' script: sacreBLEU's `zh` for Chinese, `ja-mecab` for Japanese where MeCab
     is installed; else there, and for Thai, Lao, Khmer and Burmese, a letter (`char`).
 
+    A number is compared by its groups of digits, each as often as it occurs: `14:05` and `14h05` have `14` and `05`.
+
     Args:
         hypotheses: The translations, as a person would write them.
         references: A human translation of each.
+        sources: The sentences that were translated; None: numbers are not compared.
 
     Returns:
         The scores with sacreBLEU's signatures.
@@ -66,8 +80,15 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
     Example:
         >>> evaluate(["Il est calme, je crois."], ["Il est calme, je crois."]).bleu_line[:13]
         'BLEU = 100.00'
+        >>> scores = evaluate(["À 9h30."], ["À 14h05."], ["At 14:05."])
+        >>> scores.exact_matches, scores.lost_numbers, scores.invented_numbers
+        (0, 2, 2)
     """
     _check_counts(hypotheses, references)
+    lost, invented = None, None
+    if sources is not None:
+        _check_counts(hypotheses, sources, "sources")
+        lost, invented = map(sum, zip(*map(_count_wrong_numbers, sources, hypotheses, references), strict=True))
     from sacrebleu.metrics.bleu import BLEU  # here, since translating needs none of it
     from sacrebleu.metrics.chrf import CHRF
 
@@ -75,6 +96,7 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
     bleu_score = bleu.corpus_score(list(hypotheses), [list(references)])
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)])
     return Evaluation(
+        sentences=len(references),
         bleu=bleu_score.score
         if bleu_score.totals[-1] or bleu.corpus_score(list(references), [list(references)]).totals[-1]
         else None,
@@ -83,7 +105,21 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
         chrf=chrf_score.score,
         chrf_line=str(chrf_score),
         chrf_signature=str(chrf.get_signature()),
+        exact_matches=sum(map(_is_equal, hypotheses, references)),
+        lost_numbers=lost,
+        invented_numbers=invented,
     )
+
+
+def _is_equal(hypothesis: str, reference: str) -> bool:
+    one, other = (_BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip() for text in (hypothesis, reference))
+    return bool(one == other)
+
+
+def _count_wrong_numbers(source: str, hypothesis: str, reference: str) -> tuple[int, int]:
+    """Return how many groups of digits a translation lacks, and how many it invents."""
+    read, written, expected = (Counter(_DIGITS.findall(text)) for text in (source, hypothesis, reference))
+    return ((read & expected) - written).total(), (written - (read | expected)).total()
 
 
 def words_of(texts: Sequence[str]) -> str:
@@ -338,10 +374,10 @@ def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: i
     return score
 
 
-def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def _check_counts(hypotheses: Sequence[str], references: Sequence[str], name: str = "references") -> None:
     if not hypotheses or len(hypotheses) != len(references):
         raise InputError(
-            f"hypotheses and references: got {len(hypotheses)} and {len(references)}; expected as many of both, and at "
+            f"hypotheses and {name}: got {len(hypotheses)} and {len(references)}; expected as many of both, and at "
             "least one"
         )
 

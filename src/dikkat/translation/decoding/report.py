@@ -26,7 +26,7 @@ class Judged(Translation):
         chrf: From 0 to 100.
         unseen: Source words that training never met.
         not_copied: Numbers and names that source and reference share, and the translation lacks.
-        repeated: Words that stand twice beside each other, and not so in the reference.
+        doubled: Words that stand twice beside each other, and not so in the reference.
         dropped: Source words from which something in the reference comes, and nothing in the translation.
     """
 
@@ -34,7 +34,7 @@ class Judged(Translation):
     chrf: float = 0.0
     unseen: list[str] = field(default_factory=list)
     not_copied: list[str] = field(default_factory=list)
-    repeated: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
 
 
@@ -103,7 +103,7 @@ def judge(
         chrf=CHRF().sentence_score(target, [reference]).score,
         unseen=[word for word in words(source) if counts is not None and not counts[word.lower()]],
         not_copied=_not_copied(words(source), words(target), words(reference)),
-        repeated=_repeated(words(target.lower()), words(reference.lower())),
+        doubled=_find_doubled(words(target.lower()), words(reference.lower())),
         dropped=dropped,
     )
 
@@ -122,7 +122,7 @@ def _not_copied(source: Sequence[str], target: Sequence[str], reference: Sequenc
     return missing
 
 
-def _repeated(target: Sequence[str], reference: Sequence[str]) -> list[str]:
+def _find_doubled(target: Sequence[str], reference: Sequence[str]) -> list[str]:
     found = []
     for length in range(1, _LONGEST_REPEAT + 1):
         twice = {" ".join(run) for run in _twice(reference, length)}

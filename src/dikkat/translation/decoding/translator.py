@@ -321,7 +321,7 @@ class BaseTranslator:
         source word to the one that most probably comes from it; both are joined by grow-diag-final-and.
 
         Args:
-            pairs: Sentences and their translations, a word in each at least.
+            pairs: Sentences and their translations; a pair with an empty side has no links.
             reverse: A translator of the other direction, whose probabilities are multiplied with these: better links.
             batch_size: How many to go through at once; of more than 100 tokens fewer.
 
@@ -329,7 +329,7 @@ class BaseTranslator:
             Of each pair the links: numbers, from 0, of a source and a target word. White space separates words.
 
         Raises:
-            InputError: A sentence without a word, one that is too long or not Unicode, a batch size below 1, or a model
+            InputError: A sentence that is too long or not Unicode, a batch size below 1, or a model
                 without attention.
             TypeError: Something among them that is not a pair of strings.
 
@@ -344,9 +344,6 @@ class BaseTranslator:
             [(0, 0), (0, 1)]
         """
         checked = [_check_pair(pair, index) for index, pair in enumerate(pairs)]
-        for index, pair in enumerate(checked):
-            if not all(side.strip() for side in pair):
-                raise InputError(f"pairs[{index}] has a sentence without a word, which has no links: leave it out")
         weights = self.weights_of_units(checked, batch_size)
         if reverse is not None:
             back = reverse.weights_of_units([(target, source) for source, target in checked], batch_size)

@@ -19,6 +19,8 @@ class Origin:
         date: When its training ended, in UTC: `2026-11-22T08:00:00Z`.
         version: Of the dikkat that trained it.
         corpus: What it learnt from, as a recipe has it.
+        source_language: The language that it reads, by a code or by the name of the corpus's column.
+        target_language: The language that it writes.
         pairs: How many training pairs were used.
         epochs: How many were trained, the last one as far as it came.
         validation_loss: Mean loss of a target token in the best validation, in nats; None without validation.
@@ -33,6 +35,8 @@ class Origin:
     date: str
     version: str
     corpus: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
     pairs: int | None = None
     epochs: int | None = None
     validation_loss: float | None = None
@@ -45,12 +49,15 @@ class Origin:
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """Codes of the languages of a corpus that dikkat knows by name, what is read and what is written; or None.
+        """The languages that it reads and writes; None if they are not known.
 
         Example:
             >>> Origin("2026-11-22T08:00:00Z", "1.0", corpus="multi30k-en-de").languages
             ('en', 'de')
         """
+        if self.source_language and self.target_language:
+            return self.source_language, self.target_language
+        # Models of earlier versions have only the corpus's name.
         named = r'(?:\{name = ")?(?:phrasebook|tatoeba-fra-eng|multi30k-en-(fr|de))(?:".*)?'
         known = re.fullmatch(named, self.corpus or "")
         return ("en", known[1] or "fr") if known else None

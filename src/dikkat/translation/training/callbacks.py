@@ -42,7 +42,7 @@ class Callback:
         """A validation is over."""
 
     def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
-        """Greedy translations of validation sentences, always the same ones."""
+        """Translations of validation sentences, always the same ones."""
 
     def on_epoch_end(self, epoch: Epoch) -> None:
         """An epoch is over."""

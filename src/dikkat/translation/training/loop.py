@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
-from dikkat.translation.decoding.evaluation import words_of
-from dikkat.translation.decoding.options import GREEDY, Search
+from dikkat.translation.decoding.evaluation import Evaluation, evaluate, words_of
+from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, TrainingFolderError
 from dikkat.translation.network.model import Batch, TranslationModel
@@ -34,7 +34,8 @@ from dikkat.translation.training.signals import Interrupts
 from dikkat.translation.training.state import TrainingState, Validation
 
 _PENALTIES = (1.0, 1.2, 1.4)  # of length; with 1 models of few pairs translate too briefly
-_SHOW_SECONDS = 30  # to translate and to draw for show takes about one
+_SHOW_SECONDS = 30  # from one set of translations for the curves to the next, at least
+_SHOW_SHARE = 0.04  # of the training's time, at most, for these translations
 
 
 class _Loss(nn.Module):
@@ -107,7 +108,8 @@ class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
     Attributes:
-        judges: Pairs to choose the length penalty by.
+        judges: Validation pairs that score the finished translator and choose its length penalty.
+        scores: The finished translator's scores of these pairs, in the first process.
         state: How far it is.
         interrupted: Whether it was stopped before its end.
     """
@@ -132,7 +134,8 @@ class Loop:
         self._callbacks: Sequence[Callback] = ()
         self._batch: Batch | None = None  # the one at work
         self._kept: dict[int, dict[str, Tensor]] = {}
-        self._shown: float | None = None
+        self._next_show = 0.0  # of the clock
+        self.scores: Evaluation | None = None
         self._random: dict[str, Tensor] | None = None
         self._late = False
         self._module = _Loss(self.model.to(group.device).train())
@@ -187,12 +190,12 @@ class Loop:
         if best:
             self.model.load_state_dict(mean_of(self._weights(step) for step in best))
 
-    def choose_length(self) -> None:
-        """Give the translator the length penalty of the best BLEU on the judges; after Ctrl-C none."""
+    def score_translator(self) -> None:
+        """Score the judges' translations; choose the length penalty by their BLEU if the settings have none."""
         chosen = 0.0
         if self.group.rank == 0:
             try:
-                chosen = self._best_penalty()
+                chosen, self.scores = self._best_penalty()
             except KeyboardInterrupt:
                 self.interrupted = True
         chosen, stopped = self.group.total(chosen, self.interrupted)
@@ -201,13 +204,15 @@ class Loop:
             settings = replace(self.settings, length_penalty=chosen)
             self.translator = replace(self.translator, settings=settings)
 
-    def _best_penalty(self) -> float:
+    def _best_penalty(self) -> tuple[float, Evaluation]:
+        given = self.settings.length_penalty
         sources, references = zip(*self.judges, strict=True)
-        scores = {}
-        for penalty in _PENALTIES:
-            found = self.translator.translate_lines(sources, search=Search(length_penalty=penalty))
-            scores[penalty] = _bleu([each.target for each in found], references)
-        return max(scores, key=scores.__getitem__)
+        written = {
+            penalty: [each.target for each in self.translator.translate(sources, search=Search(length_penalty=penalty))]
+            for penalty in (_PENALTIES if given is None else (given,))
+        }
+        best = max(written, key=lambda penalty: _bleu(written[penalty], references))
+        return best, evaluate(written[best], references, sources)
 
     def _run(self, interrupts: Interrupts) -> None:
         state, settings, world = self.state, self.settings, self.group.world
@@ -333,11 +338,11 @@ class Loop:
         self._call("on_validation", validation)
 
     def _bleu(self) -> float | None:
-        """BLEU of greedy translations of the sample, by one process; None where it is for curves and not yet due."""
+        """BLEU of the sample's translations, by one process; None if it is only for curves and not yet due."""
         # The clocks of the processes differ: the first one's counts.
         score, judges = 0.0, False
         if self.group.rank == 0:
-            shows = self._shown is None or time.monotonic() - self._shown >= _SHOW_SECONDS
+            shows = time.monotonic() >= self._next_show
             judges = shows or self.settings.criterion == "bleu"
             if judges:
                 score = self._score_sample(shows=shows)
@@ -345,10 +350,12 @@ class Loop:
         return score if judged else None
 
     def _score_sample(self, *, shows: bool) -> float:
-        translations = self.translator.translate([source for source, _ in self.sample], search=GREEDY)
+        start = time.monotonic()
+        translations = self.translator.translate([source for source, _ in self.sample])
         if shows:
             self._call("on_translations", self.state.step, translations)
-            self._shown = time.monotonic()
+            end = time.monotonic()
+            self._next_show = end + max(_SHOW_SECONDS, (end - start) / _SHOW_SHARE)
         return _bleu([each.target for each in translations], [target for _, target in self.sample])
 
     def _keep_weights(self, validation: Validation) -> None:

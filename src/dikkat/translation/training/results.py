@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dikkat.translation.decoding.evaluation import Evaluation
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.training.state import Epoch, Validation
 
@@ -21,6 +22,8 @@ class Training:
         interrupted: Whether Ctrl-C, or the signal to end, ended it.
         resumable: Whether `resume` goes on from where it was interrupted.
         validations: All validations, in order.
+        scores: Scores of what the translator's `translate` writes for up to 500 validation pairs; None without
+            validation, after an interruption, and in all processes but the first.
     """
 
     translator: Translator
@@ -31,6 +34,7 @@ class Training:
     interrupted: bool = False
     resumable: bool = False
     validations: Sequence[Validation] = ()
+    scores: Evaluation | None = None
 
     @property
     def best(self) -> Validation | None:

@@ -33,7 +33,7 @@ class Validation:
     Attributes:
         step: Steps of the optimiser before it.
         loss: Mean loss of a target token, without dropout and label smoothing; in nats.
-        bleu: sacreBLEU of greedy translations, cased, from 0 to 100; None where it was not computed.
+        bleu: sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None where it was not computed.
     """
 
     step: int

@@ -23,6 +23,7 @@ from dikkat.translation.training.train import evenly
 # docs/recipes.md has the trials that all of these come from.
 _MANY = 10_000  # pairs from which on the larger network is worth its time
 _RARE = 0.06  # share of the words that occur once, from which on words are better cut into parts
+_SINGLE = 1.5  # words and marks of a side, on average, below which a corpus has mostly single words
 _FEW = 1_000  # pairs that are too few to learn parts from where words stand apart, or to leave out a word
 _STEPS = 2_500  # of a training on few pairs, which takes more epochs for them
 _SMALL_EPOCHS = (30, 200)  # of such a training, at least and at most
@@ -34,6 +35,7 @@ _TIMED = 64  # pairs of the step by which the time is estimated
 # too few steps. The learning rate grows with the root of what 64 pairs, about 1,024 tokens, grow by.
 _GPU: dict[str, Any] = {"batch_tokens": 4_096, "learning_rate": 2e-3}
 _PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
+_PARTS_OF_SINGLE = 300  # of a corpus of single words: little more than letters
 _GAVE = (  # BLEU of validation pairs, by the number of pairs
     (1_000, "10 (help texts, English to French) and 27 (captions, to French)"),
     (3_000, "7 (help texts, English to Turkish), 27 (the same to French) and 40 (captions, to French)"),
@@ -83,6 +85,11 @@ class Sample:
     def once(self) -> float:
         """The share of the words that occur once, of the side that has more of them."""
         return max(sum(n == 1 for n in words.values()) / max(1, words.total()) for words in self.words)
+
+    @property
+    def single(self) -> bool:
+        """Whether most pairs are single words, such as names."""
+        return max(words.total() for words in self.words) < _SINGLE * len(self.kept) and not any(self.unspaced)
 
     @property
     def unspaced(self) -> tuple[bool, bool]:
@@ -137,7 +144,7 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
     values = dict(_LARGE if many else _SMALL)
     if many and has_bfloat16(device_type()):
         values["precision"] = "bfloat16"
-    if any(sample.unspaced) or (sample.once > _RARE and sample.pairs >= _FEW):
+    if sample.single or any(sample.unspaced) or (sample.once > _RARE and sample.pairs >= _FEW):
         values["tokenizer"] = "bpe"
     if not validated:
         for name in ("criterion", "average", "patience"):
@@ -148,7 +155,7 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
         values |= _GPU
     values |= given
     if values.get("tokenizer") == "bpe":
-        values.setdefault("vocabulary_size", _PARTS[many])
+        values.setdefault("vocabulary_size", _PARTS_OF_SINGLE if sample.single else _PARTS[many])
     elif sample.pairs < _FEW:
         values.setdefault("min_freq", 1)
     if not any(values.get(name) for name in ("dropout", "attention_dropout")):
@@ -179,12 +186,12 @@ def _within(count: int, bounds: tuple[int, int]) -> int:
 def reason(sample: Sample, settings: Settings) -> str:
     """The settings that follow from a corpus, in one line, with the time that they will take here."""
     whole = "whole words" if settings.tokenizer == "word" else f"{settings.vocabulary_size:,} parts of words"
-    unspaced = ", a script without spaces" if any(sample.unspaced) else ""
+    kind = ", a script without spaces" if any(sample.unspaced) else ", mostly single words" * sample.single
     of = "" if len(sample.kept) == sample.pairs else f" (of {len(sample.kept):,} of them)"
     minutes = _minutes(sample, settings)
     pairs = f"{sample.pairs:,} pair{'s' * (sample.pairs != 1)}"
     return (
-        f"{pairs}, {sample.once:.0%} of running words occur once{of}{unspaced}: {whole}, hidden_size "
+        f"{pairs}, {sample.once:.0%} of running words occur once{of}{kind}: {whole}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
         f"epochs in {settings.precision}{minutes}{_gave(sample.pairs)}. A setting that is given counts instead"
     )
@@ -197,7 +204,7 @@ def _gave(pairs: int) -> str:
 
 
 def _minutes(sample: Sample, settings: Settings) -> str:
-    """About the time of all epochs, from that of one step, on the CPU; nothing is known of other devices."""
+    """Estimate the CPU time of all epochs by that of one step, as the end of a sentence; empty on other devices."""
     if device_type() != "cpu":
         return ""
     pieces = 1.3 if settings.tokenizer == "bpe" else 1.0  # of a word, about
@@ -214,15 +221,16 @@ def _minutes(sample: Sample, settings: Settings) -> str:
         model = TranslationModel(settings, *sizes).train()
         batch = collate([([sizes[0] - 1] * lengths[0], [sizes[1] - 1] * lengths[1])] * count)
         for _ in range(3):  # the first compiles
-            start = time.perf_counter()
+            start = time.thread_time()  # which stands still while another program has the core
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bfloat16"):
                 loss = model.loss(batch, label_smoothing=settings.label_smoothing, r_drop=settings.r_drop)
             loss.backward()
-            taken.append(time.perf_counter() - start)
+            taken.append(time.thread_time() - start)
     overhead = 1.3  # the optimiser, and validation
     minutes = overhead * min(taken) * sample.pairs / count * settings.epochs / 60 / processes().world
     about = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
     limit = (
         f", of which max_minutes allows {settings.max_minutes:g}" if minutes > (settings.max_minutes or minutes) else ""
     )
-    return f"; {about} on this machine if nothing else runs{limit}"
+    cores = f" on each of {threads} cores" if (threads := torch.get_num_threads()) > 1 else ""
+    return f"; {about} of CPU time{cores}{limit}"

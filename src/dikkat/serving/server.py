@@ -23,7 +23,7 @@ def run(app: FastAPI, address: str, port: int, *, seconds: float) -> None:
         seconds: The longest time for a request, from its `Limits`; a second later, open connections are closed.
     """
     open_files = os.sysconf("SC_OPEN_MAX")  # -1 if there is no limit
-    connections = min(open_files, 4096) // 2 if open_files > 0 else 2048
+    connections = (min(open_files, 4096) if open_files > 0 else 4096) * 5 // 8
     server = Server(
         app, address, port, interface="asgi", http="1", websockets=False, log_level="error", backlog=2048,
         backpressure=connections, http1_settings=HTTP1Settings(header_read_timeout=1000 * _HEAD_SECONDS),

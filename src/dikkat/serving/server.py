@@ -7,7 +7,9 @@ import sys
 from contextlib import suppress
 
 from fastapi import FastAPI
+from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
+from granian.log import LogLevels
 from granian.server.embed import Server
 
 _HEAD_SECONDS = 5
@@ -25,8 +27,9 @@ def run(app: FastAPI, address: str, port: int, *, seconds: float) -> None:
     open_files = os.sysconf("SC_OPEN_MAX")  # -1 if there is no limit
     connections = (min(open_files, 4096) if open_files > 0 else 4096) * 5 // 8
     server = Server(
-        app, address, port, interface="asgi", http="1", websockets=False, log_level="error", backlog=2048,
+        app, address, port, interface=Interfaces.ASGI, http=HTTPModes.http1, websockets=False, backlog=2048,
         backpressure=connections, http1_settings=HTTP1Settings(header_read_timeout=1000 * _HEAD_SECONDS),
+        log_level=LogLevels.error,
     )  # fmt: skip
     asyncio.run(_serve(server, address, port, seconds))
 
@@ -35,7 +38,7 @@ async def _serve(server: Server, address: str, port: int, seconds: float) -> Non
     loop, serving = asyncio.get_running_loop(), asyncio.create_task(server.serve())
 
     def stop() -> None:
-        server.stop()
+        server.stop()  # type: ignore[no-untyped-call]
         loop.call_later(seconds + 1, serving.cancel)
 
     for number in (signal.SIGINT, signal.SIGTERM):

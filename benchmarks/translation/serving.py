@@ -24,17 +24,15 @@ _PORT = 8765
 
 def serve(model: str, batch: int, ready: Any) -> None:
     """The server, in a process of its own."""
-    import uvicorn
-
     from dikkat.serving import Limits, create_app
+    from dikkat.serving.server import run
     from dikkat.translation import Translator
 
     translator = Translator.load(model)
     translator.translate(["a"])
     app = create_app({"model": translator}, limits=Limits(batch=batch))
-    config = uvicorn.Config(app, port=_PORT, log_level="warning", access_log=False)
     ready.set()
-    uvicorn.Server(config).run()
+    run(app, "127.0.0.1", _PORT, seconds=30)
 
 
 class Clients:
@@ -143,7 +141,7 @@ def main() -> None:
     times = found[1]["sentences_per_second"] / found[0]["sentences_per_second"]
     print(f"together {times:.2f} times as fast as one by one")
     record = {"loads": found, "together": times}
-    print(write(f"serving-beam-{given.beam}", record, "fastapi", "uvicorn", folder=given.out))
+    print(write(f"serving-beam-{given.beam}", record, "fastapi", "granian", folder=given.out))
 
 
 if __name__ == "__main__":

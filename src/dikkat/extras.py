@@ -17,7 +17,7 @@ _EXTRAS = {
     "textbook": {"tokenizers", "regex", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
     "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
-    "serve": {"fastapi", "uvicorn", "prometheus_client", "limits"},
+    "serve": {"fastapi", "granian", "prometheus_client"},
     "show": {"matplotlib"},
     "notebook": {"anywidget", "jupyterlab"},
     "dask": {"dask"},

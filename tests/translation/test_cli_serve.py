@@ -39,7 +39,7 @@ def served(*arguments, descriptors):
     )  # fmt: skip
     try:
         for line in process.stderr:
-            if found := re.search(r"running on (http://\S+)", line):
+            if found := re.search(r"Serving at (http://\S+)", line):
                 break
         yield process, found[1]
     finally:
@@ -47,7 +47,7 @@ def served(*arguments, descriptors):
         process.communicate()
 
 
-def test_it_answers_and_ends_when_it_is_asked_to(folder):
+def test_silent_connections_do_not_stop_answers_and_a_signal_waits_for_the_last_one(folder):
     with served(folder, descriptors=64) as (process, address), contextlib.ExitStack() as stack:
         assert address.startswith("http://127.0.0.1:")
         answer = httpx.post(f"{address}/api/translate", json={"text": "I lost."}, timeout=60).json()
@@ -64,13 +64,22 @@ def test_it_answers_and_ends_when_it_is_asked_to(folder):
         with socket.create_connection((host, int(port))) as left:  # a client that leaves in the middle of its request
             left.sendall(b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
         deadline = time.monotonic() + 60
-        while 'status="499"' not in (counted := httpx.get(f"{address}/metrics").text) and time.monotonic() < deadline:
+        metrics = f"{address}/metrics"
+        while 'status="499"' not in (counted := httpx.get(metrics, timeout=60).text) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert 'dikkat_requests_total{path="/api/translate",status="499"} 1.0' in counted
         assert httpx.post(f"{address}/api/translate", json={"text": "Go."}, timeout=60).status_code == 200
 
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) in (0, 130, -signal.SIGINT)
+        client = stack.enter_context(socket.create_connection((host, int(port)), 60))
+        head = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.sendall(head + b'Content-Length: 19\r\n\r\n{"text": ')
+        assert httpx.get(f"{address}/api/health", timeout=60).status_code == 200  # accepted after the client above
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        client.sendall(b'"I lost."}')
+        assert client.recv(12) == b"HTTP/1.1 200"
+        assert process.wait(60) == 0
 
 
 def test_a_port_in_use(dikkat, folder):
@@ -91,7 +100,7 @@ def test_models_that_cannot_be_served(dikkat, folder, tmp_path):
     status, _, err = dikkat(folder, tmp_path / "small")
     assert (status, "two of the name small" in err) == (2, True)
     origins = [("--allow-origin", each) for each in ("example.org", "https://example.org/", "https://Example.org")]
-    for option, value in [("--rate", "often"), ("--seconds", "0"), *origins]:
+    for option, value in [("--seconds", "0"), *origins]:
         status, _, err = dikkat(folder, option, value)
         assert (status, err.count("\n")) == (2, 1)
         assert f" {option}: got " in err

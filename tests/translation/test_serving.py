@@ -1,28 +1,21 @@
 """The server's API, against the library's own answers."""
 
 import asyncio
-import contextlib
 import gzip
 import json
-import logging
 import math
 import re
-import socket
 import threading
-import time
 from dataclasses import replace
-from functools import partial
 
 import httpx
 import pytest
 import torch
-import uvicorn
 from fastapi.testclient import TestClient
 
 import kit
 from dikkat._engine.cancellation import check
 from dikkat.serving import Limits, create_app
-from dikkat.serving.connections import Connection, Few, bounded
 from dikkat.serving.messages import TranslateRequest
 from dikkat.translation import InputError, Search, Translator
 from dikkat.translation.formats.origin import Origin
@@ -273,14 +266,6 @@ def test_bodies_that_are_too_large(translator):
         assert client.post("/api/translate", json={"text": "Go."}).status_code == 200
 
 
-def test_a_rate_that_is_too_high(translator):
-    with opened(translator, limits=Limits(rate="3/minute")) as client:
-        assert [client.get("/api/health").status_code for _ in range(4)] == [200, 200, 200, 429]
-        answer = client.get("/api/health")
-        assert told(answer, 429).startswith("got more than 3/minute")
-        assert 1 <= int(answer.headers["Retry-After"]) <= 60
-
-
 def test_work_that_takes_too_long_is_stopped(translator):
     slow = Waiting(translator)
     with opened(slow, limits=Limits(seconds=3.0)) as client:
@@ -291,20 +276,49 @@ def test_work_that_takes_too_long_is_stopped(translator):
         assert client.post("/api/translate", json={"text": "Go."}).status_code == 200
 
 
-def test_work_for_who_has_left_is_stopped(translator):
+def status_of(app, *messages, until=None):
+    """The status of a translation whose request comes in these ASGI messages; a last "leave" waits for `until`."""
+    scope = {
+        "type": "http", "method": "POST", "path": "/api/translate", "query_string": b"", "http_version": "1.1",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+    }  # fmt: skip
+    coming, sent = iter(messages), []
+
+    async def receive():
+        message = next(coming, None)
+        if message is None:
+            await asyncio.sleep(60)
+        if message != "leave":
+            return {"type": "http.request", "body": message, "more_body": not message.endswith(b"}")}
+        while until and not until():
+            await asyncio.sleep(0.005)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    async def ask():
+        async with app.router.lifespan_context(app):
+            await app(scope, receive, send)
+
+    asyncio.run(ask())
+    return sent[0]["status"]
+
+
+def test_work_for_a_client_that_left_is_stopped_and_counted(translator):
     slow = Waiting(translator)
-    body = b'{"text": "Go."}'
-    head = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with listening(create_app({"small": slow})) as port:
-        client = connected(port, said=head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        while not slow.batches:
-            time.sleep(0.005)
-        client.close()
-        assert slow.stopped.wait(60)
-        slow.go_on.set()
-        with httpx.Client(base_url=f"http://localhost:{port}") as other:
-            assert other.post("/api/translate", json={"text": "Go."}).status_code == 200
-            assert 'dikkat_requests_total{path="/api/translate",status="499"} 1.0' in other.get("/metrics").text
+    app = create_app({"small": slow})
+    status_of(app, b'{"text": "Go."}', "leave", until=lambda: slow.batches)
+    assert slow.stopped.wait(60)
+    slow.go_on.set()
+    status_of(app, b'{"text": ', "leave")
+    with TestClient(app, base_url="http://localhost") as other:
+        assert other.post("/api/translate", json={"text": "Go."}).status_code == 200
+        assert 'dikkat_requests_total{path="/api/translate",status="499"} 2.0' in other.get("/metrics").text
+
+
+def test_a_body_that_stops_times_out(translator):
+    assert status_of(create_app({"small": translator}, limits=Limits(seconds=0.1)), b'{"text": ') == 408
 
 
 async def _asked_at_once(app, slow, texts, beams=(5,)):
@@ -396,7 +410,6 @@ def test_other_pages_may_use_it_only_where_that_is_allowed(translator):
         ({"queue": 0}, "queue: got 0"),
         ({"seconds": math.inf}, "seconds: got inf"),
         ({"seconds": math.nan}, "seconds: got nan"),
-        ({"rate": "often"}, "rate: got 'often'"),
     ],
 )
 def test_limits_that_are_none(wrong, what):
@@ -407,118 +420,3 @@ def test_limits_that_are_none(wrong, what):
 def test_there_is_something_to_serve():
     with pytest.raises(InputError, match="translators: got none"):
         create_app({})
-
-
-@contextlib.contextmanager
-def listening(app, **options):
-    """A server on a thread, and its port."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", **options))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.005)
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(60)
-
-
-def connected(port: int, address: str = "127.0.0.1", said: bytes = b"") -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", port), 60, (address, 0))
-    client.sendall(said)
-    return client
-
-
-def read_to_the_end(client: socket.socket) -> None:
-    """Read until the server closes the connection, which it may take a minute for."""
-    with contextlib.suppress(ConnectionResetError):
-        while client.recv(4096):
-            pass
-
-
-HEALTH = b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-@pytest.mark.parametrize("said", [b"", HEALTH[:-2], HEALTH + HEALTH[:9]])
-def test_connections_that_say_nothing_are_closed_in_time(translator, said):
-    with listening(create_app({"small": translator}), **bounded(0.5)) as port, connected(port, said=said) as client:
-        if said.startswith(HEALTH):
-            assert client.recv(12) == b"HTTP/1.1 200"
-        read_to_the_end(client)
-
-
-def test_connections_that_are_too_many(translator):
-    """The longest silent one makes room, of the same address where that has too many; one with a request never does."""
-    slow = Waiting(translator)
-    options = {"http": partial(Connection, seconds=60.0, most=5, most_of_one=3, silent={})}
-    with listening(create_app({"small": slow}), **options) as port, contextlib.ExitStack() as stack:
-
-        def opened(address, said=b""):
-            return stack.enter_context(connected(port, address, said))
-
-        body = b'{"text": "Go."}'
-        head = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        busy = opened("127.0.0.1", head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        while not slow.batches:
-            time.sleep(0.005)
-        other = opened("127.0.0.2")
-        silent = [opened("127.0.0.1") for _ in range(4)]
-        for each in silent[:2]:  # those of an address
-            read_to_the_end(each)
-        more = [opened(f"127.0.0.{number}") for number in (3, 4)]  # now six, of which the longest silent is another's
-        read_to_the_end(other)
-        for each in (*silent[2:], *more):
-            each.sendall(HEALTH)
-            assert each.recv(12) == b"HTTP/1.1 200"
-        slow.go_on.set()
-        assert busy.recv(12) == b"HTTP/1.1 200"
-
-
-class Clock(asyncio.SelectorEventLoop):
-    """A loop whose timers a test sets off."""
-
-    def call_later(self, delay, callback, *args, **more):
-        self.timer = lambda: callback(*args)
-        return super().call_later(1e6, callback, *args, **more)
-
-
-class Slowly(asyncio.Transport):
-    """A transport to a client that has not read all that it asked for."""
-
-    def __init__(self, left):
-        super().__init__()
-        self.left, self.aborted = left, False
-
-    def get_write_buffer_size(self):
-        return self.left
-
-    def abort(self):
-        self.aborted = True
-
-
-def test_a_client_that_reads_slowly_is_not_silent(translator):
-    with contextlib.closing(Clock()) as loop:
-        config = uvicorn.Config(create_app({"small": translator}), log_level="warning")
-        given = {"config": config, "server_state": uvicorn.server.ServerState(), "app_state": {}, "_loop": loop}
-        connection = Connection(seconds=7.0, most=5, most_of_one=3, silent={}, **given)
-        transport = Slowly(8_000_000)
-        connection.connection_made(transport)
-        for left in (5_000_000, 100, 0):  # at each look it has read more
-            transport.left = left
-            loop.timer()
-            assert not transport.aborted
-        loop.timer()
-        assert transport.aborted
-
-
-def test_a_log_that_strangers_cannot_fill(caplog):
-    logger = logging.getLogger("dikkat.test")
-    logger.addFilter(Few())
-    for number in range(1_000):
-        logger.warning("somebody came from port %d, and left", number)
-    logger.warning("something else")
-    found = [record.getMessage() for record in caplog.records]
-    assert len(found) <= 21  # twice as many where a minute ends meanwhile
-    assert "more of these" in found[9]
-    assert found[-1] == "something else"

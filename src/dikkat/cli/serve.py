@@ -1,13 +1,10 @@
 """`dikkat serve`."""
 
-import json
-import logging
-import os
 import re
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,14 +13,11 @@ from dikkat.errors import InputError
 from dikkat.extras import needing
 
 _LIMITS = "Limits"
-_SETTINGS = "DIKKAT_SERVE"
-"""The environment variable that tells the processes of several workers what to serve."""
 
 
 @app.command(
     cls=Command,
-    epilog="Examples:\n\ndikkat serve my-model\n\n"
-    "dikkat serve english-french english-german --port 8080 --rate 20/second",
+    epilog="Examples:\n\ndikkat serve my-model\n\ndikkat serve english-french english-german --port 8080 --queue 256",
 )
 def serve(
     models: Annotated[list[Path], typer.Argument(help="Model folders that `dikkat train` made.", show_default=False)],
@@ -39,10 +33,6 @@ def serve(
         list[str] | None,
         option("A site whose pages may use the server, such as https://example.org. [default: none]", "ORIGIN"),
     ] = None,
-    rate: Annotated[
-        str | None,
-        option("Most requests of one address, such as 20/second. [default: any number]", "RATE", panel=_LIMITS),
-    ] = None,
     queue: Annotated[
         int, typer.Option(help="Most sentences that may wait.", min=1, metavar="N", rich_help_panel=_LIMITS)
     ] = 1024,
@@ -50,41 +40,29 @@ def serve(
         float,
         typer.Option(help="Longest time for a request, in seconds.", metavar="NUMBER", rich_help_panel=_LIMITS),
     ] = 30.0,
-    workers: Annotated[
-        int, typer.Option(help="Processes, each with the models and a queue of its own.", min=1, metavar="N")
-    ] = 1,
 ) -> None:
     """Serve translators over HTTP: a page for people, a JSON API for programs. Ctrl-C ends it."""
     with needing("serve"):
-        import uvicorn
+        from dikkat.serving import Limits, create_app
+        from dikkat.serving.server import run
+        from dikkat.translation import Search, Translator
 
-        from dikkat.serving import Limits
-        from dikkat.serving.connections import bounded
-        from dikkat.translation import Translator
-
-    limits = {"rate": rate, "queue": queue, "seconds": seconds}
     try:
-        Limits(**limits)  # type: ignore[arg-type]  # a fault is said here, and not by a worker
+        limits = Limits(queue=queue, seconds=seconds)
     except InputError as error:
         raise InputError(f"--{error}") from None
     for each in allow_origin or []:
         if each != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+", each):  # as browsers write them
             raise InputError(f"--allow-origin: got {each!r}; expected scheme and host in small letters")
     hosts, folders = _hosts(host, name or []), _by_name(models)
-    _check_free(host, port)
-    settings = {"models": folders, "limits": limits, "hosts": hosts, "origins": allow_origin or []}
-    target: Any = "dikkat.cli.serve:application"
-    if workers == 1:
-        target = _made(settings)
-    else:
-        for folder in models:  # a fault of one is said here, and not by every worker
-            Translator.load(folder)
-        os.environ[_SETTINGS] = json.dumps(settings)
-    uvicorn.run(
-        target, host=host, port=port, workers=workers, factory=workers > 1, log_level="info", access_log=False,
-        server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(seconds) + 1,
-        timeout_worker_healthcheck=120, **bounded(seconds),
-    )  # fmt: skip
+    address, port = _free_address(host, port)
+    translators = {name: Translator.load(folder) for name, folder in folders.items()}
+    for translator in translators.values():  # compiles kernels, or reads their cache, before the server listens
+        for precision in ("float32", "int8"):
+            with suppress(InputError):  # the model or the processor has no int8
+                translator.translate(".", search=Search(precision=precision))
+    application = create_app(translators, limits=limits, hosts=hosts, origins=allow_origin or [])
+    run(application, address, port, seconds=seconds)
 
 
 def _hosts(host: str, names: list[str]) -> list[str]:
@@ -108,31 +86,12 @@ def _by_name(models: list[Path]) -> dict[str, str]:
     return folders
 
 
-def _check_free(host: str, port: int) -> None:
-    """A check that the port is free, before models are loaded."""
+def _free_address(host: str, port: int) -> tuple[str, int]:
+    """The IP address of a host and a port that is free there, found before models are loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=family).close()
+        with socket.create_server((host, port), family=family) as listening:
+            address, port = listening.getsockname()[:2]
+            return address, port
     except OSError as error:
         raise InputError(f"{host}:{port}: {error.strerror or error}; choose another --port or --host") from None
-
-
-def application() -> Any:
-    """The ASGI application that the environment describes: one for each worker."""
-    return _made(json.loads(os.environ[_SETTINGS]))
-
-
-def _made(settings: dict[str, Any]) -> Any:
-    from dikkat.serving import Limits, create_app
-    from dikkat.serving.connections import Few
-    from dikkat.translation import Search, Translator
-
-    for logger in ("asyncio", "dikkat", "uvicorn.error"):
-        logging.getLogger(logger).addFilter(Few())
-    translators = {name: Translator.load(folder) for name, folder in settings["models"].items()}
-    for translator in translators.values():  # what is compiled, or read from its cache, is there before it listens
-        for precision in ("float32", "int8"):
-            with suppress(InputError):  # a model, or a processor, that has no int8
-                translator.translate(".", search=Search(precision=precision))
-    limits = Limits(**settings["limits"])
-    return create_app(translators, limits=limits, hosts=settings["hosts"], origins=settings["origins"])

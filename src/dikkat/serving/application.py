@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from dikkat import __version__
 from dikkat._engine.cancellation import StoppedError
 from dikkat.errors import InputError
-from dikkat.serving.guards import GONE, PAGE_POLICY, Guards, busy
+from dikkat.serving.guards import CLIENT_LEFT, PAGE_POLICY, Guards
 from dikkat.serving.limits import Limits
 from dikkat.serving.messages import (
     BatchRequest,
@@ -282,9 +282,9 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
 async def _refused(_: Request, error: Any) -> Response:
     """The answer to a request that ended in an error."""
     if isinstance(error, ClientDisconnect):
-        return Response(status_code=GONE)
+        return Response(status_code=CLIENT_LEFT)
     if isinstance(error, BusyError):
-        return busy("the server is busy", error.seconds)
+        return JSONResponse({"error": str(error)}, 429, {"Retry-After": str(error.seconds)})
     if isinstance(error, HTTPException):
         return JSONResponse({"error": str(error.detail)}, error.status_code, headers=error.headers)
     if isinstance(error, InputError):

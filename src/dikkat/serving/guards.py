@@ -1,15 +1,13 @@
-"""The layer before the application: limits on bodies and rates, HEAD, headers that guard browsers, counts."""
+"""The ASGI middleware around the API: it bounds request bodies, sets security headers and counts answers."""
 
 import asyncio
 import logging
-import math
 import re
 import time
 from collections.abc import Iterable
 
-import limits as rates
+from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,9 +15,7 @@ from dikkat.serving.limits import Limits
 from dikkat.serving.metrics import Metrics
 
 _LOG = logging.getLogger("dikkat")
-# Bytes of a body that is too large which are read: unread, they would reset the connection before its answer is read.
-_REST = 2**24
-GONE = 499  # the status of a request whose client left before its answer; only the counts have it
+CLIENT_LEFT = 499  # counted for a client that left before its answer
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -27,7 +23,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-# For the page, whose own policy lists the hashes of the scripts that may run in it.
+# The page's own policy lists the hashes of its scripts.
 PAGE_POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
@@ -39,9 +35,6 @@ class Guards:
     ) -> None:
         self._app, self._limits, self._metrics, self._paths = app, limits, metrics, paths
         self._hosts = [host.lower() for host in hosts]
-        self._rate = None if limits.rate is None else rates.parse(limits.rate)
-        # Of windows that move, the store in memory would keep every address for ever.
-        self._window = rates.strategies.FixedWindowRateLimiter(rates.storage.MemoryStorage())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -49,81 +42,50 @@ class Guards:
             await self._app(scope, receive, send)
             return
         began, path = time.perf_counter(), scope["path"] if scope["path"] in self._paths else "other"
-        bare = scope["method"] == "HEAD"  # what GET answers, but for the body
-        if bare:
-            scope = {**scope, "method": "GET"}
-        status = 0
+        deadline = asyncio.get_running_loop().time() + self._limits.seconds
+        size, more_body, status = 0, True, 0
 
-        async def answer(message: Message) -> None:
+        async def receive_bounded() -> Message:
+            nonlocal size, more_body, status
+            try:
+                async with asyncio.timeout_at(deadline if more_body else None):
+                    message = await receive()
+            except TimeoutError:
+                raise _closing(408, "body: it did not come in time; send all of it at once") from None
+            size, more_body = size + len(message.get("body", b"")), message.get("more_body", False)
+            if message["type"] == "http.disconnect":
+                status = CLIENT_LEFT
+            elif size > (most := self._limits.body):
+                raise _closing(413, f"body: got more than {most:,} bytes; expected at most so many. Send less at once")
+            return message
+
+        async def send_guarded(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = status or message["status"]
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-            elif bare:
-                message = {**message, "body": b""}
             await send(message)
 
+        host = re.sub(r":\d+$", "", Headers(scope=scope).get("host", "").lower())
         try:
-            await self._guarded(scope, receive, answer)
-        except ClientDisconnect:
-            pass
+            if "*" in self._hosts or host in self._hosts:
+                if scope["method"] == "HEAD":  # answered as GET; servers omit the body
+                    scope = {**scope, "method": "GET"}
+                await self._app(scope, receive_bounded, send_guarded)
+            else:
+                message = f"Host: got {host[:80]!r}; expected one of {', '.join(self._hosts)}: use such a name"
+                await JSONResponse({"error": message}, 400)(scope, receive, send_guarded)
         except Exception:
             _LOG.exception("a request failed")
             if status:
                 raise
-            await JSONResponse({"error": "the server failed; its log says why"}, 500)(scope, receive, answer)
+            await JSONResponse({"error": "the server failed; its log says why"}, 500)(scope, receive, send_guarded)
         finally:
-            self._metrics.requests.labels(path, status or GONE).inc()
+            self._metrics.requests.labels(path, status or CLIENT_LEFT).inc()
             self._metrics.seconds.labels(path).observe(time.perf_counter() - began)
 
-    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = (scope.get("client") or ("",))[0]
-        if self._rate is not None and not self._window.hit(self._rate, client):
-            reset = self._window.get_window_stats(self._rate, client).reset_time
-            seconds = max(1, math.ceil(reset - time.time()))
-            await busy(f"got more than {self._limits.rate}", seconds)(scope, receive, send)
-            return
-        try:
-            async with asyncio.timeout(self._limits.seconds):
-                body = await self._body(receive)
-        except TimeoutError:
-            message = "body: it did not come in time; send all of it at once"
-            await JSONResponse({"error": message}, 408, {"Connection": "close"})(scope, receive, send)
-            return
-        if body is None:
-            message = f"body: got more than {self._limits.body:,} bytes; expected at most so many. Send less at once"
-            await JSONResponse({"error": message}, 413, {"Connection": "close"})(scope, receive, send)
-            return
-        host = re.sub(r":\d+$", "", Headers(scope=scope).get("host", "").lower())
-        if "*" not in self._hosts and host not in self._hosts:
-            message = f"Host: got {host[:80]!r}; expected one of {', '.join(self._hosts)}: use such a name"
-            await JSONResponse({"error": message}, 400)(scope, receive, send)
-            return
-        unread = [body]
 
-        async def receive_again() -> Message:
-            if unread:
-                return {"type": "http.request", "body": unread.pop(), "more_body": False}
-            return await receive()  # waits until the client leaves
-
-        await self._app(scope, receive_again, send)
-
-    async def _body(self, receive: Receive) -> bytes | None:
-        """All of it; None where it is too large, and then no more than the limit is kept."""
-        body, size, more = bytearray(), 0, True
-        while more and size < self._limits.body + _REST:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            part, more = message.get("body", b""), message.get("more_body", False)
-            size += len(part)
-            if size <= self._limits.body:
-                body += part
-        return bytes(body) if size <= self._limits.body else None
-
-
-def busy(why: str, seconds: int) -> JSONResponse:
-    """The answer to one request too many."""
-    return JSONResponse({"error": f"{why}; try again in {seconds} s"}, 429, {"Retry-After": str(seconds)})
+def _closing(status: int, message: str) -> HTTPException:
+    return HTTPException(status, message, {"Connection": "close"})

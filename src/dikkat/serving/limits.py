@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import limits as rates
-
 from dikkat.errors import InputError
 
 
@@ -20,18 +18,17 @@ class Limits:
             `attention` and `markup`, eight times as many.
         beam: Hypotheses of a sentence that go on; more: 422.
         queue: Sentences that wait for their turn; more: 429.
-        rate: Requests of one address, `"20/second"`, `"600/minute"`; more: 429. None: any number.
         seconds: Until the work on a request is stopped: 503.
         batch: Sentences that are translated together.
 
     Raises:
-        InputError: A number below 1, or a rate that is none.
+        InputError: A number below 1, or `seconds` that are not positive and finite.
 
     Example:
-        >>> Limits(rate="often")
+        >>> Limits(queue=0)
         Traceback (most recent call last):
             ...
-        dikkat.errors.InputError: rate: got 'often'; expected a number of requests and a time, such as 20/second
+        dikkat.errors.InputError: queue: got 0; expected at least 1
     """
 
     body: int = 2**20
@@ -40,7 +37,6 @@ class Limits:
     cells: int = 2**22
     beam: int = 16
     queue: int = 1_024
-    rate: str | None = None
     seconds: float = 30.0
     batch: int = 64
 
@@ -51,12 +47,3 @@ class Limits:
                 raise InputError(f"{name}: got {getattr(self, name)}; expected at least 1")
         if not (0 < self.seconds < math.inf):
             raise InputError(f"seconds: got {self.seconds}; expected a positive number")
-        if self.rate is not None:
-            try:
-                parsed = rates.parse_many(self.rate)
-            except ValueError:
-                parsed = []
-            if len(parsed) != 1 or parsed[0].amount < 1:
-                raise InputError(
-                    f"rate: got {self.rate!r}; expected a number of requests and a time, such as 20/second"
-                )

@@ -1,0 +1,59 @@
+"""The HTTP server: granian, which bounds connections and the time of request heads."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from fastapi import FastAPI
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.server.embed import Server
+
+_HEAD_SECONDS = 5
+
+
+def run(app: FastAPI, address: str, port: int, *, seconds: float) -> None:
+    """Serve an application until SIGINT or SIGTERM, and then until its requests are answered.
+
+    Args:
+        app: From `create_app`.
+        address: An IP address.
+        port: A free port.
+        seconds: The longest time for a request, from its `Limits`; a second later, open connections are closed.
+    """
+    open_files = os.sysconf("SC_OPEN_MAX")  # -1 if there is no limit
+    connections = (min(open_files, 4096) if open_files > 0 else 4096) * 5 // 8
+    server = Server(
+        app, address, port, interface=Interfaces.ASGI, http=HTTPModes.http1, websockets=False, backlog=2048,
+        backpressure=connections, http1_settings=HTTP1Settings(header_read_timeout=1000 * _HEAD_SECONDS),
+        log_level=LogLevels.error,
+    )  # fmt: skip
+    asyncio.run(_serve(server, address, port, seconds))
+
+
+async def _serve(server: Server, address: str, port: int, seconds: float) -> None:
+    loop, serving = asyncio.get_running_loop(), asyncio.create_task(server.serve())
+
+    def stop() -> None:
+        server.stop()  # type: ignore[no-untyped-call]
+        loop.call_later(seconds + 1, serving.cancel)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(serving, _announce(address, port))
+
+
+async def _announce(address: str, port: int) -> None:
+    """Print the server's address once it accepts connections."""
+    connection = None
+    while connection is None:
+        with suppress(OSError):
+            _, connection = await asyncio.open_connection(address, port)
+        await asyncio.sleep(0.01)
+    connection.close()
+    shown = f"[{address}]" if ":" in address else address
+    print(f"Serving at http://{shown}:{port} until Ctrl-C", file=sys.stderr)

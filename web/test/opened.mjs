@@ -52,9 +52,9 @@ export async function opened(browser, address, options = {}) {
   return found;
 }
 
-/** Until a place has a text. */
+/** Until a place has a text, apart from the marks that isolate the direction of words. */
 export async function says(place, text) {
-  await place.page().waitForFunction(([each, wanted]) => each.textContent === wanted, [await place.elementHandle(), text]);
+  await place.page().waitForFunction(([each, wanted]) => each.textContent.replace(/[\u2068\u2069]/g, "") === wanted, [await place.elementHandle(), text]);
 }
 
 /** By the keyboard alone, to what matches. */

@@ -47,7 +47,7 @@ export function callsRoom({ count, calls, overall, views }: Calls): HTMLElement 
     return element;
   };
   const cards = [
-    ...(overall ? [card(t("all-calls"), "", () => [figure(overall, { heads: 1, names: overall.names })])] : []),
+    ...(overall ? [card(t("all-calls"), "", () => [figure(overall, overall)])] : []),
     ...calls.map(({ name, recorded, maps }) => card(name, t("recorded", recorded), () => maps.map((each) => figure(each, each)))),
   ];
   const near = new IntersectionObserver((entries) => {
@@ -64,14 +64,7 @@ export function callsRoom({ count, calls, overall, views }: Calls): HTMLElement 
   return h("main", { id: "room" }, ...(views.length ? [viewsOf(views)] : []), ...maps);
 }
 
-interface Caption {
-  readonly heads: number;
-  readonly of?: number;
-  readonly batch?: number;
-  readonly names?: readonly string[];
-}
-
-function figure(given: Maps, { heads, of = heads, batch = 1, names }: Caption): HTMLElement {
+function figure(given: Maps, { heads = 1, of = heads, batch = 1, names = null }: Partial<OfHeads> & { readonly names?: readonly string[] | null }): HTMLElement {
   const { kind, shape, extent, range } = given;
   const values = new Float32Array(Uint8Array.from(atob(given.values), (each) => each.charCodeAt(0)).buffer);
   const count = values.length / (shape[0] * shape[1]);
@@ -79,7 +72,7 @@ function figure(given: Maps, { heads, of = heads, batch = 1, names }: Caption): 
     overview: [t("queries"), t("keys")], rows: [t("queries"), t("keys")], sums: [t("heads"), t("keys")], entropy: [t("layers"), t("heads")],
   }[kind] as [string, string];
   const panels = Array.from({ length: count }, (_, k): Panel => ({
-    title: count > 1 ? t("head", k) : "", shape, extent, queries: names ?? null, keys: null, ylabel, xlabel,
+    title: count > 1 ? t("head", k) : "", shape, extent, queries: names, keys: null, ylabel, xlabel,
   }));
   const pooled = kind !== "overview" && extent[1] > shape[1] ? [t("pooled", number(shape[1], 0), number(extent[1], 0))] : [];
   const which = [...(heads < of ? [t("heads-first", heads, of)] : []), ...(batch > 1 ? [t("batch-first", batch)] : []), ...pooled];

@@ -1,6 +1,6 @@
 /** Room of stored translations: a searchable list whose pictures are drawn near the window. */
 import { isNowhere, NOWHERE, type Spot } from "../pictures/aligned";
-import { h } from "./dom";
+import { fold, h } from "./dom";
 import { saveText } from "./save";
 import { SentenceCard, type Packed, type Sentence } from "./sentence";
 import { t } from "./strings";
@@ -158,6 +158,3 @@ export class Sentences {
     saveText(JSON.stringify({ format: "dikkat sentences", version: 1, sentences }, null, 1), "dikkat.json", "application/json");
   }
 }
-
-/** Text without accents, in lower case, for searching. */
-const fold = (text: string): string => text.normalize("NFKD").toLowerCase().replace(/\p{M}/gu, "").replace(/ı/gu, "i");

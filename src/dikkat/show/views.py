@@ -14,7 +14,7 @@ TOP = 16  # most keys of a query that are told of one by one
 CELLS = 64  # cells of a head's map, in each direction
 _ENTRIES = 1_350_000  # most weights of a page that are told of one by one, in four bytes each
 
-# Weights are stored as whole numbers, minus their base-2 logarithm in so many steps: to .02 %. web/src/page/views.ts reads them.
+# Weights are stored as minus their base-2 logarithm in steps, to .02 %; web/src/page/views.ts reads them.
 _STEPS = 2048
 
 

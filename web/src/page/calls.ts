@@ -1,11 +1,10 @@
 /** Room of a model's attention calls: maps of each call, drawn when it comes near the window. */
 import { scaled, type Panel } from "../pictures/tiles/panels";
-import { h } from "./dom";
+import { h, whenNear } from "./dom";
 import { number, t } from "./strings";
 import { viewsOf, type View } from "./views";
 
 const ACROSS = 4; // maps beside each other, at most
-const NEAR = "800px";
 
 /** Maps of one shape and scale; `dikkat.show.calls` writes them. */
 interface Maps {
@@ -40,25 +39,18 @@ export interface Calls {
 }
 
 export function callsRoom({ count, calls, overall, views }: Calls): HTMLElement {
-  const drawing = new Map<Element, () => void>();
   const card = (title: string, recorded: string, draw: () => HTMLElement[]): HTMLElement => {
     const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
-    drawing.set(element, () => element.append(...draw()));
+    whenNear(element, () => {
+      element.append(...draw());
+      element.classList.remove("waiting");
+    });
     return element;
   };
   const cards = [
     ...(overall ? [card(t("all-calls"), "", () => [figure(overall, overall)])] : []),
     ...calls.map(({ name, recorded, maps }) => card(name, t("recorded", recorded), () => maps.map((each) => figure(each, each)))),
   ];
-  const near = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (!isIntersecting) continue;
-      near.unobserve(target);
-      drawing.get(target)!();
-      target.classList.remove("waiting");
-    }
-  }, { rootMargin: `${NEAR} 0px` });
-  for (const each of cards) near.observe(each);
   const shown = calls.length < count ? t("calls-first", count, calls.length) : t("calls-count", count);
   const maps = cards.length ? [h("p", { class: "quiet" }, shown), h("p", { class: "help" }, t("tiles-help")), ...cards] : [];
   return h("main", { id: "room" }, ...(views.length ? [viewsOf(views)] : []), ...maps);

@@ -20,13 +20,13 @@ const KEYS: Record<string, readonly [rows: number, side?: Side]> = {
 export class Columns {
   readonly canvas = h("canvas", { "aria-hidden": "true" });
   readonly element: HTMLElement;
+  readonly box: HTMLElement;
   /** The tokens of each side that are shown, in rows; and the row of each token, or -1. */
   rows: readonly [readonly number[], readonly number[]] = [[], []];
   readonly rowOf: readonly [Int32Array, Int32Array];
   height = 0;
   private readonly buttons: readonly HTMLButtonElement[][];
   private readonly stage: HTMLElement;
-  private readonly box: HTMLElement;
   private readonly range = h("span");
   private readonly count = h("span", { role: "status" });
   private readonly finder = h("input", {
@@ -46,25 +46,20 @@ export class Columns {
     this.rowOf = [new Int32Array(tokens[0].length), new Int32Array(tokens[1].length)];
     this.buttons = ([0, 1] as const).map((side) => tokens[side].map((token, k) => {
       const spot = [side, k] as const;
-      const button: HTMLButtonElement = h("button", {
+      return h("button", {
         type: "button", tabindex: -1, dir: "auto", title: `${written(token)} · ${k}`, class: token[2] && "continues", click: () => choose(spot),
-        pointermove: () => this.over !== spot && this.at(spot), // "pointerenter" comes also when the lists move and the pointer does not
-        pointerleave: () => this.over === spot && this.at(null),
-        focus: () => this.at(button.matches(":focus-visible") ? spot : null, spot), blur: () => this.at(null, null),
+        pointermove: () => this.over !== spot && this.update(spot), // "pointerenter" comes also when the lists move and the pointer does not
+        pointerleave: () => this.over === spot && this.update(null), blur: () => this.update(null, null),
+        focus: (event: Event) => this.update((event.target as Element).matches(":focus-visible") ? spot : null, spot),
       }, written(token));
-      return button;
     }));
     const list = (side: Side): HTMLElement => h("div", { class: `tokens ${side ? "to" : "from"}`, role: "group", "aria-label": t(side ? "keys" : "queries") }, ...this.buttons[side]!);
     this.stage = h("div", { class: "stage" }, list(0), this.canvas, list(1));
     this.box = h("div", {
-      class: "columns", tabindex: 0, role: "group", "aria-label": t("view-heads"), scroll: () => this.moved(), keydown: (event: KeyboardEvent) => this.go(event),
+      class: "columns", tabindex: 0, role: "group", "aria-label": t("view-heads"), scroll: () => this.update(), keydown: (event: KeyboardEvent) => this.go(event),
     }, this.stage);
     this.element = h("div", {}, this.tools, this.box);
-    new ResizeObserver(() => this.moved()).observe(this.canvas);
-  }
-
-  get scrolled(): number {
-    return this.box.scrollTop;
+    new ResizeObserver(() => this.update()).observe(this.canvas);
   }
 
   /** Shows all tokens, or those that are not special, and marks the chosen ones. */
@@ -87,31 +82,27 @@ export class Columns {
     this.box.style.height = this.canvas.style.height = `${this.height}px`;
     this.stage.style.height = `${all + 8}px`;
     this.tools.hidden = all <= TALL;
-    this.moved();
+    this.update();
   }
 
   /** Scrolls the lists, not the page, to a row that is out of view. */
   reveal(row: number): void {
     const y = row * ROW;
-    if (y < this.scrolled || y + ROW > this.scrolled + this.height) this.box.scrollTop = y - this.height / 2;
+    if (y < this.box.scrollTop || y + ROW > this.box.scrollTop + this.height) this.box.scrollTop = y - this.height / 2;
   }
 
-  private at(over: Spot | null, focused = this.focused): void {
+  private update(over = this.over, focused = this.focused): void {
     [this.over, this.focused] = [over, focused];
-    this.look(over);
-  }
-
-  private moved(): void {
-    const [first, count] = [Math.floor(this.scrolled / ROW), Math.max(...this.rows.map(({ length }) => length))];
+    const [first, count] = [Math.floor(this.box.scrollTop / ROW), Math.max(...this.rows.map(({ length }) => length))];
     this.range.textContent = t("view-range", first + 1, Math.min(first + TALL / ROW, count), count);
-    this.look(this.over);
+    this.look(over);
   }
 
   private go(event: KeyboardEvent): void {
     const [move, side = this.focused?.[0] ?? 0] = KEYS[event.key] ?? [];
     if (move === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    const row = this.focused ? this.rowOf[this.focused[0]][this.focused[1]]! + move : Math.ceil(this.scrolled / ROW);
+    const row = this.focused ? this.rowOf[this.focused[0]][this.focused[1]]! + move : Math.ceil(this.box.scrollTop / ROW);
     this.buttons[side]![this.rows[side][Math.max(0, Math.min(row, this.rows[side].length - 1))]!]!.focus();
   }
 

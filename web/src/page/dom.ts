@@ -36,6 +36,16 @@ export function setChildren(parent: Element, children: readonly Element[]): void
   children.forEach((each, k) => parent.children[k] !== each && parent.insertBefore(each, parent.children[k] ?? null));
 }
 
+/** Acts once, when an element comes near the window. */
+export function whenNear(element: Element, act: () => void): void {
+  const near = new IntersectionObserver((entries) => {
+    if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
+    near.disconnect();
+    act();
+  }, { rootMargin: "800px 0px" });
+  near.observe(element);
+}
+
 /** A button that opens a list of others; it closes after one of them, with Escape, or when the focus leaves. */
 export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
   const close = (): void => element.removeAttribute("open");

@@ -209,11 +209,7 @@ const TABLE = {
     "Katman {}, başlık {} burada ölçülenlerin hiçbirini belirgin yapmıyor; en çok bakıyor: {} (puan {}).",
     "第 {} 层头 {}不属于这里衡量的任何一类；最多看{}（得分 {}）。",
   ],
-  "view-nothing": [
-    "No head has a clear pattern, such as the previous token or the first token.",
-    "Hiçbir başlıkta önceki parça ya da ilk parça gibi belirgin bir örüntü yok.",
-    "没有哪个头有明显的模式，例如前一个词元或第一个词元。",
-  ],
+  "view-nothing": ["No head has a clear pattern.", "Hiçbir başlıkta belirgin bir örüntü yok.", "没有哪个头有明显的模式。"],
   "view-layer": ["Layer {}", "Katman {}", "第 {} 层"],
   "view-order": ["Order", "Sıra", "排序"],
   "view-by-layer": ["by layer", "katmana göre", "按层"],

@@ -57,10 +57,6 @@ const SHADOWS = Uint8Array.from({ length: NONE + 1 }, (_, code) => 255 * Math.sq
 const colour = (head: number, of: number): string => `hsl(${(215 + (head * 290) / Math.max(of, 3)) % 360} 62% 47%)`;
 const button = (label: string, click: () => void): HTMLButtonElement => h("button", { type: "button", click }, label);
 const press = (pressed: HTMLElement, is: boolean): void => pressed.setAttribute("aria-pressed", String(is));
-const checkbox = (name: string, label: string, change: () => void): readonly [HTMLInputElement, HTMLElement] => {
-  const box = h("input", { type: "checkbox", class: name, change });
-  return [box, h("label", {}, box, ` ${label}`)];
-};
 
 /** The views of all kinds of attention of one run. */
 export function viewsOf(views: readonly View[]): HTMLElement {
@@ -108,8 +104,8 @@ class Views {
     for (const k of this.view.layers[this.layer]!.heads.keys()) this.shown.add(k);
     this.drawHeads();
   });
-  private readonly mean = checkbox("mean", t("view-mean"), () => this.drawLines());
-  private readonly special = checkbox("special", t("view-special"), () => this.drawTokens());
+  private readonly mean = h("input", { type: "checkbox", class: "mean", change: () => this.drawLines() });
+  private readonly special = h("input", { type: "checkbox", class: "special", change: () => this.drawTokens() });
   private readonly headline = h("p", { class: "lead" });
   private readonly says = h("p", { class: "says", "aria-live": "polite" });
   private readonly columns: Columns;
@@ -142,8 +138,8 @@ class Views {
     const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => button(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
     this.heads = h("article", { class: "card" },
       h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, h("p", { class: "help" }, t("view-heads-help")),
-      h("div", { class: "choices" }, this.layers, [...queries, ...keys].some(([, special]) => special) && this.special[1],
-        view.kind !== "cross" && queries.length === keys.length && this.mean[1]),
+      h("div", { class: "choices" }, this.layers, [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.special, " ", t("view-special")),
+        view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.mean, " ", t("view-mean"))),
       this.chipGroup, this.says, this.columns.element);
     const all = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t("view-model-help")),
       h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.order)), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
@@ -178,7 +174,7 @@ class Views {
 
   /** Where a head looks from each query: the weights that are known, the largest first. */
   private edges(k: number): Edge[][] {
-    const name = `${this.layer} ${k} ${this.mean[0].checked}`;
+    const name = `${this.layer} ${k} ${this.mean.checked}`;
     const before = this.found.get(name);
     if (before) return before;
     const { queries } = this.view;
@@ -189,7 +185,7 @@ class Views {
       for (let at = from; at < from + top && weights[at] !== NONE; at++) row.push([keys[at]!, weightOf(weights[at]!)]);
       return row;
     });
-    if (!this.mean[0].checked) return this.found.set(name, rows).get(name)!;
+    if (!this.mean.checked) return this.found.set(name, rows).get(name)!;
     const both = rows.map(() => new Map<number, number>());
     rows.forEach((row, i) => row.forEach(([j, weight]) => {
       both[i]!.set(j, (both[i]!.get(j) ?? 0) + weight / 2);
@@ -199,7 +195,7 @@ class Views {
   }
 
   private drawTokens(): void {
-    this.columns.show(this.special[0].checked, this.chosen);
+    this.columns.show(this.special.checked, this.chosen);
   }
 
   private showLayer(layer: number, heads: Iterable<number> = this.shown): void {
@@ -279,7 +275,7 @@ class Views {
   private drawLines(over: Spot | null = null): void {
     const spot = over ?? this.kept;
     this.says.textContent = spot ? this.said(spot) : "";
-    const { canvas, scrolled, height } = this.columns;
+    const { box: { scrollTop }, canvas, height } = this.columns;
     const { heads } = this.view.layers[this.layer]!;
     const width = canvas.clientWidth;
     const ratio = window.devicePixelRatio || 1;
@@ -289,7 +285,7 @@ class Views {
     if (!brush || !width) return;
     brush.scale(ratio, ratio);
     brush.lineWidth = 1.6;
-    const y = (row: number): number => row * ROW - scrolled + ROW / 2;
+    const y = (row: number): number => row * ROW - scrollTop + ROW / 2;
     for (const k of this.shown) {
       const shades = Array.from({ length: SHADES }, () => new Path2D());
       for (const [row, column, weight] of this.lines(k, spot)) {
@@ -338,7 +334,7 @@ class Views {
 
   private choose(side: Side, token: number | null): void {
     [this.chosen[side], this.last] = [token, side];
-    if (token !== null && this.columns.rowOf[side][token]! < 0) this.special[0].checked = true;
+    if (token !== null && this.columns.rowOf[side][token]! < 0) this.special.checked = true;
     this.drawTokens();
     if (token !== null) this.columns.reveal(this.columns.rowOf[side][token]!);
     this.drawPair();

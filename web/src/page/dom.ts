@@ -30,12 +30,6 @@ export function s<K extends keyof SVGElementTagNameMap>(
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
-/** Makes elements the children of another one. Those that stay are not moved, so they keep the focus and a drag. */
-export function setChildren(parent: Element, children: readonly Element[]): void {
-  for (const each of [...parent.children]) if (!children.includes(each)) each.remove();
-  children.forEach((each, k) => parent.children[k] !== each && parent.insertBefore(each, parent.children[k] ?? null));
-}
-
 /** Acts once, when an element comes near the window. */
 export function whenNear(element: Element, act: () => void): void {
   const near = new IntersectionObserver((entries) => {

@@ -4,7 +4,7 @@ import { END, UNKNOWN } from "../decoder/tokenizer";
 import type { Translation, Translator } from "../decoder/translator";
 import { strip } from "../pictures/strip";
 import { table } from "../pictures/table";
-import { activeIn, h, numbered, setChildren, shortened, visible } from "./dom";
+import { activeIn, h, numbered, shortened, visible } from "./dom";
 import { number, percent, t, type Phrase } from "./strings";
 
 const WIDEST = 280; // pixels of a word, broken into lines
@@ -106,16 +106,16 @@ export class StepPanel {
     const seen = [...weights.keys()].filter((place) => scores[place]! > -Infinity); // those of the step's own sentence
     const places = [...seen].sort((a, b) => weights[b]! - weights[a]!).slice(0, ROWS).concat([...pins.keys()]);
     const wanted = [...new Set(places)].filter((place) => place < weights.length).sort((a, b) => a - b);
-    const same = this.of.length === translation.sourceTokens.length && this.of.every((each, k) => each === translation.sourceTokens[k]);
-    if (!same) this.shown.clear();
-    this.of = translation.sourceTokens;
-    if (wanted.some((place) => !this.shown.has(place))) {
-      const words = numbered(translation.sourceTokens);
-      const rows = wanted.map((place) => [place, this.shown.get(place) ?? this.row(words[place]!, place)] as const);
-      this.shown.clear();
-      for (const [place, row] of rows) this.shown.set(place, row);
-      // A row that is replaced would lose the focus, and end a drag.
-      setChildren(this.rows, [this.rows.firstElementChild ?? this.head(), ...rows.map(([, row]) => row.element)]);
+    if (this.of !== translation.sourceTokens || wanted.some((place) => !this.shown.has(place))) {
+      // Rows are rebuilt only for another sentence: replacing one would end a drag in it.
+      const same = this.of.length === translation.sourceTokens.length && this.of.every((each, k) => each === translation.sourceTokens[k]);
+      if (!same || wanted.some((place) => !this.shown.has(place))) {
+        this.shown.clear();
+        const words = numbered(translation.sourceTokens);
+        for (const place of wanted) this.shown.set(place, this.row(words[place]!, place));
+        this.rows.replaceChildren(this.head(), ...[...this.shown.values()].map((row) => row.element));
+      }
+      this.of = translation.sourceTokens;
     }
     const low = Math.min(...seen.map((place) => scores[place]!));
     const span = Math.max(...scores) - low || 1;

@@ -1,5 +1,5 @@
 /** Views of a model's attention over its tokens: heads of a layer, all layers and heads, one query and key. */
-import { h, isolated, menu, s, setChildren } from "./dom";
+import { h, isolated, menu, s } from "./dom";
 import { Columns, ROW, written, type Side, type Spot, type Token } from "./columns";
 import { printAlone, savePng, saveSvg, saveText } from "./save";
 import { number, percent, t } from "./strings";
@@ -68,7 +68,7 @@ export function viewsOf(views: readonly View[]): HTMLElement {
   });
   const draw = (chosen: number): void => {
     choices.forEach((each, k) => press(each, k === chosen));
-    setChildren(shown, (drawn[chosen] ??= new Views(views[chosen]!)).elements);
+    shown.replaceChildren(...(drawn[chosen] ??= new Views(views[chosen]!)).elements);
   };
   draw(Math.max(0, views.findIndex((each) => each.kind === "self")));
   return h("section", { class: "views" }, views.length > 1 && h("div", { class: "choices", role: "group", "aria-label": t("view-kind") }, ...choices), shown);
@@ -224,7 +224,7 @@ class Views {
     chips.forEach((chip, k) => press(chip, this.shown.has(k)));
     press(this.severalHeads, this.several);
     press(this.allHeads, this.shown.size === heads.length && heads.length > 1);
-    setChildren(this.chipGroup, heads.length > 1 ? [...chips, this.severalHeads, this.allHeads] : chips);
+    if (chips[0] !== this.chipGroup.firstChild) this.chipGroup.replaceChildren(...chips, ...(heads.length > 1 ? [this.severalHeads, this.allHeads] : []));
     this.layers.value = String(this.layer);
     this.headline.textContent = this.sentence();
     this.drawLines();

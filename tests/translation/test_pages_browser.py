@@ -1,5 +1,6 @@
 """Pages of sentences and of calls in a real browser, without a network: `web/test/pages.mjs` is what a reader does."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from chromium import names, needs_chromium, outcomes_of
 
-from dikkat import Trace
+from dikkat import Trace, show
 from dikkat.inspection.request import Inspection
 from dikkat.show import save_page
 from dikkat.show.views import Token
@@ -57,6 +58,35 @@ def looks():
     return made
 
 
+WORDS = ["the", "quick", "brown", "fox", "runs", "by", "moon", "light"]  # the last two are parts of one word
+
+
+def long_text(folder):
+    """Four hundred tokens, of which each looks at the one before, and at all others at random; and all weights."""
+    torch.manual_seed(7)
+    logits = torch.randn(2, 2, 400, 400) + 8 * torch.eye(400).roll(-1, 1)
+    weights = (logits + torch.full((400, 400), -math.inf).triu(1)).softmax(-1)
+    tokens = [Token(WORDS[k % 8], continues=k % 8 == 7) for k in range(400)]
+    show.weights(weights, tokens=tokens, path=folder / "long.html")
+    (folder / "long.json").write_text(json.dumps(weights[0, 0].tolist()), encoding="utf-8")
+
+
+def mixed_text(folder):
+    """Tokens of both directions, and some that cannot be seen."""
+    tokens = ["שלום", "עולם", "مرحبا", "text", " ", "\n\t", "", "\u202eevil"]
+    weights = torch.full((8, 8), 0.05) + 0.6 * torch.eye(8).roll(1, 1)
+    show.weights(weights, tokens=tokens, path=folder / "mixed.html")
+
+
+def batch(folder):
+    """Two elements of a batch whose heads look at all tokens alike."""
+    layer = torch.nn.TransformerEncoderLayer(6, 3, 8, batch_first=True)
+    torch.nn.init.zeros_(layer.self_attn.in_proj_weight)
+    model = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    tokens = [list("abcde"), list("fghij")]
+    show.attention(model, torch.randn(2, 5, 6), tokens=tokens, element=[0, 1], path=folder / "batch.html")
+
+
 @pytest.fixture(scope="session")
 def outcomes(translator, tmp_path_factory):
     def prepare(folder):
@@ -67,6 +97,9 @@ def outcomes(translator, tmp_path_factory):
         save_page(folder / "alive.html", translator.translate(lines), translator=translator)
         trace().to_html(folder / "calls.html", title="Calls of <i>a</i> model")
         looks().to_html(folder / "looks.html", title="Where the model looks")
+        long_text(folder)
+        mixed_text(folder)
+        batch(folder)
         return [folder]
 
     return outcomes_of("pages.mjs", tmp_path_factory, prepare)

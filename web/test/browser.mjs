@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFile, writeFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
-import { launch, opened as open, reach, run, saved as save, says, serious } from "./opened.mjs";
+import { launch, opened as open, reach, run, saved as save, says, serious, textOf } from "./opened.mjs";
 
 const [path, damaged, executablePath, ...only] = process.argv.slice(2);
 const address = pathToFileURL(path).href;
@@ -437,7 +437,7 @@ const scenarios = {
     await page.locator(".changes li").waitFor();
     assert.equal(await page.locator(".changes li").textContent(), "step 1: Go² at 80%");
     await page.locator('.map .empty[data-at="0 2"]').hover();
-    await page.waitForFunction(() => /looked at “Go²”: 80/.test(document.querySelector(".readout").textContent));
+    await page.waitForFunction(() => /looked at “\u2068Go²\u2069”: 80/.test(document.querySelector(".readout").textContent));
     await close();
   },
 
@@ -474,7 +474,7 @@ const scenarios = {
     await page.keyboard.press("ArrowLeft");
     await page.keyboard.press("ArrowLeft");
     await page.keyboard.press("ArrowRight");
-    assert.match(await page.locator(".readout").textContent(), /looked at “man”/);
+    assert.match(await textOf(page.locator(".readout")), /looked at “man”/);
     await close();
   },
 
@@ -546,7 +546,7 @@ const scenarios = {
     await area.focus();
     for (let k = 0; k < 12; k++) await page.keyboard.press("+");
     for (const key of ["ArrowDown", "ArrowDown", "ArrowRight"]) await page.keyboard.press(key);
-    const [, word, weight] = /^(.+) × go: ([\d.E-]+)$/i.exec(await page.locator(".cell-readout").textContent());
+    const [, word, weight] = /^(.+) × go: ([\d.E-]+)$/i.exec(await textOf(page.locator(".cell-readout")));
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => document.querySelector("#step-title").textContent.startsWith("Step 3 of"));
     assert.ok((await page.locator("#step-title").textContent()).includes(word));

@@ -52,9 +52,12 @@ export async function opened(browser, address, options = {}) {
   return found;
 }
 
-/** Until a place has a text. */
+/** The text of a place, without the marks that isolate the direction of words. */
+export const textOf = async (place) => (await place.textContent()).replace(/[\u2066-\u2069]/g, "");
+
+/** Until a place has a text, as `textOf` has it. */
 export async function says(place, text) {
-  await place.page().waitForFunction(([each, wanted]) => each.textContent === wanted, [await place.elementHandle(), text]);
+  await place.page().waitForFunction(([each, wanted]) => each.textContent.replace(/[\u2066-\u2069]/g, "") === wanted, [await place.elementHandle(), text]);
 }
 
 /** By the keyboard alone, to what matches. */

@@ -1,7 +1,8 @@
 // Pages of sentences and of calls in a real browser, with the network cut off, as a reader uses them.
 //   node pages.mjs FOLDER CHROMIUM [NAME …]      prints {name: null, or what went wrong}
-// FOLDER: sentences.html, alive.html (with the model), calls.html, looks.html; tests/translation/test_pages_browser.py makes them.
+// FOLDER: sentences.html, alive.html (with the model), calls.html, looks.html, long.html, mixed.html, batch.html; tests/translation/test_pages_browser.py makes them.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
 import { launch, opened as open, reach, run, saved, says, serious } from "./opened.mjs";
 
@@ -22,6 +23,28 @@ const word = (page, number, k, side = "written") => sentence(page, number).locat
 const readout = (page) => page.locator(".readout");
 const pressed = (page) => page.locator('.links [aria-pressed="true"] text').allTextContents();
 const wide = (page) => page.evaluate(() => document.documentElement.scrollWidth);
+const token = (page, side, k) => page.locator(`.tokens.${side ? "to" : "from"} button`).nth(k);
+const active = (page) => page.evaluate(() => document.activeElement.textContent);
+/** Whether the number of a token's row is in the part of the lists that is in view. */
+const inSight = (page, side, k) => token(page, side, k).evaluate((each) => {
+  const [own, box] = [each, each.closest(".columns")].map((element) => element.getBoundingClientRect());
+  return own.top >= box.top && own.bottom <= box.bottom;
+});
+/** Points of the canvas of lines that are painted. */
+const ink = (page) => page.locator(".stage canvas").evaluate((each) => {
+  const copy = new OffscreenCanvas(each.width, each.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(each, 0, 0);
+  return copy.getImageData(0, 0, each.width, each.height).data.filter((value, k) => k % 4 === 3 && value > 0).length;
+});
+/** Differences between the brightest and the darkest point of what is on the screen. */
+const contrast = async (page, place) => page.evaluate(async (bytes) => {
+  const image = await createImageBitmap(new Blob([Uint8Array.from(bytes)]));
+  const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+  context.drawImage(image, 0, 0);
+  const { data } = context.getImageData(0, 0, image.width, image.height);
+  const green = data.filter((_, k) => k % 4 === 1);
+  return green.reduce((most, each) => Math.max(most, each)) - green.reduce((least, each) => Math.min(least, each));
+}, [...await place.screenshot()]);
 const unfold = async (page) => {
   for (const details of await page.locator("details").all()) await details.evaluate((each) => (each.open = true));
 };
@@ -233,7 +256,7 @@ const scenarios = {
 
   async "nothing is wider than a phone of 320 pixels"() {
     for (const lang of ["en", "tr", "zh"]) {
-      for (const name of ["sentences", "calls", "alive", "looks"]) {
+      for (const name of ["sentences", "calls", "alive", "looks", "long", "mixed"]) {
         const { page, close } = await opened(name, `#lang=${lang}`, { viewport: { width: 320, height: 640 } });
         await unfold(page);
         assert.ok((await wide(page)) <= 320, `${lang} ${name}`);
@@ -244,7 +267,7 @@ const scenarios = {
 
   async "axe finds nothing serious, in light and dark"() {
     for (const theme of ["light", "dark"]) {
-      for (const name of ["sentences", "calls", "looks"]) {
+      for (const name of ["sentences", "calls", "looks", "long"]) {
         const { page, close } = await opened(name, `#theme=${theme}`);
         await unfold(page);
         assert.deepEqual(await serious(page), [], `${theme} ${name}`);
@@ -312,15 +335,15 @@ const scenarios = {
 
   async "a model's heads: tokens chosen by a pointer show their weight in every head"() {
     const { page, close } = await opened("looks");
-    const words = (side) => page.locator(`.tokens.${side} li`);
+    const words = (side) => page.locator(`.tokens.${side} button:visible`);
     assert.deepEqual(await words("from").allTextContents(), ["a", "long", "est", "day"]);
     await page.locator("input.special").check();
     assert.deepEqual(await words("to").allTextContents(), ["<s>", "a", "long", "est", "day"]);
-    await words("from").nth(1).getByRole("button").click();
-    await words("to").nth(3).getByRole("button").click();
+    await words("from").nth(1).click();
+    await words("to").nth(3).click();
     const rows = await page.locator("table.pairs tbody tr").evaluateAll((all) => all.map((each) => [...each.cells].map((cell) => cell.textContent)));
     assert.deepEqual(rows, [["0", "12.5%", "25.0%", "50.0%"], ["1", "25.0%", "50.0%", "0.0%"]]);
-    await words("from").nth(1).getByRole("button").click();
+    await words("from").nth(1).click();
     assert.equal(await page.locator("table.pairs").count(), 0);
     await close();
   },
@@ -328,20 +351,14 @@ const scenarios = {
   async "a model's heads: a small map shows its head alone, with lines to what it looks at"() {
     const { page, close } = await opened("looks");
     const chips = () => page.locator(".chip").evaluateAll((all) => all.map((each) => each.getAttribute("aria-pressed")));
-    const ink = () => page.locator(".stage canvas").evaluate((each) => {
-      const copy = new OffscreenCanvas(each.width, each.height).getContext("2d", { willReadFrequently: true });
-      copy.drawImage(each, 0, 0);
-      const { data } = copy.getImageData(0, 0, each.width, each.height);
-      return data.filter((value, k) => k % 4 === 3 && value > 0).length;
-    });
     assert.equal((await chips()).filter((each) => each === "true").length, 1);
     await page.getByRole("button", { name: "all heads" }).click();
     assert.deepEqual(await chips(), ["true", "true", "true"]);
-    const all = await ink();
+    const all = await ink(page);
     await page.getByRole("button", { name: "layer 1, head 2" }).click();
     assert.deepEqual(await chips(), ["false", "false", "true"]);
     assert.equal(await page.getByRole("combobox", { name: "layers" }).inputValue(), "1");
-    const one = await ink();
+    const one = await ink(page);
     assert.ok(0 < one && one < all);
     await page.locator(".chip").nth(0).click();
     assert.deepEqual(await chips(), ["true", "false", "false"]);
@@ -350,16 +367,16 @@ const scenarios = {
     assert.deepEqual(await chips(), ["true", "true", "false"]);
     await page.locator(".chip").nth(0).click();
     await page.locator(".chip").nth(1).click();
-    assert.equal(await ink(), 0);
+    assert.equal(await ink(page), 0);
     await close();
   },
 
   async "a model's heads: what a token looks at, and who looks at it, is said with numbers, and saved"() {
     const { page, close } = await opened("looks");
     await page.getByRole("button", { name: "layer 0, head 0" }).click();
-    await page.locator(".tokens.from li button").nth(1).hover();
+    await page.locator(".tokens.from button:visible").nth(1).hover();
     await says(page.locator(".says"), "“long (2)” looked at: long (2) 50.0%, est (3) 25.0%, <s> (0) 12.5%, day (4) 12.5%");
-    await page.locator(".tokens.to li button").nth(1).click();
+    await page.locator(".tokens.to button:visible").nth(1).click();
     await page.mouse.move(2, 2);
     await says(page.locator(".says"), "“long (2)” was looked at by: long (2) 50.0%, a (1) 25.0%, <s> (0) 12.5%, day (4) 12.5%");
     await page.locator("input.mean").check();
@@ -388,6 +405,148 @@ const scenarios = {
     await page.getByRole("combobox", { name: "Order" }).selectOption("evenly");
     assert.equal(await page.locator(".heads.sorted .thumb").count(), 6);
     await close();
+  },
+
+  async "a model's heads: a query and a key are typed, and every control keeps the focus that it has"() {
+    const { page, close } = await opened("looks");
+    const field = page.locator("input[type=number]");
+    await field.nth(0).focus();
+    for (const key of ["9", "Tab", "1", "Tab"]) await page.keyboard.press(key);
+    assert.deepEqual([await field.nth(0).inputValue(), await field.nth(1).inputValue()], ["4", "1"], "of five tokens, the last one");
+    assert.ok(await page.evaluate(() => document.activeElement.querySelector("table.pairs")));
+    await page.locator("#theme").selectOption("dark");
+    assert.equal(await field.nth(0).inputValue(), "4");
+    const controls = page.locator(".views :is(button:not([tabindex]), select, input):visible");
+    for (let k = 0, count = await controls.count(); k < count; k++) {
+      const control = await controls.nth(k).elementHandle();
+      await control.focus();
+      await page.keyboard.press(await control.evaluate((each) => (each.matches("button, [type=checkbox]") ? "Space" : "ArrowUp")));
+      assert.ok(await control.evaluate((each) => each === document.activeElement), await control.evaluate((each) => each.outerHTML));
+    }
+    await close();
+    const other = await opened("batch");
+    await other.page.getByRole("button", { name: "batch element 1" }).focus();
+    await other.page.keyboard.press("Space");
+    assert.equal(await active(other.page), "Within the text · batch element 1");
+    await other.close();
+  },
+
+  async "a model's heads: a chosen query of a long text, or key, comes into sight with its lines"() {
+    const { page, close } = await opened("long");
+    const field = page.locator("input[type=number]");
+    await field.nth(0).fill("390");
+    await page.keyboard.press("Tab");
+    assert.ok(await inSight(page, 0, 390));
+    assert.ok(await ink(page) > 0);
+    await page.keyboard.type("9");
+    await page.keyboard.press("Tab");
+    assert.ok(await inSight(page, 1, 9));
+    assert.ok(await ink(page) > 0);
+    assert.doesNotMatch(await page.locator("table.pairs").textContent(), /< 0.0%/);
+    await close();
+  },
+
+  async "a model's heads: tokens of a long text are counted, found by their words, and gone through by keys"() {
+    const { page, close } = await opened("long");
+    const told = () => page.locator(".views .tools span:visible").allTextContents();
+    const found = () => page.locator(".tokens.from .found").evaluateAll((all) => all.slice(0, 3).map((each) => each.textContent));
+    assert.deepEqual(await told(), ["1–35 of 400"]);
+    await page.getByRole("searchbox").fill("MoonL");
+    assert.deepEqual(await found(), ["moon", "light", "moon"]);
+    assert.equal((await told())[1], "Found: 100");
+    for (let k = 0; k < 90; k++) await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelector(".columns").scrollTop > 6000);
+    assert.ok(await inSight(page, 0, 8 * 45 + 6)); // two rows in each eight
+    await page.locator(".columns").evaluate((each) => (each.scrollTop = 0));
+    await page.locator(".columns").focus();
+    for (const [key, text, side, k] of [["ArrowDown", "the", 0, 0], ["ArrowDown", "quick", 0, 1], ["ArrowRight", "quick", 1, 1], ["PageDown", "fox", 1, 35], ["End", "light", 1, 399], ["ArrowUp", "moon", 1, 398]]) {
+      await page.keyboard.press(key);
+      assert.deepEqual([await active(page), await token(page, side, k).evaluate((each) => each === document.activeElement), await inSight(page, side, k)], [text, true, true], key);
+    }
+    assert.match(await page.locator(".says").textContent(), /moon.* \(398\)” was looked at by/);
+    await page.keyboard.press("Enter");
+    assert.equal(await page.locator("input[type=number]").nth(1).inputValue(), "398");
+    await close();
+    const short = await opened("looks");
+    assert.equal(await short.page.getByRole("searchbox").count(), 0);
+    await short.close();
+  },
+
+  async "a model's heads: tokens of either direction are beside their lines, and all can be seen"() {
+    const { page, close } = await opened("mixed");
+    assert.deepEqual(await page.locator(".tokens.from button").allTextContents(), ["שלום", "עולם", "مرحبا", "text", "␣", "⏎⇥", "∅", "⟨202E⟩evil"]);
+    const gaps = await page.locator(".tokens button").evaluateAll((all) => all.map((each) => {
+      const range = document.createRange();
+      range.selectNodeContents(each);
+      const [own, canvas] = [range, document.querySelector(".stage canvas")].map((of) => of.getBoundingClientRect());
+      return Math.abs(each.closest(".from") ? canvas.left - own.right : own.left - canvas.right);
+    }));
+    assert.ok(Math.max(...gaps) < 10, gaps);
+    await token(page, 0, 0).hover();
+    await says(page.locator(".says"), "“שלום (0)” looked at: עולם (1) 65.0%, שלום (0) 5.0%, مرحبا (2) 5.0%, text (3) 5.0%, ␣ (4) 5.0%");
+    const lefts = await page.locator(".says").evaluate((each) => ["עולם", "(1)", "65.0", "שלום (0) 5", "(2)"].map((part) => {
+      const [range, at] = [document.createRange(), each.textContent.replace(/[\u2068\u2069]/g, "\u2068").lastIndexOf(part.split(" ")[0])];
+      range.setStart(each.firstChild, at);
+      range.setEnd(each.firstChild, at + 1);
+      return range.getBoundingClientRect().left;
+    }));
+    assert.deepEqual(lefts, [...lefts].sort((one, other) => one - other), "numbers are behind their tokens");
+    await close();
+  },
+
+  async "a model's heads: a colour means a head, and a sign what a head does"() {
+    const { page, close } = await opened("looks");
+    const hues = (all) => all.map((each) => getComputedStyle(each).getPropertyValue("--chip"));
+    const chips = await page.locator(".chip").evaluateAll(hues);
+    assert.equal(new Set(chips).size, 3);
+    const grey = await page.locator(".thumb").evaluateAll((all) => all.every((each) => {
+      const [red, , blue] = getComputedStyle(each).borderBottomColor.match(/[\d.]+/g).map(Number);
+      return Math.abs(red - blue) < (red > 1 ? 20 : 0.08);
+    }));
+    assert.ok(grey);
+    for (const text of await page.locator(".legend span").allTextContents()) assert.match(text, /^[←→=⇤≡↻¶≈] at /);
+    assert.match(await page.locator(".thumb span").first().textContent(), /^0 [←→=⇤≡↻¶≈]$/);
+    await close();
+  },
+
+  async "a model's heads: small maps can be seen when the system turns dark while the page is open"() {
+    const { page, close } = await opened("looks");
+    for (const colorScheme of ["light", "dark", "light"]) {
+      await page.emulateMedia({ colorScheme });
+      assert.ok(await contrast(page, page.locator(".thumb canvas").first()) > 150, colorScheme);
+    }
+    await page.locator("#theme").selectOption("dark");
+    assert.ok(await contrast(page, page.locator(".thumb canvas").first()) > 150);
+    await close();
+  },
+
+  async "a model's heads: all digits of a weight are right"() {
+    const { page, close } = await opened("long");
+    const weights = JSON.parse(await readFile(`${folder}/long.json`));
+    await page.getByRole("button", { name: "layer 0, head 0" }).click();
+    await page.locator(".titled summary").click();
+    const [, csv] = await saved(page, page.locator(".titled").getByRole("button", { name: "CSV" }));
+    const rows = csv.toString().split("\n").slice(1).map((row) => row.split(",").slice(2, 5).map(Number));
+    assert.ok(rows.length > 5000);
+    for (const [query, key, weight] of rows) assert.ok(Math.abs(weight / weights[query][key] - 1) < 0.0052, `${query} ${key} ${weight}`); // half of the third digit
+    await token(page, 0, 300).hover();
+    const best = Math.max(...weights[300]);
+    const [, key, shown] = /: [^(]*\((\d+)\) ([\d.]+)%/.exec(await page.locator(".says").textContent());
+    assert.equal(Number(key), weights[300].indexOf(best));
+    assert.ok(Math.abs(shown - 100 * best) < 0.07, `${shown} ${best}`);
+    await close();
+  },
+
+  async "a model's heads: headings name layers and elements, and a model without a pattern has none"() {
+    const { page, close } = await opened("batch");
+    assert.deepEqual(await page.locator(".views > .choices button").allTextContents(), ["Within the text · batch element 0", "Within the text · batch element 1"]);
+    assert.deepEqual(await page.locator("select[aria-label=Layers] option").allTextContents(), ["Layer 0 · layers.0.self_attn"]);
+    assert.equal(await page.locator(".views .lead").textContent(), "No head has a clear pattern.");
+    await close();
+    const long = await opened("long");
+    assert.deepEqual(await long.page.locator("select[aria-label=Layers] option").allTextContents(), ["Layer 0", "Layer 1"]);
+    assert.match(await long.page.locator(".views .lead").textContent(), /^Layer \d, head \d looks at the token before/);
+    await long.close();
   },
 };
 

@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { notebook } from "./notebook.mjs";
-import { launch, run, says, serious } from "./opened.mjs";
+import { launch, run, says, serious, textOf } from "./opened.mjs";
 
 const [path, executablePath, ...only] = process.argv.slice(2);
 const states = JSON.parse(await readFile(path, "utf8"));
@@ -66,7 +66,7 @@ const mapped = async ([rows, columns], { peaks = null, held = false } = {}) => {
 const readAt = async (page, x, y) => {
   const box = await canvas(page).boundingBox();
   await page.mouse.move(box.x + x, box.y + y);
-  return readout(page).textContent();
+  return textOf(readout(page));
 };
 
 /** Of a canvas, how many points have a colour. */
@@ -217,17 +217,17 @@ const scenarios = {
     await cell(page).locator(".window").focus();
     await press(page, "ArrowDown");
     await press(page, "ArrowRight");
-    const found = /^(\d+)–(\d+) × (\d+)–(\d+): at most (.*)$/.exec(await readout(page).textContent());
+    const found = /^(\d+)–(\d+) × (\d+)–(\d+): at most (.*)$/.exec(await textOf(readout(page)));
     const [top, bottom, left, right] = found.slice(1, 5).map(Number);
     assert.ok(top > 0 && bottom > top && left > 0 && right > left);
     assert.equal(found[5], precise(largest(top, left, bottom - top + 1, right - left + 1)));
     await press(page, "+", 12);
-    assert.equal(await readout(page).textContent(), `${top} × ${left}: ${precise(value(top, left))}`);
+    assert.equal(await textOf(readout(page)), `${top} × ${left}: ${precise(value(top, left))}`);
     await press(page, "ArrowRight", 3);
     await press(page, "Shift+ArrowDown");
-    assert.equal(await readout(page).textContent(), `${top + 10} × ${left + 3}: ${precise(value(top + 10, left + 3))}`);
+    assert.equal(await textOf(readout(page)), `${top + 10} × ${left + 3}: ${precise(value(top + 10, left + 3))}`);
     await press(page, "Home");
-    assert.match(await readout(page).textContent(), /^\d+–\d+ × \d+–\d+: at most/);
+    assert.match(await textOf(readout(page)), /^\d+–\d+ × \d+–\d+: at most/);
     await press(page, "-");
     await isDisabled(page, "Make smaller");
     await close();
@@ -242,7 +242,7 @@ const scenarios = {
     for (let k = 0; k < 30; k++) await page.mouse.wheel(0, -300);
     await isDisabled(page, "Enlarge");
     await page.mouse.move(x + 1, y);
-    const at = async () => /^(\d+) × (\d+): (.*)$/.exec(await readout(page).textContent()).slice(1);
+    const at = async () => /^(\d+) × (\d+): (.*)$/.exec(await textOf(readout(page))).slice(1);
     const [row, column, shown] = await at();
     assert.equal(shown, precise(value(+row, +column)));
     await page.mouse.down();
@@ -255,7 +255,7 @@ const scenarios = {
     await cell(page).getByRole("button", { name: "Show all" }).click();
     await still(page);
     await page.mouse.move(x, y);
-    assert.match(await readout(page).textContent(), /at most/);
+    assert.match(await textOf(readout(page)), /at most/);
     await close();
   },
 
@@ -283,7 +283,7 @@ const scenarios = {
         const near = drawn[k];
         if (near.some((each, at) => each !== near[at % 3])) continue; // an edge, or a letter
         await page.mouse.move(x + px, y + py);
-        const found = /^(\d+) × (\d+): [\d.E-]+$/.exec(await readout(page).textContent());
+        const found = /^(\d+) × (\d+): [\d.E-]+$/.exec(await textOf(readout(page)));
         if (!found) continue;
         const share = value(+found[1], +found[2]);
         for (const side of [0, 1, 2]) assert.ok(Math.abs(near[side] - (well[side] + (glow[side] - well[side]) * share)) <= 2, `${found[0]} is ${near.slice(0, 3)}`);
@@ -344,7 +344,7 @@ const scenarios = {
       await page.mouse.move(1, 1);
       await press(page, "Shift+ArrowRight");
       await press(page, "Shift+ArrowDown");
-      assert.deepEqual(isRight(await readout(page).textContent(), shape), [row + 11, column + 12]);
+      assert.deepEqual(isRight(await textOf(readout(page)), shape), [row + 11, column + 12]);
       await cell(page).getByRole("button", { name: "Show all" }).click();
       await still(page);
       assert.equal(await readAt(page, ...middle), afar);
@@ -353,7 +353,7 @@ const scenarios = {
       await press(page, "Shift+ArrowUp", 25);
       await press(page, "Shift+ArrowLeft", 25);
       await press(page, "+", 12); // about the block in the corner, which stays in view
-      const [down, along] = isRight(await readout(page).textContent(), shape);
+      const [down, along] = isRight(await textOf(readout(page)), shape);
       const seen = await page.evaluate(() => window.map.view.seen);
       assert.ok(seen.top <= down && down < seen.bottom && seen.left <= along && along < seen.right, JSON.stringify([down, along, seen]));
       await close();
@@ -387,7 +387,7 @@ const scenarios = {
     assert.deepEqual(await tiles.locator("tbody tr").nth(1).locator("th, td").allTextContents(), ["you", "0.125", "no number", "1E-7"]);
     await tiles.locator(".window").focus();
     await press(named.page, "ArrowRight");
-    assert.equal(await tiles.locator(".cell-readout").textContent(), "me × two: 0.5");
+    assert.equal(await textOf(tiles.locator(".cell-readout")), "me × two: 0.5");
     await named.close();
   },
 

@@ -481,7 +481,7 @@ class Trace:
                 shown.tokens = labels
             maps, layers = shown._pictures(number)
             cards = cards or maps
-            views += views_of(layers, shown._tokens, "" if one else f"[{number}]")
+            views += views_of(layers, shown._tokens, None if one else number)
         return calls_page(cards, title=title, count=len(self), views=views)
 
     def _pictures(self, element: int) -> tuple[list[tuple[str, Any]], list[Layer]]:

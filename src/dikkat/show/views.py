@@ -12,10 +12,10 @@ __all__ = ["CELLS", "TOP", "Layer", "Token", "Tokens", "labels_of", "tokens_of",
 
 TOP = 16  # most keys of a query that are told of one by one
 CELLS = 64  # cells of a head's map, in each direction
-_ENTRIES = 1_800_000  # most weights of a page that are told of one by one, in three bytes each
+_ENTRIES = 1_350_000  # most weights of a page that are told of one by one, in four bytes each
 
-# Weights are stored as whole numbers, minus their base-2 logarithm in so many steps; web/src/page/views.ts reads them.
-_COARSE, _FINE = 12, 2048
+# Weights are stored as minus their base-2 logarithm in steps, to .02 %; web/src/page/views.ts reads them.
+_STEPS = 2048
 
 
 class Token(NamedTuple):
@@ -84,8 +84,10 @@ def tokens_of(given: object) -> dict[str, list[Token]]:
     return found
 
 
-def views_of(layers: Sequence[Layer], tokens: Mapping[str, list[Token]], name: str = "") -> list[dict[str, Any]]:
-    """The views, as `web/src/page/views.ts` reads them, one of each kind of attention and size, under a name."""
+def views_of(
+    layers: Sequence[Layer], tokens: Mapping[str, list[Token]], element: int | None = None
+) -> list[dict[str, Any]]:
+    """The views, as `web/src/page/views.ts` reads them, one of each kind of attention and size, of a batch element."""
     groups: dict[Any, list[Layer]] = {}
     for each in layers:
         chosen = each.seen.get("queries")
@@ -97,7 +99,8 @@ def views_of(layers: Sequence[Layer], tokens: Mapping[str, list[Token]], name: s
     return [
         {
             "kind": kind,
-            "title": " · ".join(filter(None, (name, "" if kind and alone else calls[0].name))),
+            "element": element,
+            "title": "" if kind and alone else calls[0].name,
             "queries": _named(known[0], range(queries) if chosen is None else chosen),
             "keys": _named(known[1], range(keys)),
             "layers": [_layer(one, most) for one in calls],
@@ -138,7 +141,7 @@ def _layer(layer: Layer, most: int) -> dict[str, Any]:
     heads = seen["heads"].tolist() if "heads" in seen else list(range(len(weights)))
     overview = seen["overview"].numpy() if "overview" in seen else _map_of(seen, layer.sizes[2])
     return {
-        "name": layer.name,
+        "name": "" if layer.name == f"layer {layer.number}" else layer.name,  # of weights from elsewhere
         "number": layer.number,
         "heads": heads,
         "shares": {
@@ -147,10 +150,10 @@ def _layer(layer: Layer, most: int) -> dict[str, Any]:
         },
         "top": weights.shape[-1],
         "keys": _packed(np.maximum(keys, 0).astype("<u2")),
-        "weights": _packed(_steps(weights, np.uint8, _COARSE)),
+        "weights": _packed(_codes(weights)),
         "cells": list(overview.shape[-2:]),
         "whole": "overview" in seen,
-        "map": _packed(_steps(overview, np.uint16, _FINE)),
+        "map": _packed(_codes(overview)),
     }
 
 
@@ -165,13 +168,13 @@ def _map_of(seen: Mapping[str, Tensor], count: int) -> NDArray[Any]:
     return found
 
 
-def _steps(weights: NDArray[Any], kind: type, steps: int) -> NDArray[Any]:
-    """Minus the base-2 logarithms in so many steps, rounded; the largest number for what is smaller still."""
+def _codes(weights: NDArray[Any]) -> NDArray[np.uint16]:
+    """Minus the base-2 logarithms in steps, rounded; the largest number for smaller weights and 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.rint(-np.log2(weights.astype(np.float64)) * steps)
-    most = np.iinfo(kind).max
-    found: NDArray[Any] = np.nan_to_num(logs, nan=most, posinf=most).clip(0, most).astype(kind)
-    return found
+        logs = np.rint(-np.log2(weights.astype(np.float64)) * _STEPS)
+    largest = np.iinfo(np.uint16).max
+    codes: NDArray[np.uint16] = np.nan_to_num(logs, nan=largest, posinf=largest).clip(0, largest).astype(np.uint16)
+    return codes
 
 
 def _packed(numbers: NDArray[Any]) -> str:

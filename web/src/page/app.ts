@@ -71,7 +71,10 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
       rooms.length > 1 && h("nav", { "aria-label": title }, ...rooms.map(room)),
       h("div", { class: "tools" },
         choose("language", "language", Object.entries(LANGUAGES) as [Language, string][], spoken(), (language) => go({ language })),
-        choose("theme", "theme", (["auto", "light", "dark"] as const).map((each) => [each, t(`theme-${each}`)] as const), view.theme, (theme) => go({ theme }))),
+        choose("theme", "theme", (["auto", "light", "dark"] as const).map((each) => [each, t(`theme-${each}`)] as const), view.theme, (theme) => {
+          note({ theme });
+          document.documentElement.dataset["theme"] = theme;
+        })),
       lead
     );
   };

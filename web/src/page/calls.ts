@@ -1,11 +1,10 @@
 /** Room of a model's attention calls: maps of each call, drawn when it comes near the window. */
 import { scaled, type Panel } from "../pictures/tiles/panels";
-import { h } from "./dom";
+import { h, whenNear } from "./dom";
 import { number, t } from "./strings";
 import { viewsOf, type View } from "./views";
 
 const ACROSS = 4; // maps beside each other, at most
-const NEAR = "800px";
 
 /** Maps of one shape and scale; `dikkat.show.calls` writes them. */
 interface Maps {
@@ -40,38 +39,24 @@ export interface Calls {
 }
 
 export function callsRoom({ count, calls, overall, views }: Calls): HTMLElement {
-  const drawing = new Map<Element, () => void>();
   const card = (title: string, recorded: string, draw: () => HTMLElement[]): HTMLElement => {
     const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
-    drawing.set(element, () => element.append(...draw()));
+    whenNear(element, () => {
+      element.append(...draw());
+      element.classList.remove("waiting");
+    });
     return element;
   };
   const cards = [
-    ...(overall ? [card(t("all-calls"), "", () => [figure(overall, { heads: 1, names: overall.names })])] : []),
+    ...(overall ? [card(t("all-calls"), "", () => [figure(overall, overall)])] : []),
     ...calls.map(({ name, recorded, maps }) => card(name, t("recorded", recorded), () => maps.map((each) => figure(each, each)))),
   ];
-  const near = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (!isIntersecting) continue;
-      near.unobserve(target);
-      drawing.get(target)!();
-      target.classList.remove("waiting");
-    }
-  }, { rootMargin: `${NEAR} 0px` });
-  for (const each of cards) near.observe(each);
   const shown = calls.length < count ? t("calls-first", count, calls.length) : t("calls-count", count);
   const maps = cards.length ? [h("p", { class: "quiet" }, shown), h("p", { class: "help" }, t("tiles-help")), ...cards] : [];
   return h("main", { id: "room" }, ...(views.length ? [viewsOf(views)] : []), ...maps);
 }
 
-interface Caption {
-  readonly heads: number;
-  readonly of?: number;
-  readonly batch?: number;
-  readonly names?: readonly string[];
-}
-
-function figure(given: Maps, { heads, of = heads, batch = 1, names }: Caption): HTMLElement {
+function figure(given: Maps, { heads = 1, of = heads, batch = 1, names = null }: Partial<OfHeads> & { readonly names?: readonly string[] | null }): HTMLElement {
   const { kind, shape, extent, range } = given;
   const values = new Float32Array(Uint8Array.from(atob(given.values), (each) => each.charCodeAt(0)).buffer);
   const count = values.length / (shape[0] * shape[1]);
@@ -79,7 +64,7 @@ function figure(given: Maps, { heads, of = heads, batch = 1, names }: Caption): 
     overview: [t("queries"), t("keys")], rows: [t("queries"), t("keys")], sums: [t("heads"), t("keys")], entropy: [t("layers"), t("heads")],
   }[kind] as [string, string];
   const panels = Array.from({ length: count }, (_, k): Panel => ({
-    title: count > 1 ? t("head", k) : "", shape, extent, queries: names ?? null, keys: null, ylabel, xlabel,
+    title: count > 1 ? t("head", k) : "", shape, extent, queries: names, keys: null, ylabel, xlabel,
   }));
   const pooled = kind !== "overview" && extent[1] > shape[1] ? [t("pooled", number(shape[1], 0), number(extent[1], 0))] : [];
   const which = [...(heads < of ? [t("heads-first", heads, of)] : []), ...(batch > 1 ? [t("batch-first", batch)] : []), ...pooled];

@@ -30,6 +30,16 @@ export function s<K extends keyof SVGElementTagNameMap>(
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
+/** Acts once, when an element comes near the window. */
+export function whenNear(element: Element, act: () => void): void {
+  const near = new IntersectionObserver((entries) => {
+    if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
+    near.disconnect();
+    act();
+  }, { rootMargin: "800px 0px" });
+  near.observe(element);
+}
+
 /** A button that opens a list of others; it closes after one of them, with Escape, or when the focus leaves. */
 export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
   const close = (): void => element.removeAttribute("open");
@@ -143,9 +153,18 @@ export function shortened(text: string, most: number, size: number): string {
 export const isRightToLeft = (text: string): boolean =>
   /^[^\p{L}]*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(text);
 
-/** A text with control and zero-width characters replaced by their codes: ⟨200B⟩. */
+const WHITE_SPACE: Record<string, string> = { "\n": "⏎", "\t": "⇥" };
+
+/** A text with signs for white space that is all of it, for line breaks and tabs, and codes for other characters that cannot be seen: ⟨200B⟩. */
 export const visible = (text: string): string =>
-  text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (letter) => `⟨${letter.codePointAt(0)!.toString(16).toUpperCase()}⟩`);
+  text.replace(/^\p{Zs}*$/u, (spaces) => "␣".repeat(spaces.length))
+    .replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (letter) => WHITE_SPACE[letter] ?? `⟨${letter.codePointAt(0)!.toString(16).toUpperCase()}⟩`);
+
+/** A word for a sentence: its direction does not change the order of what is around it. */
+export const isolated = (word: string): string => `\u2068${word}\u2069`;
+
+/** Text without accents, in lower case, for searching. */
+export const fold = (text: string): string => text.normalize("NFKD").toLowerCase().replace(/\p{M}/gu, "").replace(/ı/gu, "i");
 
 /** Visible words, equal ones numbered: I¹, am, I². */
 export function numbered(words: readonly string[]): string[] {

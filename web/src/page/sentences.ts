@@ -1,11 +1,10 @@
 /** Room of stored translations: a searchable list whose pictures are drawn near the window. */
 import { isNowhere, NOWHERE, type Spot } from "../pictures/aligned";
-import { h } from "./dom";
+import { fold, h, whenNear } from "./dom";
 import { saveText } from "./save";
 import { SentenceCard, type Packed, type Sentence } from "./sentence";
 import { t } from "./strings";
 
-const NEAR = "800px"; // distance from the window at which a sentence's pictures are drawn
 const SETTLING = 5; // frames of scrolling again, since sentences above still grow to their heights
 
 /** A sentence, counted from 1, and the highlight in it. */
@@ -64,27 +63,16 @@ export class Sentences {
 
   /** Starts drawing sentences as they come near, at the current width. */
   private watch(): void {
-    const byElement = new Map<Element, SentenceCard>(this.cards.map((card) => [card.element, card]));
-    const seen = new IntersectionObserver((entries) => {
-      for (const { target, isIntersecting } of entries) {
-        if (!isIntersecting) continue;
-        seen.unobserve(target);
-        this.draw(byElement.get(target)!);
-      }
-    }, { rootMargin: `${NEAR} 0px` });
     new ResizeObserver(() => {
       const before = this.room;
       this.room = this.element.clientWidth;
       if (!this.room || this.room === before) return;
       if (before) for (const card of this.near) card.draw(this.inside);
-      else for (const card of this.cards) seen.observe(card.element);
+      else for (const card of this.cards) whenNear(card.element, () => {
+        this.near.push(card);
+        card.draw(this.inside);
+      });
     }).observe(this.element);
-  }
-
-  private draw(card: SentenceCard): void {
-    if (this.near.includes(card)) return;
-    this.near.push(card);
-    card.draw(this.inside);
   }
 
   private get inside(): number {
@@ -158,6 +146,3 @@ export class Sentences {
     saveText(JSON.stringify({ format: "dikkat sentences", version: 1, sentences }, null, 1), "dikkat.json", "application/json");
   }
 }
-
-/** Text without accents, in lower case, for searching. */
-const fold = (text: string): string => text.normalize("NFKD").toLowerCase().replace(/\p{M}/gu, "").replace(/ı/gu, "i");

@@ -1,32 +1,29 @@
 /** Views of a model's attention over its tokens: heads of a layer, all layers and heads, one query and key. */
-import { h, menu, s } from "./dom";
+import { h, isolated, menu, s } from "./dom";
+import { Columns, ROW, written, type Side, type Spot, type Token } from "./columns";
 import { printAlone, savePng, saveSvg, saveText } from "./save";
 import { number, percent, t } from "./strings";
 
-const ROW = 20; // height of a token, in pixels
-const TALL = 700; // most pixels of the tokens that are in view
 const THUMB = 96; // most side of a small map
 const WIDE = 720; // of a drawing that is saved
-const COARSE = 12; // steps of a base-2 logarithm in `weights`
-const FINE = 2048; // … in `map`; `dikkat.show.views` writes both
+const STEPS = 2048; // of a base-2 logarithm; `dikkat.show.views` writes them
 const FAINT = 0.02; // least weight that is drawn as a line of one token
 const LEAST = 0.06; // … where the lines of all tokens are drawn
 
 const CLEAR = 0.3; // least share of a head's weight that says what the head does
 
-type Token = readonly [text: string, special: boolean, continues: boolean];
-
-/** What a head may do, as `dikkat.inspection.heads` measures it, with the hue of each. */
-const HUES = { previous: 210, next: 265, itself: 150, first: 35, same: 320, induction: 355, separator: 55, evenly: -1 } as const;
-type Doing = keyof typeof HUES;
-const DOING = Object.keys(HUES) as Doing[];
-const hue = (doing: Doing): string => (HUES[doing] < 0 ? "hsl(0 0% 55%)" : `hsl(${HUES[doing]} 65% 48%)`);
+/** What a head may do, as `dikkat.inspection.heads` measures it, with the sign of each. Colours are those of heads. */
+const SIGNS = { previous: "←", next: "→", itself: "=", first: "⇤", same: "≡", induction: "↻", separator: "¶", evenly: "≈" } as const;
+type Doing = keyof typeof SIGNS;
+const DOING = Object.keys(SIGNS) as Doing[];
 
 interface Layer {
   readonly name: string;
   readonly number: number;
   readonly heads: readonly number[];
   readonly shares: { readonly [doing in Doing | "information"]?: readonly (number | null)[] };
+  /** What each head does; "" if that is not known. */
+  readonly looks?: readonly (Doing | "")[];
   readonly top: number;
   readonly keys: string;
   readonly weights: string;
@@ -39,6 +36,8 @@ interface Layer {
 /** Attention of one kind; `dikkat.show.views` writes them. */
 export interface View {
   readonly kind: "self" | "encoder" | "cross" | "";
+  /** Which element of a batch; null on a page of one. */
+  readonly element: number | null;
   readonly title: string;
   readonly queries: readonly Token[];
   readonly keys: readonly Token[];
@@ -47,43 +46,38 @@ export interface View {
 
 type Edge = readonly [key: number, weight: number];
 
-interface Opened {
-  readonly keys: Uint16Array;
-  readonly weights: Uint8Array;
-  readonly map: Uint16Array;
-}
-
 const SHADES = 6; // of lines: those of one shade are drawn at once
 
-function bytes(text: string): Uint8Array {
-  const raw = atob(text);
-  const found = new Uint8Array(raw.length);
-  for (let k = 0; k < raw.length; k++) found[k] = raw.charCodeAt(k);
-  return found;
-}
-const coarse = Float32Array.from({ length: 256 }, (_, code) => (code === 255 ? 0 : 2 ** (-code / COARSE)));
-const fine = (code: number): number => (code === 65535 ? 0 : 2 ** (-code / FINE));
-const colour = (head: number, of: number): string => `hsl(${(head * 360) / Math.max(of, 3)} 62% 47%)`;
-const button = (label: string, pressed: boolean, click: () => void): HTMLButtonElement =>
-  h("button", { type: "button", "aria-pressed": pressed ? "true" : "false", click }, label);
+const unpacked = (text: string): Uint16Array => new Uint16Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+const decoded = (layer: Layer) => ({ ...layer, keys: unpacked(layer.keys), weights: unpacked(layer.weights), map: unpacked(layer.map) });
+const NONE = 65535; // the code of 0
+const weightOf = (code: number): number => (code === NONE ? 0 : 2 ** (-code / STEPS));
+const SHADOWS = Uint8Array.from({ length: NONE + 1 }, (_, code) => 255 * Math.sqrt(weightOf(code))); // opacity in a small map, by code
+/** The colour of a head: none near that of controls. */
+const colour = (head: number, of: number): string => `hsl(${(215 + (head * 290) / Math.max(of, 3)) % 360} 62% 47%)`;
+const button = (label: string, click: () => void): HTMLButtonElement => h("button", { type: "button", click }, label);
+const press = (pressed: HTMLElement, is: boolean): void => pressed.setAttribute("aria-pressed", String(is));
 
 /** The views of all kinds of attention of one run. */
 export function viewsOf(views: readonly View[]): HTMLElement {
-  const place = h("section", { class: "views" });
-  const name = ({ kind, title }: View): string => [kind ? t(`view-${kind}`) : "", title].filter(Boolean).join(" · ");
-  const draw = (kind: number): void => {
-    const choice = views.length > 1
-      ? h("div", { class: "choices", role: "group", "aria-label": t("view-kind") }, ...views.map((each, k) => button(name(each), k === kind, () => draw(k)))) : null;
-    place.replaceChildren(...(choice ? [choice] : []), ...new Views(views[kind]!).elements);
+  const shown = h("div", { class: "views" });
+  const drawn: Views[] = [];
+  const choices = views.map(({ kind, element, title }, k) => {
+    const names = [kind && t(`view-${kind}`), element === null ? "" : t("view-element", element), title];
+    return button(names.filter(Boolean).join(" · "), () => draw(k));
+  });
+  const draw = (chosen: number): void => {
+    choices.forEach((each, k) => press(each, k === chosen));
+    shown.replaceChildren(...(drawn[chosen] ??= new Views(views[chosen]!)).elements);
   };
   draw(Math.max(0, views.findIndex((each) => each.kind === "self")));
-  return place;
+  return h("section", { class: "views" }, views.length > 1 && h("div", { class: "choices", role: "group", "aria-label": t("view-kind") }, ...choices), shown);
 }
 
-/** What a head does most, and how large a share of its weight that is. */
-function doingOf(layer: Layer, k: number): readonly [Doing, number] {
-  const found = DOING.map((each) => [each, layer.shares[each]?.[k] ?? -1] as const);
-  return found.reduce((best, each) => (each[1] > best[1] ? each : best));
+/** What a head does, and how large a share of its weight that is. */
+function doingOf({ looks, shares }: Layer, k: number): readonly [Doing, number] {
+  const doing = looks?.[k] || DOING.reduce((best, each) => ((shares[each]?.[k] ?? -1) > (shares[best]?.[k] ?? -1) ? each : best));
+  return [doing, shares[doing]?.[k] ?? -1];
 }
 
 class Views {
@@ -91,24 +85,68 @@ class Views {
   private layer = 0;
   private readonly shown = new Set<number>();
   private several = false;
-  private mean = false;
-  private special = false;
-  private order: Doing | "information" | "" = "";
-  private query: number | null = null;
-  private key: number | null = null;
-  private readonly opened: (Opened | undefined)[] = [];
+  private readonly chosen: [query: number | null, key: number | null] = [null, null];
+  private last: Side = 0; // of the chosen tokens
+  private readonly data: readonly ReturnType<typeof decoded>[];
   private readonly found = new Map<string, Edge[][]>();
-  private readonly heads = h("article", { class: "card" });
-  private readonly all = h("article", { class: "card" });
-  private readonly pair = h("article", { class: "card" });
+  // Controls are made once: one that is replaced while it is used loses the focus.
+  private readonly heads: HTMLElement;
+  private readonly layers: HTMLSelectElement;
+  private readonly chips: HTMLButtonElement[][] = [];
+  private readonly chipGroup = h("div", { class: "choices", role: "group", "aria-label": t("heads") });
+  private readonly severalHeads = button(t("view-several"), () => {
+    this.several = !this.several;
+    if (!this.several) for (const k of [...this.shown].slice(1)) this.shown.delete(k);
+    this.drawHeads();
+  });
+  private readonly allHeads = button(t("view-all"), () => {
+    this.several = true;
+    for (const k of this.view.layers[this.layer]!.heads.keys()) this.shown.add(k);
+    this.drawHeads();
+  });
+  private readonly mean = h("input", { type: "checkbox", class: "mean", change: () => this.drawLines() });
+  private readonly special = h("input", { type: "checkbox", class: "special", change: () => this.drawTokens() });
+  private readonly headline = h("p", { class: "lead" });
   private readonly says = h("p", { class: "says", "aria-live": "polite" });
-  private lines: () => void = () => undefined;
+  private readonly columns: Columns;
+  private readonly order: HTMLSelectElement;
+  /** Whether no head has a pattern but to look at everything. */
+  private readonly nothing: boolean;
+  private readonly legend = h("p", { class: "legend" });
+  private readonly grid = h("div", { class: "heads" });
+  private readonly thumbs: HTMLButtonElement[][];
+  private readonly pickers: readonly HTMLInputElement[]; // of a query and a key, by number
+  private readonly pairs = h("div", { class: "wide", tabindex: 0 });
 
   constructor(private readonly view: View) {
+    const { layers, queries, keys } = view;
+    this.data = layers.map(decoded);
     const most = this.everyHead().reduce((best, each) => (this.worth(...each) > this.worth(...best) ? each : best));
     this.layer = most[0];
     this.shown.add(most[1]);
-    this.elements = [this.heads, this.all, this.pair];
+    this.columns = new Columns([queries, keys], (spot) => this.drawLines(spot), ([side, token]) => this.choose(side, this.chosen[side] === token ? null : token));
+    this.layers = h("select", { "aria-label": t("layers"), change: () => this.showLayer(Number(this.layers.value)) },
+      ...layers.map(({ name }, k) => h("option", { value: k }, [t("view-layer", this.numberOf(k)), name].filter(Boolean).join(" · "))));
+    this.order = h("select", { "aria-label": t("view-order"), change: () => this.drawAll() }, h("option", { value: "" }, t("view-by-layer")),
+      ...(["information", ...DOING] as const).filter((each) => this.everyHead().some((head) => this.measure(...head, each) >= 0))
+        .map((each) => h("option", { value: each }, t(`looks-${each}`))));
+    this.thumbs = layers.map(({ heads }, l) => heads.map((_, k) => this.thumb(l, k)));
+    const clear = new Set(this.everyHead().map(([l, k]) => doingOf(layers[l]!, k)).filter(([, share]) => share >= CLEAR).map(([doing]) => doing));
+    this.legend.append(...DOING.filter((each) => clear.has(each)).map((each) => h("span", {}, h("b", {}, SIGNS[each]), ` ${t(`looks-${each}`)}`)));
+    this.nothing = ![...clear].some((each) => each !== "evenly");
+    this.pickers = ([0, 1] as const).map((side) => this.picker(side));
+    const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => button(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
+    this.heads = h("article", { class: "card" },
+      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, h("p", { class: "help" }, t("view-heads-help")),
+      h("div", { class: "choices" }, this.layers, [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.special, " ", t("view-special")),
+        view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.mean, " ", t("view-mean"))),
+      this.chipGroup, this.says, this.columns.element);
+    const all = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t("view-model-help")),
+      h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.order)), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
+    const pair = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t("view-pair-help")),
+      h("div", { class: "choices" }, ...this.pickers.map((input, side) => h("label", {}, t(side ? "view-key" : "view-query"), " ", input, " ", h("b", { dir: "auto" })))), this.pairs);
+    this.elements = [this.heads, all, pair];
+    this.drawTokens();
     this.drawHeads();
     this.drawAll();
     this.drawPair();
@@ -136,19 +174,18 @@ class Views {
 
   /** Where a head looks from each query: the weights that are known, the largest first. */
   private edges(k: number): Edge[][] {
-    const name = `${this.layer} ${k} ${this.mean}`;
+    const name = `${this.layer} ${k} ${this.mean.checked}`;
     const before = this.found.get(name);
     if (before) return before;
-    const { queries, layers } = this.view;
-    const { keys, weights } = this.open(this.layer);
-    const { top } = layers[this.layer]!;
+    const { queries } = this.view;
+    const { keys, weights, top } = this.data[this.layer]!;
     const rows = queries.map((_, i) => {
       const row: Edge[] = [];
       const from = (k * queries.length + i) * top;
-      for (let at = from; at < from + top && weights[at] !== 255; at++) row.push([keys[at]!, coarse[weights[at]!]!]);
+      for (let at = from; at < from + top && weights[at] !== NONE; at++) row.push([keys[at]!, weightOf(weights[at]!)]);
       return row;
     });
-    if (!this.mean) return this.found.set(name, rows).get(name)!;
+    if (!this.mean.checked) return this.found.set(name, rows).get(name)!;
     const both = rows.map(() => new Map<number, number>());
     rows.forEach((row, i) => row.forEach(([j, weight]) => {
       both[i]!.set(j, (both[i]!.get(j) ?? 0) + weight / 2);
@@ -157,68 +194,40 @@ class Views {
     return this.found.set(name, both.map((row) => [...row].sort((one, other) => other[1] - one[1]))).get(name)!;
   }
 
-  private open(layer: number): Opened {
-    const { keys, weights, map } = this.view.layers[layer]!;
-    return (this.opened[layer] ??= {
-      keys: new Uint16Array(bytes(keys).buffer), weights: bytes(weights), map: new Uint16Array(bytes(map).buffer),
-    });
+  private drawTokens(): void {
+    this.columns.show(this.special.checked, this.chosen);
   }
 
-  /** Rows that are in view: special tokens are left out unless asked for. */
-  private rows(tokens: readonly Token[]): number[] {
-    const all = [...tokens.keys()];
-    const rows = this.special ? all : all.filter((k) => !tokens[k]![1]);
-    return rows.length ? rows : all;
+  private showLayer(layer: number, heads: Iterable<number> = this.shown): void {
+    this.layer = layer;
+    const kept = [...heads].filter((k) => k < this.view.layers[layer]!.heads.length);
+    this.shown.clear();
+    for (const k of kept.length ? kept : [0]) this.shown.add(k);
+    this.drawHeads();
+  }
+
+  private chip(head: number, k: number, of: number): HTMLButtonElement {
+    const [doing, share] = doingOf(this.view.layers[this.layer]!, k);
+    const chip = button(share >= CLEAR ? `${head} · ${t(`looks-${doing}`)} ${number(share)}` : String(head), () => {
+      if (!this.several) this.shown.clear();
+      if (!this.shown.delete(k)) this.shown.add(k);
+      this.drawHeads();
+    });
+    chip.className = "chip";
+    chip.style.setProperty("--chip", colour(k, of));
+    return chip;
   }
 
   private drawHeads(): void {
-    const { view } = this;
-    const { heads } = view.layers[this.layer]!;
-    const layers = h("select", { "aria-label": t("layers"), change: (event: Event) => {
-      this.layer = Number((event.target as HTMLSelectElement).value);
-      this.keepHeads();
-      this.drawHeads();
-    } }, ...view.layers.map(({ name }, k) => h("option", { value: k, selected: k === this.layer }, t("view-layer", this.numberOf(k), name))));
-    const chips = heads.map((head, k) => {
-      const [doing, share] = doingOf(view.layers[this.layer]!, k);
-      const label = share >= CLEAR ? `${head} · ${t(`looks-${doing}`)} ${number(share)}` : String(head);
-      const chip = button(label, this.shown.has(k), () => {
-        if (!this.several) this.shown.clear();
-        if (!this.shown.delete(k)) this.shown.add(k);
-        this.drawHeads();
-      });
-      chip.className = "chip";
-      chip.style.setProperty("--chip", colour(k, heads.length));
-      return chip;
-    });
-    const several = button(t("view-several"), this.several, () => {
-      this.several = !this.several;
-      if (!this.several) for (const k of [...this.shown].slice(1)) this.shown.delete(k);
-      this.drawHeads();
-    });
-    const square = view.kind !== "cross" && view.queries.length === view.keys.length;
-    const mean = square ? h("label", {}, h("input", { type: "checkbox", class: "mean", checked: this.mean, change: (event: Event) => {
-      this.mean = (event.target as HTMLInputElement).checked;
-      this.lines();
-    } }), ` ${t("view-mean")}`) : null;
-    const files = menu(t("save"), button("SVG", false, () => this.save("svg")), button("PNG", false, () => this.save("png")), button("PDF", false, () => this.save("pdf")), button(t("save-table"), false, () => this.save("csv")));
-    const some = [...view.queries, ...view.keys].some(([, special]) => special);
-    const fold = some ? h("label", {}, h("input", { type: "checkbox", class: "special", checked: this.special, change: (event: Event) => {
-      this.special = (event.target as HTMLInputElement).checked;
-      this.drawHeads();
-    } }), ` ${t("view-special")}`) : null;
-    const all = button(t("view-all"), this.shown.size === heads.length && heads.length > 1, () => {
-      this.several = true;
-      for (const k of heads.keys()) this.shown.add(k);
-      this.drawHeads();
-    });
-    this.heads.replaceChildren(
-      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), files), h("p", { class: "lead" }, this.sentence()), h("p", { class: "help" }, t("view-heads-help")),
-      h("div", { class: "choices" }, layers, fold, mean),
-      h("div", { class: "choices", role: "group", "aria-label": t("heads") }, ...chips, ...(heads.length > 1 ? [several, all] : [])),
-      this.says, this.columns(),
-    );
-    this.lines();
+    const { heads } = this.view.layers[this.layer]!;
+    const chips = (this.chips[this.layer] ??= heads.map((head, k) => this.chip(head, k, heads.length)));
+    chips.forEach((chip, k) => press(chip, this.shown.has(k)));
+    press(this.severalHeads, this.several);
+    press(this.allHeads, this.shown.size === heads.length && heads.length > 1);
+    if (chips[0] !== this.chipGroup.firstChild) this.chipGroup.replaceChildren(...chips, ...(heads.length > 1 ? [this.severalHeads, this.allHeads] : []));
+    this.layers.value = String(this.layer);
+    this.headline.textContent = this.sentence();
+    this.drawLines();
   }
 
   /** What the head that is shown alone does. */
@@ -228,119 +237,60 @@ class Views {
     const [k] = this.shown;
     const [doing, share] = doingOf(layer, k!);
     if (share < 0) return "";
+    if (this.nothing) return t("view-nothing");
     return t(share >= CLEAR ? "view-says" : "view-unclear", this.numberOf(this.layer), layer.heads[k!]!, t(`looks-${doing}`), number(share));
   }
 
   /** The largest weights of a token, of the heads that are shown: of what it looks at, or of who looks at it. */
-  private said(side: 0 | 1, at: number): string {
-    const { queries, keys } = this.view;
+  private said([side, at]: Spot): string {
     const weights = new Map<number, number>();
     for (const k of this.shown) this.edges(k).forEach((row, i) => row.forEach(([j, weight]) => {
       const [own, other] = side ? [j, i] : [i, j];
       if (own === at) weights.set(other, Math.max(weights.get(other) ?? 0, weight));
     }));
-    const names = side ? queries : keys;
-    const most = [...weights].sort((one, other) => other[1] - one[1]).slice(0, 5).map(([place, weight]) => `${names[place]![0]} (${place}) ${percent(weight, 1)}`);
-    return t(side ? "looked-by" : "looked-most", `${(side ? keys : queries)[at]![0]} (${at})`, most.join(", ") || "—");
+    const name = (of: Side, token: number): string => `${isolated(written((of ? this.view.keys : this.view.queries)[token]!))} (${token})`;
+    const most = [...weights].sort((one, other) => other[1] - one[1]).slice(0, 5).map(([token, weight]) => `${name(side ? 0 : 1, token)} ${percent(weight, 1)}`);
+    return t(side ? "looked-by" : "looked-most", name(side, at), most.join(", ") || "—");
   }
 
-  private keepHeads(): void {
-    const { heads } = this.view.layers[this.layer]!;
-    for (const k of [...this.shown]) if (k >= heads.length) this.shown.delete(k);
-    if (!this.shown.size) this.shown.add(0);
+  /** The token whose lines are shown while no other one is pointed at. */
+  private get kept(): Spot | null {
+    const side = this.chosen[this.last] === null ? (1 - this.last) as Side : this.last;
+    const token = this.chosen[side];
+    return token === null ? null : [side, token];
   }
 
-  /** Both columns of tokens, with lines from those in view; only what is in view is drawn. */
-  private columns(): HTMLElement {
-    const { view } = this;
-    const sides = [this.rows(view.queries), this.rows(view.keys)] as const;
-    const count = Math.max(sides[0].length, sides[1].length);
-    const places = new Int32Array(view.keys.length).fill(-1);
-    sides[1].forEach((k, place) => (places[k] = place));
-    const canvas = h("canvas", { "aria-hidden": "true" });
-    const left = h("ol", { class: "tokens from", "aria-label": t("queries") });
-    const right = h("ol", { class: "tokens to", "aria-label": t("keys") });
-    const stage = h("div", { class: "stage" }, left, canvas, right);
-    const inside = h("div", { class: "inside" }, stage);
-    const scroll = h("div", { class: "columns", tabindex: 0, role: "group", "aria-label": t("view-heads") }, inside);
-    const tall = Math.min(TALL, count * ROW + 8);
-    scroll.style.height = `${tall}px`;
-    inside.style.height = `${count * ROW + 8}px`;
-    stage.style.height = `${tall}px`;
-    const word = (side: 0 | 1, place: number): HTMLElement => {
-      const at = sides[side][place]!;
-      const [text, , continues] = (side ? view.keys : view.queries)[at]!;
-      const chosen = (side ? this.key : this.query) === at;
-      const item = h("li", { dir: "auto", title: `${text} · ${at}`, class: `${continues ? "continues" : ""}${chosen ? " chosen" : ""}` },
-        h("button", { type: "button", tabindex: -1, "aria-pressed": chosen ? "true" : "false", click: () => this.choose(side, chosen ? null : at) }, text || "␣"));
-      item.style.top = `${place * ROW - scroll.scrollTop}px`;
-      item.addEventListener("pointerenter", () => draw([side, at]));
-      item.addEventListener("pointerleave", () => draw(null));
-      return item;
-    };
-    let first = -1;
-    const place = (force: boolean): void => {
-      const start = Math.floor(scroll.scrollTop / ROW);
-      const end = start + Math.ceil(tall / ROW) + 1;
-      if (force || start !== first) {
-        [left, right].forEach((list, side) => {
-          const items = [];
-          for (let row = start; row < Math.min(end, sides[side as 0 | 1].length); row++) items.push(word(side as 0 | 1, row));
-          list.replaceChildren(...items);
-        });
-        first = start;
-      } else {
-        for (const list of [left, right]) [...list.children].forEach((item, k) => ((item as HTMLElement).style.top = `${(start + k) * ROW - scroll.scrollTop}px`));
-      }
-      draw(null);
-    };
-    const draw = (over: readonly [0 | 1, number] | null): void => {
-      const kept = this.query !== null ? ([0, this.query] as const) : this.key !== null ? ([1, this.key] as const) : null;
-      const wanted = over ?? kept;
-      this.says.textContent = wanted ? this.said(...wanted) : "";
-      this.paint(canvas, scroll.scrollTop, tall, sides, places, wanted);
-    };
-    let waiting = 0;
-    scroll.addEventListener("scroll", () => {
-      waiting ||= requestAnimationFrame(() => {
-        waiting = 0;
-        place(false);
-      });
-    });
-    new ResizeObserver(() => draw(null)).observe(canvas);
-    this.lines = () => place(true);
-    return scroll;
-  }
-
-  /** The lines of a head that are drawn: their rows, and their weight; at most those of one token. */
-  private *drawn(k: number, rows: readonly [number[], number[]], places: Int32Array, wanted: readonly [0 | 1, number] | null): Generator<readonly [number, number, number]> {
-    const edges = this.edges(k);
-    for (let row = 0; row < rows[0].length; row++) {
-      const i = rows[0][row]!;
-      if (wanted?.[0] === 0 && wanted[1] !== i) continue;
-      for (const [j, weight] of edges[i]!) {
-        if (weight < (wanted ? FAINT : LEAST)) break;
-        if (places[j]! >= 0 && !(wanted?.[0] === 1 && wanted[1] !== j)) yield [row, places[j]!, weight];
+  /** The lines of a head, or those of one token: the rows of both ends, and the weight. */
+  private *lines(k: number, spot: Spot | null): Generator<readonly [from: number, to: number, weight: number]> {
+    const [rows, columns] = this.columns.rowOf;
+    for (const [i, row] of this.edges(k).entries()) {
+      if (rows[i]! < 0 || (spot?.[0] === 0 && spot[1] !== i)) continue;
+      for (const [j, weight] of row) {
+        if (weight < (spot ? FAINT : LEAST)) break;
+        if (columns[j]! >= 0 && !(spot?.[0] === 1 && spot[1] !== j)) yield [rows[i]!, columns[j]!, weight];
       }
     }
   }
 
-  private paint(canvas: HTMLCanvasElement, scrolled: number, tall: number, sides: readonly [number[], number[]], places: Int32Array, wanted: readonly [0 | 1, number] | null): void {
+  private drawLines(over: Spot | null = null): void {
+    const spot = over ?? this.kept;
+    this.says.textContent = spot ? this.said(spot) : "";
+    const { box: { scrollTop }, canvas, height } = this.columns;
     const { heads } = this.view.layers[this.layer]!;
     const width = canvas.clientWidth;
     const ratio = window.devicePixelRatio || 1;
     canvas.width = width * ratio;
-    canvas.height = tall * ratio;
+    canvas.height = height * ratio;
     const brush = canvas.getContext("2d");
     if (!brush || !width) return;
     brush.scale(ratio, ratio);
     brush.lineWidth = 1.6;
-    const y = (row: number): number => row * ROW - scrolled + ROW / 2;
+    const y = (row: number): number => row * ROW - scrollTop + ROW / 2;
     for (const k of this.shown) {
       const shades = Array.from({ length: SHADES }, () => new Path2D());
-      for (const [row, place, weight] of this.drawn(k, sides, places, wanted)) {
-        const [from, to] = [y(row), y(place)];
-        if (Math.max(from, to) < 0 || Math.min(from, to) > tall || (!wanted && (from < 0 || from > tall))) continue;
+      for (const [row, column, weight] of this.lines(k, spot)) {
+        const [from, to] = [y(row), y(column)];
+        if (Math.max(from, to) < 0 || Math.min(from, to) > height || (!spot && (from < 0 || from > height))) continue;
         const path = shades[Math.min(SHADES - 1, Math.floor(weight * SHADES))]!;
         path.moveTo(0, from);
         path.lineTo(width, to);
@@ -365,18 +315,15 @@ class Views {
       saveText(["layer,head,query,key,weight,query_token,key_token", ...rows].join("\n"), `${name}.csv`, "text/csv");
       return;
     }
-    const sides = [this.rows(queries), this.rows(keys)] as const;
-    const places = new Int32Array(keys.length).fill(-1);
-    sides[1].forEach((k, place) => (places[k] = place));
-    const wanted = this.query !== null ? ([0, this.query] as const) : this.key !== null ? ([1, this.key] as const) : null;
-    const tall = Math.max(sides[0].length, sides[1].length) * ROW + 8;
+    const [from, to] = this.columns.rows;
+    const tall = Math.max(from.length, to.length) * ROW + 8;
     const word = (token: Token, row: number, x: number, anchor: string): SVGElement =>
-      s("text", { x, y: row * ROW + ROW * 0.7, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, token[0]);
+      s("text", { x, y: row * ROW + ROW * 0.7, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, written(token));
     const drawing = s("svg", { viewBox: `0 0 ${WIDE} ${tall}` },
-      ...[...this.shown].flatMap((k) => [...this.drawn(k, sides, places, wanted)].map(([row, place, weight]) => s("line", {
-        x1: WIDE * 0.36, x2: WIDE * 0.64, y1: row * ROW + ROW / 2, y2: place * ROW + ROW / 2, stroke: colour(k, layer.heads.length), "stroke-width": 1.6, "stroke-opacity": weight.toFixed(3),
+      ...[...this.shown].flatMap((k) => [...this.lines(k, this.kept)].map(([row, column, weight]) => s("line", {
+        x1: WIDE * 0.36, x2: WIDE * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: colour(k, layer.heads.length), "stroke-width": 1.6, "stroke-opacity": weight.toFixed(3),
       }))),
-      ...sides[0].map((i, row) => word(queries[i]!, row, WIDE * 0.35, "end")), ...sides[1].map((j, row) => word(keys[j]!, row, WIDE * 0.65, "start")));
+      ...from.map((i, row) => word(queries[i]!, row, WIDE * 0.35, "end")), ...to.map((j, row) => word(keys[j]!, row, WIDE * 0.65, "start")));
     drawing.classList.add("unseen");
     this.heads.append(drawing);
     if (kind === "svg") saveSvg(drawing, name);
@@ -385,121 +332,91 @@ class Views {
     drawing.remove();
   }
 
-  private choose(side: 0 | 1, at: number | null): void {
-    if (side) this.key = at;
-    else this.query = at;
-    this.lines();
+  private choose(side: Side, token: number | null): void {
+    [this.chosen[side], this.last] = [token, side];
+    if (token !== null && this.columns.rowOf[side][token]! < 0) this.special.checked = true;
+    this.drawTokens();
+    if (token !== null) this.columns.reveal(this.columns.rowOf[side][token]!);
     this.drawPair();
+  }
+
+  /** A small map, in black; the style sheet inverts it on a dark page. */
+  private thumb(layer: number, k: number): HTMLButtonElement {
+    const { cells: [rows, columns], heads, map } = this.data[layer]!;
+    const [doing, share] = doingOf(this.view.layers[layer]!, k);
+    const label = `${t("view-head", this.numberOf(layer), heads[k]!)}${share >= 0 ? ` · ${t(`looks-${doing}`)} ${number(share)}` : ""}`;
+    const canvas = h("canvas", { width: columns, height: rows });
+    const image = new ImageData(columns, rows);
+    for (let cell = 0; cell < rows * columns; cell++) image.data[4 * cell + 3] = SHADOWS[map[k * rows * columns + cell]!]!;
+    canvas.getContext("2d")!.putImageData(image, 0, 0);
+    return h("button", { type: "button", class: "thumb", title: label, "aria-label": label, click: () => {
+      this.several = false;
+      this.showLayer(layer, [k]);
+      this.heads.scrollIntoView({ behavior: "smooth", block: "start" });
+    } }, canvas, h("span"));
   }
 
   /** Every head as a small map: by layer, or the most of something first. */
   private drawAll(): void {
     const { layers } = this.view;
-    const order = h("select", { "aria-label": t("view-order"), change: (event: Event) => {
-      this.order = (event.target as HTMLSelectElement).value as Doing | "information" | "";
-      this.drawAll();
-    } }, h("option", { value: "", selected: this.order === "" }, t("view-by-layer")), ...(["information", ...DOING] as const)
-      .filter((each) => this.everyHead().some((head) => this.measure(...head, each) >= 0))
-      .map((each) => h("option", { value: each, selected: this.order === each }, t(`looks-${each}`))));
-    const thumb = (l: number, k: number, caption: string): HTMLElement => {
-      const [rows, columns] = layers[l]!.cells;
+    const by = this.order.value as Doing | "information" | "";
+    const heads = this.everyHead();
+    if (by) heads.sort((one, other) => this.measure(...other, by) - this.measure(...one, by));
+    for (const [l, k] of heads) {
       const [doing, share] = doingOf(layers[l]!, k);
-      const does = share >= 0 ? ` · ${t(`looks-${doing}`)} ${number(share)}` : "";
-      const label = t("view-head", this.numberOf(l), layers[l]!.heads[k]!);
-      const item = h("button", { type: "button", class: "thumb", title: `${label}${does}`, "aria-label": `${label}${does}`, click: () => this.show(l, k) },
-        h("canvas", { width: columns, height: rows, "data-layer": l, "data-head": k }), h("span", {}, caption));
-      const [tint, strength] = this.order ? [this.order === "information" ? "var(--accent)" : hue(this.order), this.measure(l, k, this.order)] : [hue(doing), share < CLEAR ? 0 : share];
-      item.style.setProperty("--doing", `color-mix(in srgb, ${tint} ${Math.round(100 * Math.max(0, strength))}%, transparent)`);
-      return item;
-    };
-    const most = Math.max(...layers.map(({ heads }) => heads.length));
-    const grid = h("div", { class: `heads ${this.order ? "sorted" : ""}` });
-    if (this.order) {
-      const by = this.order;
-      const sorted = this.everyHead().sort((one, other) => this.measure(...other, by) - this.measure(...one, by));
-      grid.append(...sorted.map(([l, k]) => thumb(l, k, `${this.numberOf(l)}·${layers[l]!.heads[k]}: ${number(Math.max(0, this.measure(l, k, by)))}`)));
-    } else {
-      grid.style.gridTemplateColumns = `max-content repeat(${most}, minmax(1.6rem, ${THUMB}px))`;
-      layers.forEach((layer, l) => {
-        grid.append(h("span", { class: "quiet", title: layer.name }, String(this.numberOf(l))));
-        for (let k = 0; k < most; k++) grid.append(k < layer.heads.length ? thumb(l, k, String(layer.heads[k])) : h("span"));
-      });
+      const [strength, caption] = by ? [this.measure(l, k, by), `${this.numberOf(l)}·${layers[l]!.heads[k]}: ${number(Math.max(0, this.measure(l, k, by)))}`]
+        : share < CLEAR ? [0, String(layers[l]!.heads[k])] : [share, `${layers[l]!.heads[k]} ${SIGNS[doing]}`];
+      this.thumbs[l]![k]!.lastElementChild!.textContent = caption;
+      this.thumbs[l]![k]!.style.setProperty("--share", String(Math.max(0, strength)));
     }
-    const there = DOING.filter((each) => this.everyHead().some(([l, k]) => { const [doing, share] = doingOf(layers[l]!, k); return doing === each && share >= CLEAR; }));
-    const legend = this.order ? null : h("p", { class: "legend" }, ...there.map((each) => {
-      const mark = h("span", {}, t(`looks-${each}`));
-      mark.style.setProperty("--doing", hue(each));
-      return mark;
-    }));
-    this.all.replaceChildren(h("h2", {}, t("view-model")), h("p", { class: "help" }, t("view-model-help")), h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, order)), legend ?? "", h("div", { class: "wide", tabindex: 0 }, grid));
-    const near = new IntersectionObserver((entries) => {
-      if (!entries.some((each) => each.isIntersecting)) return;
-      near.disconnect();
-      this.thumbs([...grid.querySelectorAll("canvas")]);
-    }, { rootMargin: "400px 0px" });
-    near.observe(this.all);
-  }
-
-  private thumbs(canvases: HTMLCanvasElement[]): void {
-    const ink = getComputedStyle(this.all).getPropertyValue("color").match(/\d+/g)!.map(Number);
-    for (const canvas of canvases) {
-      const [layer, k] = [Number(canvas.dataset["layer"]), Number(canvas.dataset["head"])];
-      const [rows, columns] = this.view.layers[layer]!.cells;
-      const { map } = this.open(layer);
-      const image = new ImageData(columns, rows);
-      for (let cell = 0; cell < rows * columns; cell++) {
-        const weight = fine(map[k * rows * columns + cell]!);
-        image.data.set([ink[0]!, ink[1]!, ink[2]!, 255 * Math.sqrt(weight)], 4 * cell);
-      }
-      canvas.getContext("2d")!.putImageData(image, 0, 0);
-    }
-  }
-
-  private show(layer: number, head: number): void {
-    this.layer = layer;
-    this.several = false;
-    this.shown.clear();
-    this.shown.add(head);
-    this.drawHeads();
-    this.heads.scrollIntoView({ behavior: "smooth", block: "start" });
+    const most = Math.max(...this.thumbs.map(({ length }) => length));
+    this.legend.hidden = by !== "";
+    this.grid.classList.toggle("sorted", by !== "");
+    this.grid.style.gridTemplateColumns = by ? "" : `max-content repeat(${most}, minmax(1.6rem, ${THUMB}px))`;
+    this.grid.replaceChildren(...(by ? heads.map(([l, k]) => this.thumbs[l]![k]!) : layers.flatMap(({ name }, l) => [
+      h("span", { class: "quiet", title: name }, String(this.numberOf(l))), ...this.thumbs[l]!, ...Array.from({ length: most - this.thumbs[l]!.length }, () => h("span")),
+    ])));
   }
 
   /** The weight of a pair in a head, and whether it is only known to be smaller. */
   private weight(layer: number, k: number, i: number, j: number): readonly [number, boolean] {
     const { queries, keys: names } = this.view;
-    const { top, whole, cells: [rows, columns] } = this.view.layers[layer]!;
-    const { keys, weights, map } = this.open(layer);
-    if (whole && rows === queries.length && columns === names.length) return [fine(map[(k * rows + i) * columns + j]!), false];
+    const { top, whole, cells: [rows, columns], keys, weights, map } = this.data[layer]!;
+    if (whole && rows === queries.length && columns === names.length) return [weightOf(map[(k * rows + i) * columns + j]!), false];
     const from = (k * queries.length + i) * top;
-    for (let at = from; at < from + top; at++) if (keys[at] === j && weights[at] !== 255) return [coarse[weights[at]!]!, false];
-    return [coarse[weights[from + top - 1]!]!, true];
+    for (let at = from; at < from + top; at++) if (keys[at] === j && weights[at] !== NONE) return [weightOf(weights[at]!), false];
+    const least = weightOf(weights[from + top - 1]!);
+    return least ? [Math.ceil(least * 1000) / 1000, true] : [0, false]; // rounded up to the tenth of a percent that is shown
+  }
+
+  private picker(side: Side): HTMLInputElement {
+    const last = (side ? this.view.keys : this.view.queries).length - 1;
+    const input = h("input", { type: "number", min: 0, max: last, placeholder: `0–${last}`, change: () => {
+      const token = Math.round(input.valueAsNumber);
+      this.choose(side, Number.isNaN(token) ? null : Math.max(0, Math.min(token, last)));
+    } });
+    return input;
   }
 
   private drawPair(): void {
     const { queries, keys, layers } = this.view;
-    const pick = (side: 0 | 1): HTMLElement => {
-      const tokens = side ? keys : queries;
-      const now = side ? this.key : this.query;
-      const input = h("input", { type: "number", min: 0, max: tokens.length - 1, value: now ?? "", change: () => {
-        const at = input.valueAsNumber;
-        this.choose(side, Number.isInteger(at) && at >= 0 && at < tokens.length ? at : null);
-      } });
-      return h("label", {}, `${t(side ? "view-key" : "view-query")} `, input, h("b", { dir: "auto" }, now === null ? "" : ` ${tokens[now]![0]}`));
-    };
-    const body: HTMLElement[] = [];
-    if (this.query !== null && this.key !== null) {
-      const most = Math.max(...layers.map(({ heads }) => heads.length));
-      const head = h("tr", {}, h("th", {}), ...Array.from({ length: most }, (_, k) => h("th", { scope: "col" }, String(layers[0]!.heads[k] ?? k))));
-      const rows = layers.map(({ name, heads }, l) => h("tr", {}, h("th", { scope: "row", title: name }, String(this.numberOf(l))), ...heads.map((_, k) => {
-        const [weight, below] = this.weight(l, k, this.query!, this.key!);
-        const cell = h("td", {}, below ? `< ${percent(weight, 1)}` : percent(weight, 1));
+    const [query, key] = this.chosen;
+    this.pickers.forEach((input, side) => {
+      const token = this.chosen[side]!;
+      input.value = String(token ?? "");
+      input.nextElementSibling!.textContent = token === null ? "" : written((side ? keys : queries)[token]!);
+    });
+    this.pairs.replaceChildren();
+    this.pairs.hidden = query === null || key === null;
+    if (query === null || key === null) return;
+    const widest = layers.reduce((most, { heads }) => (heads.length > most.length ? heads : most), layers[0]!.heads);
+    this.pairs.append(h("table", { class: "pairs" },
+      h("thead", {}, h("tr", {}, h("th"), ...widest.map((head) => h("th", { scope: "col" }, String(head))))),
+      h("tbody", {}, ...layers.map(({ name, heads }, l) => h("tr", {}, h("th", { scope: "row", title: name }, String(this.numberOf(l))), ...heads.map((_, k) => {
+        const [weight, below] = this.weight(l, k, query, key);
+        const cell = h("td", {}, `${below ? "< " : ""}${percent(weight, 1)}`);
         if (!below) cell.style.setProperty("--weight", weight.toFixed(3));
         return cell;
-      })));
-      body.push(h("div", { class: "wide", tabindex: 0 }, h("table", { class: "pairs" }, h("thead", {}, head), h("tbody", {}, ...rows))));
-    }
-    this.pair.replaceChildren(
-      h("h2", {}, t("view-pair")), h("p", { class: "help" }, t("view-pair-help")), h("div", { class: "choices" }, pick(0), pick(1)), ...body,
-    );
+      }))))));
   }
 }

@@ -1,5 +1,5 @@
 /** Heat map of all weights: a row for each target word, a column for each source word. */
-import { isRightToLeft, numbered, s, shortened, widthOf } from "../page/dom";
+import { isolated, isRightToLeft, numbered, s, shortened, widthOf } from "../page/dom";
 import { percent, t } from "../page/strings";
 import { ceiling, isNowhere, NOWHERE, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
 
@@ -144,7 +144,7 @@ export function said(given: Aligned, spot: Spot): string {
   if (isNowhere(spot)) return "";
   const { weights } = given;
   const [source, target] = [numbered(given.source), numbered(given.target)];
-  const word = (words: readonly string[], k: number): string => words[k] ?? "";
+  const word = (words: readonly string[], k: number): string => isolated(words[k] ?? "");
   if (spot.target !== null && spot.source !== null) {
     return t("looked", word(target, spot.target), word(source, spot.source), percent(weights[spot.target]?.[spot.source] ?? 0, 1));
   }

@@ -1,6 +1,6 @@
 /** Heat map of any size on a canvas, with zoom and scrolling by pointer, fingers, wheel and keyboard. */
 import { OVER } from "../map";
-import { h, shortened, widthOf } from "../../page/dom";
+import { h, isolated, shortened, widthOf } from "../../page/dom";
 import { saveCanvas } from "../../page/save";
 import { brief, number, precise, t } from "../../page/strings";
 import { table } from "../table";
@@ -221,7 +221,7 @@ export class TileMap {
     const value = this.pyramid.block(row, column, tall, wide);
     const one = tall === 1 && wide === 1;
     const shown = Number.isNaN(value) ? t("blank") : one ? precise(value) : t("at-most", precise(value));
-    return `${nameOf(rows, row, row + tall)} × ${nameOf(columns, column, column + wide)}: ${shown}`;
+    return `${isolated(nameOf(rows, row, row + tall))} × ${isolated(nameOf(columns, column, column + wide))}: ${shown}`;
   }
 
   // --- drawing

@@ -19,6 +19,7 @@ from dikkat._core.operators import Operator, Output
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden
 from dikkat._engine.addresses import exact, many_at_once
+from dikkat._engine.local_gradients import local_gradients
 
 if TYPE_CHECKING:
     from dikkat._core.dispatch import Program
@@ -217,11 +218,11 @@ class Captured:
         program, hidden = self.program, self.hidden(masks, query, key, lens, mask)
         given = query, key, weight, value
         if program.ready is not None:
-            leaves: list[Any] = [t if t is None else t.detach() for t in given]
-            learning = [leaf.requires_grad_() for leaf, learns in zip(leaves, wanted, strict=True) if learns]
-            with torch.enable_grad():
-                mean = program.ready(*leaves, hidden)[0].to(value.dtype)  # type: ignore[index]
-            return list(torch.autograd.grad(mean, learning, grad))
+            found = local_gradients(
+                lambda *operands: [program.ready(*operands, hidden)[0].to(value.dtype)],  # type: ignore[index,misc]
+                given, wanted, [grad],
+            )  # fmt: skip
+            return [g for g, learns in zip(found, wanted, strict=True) if learns]  # type: ignore[misc]
         kernel, problem = self._kernel(), self._problem(*given, lens, mask, hidden)
         out, kept = (*made[:3], made[0].new_empty(0)), made[3:]
         zeros = [None if kernel.keep else torch.zeros_like(each) for each in out[1:]]
@@ -262,19 +263,14 @@ class _Replayed(torch.autograd.Function):
                 compute = partial(captured.backward, ctx.masks, wanted)
                 graph = captured.graph(("backward", ctx.masks, wanted), compute, [*operands, grad, *made])
             if graph is None:
-                found = _launched(ctx, operands, (grad, by_weight))
+                hidden = captured.hidden(ctx.masks, operands[0], operands[1], *operands[4:])
+
+                def forward(*given: Tensor) -> tuple[Tensor | None, Tensor | None]:
+                    result = ctx.launched(*given, *operands[4:], hidden)
+                    return result.mean, result.weights
+
+                found = local_gradients(forward, operands[:4], wanted, (grad, by_weight))
             else:
-                found = graph([each for each in (*operands, grad, *made) if each is not None])
-        rest = iter(found)
-        return None, None, None, None, *(next(rest) if learns else None for learns in wanted), None, None
-
-
-def _launched(ctx: Any, operands: Any, grads: tuple[Tensor | None, Tensor | None]) -> Sequence[Tensor | None]:
-    """The gradients without a graph; themselves differentiable where that is recorded."""
-    create, (*given, lens, mask) = torch.is_grad_enabled(), operands
-    with torch.enable_grad():
-        result = ctx.launched(*operands, ctx.captured.hidden(ctx.masks, given[0], given[1], lens, mask))
-        made = [(t, g) for t, g in zip((result.mean, result.weights), grads, strict=True) if g is not None]
-        learning = [t for t in given if t is not None and t.requires_grad]
-        outputs, above = zip(*made, strict=True)
-        return torch.autograd.grad(outputs, learning, above, create_graph=create, allow_unused=True)
+                rest = iter(graph([each for each in (*operands, grad, *made) if each is not None]))
+                found = [next(rest) if learns else None for learns in wanted]
+        return None, None, None, None, *found, None, None

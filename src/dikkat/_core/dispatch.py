@@ -12,7 +12,14 @@ from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden, Restricting, align, are_moderate
 from dikkat._engine.addresses import check_room, exact, on_cpu
-from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, check_values, extremes, is_eager
+from dikkat._engine.pytorch_state import (
+    PLAIN_TYPES,
+    autocasts,
+    check_values,
+    extremes,
+    is_eager,
+    saved_tensors_are_hooked,
+)
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 from dikkat.state import State, sunk
 
@@ -375,7 +382,7 @@ def _signature(
     if "pair" in own or "profile" in own or own.get("softcap") is not None:
         return None
     # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks
+    if saved_tensors_are_hooked():
         return None
     query, key, value = given
     lens, mask, causal = restricting.get("valid_lens"), restricting.get("mask"), restricting.get("causal", False)

@@ -86,6 +86,11 @@ def is_watched() -> bool:
     return bool(_modes())
 
 
+def saved_tensors_are_hooked() -> bool:
+    """Whether checkpointing, `save_on_cpu` or another hook takes the tensors that are saved for a backward."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # no public function asks
+
+
 def _recorded() -> bool:
     """True where `make_fx` records operations, for other values too."""
     return is_watched() and get_proxy_mode() is not None

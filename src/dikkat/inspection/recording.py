@@ -242,8 +242,17 @@ class _Recorder:
     def observe_call(self, problem: Problem) -> None:
         """Look at a call of dikkat's; where sequences lie end to end, at each as at a call of its own."""
         plain = replace(problem, dropout=0.0, seeds=None)
-        for own in (plain,) if plain.query_offsets is None else (own for own, _ in split_sequences(plain)):
-            self.add(partial(inspected, own, self._request))
+        if plain.query_offsets is None:
+            self.add(partial(inspected, plain, self._request))
+            return
+        sequences = [own for own, _ in split_sequences(plain)]
+        longest = max(own.restrictions.queries for own in sequences)
+
+        def look(own: Problem) -> Inspection:
+            return inspected(own, self._request.of_sequence(own.restrictions.queries, longest))
+
+        for own in sequences:
+            self.add(partial(look, own))
 
     def observe_weights(self, weights: Tensor) -> None:
         """Look at weights that a recurrence, or a model's own operations, made."""
@@ -288,7 +297,7 @@ class _Recorder:
             try:
                 seen = look()
             except (TypeError, ValueError) as error:
-                raise type(error)(f"{error} (recording {name!r})") from error
+                raise type(error)(f"{error} (recording {name!r})" if name else str(error)) from error
         layer = self._numbering.within(name) if layer < 0 else layer
         self.trace.add(name, replace(seen, output=None), self._runs, layer, self._kinds[name].name)
         return seen

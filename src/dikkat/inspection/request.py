@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,8 @@ class Requesting(TypedDict, total=False):
         pool: How the weights of a cell are pooled: "mean" or "max".
         heads: Which heads, the last leading dimension, all this is of; counted as rows are. All, where not given.
         queries: Which queries all this is of, counted as rows are, or a slice. All, where not given.
+
+    Of sequences that lie end to end, each has those of the rows and queries that it is long enough for.
     """
 
     weights: bool
@@ -157,8 +160,8 @@ class Request:
     def __post_init__(self) -> None:
         """Check what can be checked without the call."""
         for name in ("weights", "sums", "entropy", "argmax"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name}: got {type(getattr(self, name)).__name__}; expected True or False")
+            if not isinstance(flag := getattr(self, name), bool | np.bool_):
+                raise TypeError(f"{name}: got {type(flag).__name__}; expected True or False")
         if self.top_k is not None:
             whole("top_k", self.top_k)
         for size in self._cells() or ():
@@ -191,6 +194,17 @@ class Request:
         cells = None if cells is None else (min(cells[0], queries), min(cells[1], keys))
         return Asked(top, self.sums, self.entropy, cells, self.pool == "max" and cells is not None)
 
+    def of_sequence(self, queries: int, longest: int) -> "Request":
+        """The request of one of several sequences, without the rows and queries that only longer ones have."""
+        fitting: dict[str, list[int]] = {}
+        for name in ("queries", "rows"):  # rows are counted among the chosen queries
+            if (given := getattr(self, name)) is not None:
+                if longest:
+                    _places(name, given, longest, torch.device("cpu"))
+                fitting[name] = _fitting(name, given, queries)
+                longest, queries = len(_fitting(name, given, longest)), len(fitting[name])
+        return replace(self, **fitting)
+
     def chosen(self, queries: int, device: torch.device) -> Tensor | None:
         """The rows whose weights are requested of a call of so many queries, from 0 on."""
         return _places("rows", self.rows, queries, device)
@@ -211,6 +225,13 @@ def _indices(name: str, given: object) -> list[int]:
     return list(listed)
 
 
+def _fitting(name: str, given: object, count: int) -> list[int]:
+    """The chosen numbers that so many have, as they were counted."""
+    if isinstance(given, slice):
+        return list(range(*given.indices(count)))
+    return [number for number in _indices(name, given) if -count <= number < count]
+
+
 def _places(name: str, given: object, count: int, device: torch.device) -> Tensor | None:
     """The numbers chosen of so many, counted from 0; None where nothing was chosen."""
     if given is None:
@@ -220,5 +241,6 @@ def _places(name: str, given: object, count: int, device: torch.device) -> Tenso
     places = _indices(name, given)
     for place in places:
         if not -count <= place < count:
-            raise ValueError(f"{name}: got {place}; expected {-count} to {count - 1}, as there are {count}")
+            allowed = f"{-count} to {count - 1}" if count else "none"
+            raise ValueError(f"{name}: got {place}; expected {allowed}, as there are {count}")
     return torch.tensor(places, dtype=torch.int64, device=device) % max(1, count)

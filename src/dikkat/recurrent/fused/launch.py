@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from dikkat._core.operators import once
 from dikkat._engine import addresses
 from dikkat._engine.addresses import many_at_once
+from dikkat._engine.pytorch_state import saved_tensors_are_hooked
 from dikkat.recurrent.fused.calls import OPERANDS, Spec, StackRecord, first, in_type, wide_type
 from dikkat.recurrent.fused.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 
@@ -71,30 +72,41 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, spec: Spec, *tensors: Tensor | None) -> Any:
-        gates, state, cell, dropped, *rest = tensors
-        if gates is None or state is None:
-            raise TypeError("gates, state: got None; expected tensors")
-        operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
-        layers = _layers(rest[len(OPERANDS) :])
-        record = StackRecord(spec, gates.dtype, state.shape[-1], cell is not None)
-        record.point_weights(operands, layers, transposed=False)
-        record.point_attention(operands)
-        if dropped is not None:
-            record.point("dropped", record.fill(dropped))
-        record.forward(gates, state, cell)
+        record, results = _forward(spec, tensors)
         ctx.set_materialize_grads(False)
-        if spec.grads:
-            record.forget()
+        ctx.spec, ctx.record = spec, None
+        if spec.grads and saved_tensors_are_hooked():  # which could not take the record's memory away
+            ctx.save_for_backward(*tensors)
+        elif spec.grads:
             ctx.record = record
             ctx.save_for_backward(None, *tensors[1:])
         # Detached: the graph keeps the record alive, and a result with a grad_fn in it would make a reference cycle.
-        results = record.results(state.shape[-1], operands)
         return tuple(None if result is None else result.detach() for result in results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
-        return None, *differentiated(partial(_backward, ctx.record, tensors, grads, needed), tensors, grads)
+        tensors, needed, record = ctx.saved_tensors, ctx.needs_input_grad[1:], ctx.record
+        if record is None:
+            with torch.no_grad():
+                record, _ = _forward(ctx.spec, tensors)
+        return None, *differentiated(partial(_backward, record, tensors, grads, needed), tensors, grads)
+
+
+def _forward(spec: Spec, tensors: tuple[Tensor | None, ...]) -> tuple[StackRecord, Sequences]:
+    """The record of a forward, as its backward reads it, and the results."""
+    gates, state, cell, dropped, *rest = tensors
+    if gates is None or state is None:
+        raise TypeError("gates, state: got None; expected tensors")
+    operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
+    record = StackRecord(spec, gates.dtype, state.shape[-1], cell is not None)
+    record.point_weights(operands, _layers(rest[len(OPERANDS) :]), transposed=False)
+    record.point_attention(operands)
+    if dropped is not None:
+        record.point("dropped", record.fill(dropped))
+    record.forward(gates, state, cell)
+    if spec.grads:
+        record.forget()
+    return record, record.results(state.shape[-1], operands)
 
 
 def differentiated(

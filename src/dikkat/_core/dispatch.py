@@ -12,14 +12,7 @@ from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden, Restricting, align, are_moderate
 from dikkat._engine.addresses import check_room, exact, on_cpu
-from dikkat._engine.pytorch_state import (
-    PLAIN_TYPES,
-    autocasts,
-    check_values,
-    extremes,
-    is_eager,
-    saved_tensors_are_hooked,
-)
+from dikkat._engine.pytorch_state import PLAIN_TYPES, check_values, extremes, is_eager, kernel_settings, saves_by_hook
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
 from dikkat.state import State, sunk
 
@@ -382,7 +375,7 @@ def _signature(
     if "pair" in own or "profile" in own or own.get("softcap") is not None:
         return None
     # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
-    if saved_tensors_are_hooked():
+    if saves_by_hook():
         return None
     query, key, value = given
     lens, mask, causal = restricting.get("valid_lens"), restricting.get("mask"), restricting.get("causal", False)
@@ -399,8 +392,7 @@ def _signature(
             if not isinstance(mask, Tensor) or not _is_plain(mask) or mask.dtype != torch.bool or mask.device != device:
                 return None
             by_mask = mask.shape
-        kind = autocasts(device.type), torch.get_float32_matmul_precision()
-        place = (device, *kind, by_mask)
+        place = (device, kernel_settings(device.type), by_mask)
     elif type(score) not in _KEPT_SCORES or mask is not None:
         return None
     by_lens = None

@@ -8,35 +8,24 @@ from torch import Tensor
 
 
 def local_gradients(
-    forward: Callable[..., Sequence[Tensor | None]],
-    operands: Sequence[Tensor | None],
-    needed: Sequence[bool],
+    forward: Callable[..., Sequence[Tensor | None]], operands: Sequence[Tensor | None], needed: Sequence[bool],
     upstream: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """Return the gradients of `forward(*operands)` by each needed operand, as if no operand depended on another.
+) -> list[Tensor | None]:  # fmt: skip
+    """Return the gradients of `forward(*operands)` by the needed operands, as if none depended on another.
 
-    `forward` gets an alias of each operand, so the gradients stop there: a value that led to the key gets no share of
-    the key's gradient, and a tensor that is two operands gets two gradients. Where autograd records, the results can
-    be differentiated again, down to what the operands depend on.
-
-    Args:
-        forward: Returns the outputs of aliases of the operands.
-        operands: Those of an autograd function, as it saved them.
-        needed: Its `ctx.needs_input_grad` of these operands.
-        upstream: The gradient of each output; None for 0.
+    `forward` gets an alias of each operand, and the gradients stop there: a value that led to the key gets no share of
+    the key's gradient, and a tensor that is two operands gets two gradients. Where autograd records, they can be
+    differentiated again. `upstream` has the gradient of each output, or None for 0.
     """
     records = torch.is_grad_enabled()
     with torch.enable_grad():
         aliases: list[Any] = [None if operand is None else operand.view_as(operand) for operand in operands]
-        for alias, is_needed in zip(aliases, needed, strict=True):
-            if is_needed and not alias.requires_grad:  # the caller froze it after the forward
-                alias.requires_grad_()
-        outputs: list[Any] = [
-            (output, grad)
-            for output, grad in zip(forward(*aliases), upstream, strict=True)
-            if grad is not None and output is not None and output.requires_grad
-        ]
         sources = [alias for alias, is_needed in zip(aliases, needed, strict=True) if is_needed]
+        for source in sources:
+            if not source.requires_grad:  # the caller froze it after the forward
+                source.requires_grad_()
+        pairs = zip(forward(*aliases), upstream, strict=True)
+        outputs: list[Any] = [(t, g) for t, g in pairs if g is not None and t is not None and t.requires_grad]
     if not outputs or not sources:
         return [None] * len(aliases)
     made, above = zip(*outputs, strict=True)

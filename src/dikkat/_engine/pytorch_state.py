@@ -86,7 +86,7 @@ def is_watched() -> bool:
     return bool(_modes())
 
 
-def saved_tensors_are_hooked() -> bool:
+def saves_by_hook() -> bool:
     """Whether checkpointing, `save_on_cpu` or another hook takes the tensors that are saved for a backward."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # no public function asks
 
@@ -103,6 +103,31 @@ def _capturing(tensors: tuple[Tensor, ...]) -> bool:
 def autocasts(device: str) -> bool:
     """True where autocast is on for this type of device; "meta" has none, and must not be asked for it."""
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+_MATMUL: Any = torch.backends.cuda.matmul
+# Since PyTorch 2.9. Once a program has set it, the older functions raise.
+_HAS_FP32_PRECISION = hasattr(_MATMUL, "fp32_precision")
+FAST_PRODUCTS = "tf32" if _HAS_FP32_PRECISION else "high"
+
+
+def matmul_precision() -> str:
+    """PyTorch's setting for float32 products: "none", "ieee" or "tf32"; before 2.9 "highest", "high" or "medium"."""
+    return str(_MATMUL.fp32_precision) if _HAS_FP32_PRECISION else torch.get_float32_matmul_precision()
+
+
+def set_matmul_precision(precision: str) -> None:
+    """Change what `matmul_precision` returns."""
+    if not _HAS_FP32_PRECISION:
+        torch.set_float32_matmul_precision(precision)
+    elif precision != _MATMUL.fp32_precision:  # which may be inherited from `torch.backends.fp32_precision`
+        _MATMUL.fp32_precision = precision
+
+
+def kernel_settings(device: str) -> tuple[object, ...]:
+    """The settings of PyTorch by which a device's kernels are chosen."""
+    halves = _MATMUL.allow_fp16_reduced_precision_reduction, _MATMUL.allow_bf16_reduced_precision_reduction
+    return autocasts(device), matmul_precision(), torch.are_deterministic_algorithms_enabled(), *halves
 
 
 def have_tangents(*tensors: Tensor) -> bool:

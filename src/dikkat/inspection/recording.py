@@ -1,5 +1,6 @@
 """Recording: what every call of attention of a model looks at, while the model runs as it does."""
 
+import math
 import sys
 import threading
 import warnings
@@ -242,17 +243,11 @@ class _Recorder:
     def observe_call(self, problem: Problem) -> None:
         """Look at a call of dikkat's; where sequences lie end to end, at each as at a call of its own."""
         plain = replace(problem, dropout=0.0, seeds=None)
-        if plain.query_offsets is None:
-            self.add(partial(inspected, plain, self._request))
-            return
-        sequences = [own for own, _ in split_sequences(plain)]
+        sequences = [plain] if plain.query_offsets is None else [own for own, _ in split_sequences(plain)]
         longest = max(own.restrictions.queries for own in sequences)
-
-        def look(own: Problem) -> Inspection:
-            return inspected(own, self._request.of_sequence(own.restrictions.queries, longest))
-
+        request = replace(self._request, longest=longest or math.inf)  # a batch without a query has none of the rows
         for own in sequences:
-            self.add(partial(look, own))
+            self.add(partial(inspected, own, request))
 
     def observe_weights(self, weights: Tensor) -> None:
         """Look at weights that a recurrence, or a model's own operations, made."""

@@ -29,9 +29,8 @@ class Requesting(TypedDict, total=False):
             queries and keys.
         pool: How the weights of a cell are pooled: "mean" or "max".
         heads: Which heads, the last leading dimension, all this is of; counted as rows are. All, where not given.
-        queries: Which queries all this is of, counted as rows are, or a slice. All, where not given.
-
-    Of sequences that lie end to end, each has those of the rows and queries that it is long enough for.
+        queries: Which queries all this is of, counted as rows are, or a slice. All, where not given. A sequence of a
+            packed batch has those of `rows` and `queries` that it is long enough for.
     """
 
     weights: bool
@@ -144,7 +143,11 @@ _OWN = {
 
 @dataclass(frozen=True)
 class Request:
-    """The keywords of `inspect` and `record` that say what to return, checked."""
+    """The keywords of `inspect` and `record` that say what to return, checked.
+
+    Attributes:
+        longest: The queries of the longest sequence of a packed batch; shorter ones leave out the numbers beyond them.
+    """
 
     weights: bool = False
     rows: Sequence[int] | Tensor | None = None
@@ -156,12 +159,13 @@ class Request:
     pool: Pool = "mean"
     heads: int | Sequence[int] | None = None
     queries: int | Sequence[int] | slice | None = None
+    longest: float = 0
 
     def __post_init__(self) -> None:
         """Check what can be checked without the call."""
         for name in ("weights", "sums", "entropy", "argmax"):
-            if not isinstance(flag := getattr(self, name), bool | np.bool_):
-                raise TypeError(f"{name}: got {type(flag).__name__}; expected True or False")
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise TypeError(f"{name}: got {type(getattr(self, name)).__name__}; expected True or False")
         if self.top_k is not None:
             whole("top_k", self.top_k)
         for size in self._cells() or ():
@@ -194,25 +198,15 @@ class Request:
         cells = None if cells is None else (min(cells[0], queries), min(cells[1], keys))
         return Asked(top, self.sums, self.entropy, cells, self.pool == "max" and cells is not None)
 
-    def of_sequence(self, queries: int, longest: int) -> "Request":
-        """The request of one of several sequences, without the rows and queries that only longer ones have."""
-        fitting: dict[str, list[int]] = {}
-        for name in ("queries", "rows"):  # rows are counted among the chosen queries
-            if (given := getattr(self, name)) is not None:
-                if longest:
-                    _places(name, given, longest, torch.device("cpu"))
-                fitting[name] = _fitting(name, given, queries)
-                longest, queries = len(_fitting(name, given, longest)), len(fitting[name])
-        return replace(self, **fitting)
-
     def chosen(self, queries: int, device: torch.device) -> Tensor | None:
         """The rows whose weights are requested of a call of so many queries, from 0 on."""
-        return _places("rows", self.rows, queries, device)
+        return _places("rows", self.rows, queries, device, self.longest)
 
     def part(self, lead: Sequence[int], queries: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """The chosen heads and queries of a call, from 0 on; None for all. A call without heads has one."""
         heads = lead[-1] if len(lead) > 1 else 1
-        return _places("heads", self.heads, heads, device), _places("queries", self.queries, queries, device)
+        chosen = _places("queries", self.queries, queries, device, self.longest)
+        return _places("heads", self.heads, heads, device), chosen
 
 
 def _indices(name: str, given: object) -> list[int]:
@@ -225,22 +219,15 @@ def _indices(name: str, given: object) -> list[int]:
     return list(listed)
 
 
-def _fitting(name: str, given: object, count: int) -> list[int]:
-    """The chosen numbers that so many have, as they were counted."""
-    if isinstance(given, slice):
-        return list(range(*given.indices(count)))
-    return [number for number in _indices(name, given) if -count <= number < count]
-
-
-def _places(name: str, given: object, count: int, device: torch.device) -> Tensor | None:
+def _places(name: str, given: object, count: int, device: torch.device, longest: float = 0) -> Tensor | None:
     """The numbers chosen of so many, counted from 0; None where nothing was chosen."""
     if given is None:
         return None
     if isinstance(given, slice):
         return torch.arange(*given.indices(count), device=device)
-    places = _indices(name, given)
+    places, most = _indices(name, given), max(count, longest)
     for place in places:
-        if not -count <= place < count:
-            allowed = f"{-count} to {count - 1}" if count else "none"
-            raise ValueError(f"{name}: got {place}; expected {allowed}, as there are {count}")
+        if not -most <= place < most:
+            raise ValueError(f"{name}: got {place}; expected {-most} to {most - 1}, as there are {most}")
+    places = [place for place in places if -count <= place < count]
     return torch.tensor(places, dtype=torch.int64, device=device) % max(1, count)

@@ -91,12 +91,8 @@ class _Pairwise(torch.autograd.Function):
         query, key, weight, value, weights, made, met = ctx.saved_tensors
         template, hidden = ctx.template, ctx.hidden
         if torch.is_grad_enabled() or many_at_once(grad, by_weight):
-            return (
-                None,
-                None,
-                None,
-                *_recorded(template, hidden, (query, key, weight, value), ctx.needs_input_grad[3:], (grad, by_weight)),
-            )
+            operands, needed = (query, key, weight, value), ctx.needs_input_grad[3:]
+            return None, None, None, *_recorded(template, hidden, operands, needed, (grad, by_weight))
         product, by_row = torch.bmm if len(template.lead) == 1 else torch.matmul, hidden is not None and hidden.by_row
         by_value = None
         if grad is not None:

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from dikkat._core.operators import once
 from dikkat._engine import addresses
 from dikkat._engine.addresses import many_at_once
-from dikkat._engine.pytorch_state import saved_tensors_are_hooked
+from dikkat._engine.pytorch_state import saves_by_hook
 from dikkat.recurrent.fused.calls import OPERANDS, Spec, StackRecord, first, in_type, wide_type
 from dikkat.recurrent.fused.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 
@@ -74,22 +74,17 @@ class _Run(torch.autograd.Function):
     def forward(ctx: Any, spec: Spec, *tensors: Tensor | None) -> Any:
         record, results = _forward(spec, tensors)
         ctx.set_materialize_grads(False)
-        ctx.spec, ctx.record = spec, None
-        if spec.grads and saved_tensors_are_hooked():  # which could not take the record's memory away
-            ctx.save_for_backward(*tensors)
-        elif spec.grads:
-            ctx.record = record
-            ctx.save_for_backward(None, *tensors[1:])
+        hooked = saves_by_hook()  # which could not take the record's memory away
+        ctx.spec, ctx.record = spec, None if hooked else record
+        if spec.grads:
+            ctx.save_for_backward(tensors[0] if hooked else None, *tensors[1:])
         # Detached: the graph keeps the record alive, and a result with a grad_fn in it would make a reference cycle.
         return tuple(None if result is None else result.detach() for result in results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        tensors, needed, record = ctx.saved_tensors, ctx.needs_input_grad[1:], ctx.record
-        if record is None:
-            with torch.no_grad():
-                record, _ = _forward(ctx.spec, tensors)
-        return None, *differentiated(partial(_backward, record, tensors, grads, needed), tensors, grads)
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        return None, *differentiated(partial(_backward, ctx.spec, ctx.record, tensors, grads, needed), tensors, grads)
 
 
 def _forward(spec: Spec, tensors: tuple[Tensor | None, ...]) -> tuple[StackRecord, Sequences]:
@@ -132,8 +127,11 @@ def _layers(weights: list[Tensor | None]) -> list[Layer]:
 
 
 def _backward(
-    record: StackRecord, tensors: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-) -> list[Tensor | None]:
+    spec: Spec, record: StackRecord | None, tensors: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...],
+    needed: tuple[bool, ...],
+) -> list[Tensor | None]:  # fmt: skip
+    if record is None:
+        record, _ = _forward(spec, tensors)
     _, state, _cell, dropped, *rest = tensors
     operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
     layers = _layers(rest[len(OPERANDS) :])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from dikkat._engine.pytorch_state import FAST_PRODUCTS, matmul_precision, set_matmul_precision
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus, keeps_duplicates
 from dikkat.translation.data.doubts import doubts
@@ -149,15 +150,14 @@ def train(
 @contextmanager
 def _same_threads(precision: str) -> Iterator[None]:
     """Leave threads, and the precision of products, as they were."""
-    threads, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    if (
-        precision == "bfloat16" and device_type() == "cuda"
-    ):  # products of float32 that are left, as of a recurrence's steps, need no more digits
-        torch.set_float32_matmul_precision("high")
+    threads, products = torch.get_num_threads(), matmul_precision()
+    if precision == "bfloat16" and device_type() == "cuda":
+        # products of float32 that are left, as of a recurrence's steps, need no more digits
+        set_matmul_precision(FAST_PRODUCTS)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(products)
+        set_matmul_precision(products)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 AFTER, _LONGER = 2, 8
 # More pairs than these keep a GPU busy for longer than the host needs to launch their kernels.
 _PAIRS = 2**26
-# How many graphs a stream has, and their share of the device's memory, until all are dropped.
+# How many graphs a stream has, and the share of the device's memory of all streams' graphs, until all are dropped.
 _MOST, _SHARE = 256, 1 / 32
 
 Operands = Sequence[Tensor | None]
@@ -46,12 +46,17 @@ class Lane:
     def drop(self) -> None:
         """Forget all graphs and their memory."""
         self.graphs: dict[Hashable, Graph] = {}
-        self.pool, self.held = torch.cuda.graph_pool_handle(), 0
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def held(self) -> int:
+        """The bytes of the graphs' pool, and of the copies of operands."""
+        segments = [each for each in torch.cuda.memory_snapshot() if each["segment_pool_id"] == self.pool]
+        return sum(each["total_size"] for each in segments) + sum(graph.nbytes for graph in self.graphs.values())
 
     def capture(self, compute: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
         """A function that computes once more, and where it writes the results."""
         compute()  # compiles kernels, which no capture may
-        before, graph = torch.cuda.memory_reserved(self.device), torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
@@ -60,7 +65,6 @@ class Lane:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(self.stream)
-        self.held += torch.cuda.memory_reserved(self.device) - before
         return graph.replay, results
 
 
@@ -98,7 +102,7 @@ class Graph:
             self._replay, results = lane.capture(lambda: compute(self._places))
         self._results = list({id(each): each for each in results}.values())
         self._order = [next(i for i, own in enumerate(self._results) if own is each) for each in results]
-        lane.held += sum(place.nbytes for place in self._places)
+        self.nbytes = sum(place.nbytes for place in self._places)
 
     def __call__(self, given: list[Tensor]) -> list[Tensor]:
         """The results for other numbers; where no gradients are recorded."""
@@ -161,8 +165,10 @@ class Captured:
             return compute(*(next(rest) if each else None for each in there))
 
         with _lock:
-            if len(lane.graphs) >= _MOST or lane.held > lane.most:
-                lane.drop()
+            lanes = [each for each in {lane, *_LANES.values()} if each.device == lane.device]
+            if len(lane.graphs) >= _MOST or sum(each.held() for each in lanes) > lane.most:
+                for each in lanes:
+                    each.drop()
             try:
                 graph = Graph(lane, of_places, [each for each in operands if each is not None])
             except RuntimeError as error:
@@ -176,12 +182,12 @@ class Captured:
                         stacklevel=2,
                     )
                 return None
-            if lane.held > lane.most and not lane.graphs:
+            lane.graphs[self, which] = graph
+            if len(lane.graphs) == 1 and lane.held() > lane.most:
                 lane.drop()
                 self._refused = True
                 return None
             self._captures[lane, which] += 1
-            lane.graphs[self, which] = graph
             return graph
 
     def hidden(self, masks: bool, query: Tensor, key: Tensor, lens: Tensor | None, mask: Tensor | None) -> Any:

@@ -106,28 +106,30 @@ def autocasts(device: str) -> bool:
 
 
 _MATMUL: Any = torch.backends.cuda.matmul
-# Since PyTorch 2.9. Once a program has set it, the older functions raise.
-_HAS_FP32_PRECISION = hasattr(_MATMUL, "fp32_precision")
-FAST_PRODUCTS = "tf32" if _HAS_FP32_PRECISION else "high"
+# PyTorch 2.9 renamed the setting; once a program has set the new one, reading the old one raises.
+_PRODUCTS, _FAST = ("fp32_precision", "tf32") if hasattr(_MATMUL, "fp32_precision") else ("allow_tf32", True)
 
 
-def matmul_precision() -> str:
-    """PyTorch's setting for float32 products: "none", "ieee" or "tf32"; before 2.9 "highest", "high" or "medium"."""
-    return str(_MATMUL.fp32_precision) if _HAS_FP32_PRECISION else torch.get_float32_matmul_precision()
+def products_are_fast() -> bool:
+    """Whether products of float32 may have fewer digits, as after `torch.set_float32_matmul_precision("high")`."""
+    return bool(getattr(_MATMUL, _PRODUCTS) == _FAST)
 
 
-def set_matmul_precision(precision: str) -> None:
-    """Change what `matmul_precision` returns."""
-    if not _HAS_FP32_PRECISION:
-        torch.set_float32_matmul_precision(precision)
-    elif precision != _MATMUL.fp32_precision:  # which may be inherited from `torch.backends.fp32_precision`
-        _MATMUL.fp32_precision = precision
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Within, products of float32 may have fewer digits."""
+    before = getattr(_MATMUL, _PRODUCTS)
+    setattr(_MATMUL, _PRODUCTS, _FAST)
+    try:
+        yield
+    finally:
+        setattr(_MATMUL, _PRODUCTS, before)
 
 
-def kernel_settings(device: str) -> tuple[object, ...]:
+def kernel_settings(device: str) -> tuple[bool, ...]:
     """The settings of PyTorch by which a device's kernels are chosen."""
     halves = _MATMUL.allow_fp16_reduced_precision_reduction, _MATMUL.allow_bf16_reduced_precision_reduction
-    return autocasts(device), matmul_precision(), torch.are_deterministic_algorithms_enabled(), *halves
+    return autocasts(device), products_are_fast(), torch.are_deterministic_algorithms_enabled(), *halves
 
 
 def have_tangents(*tensors: Tensor) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dikkat._engine.pytorch_state import FAST_PRODUCTS, matmul_precision, set_matmul_precision
+from dikkat._engine.pytorch_state import fast_products
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus, keeps_duplicates
 from dikkat.translation.data.doubts import doubts
@@ -150,14 +150,11 @@ def train(
 @contextmanager
 def _same_threads(precision: str) -> Iterator[None]:
     """Leave threads, and the precision of products, as they were."""
-    threads, products = torch.get_num_threads(), matmul_precision()
-    if precision == "bfloat16" and device_type() == "cuda":
-        # products of float32 that are left, as of a recurrence's steps, need no more digits
-        set_matmul_precision(FAST_PRODUCTS)
-    try:
-        yield
+    threads, halves = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
+    try:  # products of float32 that are left, as of a recurrence's steps, need no more digits
+        with fast_products() if halves else nullcontext():
+            yield
     finally:
-        set_matmul_precision(products)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 

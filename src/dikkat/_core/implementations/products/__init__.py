@@ -30,7 +30,7 @@ from dikkat._core.problem import Examined, Problem
 from dikkat._core.restrictions import largest_magnitude, pairs_of
 from dikkat._core.sequences import backward_by_sequence, forward_by_sequence
 from dikkat._core.softmax import softmax
-from dikkat._engine.pytorch_state import matmul_precision
+from dikkat._engine.pytorch_state import products_are_fast
 from dikkat.state import Pooled, join
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -52,7 +52,7 @@ def examine(problem: Problem) -> Examined:
     found, compared = [], {problem.query.dtype, problem.key.dtype}
     if torch.float64 in {*compared, problem.value.dtype}:
         found.append("its factors are float16; 'chunked' and 'reference' take float64")
-    elif not compared <= set(_HALVES) and matmul_precision() in ("none", "ieee", "highest"):
+    elif not compared <= set(_HALVES) and not products_are_fast():
         found.append(
             "its factors are float16, and products of float32 are exact; after "
             "torch.set_float32_matmul_precision('high'), or in bfloat16, float16 or autocast, it runs"

@@ -51,7 +51,7 @@ class Lane:
     def held(self) -> int:
         """The bytes of the graphs' pool, and of the copies of operands."""
         segments = [each for each in torch.cuda.memory_snapshot() if each["segment_pool_id"] == self.pool]
-        return sum(each["total_size"] for each in segments) + sum(graph.nbytes for graph in self.graphs.values())
+        return sum([int(each["total_size"]) for each in segments] + [graph.nbytes for graph in self.graphs.values()])
 
     def capture(self, compute: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
         """A function that computes once more, and where it writes the results."""

@@ -462,8 +462,8 @@ class _Pool(torch.autograd.Function):
         needs_scores, needs_rows = ctx.needs_input_grad[:2]
         if torch.is_grad_enabled() or many_at_once(of_mean, of_total):
             found = local_gradients(
-                lambda *given: _unblocked(given[0], given[1], bag, len(total)), (scores, rows), (needs_scores, needs_rows),
-                (of_mean, None, of_total),
+                lambda *given: _unblocked(given[0], given[1], bag, len(total)), (scores, rows),
+                (needs_scores, needs_rows), (of_mean, None, of_total),
             )  # fmt: skip
             return *found, None, None
         shares, _ = _shares(scores, bag, len(total))

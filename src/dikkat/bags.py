@@ -15,6 +15,7 @@ from torch.utils.data import Sampler, default_collate
 from dikkat._core.validation import check_features, probability
 from dikkat._engine.addresses import check_dense, many_at_once, searchsorted
 from dikkat._engine.gating import blocks
+from dikkat._engine.local_gradients import local_gradients
 from dikkat._engine.pytorch_state import can_read_values, is_eager
 from dikkat.scores import gated_scores, whole
 from dikkat.state import Pooled, State, log_sum_exp, merge
@@ -459,13 +460,12 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, of_mean: Tensor, _: Tensor, of_total: Tensor) -> tuple[Tensor | None, ...]:
         scores, rows, bag, mean, total = ctx.saved_tensors
         needs_scores, needs_rows = ctx.needs_input_grad[:2]
-        if (twice := torch.is_grad_enabled()) or many_at_once(of_mean, of_total):  # `twice`: for second derivatives
-            inputs = [t for t in (scores, rows) if t.requires_grad]
-            with torch.enable_grad():
-                pooled = _unblocked(scores, rows, bag, len(total))
-                above = (of_mean, of_total)
-                found = iter(torch.autograd.grad((pooled.mean, pooled.total), inputs, above, create_graph=twice))
-            return next(found) if needs_scores else None, next(found) if needs_rows else None, None, None
+        if torch.is_grad_enabled() or many_at_once(of_mean, of_total):
+            found = local_gradients(
+                lambda *given: _unblocked(given[0], given[1], bag, len(total)), (scores, rows),
+                (needs_scores, needs_rows), (of_mean, None, of_total),
+            )  # fmt: skip
+            return *found, None, None
         shares, _ = _shares(scores, bag, len(total))
         weights, drift = _weights(shares, total, bag), (mean * of_mean).sum(-1)
         of_scores = shares * of_total[bag]

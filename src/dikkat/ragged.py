@@ -141,9 +141,9 @@ def _run(problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str
     observers = recording_hooks.current_observers()
     with recording_hooks.observed_by():
         result = dispatch.run_problem(problem, impl)
-        for part in split_sequences(problem, query_offsets, key_offsets) if observers else ():
-            for observer in observers:
-                observer.observe_call(part)
+        parts = list(split_sequences(problem, query_offsets, key_offsets)) if observers else []
+        for observer in observers if parts else ():
+            observer.observe_calls(parts)
     return result
 
 

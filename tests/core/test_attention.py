@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.masked import masked_tensor
 
 import dikkat
 import kit
@@ -72,6 +73,16 @@ def test_errors_say_what_came_and_what_is_allowed(change: dict[str, Any], error:
     given: dict[str, Any] = {"query": Q, "key": K, "value": V, "score": DOT} | change
     with pytest.raises(error, match=message):
         dikkat.attend(**given)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+@pytest.mark.parametrize("name", ["query", "key", "value", "valid_lens", "mask", "key_bias"])
+def test_a_masked_tensor_is_refused_by_name(name: str) -> None:
+    given: dict[str, Any] = {"query": Q, "key": K, "value": V, "valid_lens": torch.tensor([1, 2])}
+    given |= {"mask": torch.ones(2, 3, 5, dtype=torch.bool), "key_bias": torch.zeros(2, 5)}
+    given[name] = masked_tensor(given[name], torch.ones_like(given[name], dtype=torch.bool))
+    with pytest.raises(TypeError, match=rf"^{name}: got a MaskedTensor; expected its get_data\(\)"):
+        dikkat.attend(**given, score=DOT)
 
 
 @pytest.mark.parametrize("kind", kit.NOT_DENSE)

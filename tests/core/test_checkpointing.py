@@ -1,5 +1,6 @@
 """Activation checkpointing: what a backward computes once more saves the same tensors, at the first step and later."""
 
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dikkat
 import kit
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM
 
 # Sizes that no other test has: a program kept elsewhere would make the first call here a second one.
 QUERIES, KEYS = 19, 23
@@ -78,3 +80,54 @@ def test_layers(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(2):
             out = checkpoint(lambda x: made(x, x, x), x, use_reentrant=False)
             torch.testing.assert_close(torch.autograd.grad(out.square().sum(), x)[0], right)
+
+
+def _bytes_of_graph(result: Tensor) -> int:
+    """The bytes that a graph holds in other ways than as saved tensors, which hooks can take away."""
+    nodes, seen, storages = [result.grad_fn], set[int](), dict[int, int]()
+    waiting: list[Any] = []
+    while nodes:
+        node = nodes.pop()
+        if node is not None and id(node) not in seen:
+            seen.add(id(node))
+            nodes += [each for each, _ in node.next_functions]
+            waiting += list(getattr(node, "__dict__", {}).values())
+    while waiting:
+        held = waiting.pop()
+        if id(held) in seen:
+            continue
+        seen.add(id(held))
+        if isinstance(held, Tensor):
+            storages[held.untyped_storage().data_ptr()] = held.untyped_storage().nbytes()
+        elif isinstance(held, dict | list | tuple):
+            waiting += held.values() if isinstance(held, dict) else held
+        elif isinstance(held, FunctionType):
+            waiting += [cell.cell_contents for cell in held.__closure__ or ()]
+        elif type(held).__module__.startswith("dikkat."):
+            waiting += getattr(held, "__dict__", {}).values()
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+@pytest.mark.parametrize("cells", [AttentionalGRU, AttentionalLSTM])
+def test_a_recurrence_leaves_no_steps_in_a_graph_with_hooks(cells: Any, impl: str) -> None:
+    torch.manual_seed(0)
+    batch, steps, hidden = 3, 11, 8
+    layer = cells(6, hidden, hidden, dikkat.scores.Additive(hidden, hidden, 8), 2, 0.0).double()
+    inputs, state = torch.randn(batch, steps, 6).double(), torch.zeros(2, batch, hidden).double()
+    encoded = torch.randn(batch, 7, hidden).double().requires_grad_()
+    state = state if cells is AttentionalGRU else (state, state)
+
+    def run(encoded: Tensor) -> Tensor:
+        return layer(inputs, layer.prepare(encoded), state, impl=impl)[0].square().sum()
+
+    leaves, states_of_a_layer = [encoded, *layer.parameters()], batch * steps * hidden * 8
+    plain = run(encoded)
+    right = torch.autograd.grad(plain, leaves)
+    assert _bytes_of_graph(run(encoded)) > states_of_a_layer
+    with torch.autograd.graph.save_on_cpu():
+        saved = run(encoded)
+    for result in (checkpoint(run, encoded, use_reentrant=False), saved):
+        assert _bytes_of_graph(result) < states_of_a_layer
+        for came, expected in zip(torch.autograd.grad(result, leaves), right, strict=True):
+            torch.testing.assert_close(came, expected, rtol=1e-10, atol=1e-12)

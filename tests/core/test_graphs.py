@@ -24,11 +24,14 @@ class Replayable(graphs.Lane):
     """A lane whose graphs compute anew what they replay."""
 
     def __init__(self) -> None:
-        self.most = math.inf
+        self.most, self.device = math.inf, torch.device("cpu")
         self.drop()
 
     def drop(self) -> None:
-        self.graphs, self.held = {}, 0
+        self.graphs = {}
+
+    def held(self) -> int:
+        return sum(graph.nbytes for graph in self.graphs.values())
 
     def capture(self, compute: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
         results = compute()
@@ -200,6 +203,24 @@ def test_graphs_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> N
         found = [dikkat.attend(*leaves, score=score) for _ in range(4)]
         torch.testing.assert_close(found[3], found[0])
         assert not graphs.lane_of(torch.device("cuda", 0) if CUDA else torch.device("cpu")).graphs  # type: ignore[union-attr]
+
+
+@pytest.mark.skipif(CUDA, reason="a stand-in for two streams")
+def test_the_graphs_of_all_streams_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with captured(small=True) as first, torch.no_grad():
+        second = Replayable()
+        for number, lane in enumerate((first, second)):
+            monkeypatch.setattr(graphs, "lane_of", lambda _, lane=lane: lane)
+            monkeypatch.setitem(graphs._LANES, number, lane)
+            score, leaves = additive(2 + number)
+            for _ in range(3):
+                dikkat.attend(*leaves, score=score)
+        assert [len(lane.graphs) for lane in (first, second)] == [1, 1]
+        second.most = first.held() + second.held() - 1
+        score, leaves = additive(5)
+        found = [dikkat.attend(*leaves, score=score) for _ in range(3)]
+        torch.testing.assert_close(found[2], found[0])
+        assert [len(lane.graphs) for lane in (first, second)] == [0, 1]
 
 
 def test_shapes_in_turn_are_captured_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,6 +165,9 @@ def test_numbers_of_numpy_and_of_any_size() -> None:
     with pytest.raises(TypeError, match=r"window: got .*True.*; expected a whole number"):
         dikkat.attend(x, x, x, score=score, window=(np.bool_(True), 1))
     assert dikkat.attend(x, x, x, score=score, dropout=np.float32(0.25)).isfinite().all()
+    causal = dikkat.attend(x, x, x, score=score, mask=torch.ones(5, 5, dtype=torch.bool).tril())
+    for flag, expected in ((np.bool_(True), causal), (np.bool_(False), dikkat.attend(x, x, x, score=score))):
+        torch.testing.assert_close(dikkat.attend(x, x, x, score=score, causal=flag), expected)
 
 
 @pytest.mark.parametrize("name", ["bias", "key_bias", "sink"])

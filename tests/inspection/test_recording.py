@@ -586,3 +586,39 @@ def test_of_fewer_keys_than_the_largest_asked_for() -> None:
         assert torch.equal(seen.top_keys[..., 0], seen.argmax)
         assert bool((seen.top_keys[..., 3:] == -1).all()) == (keys == 3)
         assert bool((seen.top_weights[..., 3:] == 0).all()) == (keys == 3)
+
+
+class Packed(nn.Module):
+    def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        return dikkat.attend_ragged(rows, rows, rows, offsets, score=scores.Dot())
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"rows": [0]}, [[0], [], [0], [0]]),
+        ({"rows": [3, -1]}, [[1], [], [3, 3], [0]]),
+        ({"rows": torch.tensor([-3, 1])}, [[1], [], [1, 1], []]),
+        ({"weights": True, "queries": 0}, [[0], [], [0], [0]]),
+        ({"weights": True, "queries": [-1, 2]}, [[1], [], [3, 2], [0]]),
+        ({"weights": True, "queries": slice(1, 3)}, [[1], [], [1, 2], []]),
+        ({"rows": [1], "queries": [-1, 0]}, [[0], [], [0], [0]]),
+    ],
+    ids=str,
+)
+def test_a_sequence_is_recorded_without_the_rows_it_lacks(asked: dict[str, Any], expected: list[list[int]]) -> None:
+    torch.manual_seed(0)
+    x, sequences, model = torch.randn(7, 3), [slice(0, 2), slice(2, 2), slice(2, 6), slice(6, 7)], Packed()
+    with dikkat.record(model, **asked) as trace:
+        model(x, torch.tensor([0, 2, 2, 6, 7]))
+    for (_, seen), own, rows in zip(trace.calls(), sequences, expected, strict=True):
+        right = (x[own] @ x[own].T).softmax(-1)[rows]
+        torch.testing.assert_close(seen.rows if "rows" in asked else seen.weights, right)
+    assert repr(trace)
+    with dikkat.record(model, **asked) as trace:
+        model(x[:0], torch.tensor([0, 0]))
+    with (
+        pytest.raises(ValueError, match=r"rows: got 4; expected -4 to 3, as there are 4$"),
+        dikkat.record(model, rows=[4]),
+    ):
+        model(x, torch.tensor([0, 2, 2, 6, 7]))

@@ -12,7 +12,7 @@ from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden, Restricting, align, are_moderate
 from dikkat._engine.addresses import check_room, exact, on_cpu
-from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, check_values, extremes, is_eager
+from dikkat._engine.pytorch_state import PLAIN_TYPES, check_values, extremes, is_eager, kernel_settings, saves_by_hook
 from dikkat.scores import ScaledDot, Score
 from dikkat.state import State, sunk
 
@@ -84,7 +84,7 @@ class Program(NamedTuple):
             if result is None:
                 others, result = [*told], self._run(problem)
             for observer in others:
-                observer.observe_call(problem)
+                observer.observe_calls([problem])
         return result
 
     def _run(self, problem: Problem) -> Result:
@@ -373,7 +373,7 @@ def _signature(
     if "pair" in own or "profile" in own or own.get("softcap") is not None:
         return None
     # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks
+    if saves_by_hook():
         return None
     query, key, value = given
     lens, mask, causal = restricting.get("valid_lens"), restricting.get("mask"), restricting.get("causal", False)
@@ -390,8 +390,7 @@ def _signature(
             if not isinstance(mask, Tensor) or not _is_plain(mask) or mask.dtype != torch.bool or mask.device != device:
                 return None
             by_mask = mask.shape
-        kind = autocasts(device.type), torch.get_float32_matmul_precision()
-        place = (device, *kind, by_mask)
+        place = (device, kernel_settings(device.type), by_mask)
     elif mask is not None or score.reads_values or score.profile != "gaussian":
         return None
     by_lens = None

@@ -19,6 +19,7 @@ from dikkat._core.operators import Operator, Output
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden
 from dikkat._engine.addresses import exact, many_at_once
+from dikkat._engine.local_gradients import local_gradients
 
 if TYPE_CHECKING:
     from dikkat._core.dispatch import Program
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 AFTER, _LONGER = 2, 8
 # More pairs than these keep a GPU busy for longer than the host needs to launch their kernels.
 _PAIRS = 2**26
-# How many graphs a stream has, and their share of the device's memory, until all are dropped.
+# How many graphs a stream has, and the share of the device's memory of all streams' graphs, until all are dropped.
 _MOST, _SHARE = 256, 1 / 32
 
 Operands = Sequence[Tensor | None]
@@ -45,12 +46,17 @@ class Lane:
     def drop(self) -> None:
         """Forget all graphs and their memory."""
         self.graphs: dict[Hashable, Graph] = {}
-        self.pool, self.held = torch.cuda.graph_pool_handle(), 0
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def held(self) -> int:
+        """The bytes of the graphs' pool, and of the copies of operands."""
+        segments = [each for each in torch.cuda.memory_snapshot() if each["segment_pool_id"] == self.pool]
+        return sum([int(each["total_size"]) for each in segments] + [graph.nbytes for graph in self.graphs.values()])
 
     def capture(self, compute: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
         """A function that computes once more, and where it writes the results."""
         compute()  # compiles kernels, which no capture may
-        before, graph = torch.cuda.memory_reserved(self.device), torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
@@ -59,7 +65,6 @@ class Lane:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(self.stream)
-        self.held += torch.cuda.memory_reserved(self.device) - before
         return graph.replay, results
 
 
@@ -97,7 +102,7 @@ class Graph:
             self._replay, results = lane.capture(lambda: compute(self._places))
         self._results = list({id(each): each for each in results}.values())
         self._order = [next(i for i, own in enumerate(self._results) if own is each) for each in results]
-        lane.held += sum(place.nbytes for place in self._places)
+        self.nbytes = sum(place.nbytes for place in self._places)
 
     def __call__(self, given: list[Tensor]) -> list[Tensor]:
         """The results for other numbers; where no gradients are recorded."""
@@ -160,8 +165,10 @@ class Captured:
             return compute(*(next(rest) if each else None for each in there))
 
         with _lock:
-            if len(lane.graphs) >= _MOST or lane.held > lane.most:
-                lane.drop()
+            lanes = [each for each in {lane, *_LANES.values()} if each.device == lane.device]
+            if len(lane.graphs) >= _MOST or sum(each.held() for each in lanes) > lane.most:
+                for each in lanes:
+                    each.drop()
             try:
                 graph = Graph(lane, of_places, [each for each in operands if each is not None])
             except RuntimeError as error:
@@ -175,12 +182,12 @@ class Captured:
                         stacklevel=2,
                     )
                 return None
-            if lane.held > lane.most and not lane.graphs:
+            lane.graphs[self, which] = graph
+            if len(lane.graphs) == 1 and lane.held() > lane.most:
                 lane.drop()
                 self._refused = True
                 return None
             self._captures[lane, which] += 1
-            lane.graphs[self, which] = graph
             return graph
 
     def hidden(self, masks: bool, query: Tensor, key: Tensor, lens: Tensor | None, mask: Tensor | None) -> Any:
@@ -217,11 +224,11 @@ class Captured:
         program, hidden = self.program, self.hidden(masks, query, key, lens, mask)
         given = query, key, weight, value
         if program.ready is not None:
-            leaves: list[Any] = [t if t is None else t.detach() for t in given]
-            learning = [leaf.requires_grad_() for leaf, learns in zip(leaves, wanted, strict=True) if learns]
-            with torch.enable_grad():
-                mean = program.ready(*leaves, hidden)[0].to(value.dtype)  # type: ignore[index]
-            return list(torch.autograd.grad(mean, learning, grad))
+            found = local_gradients(
+                lambda *operands: [program.ready(*operands, hidden)[0].to(value.dtype)],  # type: ignore[index,misc]
+                given, wanted, [grad],
+            )  # fmt: skip
+            return [g for g, learns in zip(found, wanted, strict=True) if learns]  # type: ignore[misc]
         kernel, problem = self._kernel(), self._problem(*given, lens, mask, hidden)
         out, kept = (*made[:3], made[0].new_empty(0)), made[3:]
         zeros = [None if kernel.keep else torch.zeros_like(each) for each in out[1:]]
@@ -262,19 +269,14 @@ class _Replayed(torch.autograd.Function):
                 compute = partial(captured.backward, ctx.masks, wanted)
                 graph = captured.graph(("backward", ctx.masks, wanted), compute, [*operands, grad, *made])
             if graph is None:
-                found = _launched(ctx, operands, (grad, by_weight))
+                hidden = captured.hidden(ctx.masks, operands[0], operands[1], *operands[4:])
+
+                def forward(*given: Tensor) -> tuple[Tensor | None, Tensor | None]:
+                    result = ctx.launched(*given, *operands[4:], hidden)
+                    return result.mean, result.weights
+
+                found = local_gradients(forward, operands[:4], wanted, (grad, by_weight))
             else:
-                found = graph([each for each in (*operands, grad, *made) if each is not None])
-        rest = iter(found)
-        return None, None, None, None, *(next(rest) if learns else None for learns in wanted), None, None
-
-
-def _launched(ctx: Any, operands: Any, grads: tuple[Tensor | None, Tensor | None]) -> Sequence[Tensor | None]:
-    """The gradients without a graph; themselves differentiable where that is recorded."""
-    create, (*given, lens, mask) = torch.is_grad_enabled(), operands
-    with torch.enable_grad():
-        result = ctx.launched(*operands, ctx.captured.hidden(ctx.masks, given[0], given[1], lens, mask))
-        made = [(t, g) for t, g in zip((result.mean, result.weights), grads, strict=True) if g is not None]
-        learning = [t for t in given if t is not None and t.requires_grad]
-        outputs, above = zip(*made, strict=True)
-        return torch.autograd.grad(outputs, learning, above, create_graph=create, allow_unused=True)
+                rest = iter(graph([each for each in (*operands, grad, *made) if each is not None]))
+                found = [next(rest) if learns else None for learns in wanted]
+        return None, None, None, None, *found, None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,8 +20,8 @@ class Observer(Protocol):
     def compute(self, name: str, problem: Problem) -> Result | None:
         """Runs the call itself if it can be recorded on the way, and returns the result; else None."""
 
-    def observe_call(self, problem: Problem) -> None:
-        """Take note of a call that was computed."""
+    def observe_calls(self, problems: Sequence[Problem]) -> None:
+        """Take note of a call that was computed, or of the calls of packed sequences."""
 
     def observe_weights(self, weights: Tensor) -> None:
         """Take note of the weights (..., n, m), before dropout, of a call that computes all of them anyway."""

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from numbers import Integral
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -337,7 +338,7 @@ def restrict(
     """Check the restrictions of a call and bring them into one form."""
     causal, valid_lens, mask = given.get("causal", False), given.get("valid_lens"), given.get("mask")
     bias, key_bias, exclude = given.get("bias"), given.get("key_bias"), given.get("exclude")
-    if not isinstance(causal, bool):
+    if not isinstance(causal, bool | np.bool_):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     lens, known = (None, None) if valid_lens is None else _lens(valid_lens, lead, queries, keys, device)
     starts: Tensor | None = None
@@ -355,7 +356,7 @@ def restrict(
         lens=lens,
         starts=starts,
         mask=None if mask is None else _mask(mask, lead, queries, keys, device),
-        causal=causal,
+        causal=bool(causal),
         bias=None if bias is None else _bias("bias", bias, (*lead, queries, keys), device),
         key_bias=None if key_bias is None else _key_bias(key_bias, lead, keys, device),
         exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),

@@ -50,9 +50,11 @@ def many_at_once(*gradients: Tensor | None) -> bool:
 
 
 def check_dense(name: str, tensor: object) -> None:
-    """A tensor whose numbers lie in memory as strides say: neither sparse nor nested, nor in a library's own layout."""
+    """A tensor whose numbers lie in memory as strides say: not sparse, nested, masked or in a library's own layout."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {type(tensor).__name__}; expected a torch.Tensor")
+    if isinstance(tensor, torch.masked.MaskedTensor):
+        raise TypeError(f"{name}: got a MaskedTensor; expected its get_data(), and a `mask` of the call instead")
     if tensor.layout is not torch.strided or tensor.is_nested:
         nested, padded = ("nested ", ", padded to one length") if tensor.is_nested else ("", "")
         raise TypeError(f"{name}: got a {nested}tensor with layout {tensor.layout}; expected a dense tensor{padded}")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from dikkat._engine.addresses import many_at_once
+from dikkat._engine.local_gradients import local_gradients
 from dikkat._engine.pytorch_state import autocasts, is_eager
 
 # Numbers of a block: 768 kB in float32, so that the handful of its tensors stays in the caches.
@@ -79,12 +80,9 @@ class _Gated(torch.autograd.Function):
         rows, kept, *parameters = ctx.saved_tensors
         if above is None:
             return of_rows, None, *[None] * len(parameters)
-        if (twice := torch.is_grad_enabled()) or many_at_once(above, of_rows):  # `twice`: for second derivatives
+        if torch.is_grad_enabled() or many_at_once(above, of_rows):
             needs = [ctx.needs_input_grad[0], *ctx.needs_input_grad[2:]]
-            inputs = [t for t, needed in zip((rows, *parameters), needs, strict=True) if needed]
-            with torch.enable_grad():
-                grads = iter(torch.autograd.grad(_unblocked(rows, *parameters), inputs, above, create_graph=twice))
-            first, *others = [next(grads) if needed else None for needed in needs]
+            first, *others = local_gradients(lambda *given: [_unblocked(*given)], (rows, *parameters), needs, [above])
             return first if of_rows is None or first is None else first + of_rows, None, *others
         network, x = _Network(rows, parameters), rows.reshape(-1, rows.shape[-1])
         above, into = above.reshape(len(x), len(network.w)), None

@@ -88,6 +88,11 @@ def is_watched() -> bool:
     return bool(_modes())
 
 
+def saves_by_hook() -> bool:
+    """Whether checkpointing, `save_on_cpu` or another hook takes the tensors that are saved for a backward."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # no public function asks
+
+
 def _recorded() -> bool:
     """True where `make_fx` records operations, for other values too."""
     return is_watched() and get_proxy_mode() is not None
@@ -100,6 +105,33 @@ def _capturing(tensors: tuple[Tensor, ...]) -> bool:
 def autocasts(device: str) -> bool:
     """True where autocast is on for this type of device; "meta" has none, and must not be asked for it."""
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+_MATMUL: Any = torch.backends.cuda.matmul
+# PyTorch 2.9 renamed the setting; once a program has set the new one, reading the old one raises.
+_PRODUCTS, _FAST = ("fp32_precision", "tf32") if hasattr(_MATMUL, "fp32_precision") else ("allow_tf32", True)
+
+
+def products_are_fast() -> bool:
+    """Whether products of float32 may have fewer digits, as after `torch.set_float32_matmul_precision("high")`."""
+    return bool(getattr(_MATMUL, _PRODUCTS) == _FAST)
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Within, products of float32 may have fewer digits."""
+    before = getattr(_MATMUL, _PRODUCTS)
+    setattr(_MATMUL, _PRODUCTS, _FAST)
+    try:
+        yield
+    finally:
+        setattr(_MATMUL, _PRODUCTS, before)
+
+
+def kernel_settings(device: str) -> tuple[bool, ...]:
+    """The settings of PyTorch by which a device's kernels are chosen."""
+    halves = _MATMUL.allow_fp16_reduced_precision_reduction, _MATMUL.allow_bf16_reduced_precision_reduction
+    return autocasts(device), products_are_fast(), torch.are_deterministic_algorithms_enabled(), *halves
 
 
 def have_tangents(*tensors: Tensor) -> bool:

@@ -231,7 +231,7 @@ def _tell(ranks: Ranks, shard: _Shard, score: Score) -> None:
     nothing = value.new_zeros(1).expand(*value.shape[:-2], whole.shape[-2], value.shape[-1])
     problem = validation.problem_of_call(query, whole, nothing, score, validation.Requested(), heads, **restrictions)
     for observer in recording_hooks.current_observers():
-        observer.observe_call(problem)
+        observer.observe_calls([problem])
 
 
 class _Within(nn.Module):

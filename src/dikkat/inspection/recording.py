@@ -1,10 +1,11 @@
 """Recording: what every call of attention of a model looks at, while the model runs as it does."""
 
+import math
 import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -236,9 +237,12 @@ class _Recorder:
         seen = self.add(lambda: inspected(problem, self._request, impl=name, pools=True))
         return None if seen is None or seen.output is None else Result(seen.output, None, None)
 
-    def observe_call(self, problem: Problem) -> None:
-        """Look at a call of dikkat's; packed sequences come as one call for each."""
-        self.add(partial(inspected, replace(problem, dropout=0.0, seeds=None), self._request))
+    def observe_calls(self, problems: Sequence[Problem]) -> None:
+        """Look at a call of dikkat's, or at those of a batch of packed sequences."""
+        longest = max(problem.restrictions.queries for problem in problems)
+        request = replace(self._request, longest=longest or math.inf)  # a batch without a query has none of the rows
+        for problem in problems:
+            self.add(partial(inspected, replace(problem, dropout=0.0, seeds=None), request))
 
     def observe_weights(self, weights: Tensor) -> None:
         """Look at weights that a recurrence, or a model's own operations, made."""
@@ -283,7 +287,7 @@ class _Recorder:
             try:
                 seen = look()
             except (TypeError, ValueError) as error:
-                raise type(error)(f"{error} (recording {name!r})") from error
+                raise type(error)(f"{error} (recording {name!r})" if name else str(error)) from error
         layer = self._numbering.within(name) if layer < 0 else layer
         self.trace.add(name, replace(seen, output=None), self._runs, layer, self._kinds[name].name)
         return seen

@@ -141,8 +141,9 @@ class _Dense:
             self._found.append(whole.weights)
         return whole._replace(weights=whole.weights if problem.wants_weights else None)
 
-    def observe_call(self, problem: Problem) -> None:
-        """Nothing: it was run here."""
+    def observe_calls(self, problems: Sequence[Problem]) -> None:
+        """Refuse packed sequences, the only calls that `compute` does not run."""
+        raise ValueError("relevance: got a call of packed sequences (attend_ragged); expected a padded batch")
 
     def observe_weights(self, weights: Tensor) -> None:
         """Take what a recurrence made."""

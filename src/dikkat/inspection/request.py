@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +29,8 @@ class Requesting(TypedDict, total=False):
             queries and keys.
         pool: How the weights of a cell are pooled: "mean" or "max".
         heads: Which heads, the last leading dimension, all this is of; counted as rows are. All, where not given.
-        queries: Which queries all this is of, counted as rows are, or a slice. All, where not given.
+        queries: Which queries all this is of, counted as rows are, or a slice. All, where not given. A sequence of a
+            packed batch has those of `rows` and `queries` that it is long enough for.
     """
 
     weights: bool
@@ -141,7 +143,11 @@ _OWN = {
 
 @dataclass(frozen=True)
 class Request:
-    """The keywords of `inspect` and `record` that say what to return, checked."""
+    """The keywords of `inspect` and `record` that say what to return, checked.
+
+    Attributes:
+        longest: The queries of the longest sequence of a packed batch; shorter ones leave out the numbers beyond them.
+    """
 
     weights: bool = False
     rows: Sequence[int] | Tensor | None = None
@@ -153,11 +159,12 @@ class Request:
     pool: Pool = "mean"
     heads: int | Sequence[int] | None = None
     queries: int | Sequence[int] | slice | None = None
+    longest: float = 0
 
     def __post_init__(self) -> None:
         """Check what can be checked without the call."""
         for name in ("weights", "sums", "entropy", "argmax"):
-            if not isinstance(getattr(self, name), bool):
+            if not isinstance(getattr(self, name), bool | np.bool_):
                 raise TypeError(f"{name}: got {type(getattr(self, name)).__name__}; expected True or False")
         if self.top_k is not None:
             whole("top_k", self.top_k)
@@ -193,12 +200,13 @@ class Request:
 
     def chosen(self, queries: int, device: torch.device) -> Tensor | None:
         """The rows whose weights are requested of a call of so many queries, from 0 on."""
-        return _places("rows", self.rows, queries, device)
+        return _places("rows", self.rows, queries, device, self.longest)
 
     def part(self, lead: Sequence[int], queries: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """The chosen heads and queries of a call, from 0 on; None for all. A call without heads has one."""
         heads = lead[-1] if len(lead) > 1 else 1
-        return _places("heads", self.heads, heads, device), _places("queries", self.queries, queries, device)
+        chosen = _places("queries", self.queries, queries, device, self.longest)
+        return _places("heads", self.heads, heads, device), chosen
 
 
 def _indices(name: str, given: object) -> list[int]:
@@ -211,14 +219,15 @@ def _indices(name: str, given: object) -> list[int]:
     return list(listed)
 
 
-def _places(name: str, given: object, count: int, device: torch.device) -> Tensor | None:
+def _places(name: str, given: object, count: int, device: torch.device, longest: float = 0) -> Tensor | None:
     """The numbers chosen of so many, counted from 0; None where nothing was chosen."""
     if given is None:
         return None
     if isinstance(given, slice):
         return torch.arange(*given.indices(count), device=device)
-    places = _indices(name, given)
+    places, most = _indices(name, given), max(count, longest)
     for place in places:
-        if not -count <= place < count:
-            raise ValueError(f"{name}: got {place}; expected {-count} to {count - 1}, as there are {count}")
+        if not -most <= place < most:
+            raise ValueError(f"{name}: got {place}; expected {-most} to {most - 1}, as there are {most}")
+    places = [place for place in places if -count <= place < count]
     return torch.tensor(places, dtype=torch.int64, device=device) % max(1, count)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from dikkat._core.arithmetic import farthest, log_profile, profile_slope
 from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
-from dikkat._engine.pytorch_state import autocasts, have_tangents, is_transformed
+from dikkat._engine.pytorch_state import autocasts, have_tangents, is_transformed, saves_by_hook
 from dikkat.recurrent import cells
 from dikkat.recurrent.fused.launch import Layer, differentiated
 from dikkat.scores import Pair, Profile
@@ -223,8 +223,8 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, spec: _Spec, *tensors: Tensor | None) -> Any:
         operands, layers = _operands(tensors)
-        steps, ctx.taken = _forward(operands, layers, Keys(operands, spec.pair, spec.profile).look)
-        ctx.spec = spec
+        steps, taken = _forward(operands, layers, Keys(operands, spec.pair, spec.profile).look)
+        ctx.spec, ctx.taken = spec, None if saves_by_hook() else taken
         ctx.save_for_backward(*tensors, steps.states)
         ctx.set_materialize_grads(False)
         return tuple(steps)

@@ -16,6 +16,7 @@ from dikkat._core.implementations import reference
 from dikkat._core.problem import Problem
 from dikkat._core.restrictions import Hidden
 from dikkat._engine.addresses import many_at_once
+from dikkat._engine.local_gradients import local_gradients
 
 _through_tanh, _through_clamp = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.hardtanh_backward
 
@@ -90,7 +91,8 @@ class _Pairwise(torch.autograd.Function):
         query, key, weight, value, weights, made, met = ctx.saved_tensors
         template, hidden = ctx.template, ctx.hidden
         if torch.is_grad_enabled() or many_at_once(grad, by_weight):
-            return None, None, None, *_recorded(template, hidden, (query, key, weight, value), (grad, by_weight))
+            operands, needed = (query, key, weight, value), ctx.needs_input_grad[3:]
+            return None, None, None, *_recorded(template, hidden, operands, needed, (grad, by_weight))
         product, by_row = torch.bmm if len(template.lead) == 1 else torch.matmul, hidden is not None and hidden.by_row
         by_value = None
         if grad is not None:
@@ -127,27 +129,18 @@ class _Pairwise(torch.autograd.Function):
         return None, None, None, by_query.to(query.dtype), by_key.to(key.dtype), of_weight, by_value
 
 
-def _recorded(template: Problem, hidden: Hidden | None, operands: Any, grads: Any) -> list[Tensor | None]:
+def _recorded(template: Problem, hidden: Hidden | None, operands: Any, needed: Any, grads: Any) -> list[Tensor | None]:
     """The gradients of the operands by the reference and autograd, which differentiate again, and many at once."""
-    create = torch.is_grad_enabled()
-    query, key, weight, value = operands
     mask = None if hidden is None else ~hidden.pairs()
     restrictions = template.restrictions.unchecked_copy(lens=None, causal=False, mask=mask)
     lead = len(template.lead)
-    problem = template.unchecked_copy(
-        query=query, key=key, weight=None if weight is None else weight[(None,) * lead], value=value,
-        restrictions=restrictions, wants_weights=True,
-    )  # fmt: skip
-    with torch.enable_grad():
+
+    def forward(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor) -> tuple[Tensor, Tensor | None]:
+        problem = template.unchecked_copy(
+            query=query, key=key, weight=None if weight is None else weight[(None,) * lead], value=value,
+            restrictions=restrictions, wants_weights=True,
+        )  # fmt: skip
         result = reference.run(problem)
-    made: Any = ((result.mean, grads[0]), (result.weights, grads[1]))
-    outputs = [(each, grad) for each, grad in made if grad is not None and each.requires_grad]
-    learning = [each for each in operands if each is not None and each.requires_grad]
-    found = iter(
-        torch.autograd.grad(
-            [each for each, _ in outputs], learning, [grad for _, grad in outputs], create_graph=create,
-            allow_unused=True,
-        )
-        if outputs and learning else ()
-    )  # fmt: skip
-    return [next(found, None) if each is not None and each.requires_grad else None for each in operands]
+        return result.mean, result.weights
+
+    return local_gradients(forward, operands, needed, grads)

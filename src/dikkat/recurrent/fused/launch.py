@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from dikkat._core.operators import once
 from dikkat._engine import addresses
 from dikkat._engine.addresses import many_at_once
+from dikkat._engine.pytorch_state import saves_by_hook
 from dikkat.recurrent.fused.calls import OPERANDS, Spec, StackRecord, first, in_type, wide_type
 from dikkat.recurrent.fused.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 
@@ -71,30 +72,36 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, spec: Spec, *tensors: Tensor | None) -> Any:
-        gates, state, cell, dropped, *rest = tensors
-        if gates is None or state is None:
-            raise TypeError("gates, state: got None; expected tensors")
-        operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
-        layers = _layers(rest[len(OPERANDS) :])
-        record = StackRecord(spec, gates.dtype, state.shape[-1], cell is not None)
-        record.point_weights(operands, layers, transposed=False)
-        record.point_attention(operands)
-        if dropped is not None:
-            record.point("dropped", record.fill(dropped))
-        record.forward(gates, state, cell)
+        record, results = _forward(spec, tensors)
         ctx.set_materialize_grads(False)
+        hooked = saves_by_hook()  # which could not take the record's memory away
+        ctx.spec, ctx.record = spec, None if hooked else record
         if spec.grads:
-            record.forget()
-            ctx.record = record
-            ctx.save_for_backward(None, *tensors[1:])
+            ctx.save_for_backward(tensors[0] if hooked else None, *tensors[1:])
         # Detached: the graph keeps the record alive, and a result with a grad_fn in it would make a reference cycle.
-        results = record.results(state.shape[-1], operands)
         return tuple(None if result is None else result.detach() for result in results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
-        return None, *differentiated(partial(_backward, ctx.record, tensors, grads, needed), tensors, grads)
+        return None, *differentiated(partial(_backward, ctx.spec, ctx.record, tensors, grads, needed), tensors, grads)
+
+
+def _forward(spec: Spec, tensors: tuple[Tensor | None, ...]) -> tuple[StackRecord, Sequences]:
+    """The record of a forward, as its backward reads it, and the results."""
+    gates, state, cell, dropped, *rest = tensors
+    if gates is None or state is None:
+        raise TypeError("gates, state: got None; expected tensors")
+    operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
+    record = StackRecord(spec, gates.dtype, state.shape[-1], cell is not None)
+    record.point_weights(operands, _layers(rest[len(OPERANDS) :]), transposed=False)
+    record.point_attention(operands)
+    if dropped is not None:
+        record.point("dropped", record.fill(dropped))
+    record.forward(gates, state, cell)
+    if spec.grads:
+        record.forget()
+    return record, record.results(state.shape[-1], operands)
 
 
 def differentiated(
@@ -120,8 +127,11 @@ def _layers(weights: list[Tensor | None]) -> list[Layer]:
 
 
 def _backward(
-    record: StackRecord, tensors: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-) -> list[Tensor | None]:
+    spec: Spec, record: StackRecord | None, tensors: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...],
+    needed: tuple[bool, ...],
+) -> list[Tensor | None]:  # fmt: skip
+    if record is None:
+        record, _ = _forward(spec, tensors)
     _, state, _cell, dropped, *rest = tensors
     operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
     layers = _layers(rest[len(OPERANDS) :])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from dikkat._engine.pytorch_state import fast_products
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus, keeps_duplicates
 from dikkat.translation.data.doubts import doubts
@@ -153,15 +154,11 @@ def train(
 @contextmanager
 def _same_threads(precision: str) -> Iterator[None]:
     """Leave threads, and the precision of products, as they were."""
-    threads, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    if (
-        precision == "bfloat16" and device_type() == "cuda"
-    ):  # products of float32 that are left, as of a recurrence's steps, need no more digits
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
+    threads, halves = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
+    try:  # products of float32 that are left, as of a recurrence's steps, need no more digits
+        with fast_products() if halves else nullcontext():
+            yield
     finally:
-        torch.set_float32_matmul_precision(products)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 

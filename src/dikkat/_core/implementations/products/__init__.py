@@ -29,6 +29,7 @@ from dikkat._core.operators import Gradients, Operator, Output
 from dikkat._core.problem import Examined, Problem
 from dikkat._core.restrictions import largest_magnitude, pairs_of
 from dikkat._core.softmax import softmax
+from dikkat._engine.pytorch_state import products_are_fast
 from dikkat.state import Pooled, join
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -50,10 +51,10 @@ def examine(problem: Problem) -> Examined:
     found, compared = [], {problem.query.dtype, problem.key.dtype}
     if torch.float64 in {*compared, problem.value.dtype}:
         found.append("its factors are float16; 'chunked' and 'reference' take float64")
-    elif not compared <= set(_HALVES) and torch.get_float32_matmul_precision() == "highest":
+    elif not compared <= set(_HALVES) and not products_are_fast():
         found.append(
-            "its factors are float16, and torch.get_float32_matmul_precision() is 'highest'; with 'high', or in "
-            "bfloat16, float16 or autocast, it runs"
+            "its factors are float16, and products of float32 are exact; after "
+            "torch.set_float32_matmul_precision('high'), or in bfloat16, float16 or autocast, it runs"
         )
     if problem.has_tangents:
         found.append("it has no forward-mode derivative; 'reference' has")

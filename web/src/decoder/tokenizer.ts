@@ -68,51 +68,42 @@ class Capitals {
     return text.replace(this.begins, (_, before: string, word: string) => {
       const first = String.fromCodePoint(word.codePointAt(0)!);
       const [small, large] = [first.toLowerCase(), first.toUpperCase()];
-      const back = [...small].length === 1 && [...large].length === 1 && small.toUpperCase() === large &&
-        large.toLowerCase() === small && (first === small || first === large);
       const rest = word.slice(first.length);
+      const back = [...small].length === 1 && [...large].length === 1 && small.toUpperCase() === large &&
+        large.toLowerCase() === small && (first === small || first === large) && !/^\p{M}/u.test(rest);
       if (!back || this.names.has(large + rest) || given.has(large + rest)) return before + word;
       return before + (first === large ? small : large) + rest;
     });
   }
 }
 
-interface Letter {
+/** A text as the tokenizer reads it, with the place in the caller's text of each of its UTF-16 units. */
+interface Normalised {
   readonly text: string;
-  readonly span: Span;
+  readonly places: readonly Span[];
 }
 
-/** Letters of a sentence in composed form. What several became stands, as in the library, in the place of the first. */
-function composed(sentence: string): Letter[] {
-  const letters: Letter[] = [];
-  for (const { 0: given, index } of sentence.matchAll(/[^][\p{M}\u1160-\u11ff]*/gu)) {
-    const written = given.normalize("NFC");
-    let at = index;
-    for (const text of written) {
-      letters.push({ text, span: [at, at + text.length] });
-      if (written.length === given.length) at += text.length;
-    }
+// White space, or a character with the marks and letters that can join it.
+const CLUSTER = new RegExp(`[${SPACE}]+|[^][\\p{M}\\u1160-\\u11ff]*`, "gu");
+
+/** Compose a text to NFC, trim it, and write a space for each run of white space; a single no-break space and the like stays. */
+function normalise(given: string, keepsSingleSpaces: boolean): Normalised {
+  const places: Span[] = [];
+  let text = "";
+  for (const { 0: cluster, index } of given.matchAll(CLUSTER)) {
+    const end = index + cluster.length;
+    const isBlank = BLANK.test(cluster);
+    if (isBlank && (!text || end === given.length)) continue;
+    const isSpace = isBlank && !(keepsSingleSpaces && /^[^\t-\r]$/u.test(cluster));
+    const written = isSpace ? " " : cluster.normalize("NFC");
+    text += written;
+    for (let unit = 0; unit < written.length; unit++) places.push(written === cluster ? [index + unit, index + unit + 1] : [index, end]);
   }
-  return letters;
+  return { text, places };
 }
 
-/** Letters without white space at the ends, and a space for each run of it; what is told apart stays where it is alone. */
-function spaced(letters: readonly Letter[], apart: boolean): Letter[] {
-  const found: Letter[] = [];
-  let blanks: Letter[] = [];
-  for (const letter of letters) {
-    if (BLANK.test(letter.text)) blanks.push(letter);
-    else {
-      const kept = apart && blanks.length === 1 && !/[\t-\r]/u.test(blanks[0]!.text);
-      if (found.length && blanks.length) found.push(kept ? blanks[0]! : { text: " ", span: blanks.at(-1)!.span });
-      found.push(letter);
-      blanks = [];
-    }
-  }
-  return found;
-}
-
-const across = (letters: readonly Letter[]): Span => [letters[0]!.span[0], letters.at(-1)!.span[1]];
+/** The place in the caller's text of a piece of the normalised text. */
+const placeOf = (places: readonly Span[], [first, last]: Span): Span => [places[first]![0], places[last - 1]![1]];
 
 export abstract class Tokenizer {
   protected readonly numbers: Map<string, number>;
@@ -149,16 +140,12 @@ export abstract class Tokenizer {
 
   abstract encode(sentence: string): Encoded;
 
-  /** Places of words and marks that no sentence had that it was trained on; numbers are none of them. */
-  unknown(sentence: string): Span[] {
+  /** Words and marks, other than numbers, that no training sentence had. */
+  unknown(sentence: string): string[] {
     const { met } = this;
     if (!met) return [];
-    return [...sentence.matchAll(PIECES)]
-      .map(({ 0: piece, index }) => withoutSpaces(sentence, [index, index + piece.length]))
-      .filter(([first, last]) => {
-        const own = bare(sentence.slice(first, last));
-        return own && !/^\p{Nd}/u.test(own) && !met.has(own);
-      });
+    const words = (normalise(sentence, true).text.match(PIECES) ?? []).map(stripped);
+    return words.filter((word) => word && !/^\p{Nd}/u.test(word) && !met.has(bare(word)));
   }
 
   /** Text as a person would write it; `replace` has a word in place of a token, or null. */
@@ -183,21 +170,18 @@ class Words extends Tokenizer {
   }
 
   encode(sentence: string): Encoded {
-    const [letters, given] = [this.capitals.exchanged(sentence), sentence].map((text) => [
-      { text: " ", span: [0, 0] as const }, ...spaced(composed(text), true), { text: " ", span: [text.length, text.length] as const },
-    ]) as [Letter[], Letter[]];
-    if (letters.length === 2) return { ids: [], pieces: [], spans: [] };
-    const places = letters.flatMap(({ text }, place) => Array<number>(text.length).fill(place));
+    const { text, places } = normalise(sentence, true);
     const ids: number[] = [];
     const pieces: string[] = [];
     const spans: Span[] = [];
-    for (const { 0: piece, index } of letters.map(({ text }) => text).join("").matchAll(PIECES)) {
-      const own = given.slice(places[index], places[index + piece.length - 1]! + 1);
-      const written = own.map(({ text }) => text).join("");
-      const span = withoutSpaces(sentence, across(own));
-      ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(sentence.slice(...span))) ?? UNKNOWN);
-      pieces.push(stripped(written) || written);
-      spans.push(span);
+    if (!text) return { ids, pieces, spans };
+    const padded = ` ${text} `;
+    for (const { 0: piece, index } of ` ${this.capitals.exchanged(text)} `.matchAll(PIECES)) {
+      const within = withoutSpaces(padded, [index, index + piece.length]);
+      const written = padded.slice(...within);
+      ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(written)) ?? UNKNOWN);
+      pieces.push(written);
+      spans.push(placeOf(places, [within[0] - 1, within[1] - 1]));
     }
     return { ids, pieces, spans };
   }
@@ -265,14 +249,19 @@ class BytePairs extends Tokenizer {
   }
 
   encode(sentence: string): Encoded {
-    const letters = spaced(composed(this.capitals.exchanged(sentence)), this.capitals.known);
-    if (letters.length) letters.unshift({ text: " ", span: letters[0]!.span });
-    const text = letters.map((letter) => letter.text).join("");
-    const ids = [...text.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
+    const { text, places } = normalise(sentence, this.capitals.known);
+    if (!text) return { ids: [], pieces: [], spans: [] };
+    const exchanged = this.capitals.exchanged(text);
+    const ids = [...` ${exchanged}`.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
+    const letters = [...exchanged.matchAll(/[^]/gu)].map(({ 0: letter, index }) => ({ letter, within: [index, index + letter.length] as const }));
+    letters.unshift({ letter: " ", within: letters[0]!.within });
     const encoder = new TextEncoder();
-    const bytes = letters.flatMap((letter) => Array.from(encoder.encode(letter.text), () => letter));
+    const bytes = letters.flatMap(({ letter, within }) => Array.from(encoder.encode(letter), () => within));
     let at = 0;
-    const spans = ids.map((id) => across(bytes.slice(at, (at += this.tokens[id]!.length))));
+    const spans = ids.map((id) => {
+      const own = bytes.slice(at, (at += this.tokens[id]!.length));
+      return placeOf(places, [own[0]![0], own.at(-1)![1]]);
+    });
     return { ids, pieces: ids.map((id) => this.label(id)), spans };
   }
 

@@ -1,6 +1,6 @@
 /** A page's model with its tokenizers. */
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
-import { isLost, keptIn, putBack, sentencesOf, takenOut } from "./lines";
+import { sentencesOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
@@ -75,8 +75,8 @@ export class Translator {
   }
 
   /**
-   * Translates token by token: yields functions that return the text so far; returns translations, best first. Of a
-   * plain text the sentences are translated one by one, and what is to be kept arrives in each.
+   * Translates token by token: yields functions that return the text so far; returns translations, best first. The
+   * sentences of a plain text are translated one by one.
    * @param entities of a sentence in HTML; null: plain text
    */
   *translating(given: string, options: Options = DEFAULT, entities: Entities | null = null): Generator<() => string, Translation[]> {
@@ -87,7 +87,7 @@ export class Translator {
     const groups: Translation[][] = [];
     let [before, steps, places] = ["", 0, 0];
     for (const { sentence, space } of sentences) {
-      const going = this.keeping(sentence, { ...options, chosen: within(options.chosen, steps, places) });
+      const going = this.plain(sentence, { ...options, chosen: within(options.chosen, steps, places) });
       const earlier = before;
       const group = yield* showing(going, (text) => () => earlier + text());
       groups.push(group);
@@ -107,23 +107,6 @@ export class Translator {
     const best = (yield* this.plain(text, options)).filter(({ ids }) => ids.length);
     for (const each of best) Object.assign(each, { source: sentence, target: yield* this.tagging(root, text, each.target) });
     return best;
-  }
-
-  /** Translations that have what is to be kept in their sentence. Whether the model wrote it is asked without changes. */
-  private *keeping(sentence: string, options: Options): Generator<() => string, Translation[]> {
-    const { tokens, pins } = options.chosen;
-    const isFree = !tokens.length && !pins.size;
-    const first = isFree || keptIn(sentence).length ? yield* this.plain(sentence, { ...options, chosen: NOTHING }) : [];
-    const bare = this.network.attends && first.some(({ target }) => isLost(sentence, target)) ? takenOut(sentence) : null;
-    if (!bare) return isFree ? first : yield* this.plain(sentence, options);
-    const { marked, text, root } = bare;
-    const again = yield* this.plain(text, options);
-    for (const each of again) {
-      const weights = each.ids.length ? agreed(yield* this.weighing(text, each.target)) : [];
-      const target = putBack(sentence, marked, root, each.target, weights, unitsOf(text), unitsOf(each.target));
-      Object.assign(each, { source: sentence, target });
-    }
-    return again;
   }
 
   /** Translations of a text as it is: at least one, which is empty where the text has no tokens. */
@@ -179,7 +162,7 @@ export class Translator {
       ids: found.ids,
       score: found.total,
       finished: found.finished,
-      unknown: this.source.unknown(text).map((span) => text.slice(...span)),
+      unknown: this.source.unknown(text),
       get steps() {
         return (steps ??= opened(network, found));
       },

@@ -24,7 +24,9 @@ export interface Hypothesis {
   /** Log-probability of the tokens, and of the end if finished. */
   readonly total: number;
   readonly finished: boolean;
-  /** Decoder steps of the tokens, and of the end if finished. */
+  /** Whether a sequence of tokens repeated; the hypothesis then ends after its first occurrence. */
+  readonly repeated?: boolean;
+  /** Decoder steps of the tokens, and of the end if finished or repeated. */
   readonly steps: readonly Step[];
 }
 
@@ -157,6 +159,48 @@ export function* searching(
 const ranked = (found: { hypothesis: Hypothesis; score: number }[]): Hypothesis[] =>
   [...found].sort((a, b) => b.score - a.score).map(({ hypothesis }) => hypothesis);
 
+/** How often a sequence of tokens directly follows itself, and the end of the first one that does so more than `allowed` times. */
+export function repetition(ids: readonly number[], allowed = Infinity): { times: number; end: number } {
+  let [times, start, end] = [1, Infinity, ids.length];
+  for (let size = 1; size < ids.length; size++) {
+    for (let at = size, equal = 0; at <= ids.length; at++) {
+      if (at < ids.length && ids[at] === ids[at - size]) equal++;
+      else {
+        const [found, first] = [1 + Math.floor(equal / size), at - size - equal];
+        times = Math.max(times, found);
+        if (found > allowed && first < start) [start, end] = [first, first + size];
+        equal = 0;
+      }
+    }
+  }
+  return { times, end };
+}
+
+/**
+ * The hypotheses of `searching`. If one of them repeats itself, has no end or has wrong slots, the whole beam is
+ * searched and such hypotheses rank last.
+ * @param wrongSlots the number of slots that a translation lacks or has too often
+ */
+export function* choosing(
+  network: Network, source: readonly number[], read: Read, options: Options, wrongSlots: (ids: readonly number[]) => number,
+): Generator<readonly number[], Hypothesis[]> {
+  const allowed = Math.max(2, repetition(source).times);
+  const faultsOf = ({ ids, finished }: Hypothesis): number[] => [Number(repetition(ids).times > allowed), Number(!finished), wrongSlots(ids)];
+  let found = yield* searching(network, source, read, options);
+  if (found.some((each) => faultsOf(each).some(Boolean))) {
+    if (options.best < options.beam) found = yield* searching(network, source, read, { ...options, best: options.beam });
+    const judged = found.map((hypothesis) => ({ hypothesis, faults: faultsOf(hypothesis) }));
+    judged.sort(({ faults: one }, { faults: other }) => one.map((fault, k) => fault - other[k]!).find(Boolean) ?? 0);
+    found = judged.slice(0, options.best).map(({ hypothesis, faults }) => (faults[0] ? cut(hypothesis, allowed) : hypothesis));
+  }
+  return found;
+}
+
+function cut({ ids, steps, ...rest }: Hypothesis, allowed: number): Hypothesis {
+  const { end } = repetition(ids, allowed);
+  return { ...rest, ids: ids.slice(0, end), steps: steps.slice(0, end + 1), repeated: true };
+}
+
 /** Throws a refusal for forced words or pins that cannot be. */
 export function check(network: Network, source: readonly number[], { tokens, pins }: Chosen): void {
   const limit = limitOf(source.length);
@@ -174,12 +218,14 @@ export function check(network: Network, source: readonly number[], { tokens, pin
 /** A decoder step with its token and the likeliest alternatives. */
 export interface Opened extends Step {
   readonly token: number;
+  /** The texts of the sentence's slots. */
+  readonly slots: readonly string[];
   readonly gain: number;
   readonly likely: Continuation[];
 }
 
 /** Opened steps of a hypothesis; their alternatives are computed on first use. */
-export function opened(network: Network, { ids, steps }: Hypothesis, count = 8): Opened[] {
+export function opened(network: Network, { ids, steps }: Hypothesis, slots: readonly string[], count = 8): Opened[] {
   return steps.map((step, index) => {
     const token = ids[index] ?? END;
     let known: { gain: number; likely: Continuation[] } | undefined;
@@ -189,7 +235,7 @@ export function opened(network: Network, { ids, steps }: Hypothesis, count = 8):
       return { gain: gainOf(network, scores!, token), likely };
     };
     return {
-      ...step, token,
+      ...step, token, slots,
       get gain() {
         return (known ??= looked()).gain;
       },

@@ -24,7 +24,11 @@ interface Stored {
 // White space as Python has it; JavaScript's \s differs.
 export const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const LETTER = "[\\p{L}\\p{M}]";
-export const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
+const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
+/** Characters of slots: neither of words nor marks. */
+export const SLOT = "\\x01-\\x08\\x0e-\\x1b";
+/** The character of each slot. */
+export const SLOTS = [...Array(28).keys()].map((code) => String.fromCharCode(code)).filter((each) => new RegExp(`[${SLOT}]`).test(each));
 // Without regard to case, of which ſ is one of s.
 const ELIDED =
   `(?<!${LETTER})(?:[cdjlmnstſCDJLMNST]|[qQ][uU]|[jJ][uU][sſS][qQ][uU]|[lL][oO][rR][sſS][qQ][uU]|` +
@@ -34,7 +38,7 @@ const MARK = `[${SPACE}]?(?:\\.{2,}|[^${SPACE}${INSIDE}])(?:[${SPACE}](?=[${INSI
 const PIECES = new RegExp(`${WORD}|${MARK}|(?! )[${SPACE}]`, "gu");
 const BYTE_PIECES = new RegExp(
   `[${SPACE}]?${ELIDED.replace("['’]", "'")}|[${SPACE}]?${LETTER}+|[${SPACE}]?\\p{N}|` +
-  `[${SPACE}]?[^${SPACE}\\p{L}\\p{M}\\p{N}]+|[${SPACE}]+`, "gu",
+  `[${SPACE}]?[${SLOT}]|[${SPACE}]?[^${SPACE}\\p{L}\\p{M}\\p{N}${SLOT}]+|[${SPACE}]+`, "gu",
 );
 const BLANK = new RegExp(`[${SPACE}]`, "u");
 const INNER = new RegExp(`[${INSIDE}]`, "u");
@@ -58,9 +62,9 @@ class Capitals {
     this.several = marks.includes("\r");
     const after = [...marks].filter((mark) => mark !== "\n" && mark !== "\r").map((mark) => mark.replace(/[\\^$.*+?()[\]{}|/\-]/u, "\\$&")).join("");
     const places = [
-      ...(marks.includes("\n") ? ["^"] : []), ...(after ? [`[${after}][^${INSIDE}${SPACE}]{0,8}[${SPACE}]`] : []),
+      ...(marks.includes("\n") ? ["^"] : []), ...(after ? [`[${after}][^${INSIDE}${SLOT}${SPACE}]{0,8}[${SPACE}]`] : []),
     ];
-    this.begins = places.length ? new RegExp(`((?:${places.join("|")})[^${INSIDE}]{0,8})(${WORD})`, "gu") : null;
+    this.begins = places.length ? new RegExp(`((?:${places.join("|")})[^${INSIDE}${SLOT}]{0,8})(${WORD})`, "gu") : null;
   }
 
   exchanged(text: string, given: ReadonlySet<string> = new Set()): string {
@@ -77,33 +81,32 @@ class Capitals {
   }
 }
 
-/** A text as the tokenizer reads it, with the place in the caller's text of each of its UTF-16 units. */
-interface Normalised {
+/** A text with the place in another one that each of its UTF-16 units has. */
+export interface Placed {
   readonly text: string;
   readonly places: readonly Span[];
 }
 
-// White space, or a character with the marks and letters that can join it.
-const CLUSTER = new RegExp(`[${SPACE}]+|[^][\\p{M}\\u1160-\\u11ff]*`, "gu");
+// A run of white space, or a character with the marks and letters that can join it.
+const CLUSTER = new RegExp(`(?<blank>[${SPACE}]{2,}|[\\t-\\r])|[^][\\p{M}\\u1161-\\u1175\\u11a8-\\u11c2]*`, "gu");
 
-/** Compose a text to NFC, trim it, and write a space for each run of white space; a single no-break space and the like stays. */
-function normalise(given: string, keepsSingleSpaces: boolean): Normalised {
-  const places: Span[] = [];
+/** Compose a text to NFC, collapse its white space and trim it; single no-break spaces and the like stay. */
+function normalise(given: string): Placed {
   let text = "";
-  for (const { 0: cluster, index } of given.matchAll(CLUSTER)) {
-    const end = index + cluster.length;
-    const isBlank = BLANK.test(cluster);
-    if (isBlank && (!text || end === given.length)) continue;
-    const isSpace = isBlank && !(keepsSingleSpaces && /^[^\t-\r]$/u.test(cluster));
-    const written = isSpace ? " " : cluster.normalize("NFC");
+  let places: Span[] = [];
+  for (const { 0: cluster, index, groups } of given.matchAll(CLUSTER)) {
+    const written = groups!["blank"] ? " " : cluster.normalize("NFC");
     text += written;
-    for (let unit = 0; unit < written.length; unit++) places.push(written === cluster ? [index + unit, index + unit + 1] : [index, end]);
+    places.push(...Array<Span>(written.length).fill([index, index + cluster.length]));
   }
-  return { text, places };
+  const trimmed = stripped(text);
+  const start = text.indexOf(trimmed);
+  places = trimmed === given ? places.map((_, unit) => [unit, unit + 1]) : places.slice(start, start + trimmed.length);
+  return { text: trimmed, places };
 }
 
-/** The place in the caller's text of a piece of the normalised text. */
-const placeOf = (places: readonly Span[], [first, last]: Span): Span => [places[first]![0], places[last - 1]![1]];
+/** Where in the other text a piece of a placed one is. */
+export const placeOf = ({ places }: Placed, [first, last]: Span): Span => [places[first]![0], places[last - 1]![1]];
 
 export abstract class Tokenizer {
   protected readonly numbers: Map<string, number>;
@@ -140,18 +143,27 @@ export abstract class Tokenizer {
 
   abstract encode(sentence: string): Encoded;
 
-  /** Words and marks, other than numbers, that no training sentence had. */
-  unknown(sentence: string): string[] {
+  /** Places of the words and marks, other than numbers, that no training sentence had. */
+  unknown(sentence: string): Span[] {
     const { met } = this;
     if (!met) return [];
-    const words = (normalise(sentence, true).text.match(PIECES) ?? []).map(stripped);
-    return words.filter((word) => word && !/^\p{Nd}/u.test(word) && !met.has(bare(word)));
+    const read = normalise(sentence);
+    const places = [...read.text.matchAll(PIECES)].map(({ 0: piece, index }) => withoutSpaces(read.text, [index, index + piece.length]));
+    return places.filter((place) => {
+      const word = bare(read.text.slice(...place));
+      return word && !/^\p{Nd}/u.test(word) && !met.has(word);
+    }).map((place) => placeOf(read, place));
   }
 
   /** Text as a person would write it; `replace` has a word in place of a token, or null. */
   abstract decode(ids: readonly number[], replace?: readonly (string | null)[]): string;
   /** Label of a token in a picture. */
   abstract label(id: number): string;
+
+  /** The number of the slot that a token stands for; −1: none. */
+  slot(id: number): number {
+    return SLOTS.indexOf(this.label(id));
+  }
 }
 
 // --- whole words
@@ -170,7 +182,8 @@ class Words extends Tokenizer {
   }
 
   encode(sentence: string): Encoded {
-    const { text, places } = normalise(sentence, true);
+    const read = normalise(sentence);
+    const { text } = read;
     const ids: number[] = [];
     const pieces: string[] = [];
     const spans: Span[] = [];
@@ -178,10 +191,10 @@ class Words extends Tokenizer {
     const padded = ` ${text} `;
     for (const { 0: piece, index } of ` ${this.capitals.exchanged(text)} `.matchAll(PIECES)) {
       const within = withoutSpaces(padded, [index, index + piece.length]);
-      const written = padded.slice(...within);
-      ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(written)) ?? UNKNOWN);
-      pieces.push(written);
-      spans.push(placeOf(places, [within[0] - 1, within[1] - 1]));
+      const span = placeOf(read, [within[0] - 1, within[1] - 1]);
+      ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(padded.slice(...within))) ?? UNKNOWN);
+      pieces.push(sentence.slice(...span));
+      spans.push(span);
     }
     return { ids, pieces, spans };
   }
@@ -249,7 +262,8 @@ class BytePairs extends Tokenizer {
   }
 
   encode(sentence: string): Encoded {
-    const { text, places } = normalise(sentence, this.capitals.known);
+    const read = normalise(sentence);
+    const text = this.capitals.known ? read.text : read.text.replace(new RegExp(BLANK, "gu"), " ");
     if (!text) return { ids: [], pieces: [], spans: [] };
     const exchanged = this.capitals.exchanged(text);
     const ids = [...` ${exchanged}`.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
@@ -260,7 +274,7 @@ class BytePairs extends Tokenizer {
     let at = 0;
     const spans = ids.map((id) => {
       const own = bytes.slice(at, (at += this.tokens[id]!.length));
-      return placeOf(places, [own[0]![0], own.at(-1)![1]]);
+      return placeOf(read, [own[0]![0], own.at(-1)![1]]);
     });
     return { ids, pieces: ids.map((id) => this.label(id)), spans };
   }

@@ -4,9 +4,10 @@ import { sentencesOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
-import { check, NOTHING, opened, searching, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
+import { check, choosing, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
+import { restored, Slots, type Masked, type StoredSlots } from "./slots";
 import { readBundle, readTensors, unpacked } from "./tensors";
-import { END, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
+import { END, placeOf, SLOTS, Tokenizer, UNKNOWN, type Encoded, type Span } from "./tokenizer";
 
 export const LONGEST = 10_000;
 
@@ -20,10 +21,21 @@ export interface Translation {
   readonly ids: number[];
   readonly score: number;
   readonly finished: boolean;
+  /** Whether the model repeated itself and the translation is cut there. */
+  readonly repeated: boolean;
   /** Words and marks of the source that no sentence had that the model learnt from. */
   readonly unknown: string[];
   /** Opened steps, made on first use. */
   readonly steps: Opened[];
+}
+
+interface EncodedSource extends Encoded {
+  /** The texts of its slots. */
+  readonly parts: readonly string[];
+  /** The texts of its slots in a translation. */
+  readonly slots: readonly string[];
+  /** Places of the words and marks that no training sentence had. */
+  readonly unknown: readonly Span[];
 }
 
 export const DEFAULT: Options = { beam: 5, best: 1, chosen: NOTHING };
@@ -36,16 +48,17 @@ export class Translator {
     readonly network: Network,
     readonly source: Tokenizer,
     readonly target: Tokenizer,
+    readonly slots: Slots,
   ) {}
 
   /** Loads a model from its files by name. */
   static from(files: ReadonlyMap<string, Uint8Array>, plain = false): Translator {
     try {
       const text = (name: string): string => new TextDecoder().decode(files.get(name));
-      const { settings } = JSON.parse(text("settings.json")) as { settings: Settings };
+      const { settings, slots } = JSON.parse(text("settings.json")) as { settings: Settings; slots?: StoredSlots };
       const network = new Network(settings, readTensors(files.get("model.safetensors")!), plain);
       const [source, target] = ["source", "target"].map((side) => Tokenizer.from(text(`${side}.tokenizer.json`)));
-      return new Translator(network, source!, target!);
+      return new Translator(network, source!, target!, new Slots(slots));
     } catch (error) {
       throw error instanceof Refusal ? error : new Refusal("damaged", String(error));
     }
@@ -64,9 +77,10 @@ export class Translator {
   }
 
   /** Tokens of a sentence; throws a refusal if it cannot be read. */
-  encode(sentence: string): Encoded {
+  encode(sentence: string): EncodedSource {
     this.check(sentence);
-    return this.source.encode(sentence);
+    const [source, target] = this.slots.mask(sentence);
+    return { ...encodedIn(this.source, source), parts: source.parts, slots: target.parts, unknown: this.source.unknown(source.text).map((span) => placeOf(source, span)) };
   }
 
   private check(sentence: string): void {
@@ -115,9 +129,16 @@ export class Translator {
     if (!encoded.ids.length) return [this.translation(text, encoded, { ids: [], total: 0, finished: true, steps: [] })];
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
-    const search = searching(this.network, encoded.ids, read, options);
-    const found = yield* showing(search, (ids) => () => this.target.decode(ids));
+    const search = choosing(this.network, encoded.ids, read, options, (ids) => this.wrongSlots(encoded.ids, ids));
+    const found = yield* showing(search, (ids) => () => restored(this.target.decode(ids), encoded.slots));
     return found.map((each) => this.translation(text, encoded, each));
+  }
+
+  /** How many slots of a source its translation lacks or has too often. */
+  private wrongSlots(source: readonly number[], target: readonly number[]): number {
+    const [read, written] = [source.map((id) => this.source.slot(id)), target.map((id) => this.target.slot(id))];
+    const count = (slots: readonly number[], slot: number): number => slots.filter((each) => each === slot).length;
+    return SLOTS.reduce((sum, _, slot) => sum + Math.abs(count(read, slot) - count(written, slot)), 0);
   }
 
   private *tagging(root: Tagged, source: string, target: string): Generator<() => string, string> {
@@ -127,7 +148,8 @@ export class Translator {
 
   /** From which unit of a text each unit of its translation comes: a row for each of the translation. */
   *weighing(source: string, target: string): Generator<() => string, number[][]> {
-    const [read, written] = [this.encode(source), this.target.encode(target)];
+    const masked = this.slots.mask(source, target);
+    const [read, written] = [encodedIn(this.source, masked[0]), encodedIn(this.target, masked[1])];
     const memory = yield* this.reading(read.ids);
     const weights = yield* showing(posteriors(this.network, written.ids, memory), () => () => target);
     return ofUnits(weights, unitsOf(source), read.spans, unitsOf(target), written.spans);
@@ -149,22 +171,23 @@ export class Translator {
     return found.value;
   }
 
-  private translation(text: string, encoded: Encoded, found: Hypothesis): Translation {
+  private translation(text: string, encoded: EncodedSource, found: Hypothesis): Translation {
     const copied = found.ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, found.steps[index]!.weights) : null));
     const { network } = this;
     let steps: Opened[] | undefined;
     return {
       source: text,
-      sourceTokens: encoded.pieces,
+      sourceTokens: encoded.pieces.map((piece) => restored(piece, encoded.parts)),
       sourceIds: encoded.ids,
-      target: this.target.decode(found.ids, copied),
-      targetTokens: found.ids.map((id, index) => copied[index] ?? this.target.label(id)),
+      target: restored(this.target.decode(found.ids, copied), encoded.slots),
+      targetTokens: found.ids.map((id, index) => copied[index] ?? restored(this.target.label(id), encoded.slots)),
       ids: found.ids,
       score: found.total,
       finished: found.finished,
-      unknown: this.source.unknown(text),
+      repeated: found.repeated ?? false,
+      unknown: encoded.unknown.map((span) => text.slice(...span)),
       get steps() {
-        return (steps ??= opened(network, found));
+        return (steps ??= opened(network, found, encoded.slots));
       },
     };
   }
@@ -197,15 +220,22 @@ function joined(source: string, parts: readonly Translation[], spaces: readonly 
       weights: { value: widened(step.weights, 0) }, scores: { value: widened(step.scores, -Infinity) },
     }) as Opened);
   });
-  const ending = <T>(own: readonly T[], part: Translation, k: number, end: T): T[] => (k < last && part.finished && own.length ? [...own, end] : [...own]);
+  const ending = <T>(own: readonly T[], part: Translation, k: number, end: T): T[] => (k < last && part.steps.length > part.ids.length ? [...own, end] : [...own]);
   return {
     source, steps,
     sourceTokens: parts.flatMap((each) => each.sourceTokens), sourceIds: parts.flatMap((each) => each.sourceIds),
     target: parts.map(({ target }, k) => target + spaces[k]!).join(""),
     targetTokens: parts.flatMap((each, k) => ending(each.targetTokens, each, k, "")), ids: parts.flatMap((each, k) => ending(each.ids, each, k, END)),
-    score: parts.reduce((sum, { score }) => sum + score, 0), finished: parts.every(({ finished }) => finished),
+    score: parts.reduce((sum, { score }) => sum + score, 0),
+    finished: parts.every(({ finished }) => finished), repeated: parts.some(({ repeated }) => repeated),
     unknown: parts.flatMap((each) => each.unknown),
   };
+}
+
+/** Tokens of a text with slots, at their places in the text without. */
+function encodedIn(tokenizer: Tokenizer, masked: Masked): Encoded {
+  const found = tokenizer.encode(masked.text);
+  return { ...found, spans: found.spans.map((span) => placeOf(masked, span)) };
 }
 
 /** Runs a generator with a text for each of its pauses. */

@@ -1,0 +1,93 @@
+/** Slots for numbers, addresses and placeholders, as `dikkat.translation.text.slots` has them. */
+import { SLOT, SLOTS, SPACE, type Placed, type Span } from "./tokenizer";
+
+/** The record of a training: slots in a sentence at most, and how the training pairs write each shape (null: not alike). */
+export interface StoredSlots {
+  readonly most: number;
+  readonly shapes: Readonly<Record<string, { readonly written: readonly (number | string)[] | null }>>;
+}
+
+/** A text with a character for each slot, and the texts of the slots. */
+export interface Masked extends Placed {
+  readonly parts: readonly string[];
+}
+
+const BEFORE = "(?<![\\p{L}\\p{M}\\p{N}_])(?<!\\p{N}[.,:/'’\\-])";
+const AFTER = "(?![\\p{L}\\p{M}\\p{N}_])(?![.,:/'’\\-]\\p{N})";
+const OUTSIDE = `${SPACE}<>"«»“”()`;
+const FACE = "\\u{1F000}-\\u{1FAFF}\\u2600-\\u27BF";
+const SPAN = new RegExp(
+  `(?<url>(?:https?://|www\\.)(?:[^${OUTSIDE}]|\\([^${OUTSIDE}]*\\))*(?:[^${OUTSIDE}.,;:!?'’\\]]|\\([^${OUTSIDE}]*\\)))` +
+  `|(?<email>[\\p{L}\\p{N}._+\\-]{1,64}@[\\p{L}\\p{N}\\-]+(?:\\.[\\p{L}\\p{N}\\-]+)+)` +
+  `|(?<printf>%(?:\\([\\p{L}\\p{N}_.\\-]{1,64}\\)|[0-9]{1,2}\\$)?[\\-+#0]*[0-9]*(?:\\.[0-9]+)?(?:hh?|ll?|[Lzjt])?` +
+  `[diufFeEgGxXoscpaA@](?![\\p{L}\\p{N}]))|(?<percent>%(?:[0-9]{1,2}|[A-Z_][A-Z0-9_]+%?)(?![\\p{L}\\p{N}]))` +
+  `|(?<brace>[$#]?\\{\\{[^{}]{0,200}\\}\\}|[$#]?\\{[^{}${SPACE}]{0,200}\\}` +
+  `|\\{[\\p{L}\\p{N}_]{1,64}(?:,[${SPACE}]?[\\p{L}\\p{N}_.#%\\-]{1,64}){1,3}\\})|(?<dollar>(?<![\\p{L}\\p{N}])\\$[A-Za-z_][A-Za-z0-9_]*)` +
+  `|(?<tag></?[0-9]+[${SPACE}]?/?>|</?[A-Za-z][A-Za-z0-9:.\\-]{0,64}(?:[${SPACE}][^<>]{0,200})?/?>)` +
+  `|(?<entity>&(?:#[0-9]{1,8}|#x[0-9A-Fa-f]{1,8}|[A-Za-z][A-Za-z0-9]{1,31});)|(?<emoji>[${FACE}][${FACE}\\uFE0F\\u200D]*)` +
+  `|(?<number>${BEFORE}(?:\\p{Nd}{1,3}(?:[ \\u00A0\\u202F]\\p{Nd}{3})+(?!\\p{Nd})(?:[.,]\\p{Nd}+)?` +
+  `|\\p{Nd}+(?:[.,:/'’\\p{L}\\-]\\p{Nd}+)*)${AFTER})`, "gu",
+);
+const CHARACTER = new RegExp(`[${SLOT}]`, "gu");
+const EDGES = [[/^[\p{L}\p{N}]/u, new RegExp(BEFORE, "uy")], [/[\p{L}\p{N}]$/u, new RegExp(AFTER, "uy")]] as const;
+
+/** Write the texts of slots in place of their characters; a slot without a text gives nothing. */
+export const restored = (text: string, parts: readonly string[]): string =>
+  text.replace(CHARACTER, (character) => parts[SLOTS.indexOf(character)] ?? "");
+
+export class Slots {
+  constructor(private readonly stored: StoredSlots = { most: 0, shapes: {} }) {}
+
+  /** Replace spans of a source by slots. With a target, only spans that it has, in both; else the second result has the texts to write. */
+  mask(...given: [source: string, target?: string]): [Masked, Masked] {
+    const [source, target = ""] = given.map((text = "") => text.replace(CHARACTER, " ")) as [string, string];
+    const { most } = this.stored;
+    const [read, taken, parts]: [Span[], Span[], string[]] = [[], [], []];
+    for (const { 0: span, index, groups } of most ? source.matchAll(SPAN) : []) {
+      const text = this.written(span, Object.keys(groups!).find((kind) => groups![kind] !== undefined)!);
+      const place = given.length > 1 && text !== null ? find(text, target, taken) : null;
+      if (text === null || read.length === most || (given.length > 1 && !place)) continue;
+      if (place) taken.push(place);
+      read.push([index, index + span.length]);
+      parts.push(text);
+    }
+    return [masked(source, read, read.map((place) => source.slice(...place))), masked(target, taken, parts)];
+  }
+
+  /** The text of a span in a translation; null: the model translates it. */
+  private written(span: string, kind: string): string | null {
+    const { shapes } = this.stored;
+    const join = (written: readonly (number | string)[], groups: readonly string[]): string =>
+      written.map((each) => (typeof each === "number" ? groups[each] : each)).join("");
+    if (kind !== "number") return shapes[kind] ? shapes[kind].written && span : span;
+    const [groups, separators] = [span.match(/\p{Nd}+/gu)!, span.match(/\P{Nd}/gu) ?? []];
+    const nines = groups.map((group) => "9".repeat([...group].length));
+    const exact = shapes[separators.length ? `#${separators.map((each, k) => each + nines[k + 1]!).join("")}` : nines[0]!];
+    if (exact) return exact.written && join(exact.written, groups);
+    const kinds = [...new Set(separators)].sort((one, other) => one.codePointAt(0)! - other.codePointAt(0)!);
+    const texts = shapes[`~${kinds.join("")}`]?.written;
+    return texts ? join([0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])], groups) : null;
+  }
+}
+
+function masked(text: string, cuts: readonly Span[], parts: readonly string[]): Masked {
+  const letters = Array.from(text.split(""), (letter, at) => ({ letter, place: [at, at + 1] as Span }));
+  for (const slot of [...cuts.keys()].sort((one, other) => cuts[other]![0] - cuts[one]![0])) {
+    const [start, end] = cuts[slot]!;
+    letters.splice(start, end - start, { letter: SLOTS[slot]!, place: cuts[slot]! });
+  }
+  return { text: letters.map(({ letter }) => letter).join(""), places: letters.map(({ place }) => place), parts };
+}
+
+/** The first place of a text that is not taken and no part of a longer word or number. */
+function find(text: string, target: string, taken: readonly Span[]): Span | null {
+  const isFree = (start: number, end: number): boolean => !taken.some(([first, last]) => start < last && first < end);
+  const isWhole = (...ends: Span): boolean => EDGES.every(([inside, edge], side) => {
+    edge.lastIndex = ends[side]!;
+    return !inside.test(text) || edge.test(target);
+  });
+  for (let start = target.indexOf(text); start >= 0; start = target.indexOf(text, start + 1)) {
+    if (isFree(start, start + text.length) && isWhole(start, start + text.length)) return [start, start + text.length];
+  }
+  return null;
+}

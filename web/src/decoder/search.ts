@@ -24,8 +24,8 @@ export interface Hypothesis {
   /** Log-probability of the tokens, and of the end if finished. */
   readonly total: number;
   readonly finished: boolean;
-  /** Whether a sequence of tokens repeated; the hypothesis then ends after its first occurrence. */
-  readonly repeated?: boolean;
+  /** Whether a sequence of tokens repeated and the hypothesis is cut after its first occurrence. */
+  readonly repeated: boolean;
   /** Decoder steps of the tokens, and of the end if finished or repeated. */
   readonly steps: readonly Step[];
 }
@@ -133,7 +133,7 @@ export function* searching(
       if (token === END) {
         used++;
         const score = normalised(total, length, penalty);
-        ended.push({ hypothesis: { ids: from.ids, total, finished: true, steps }, score });
+        ended.push({ hypothesis: { ids: from.ids, total, finished: true, repeated: false, steps }, score });
         best.push(score);
         best.sort((a, b) => b - a);
       } else going.push({ ids: [...from.ids, token], total, state: done.state, steps });
@@ -142,7 +142,7 @@ export function* searching(
     if (length === limit) {
       // Hypotheses cut by the limit rank behind finished ones.
       const cut = going.map(({ ids, total, steps }) => ({
-        hypothesis: { ids, total, finished: false, steps }, score: normalised(total, length, penalty),
+        hypothesis: { ids, total, finished: false, repeated: false, steps }, score: normalised(total, length, penalty),
       }));
       return [...ranked(ended), ...ranked(cut)].slice(0, options.best);
     }
@@ -162,7 +162,7 @@ const ranked = (found: { hypothesis: Hypothesis; score: number }[]): Hypothesis[
 /** How often a sequence of tokens directly follows itself, and the end of the first one that does so more than `allowed` times. */
 export function repetition(ids: readonly number[], allowed = Infinity): { times: number; end: number } {
   let [times, start, end] = [1, Infinity, ids.length];
-  for (let size = 1; size < ids.length; size++) {
+  for (let size = 1; 3 * size <= ids.length; size++) {
     for (let at = size, equal = 0; at <= ids.length; at++) {
       if (at < ids.length && ids[at] === ids[at - size]) equal++;
       else {
@@ -185,20 +185,15 @@ export function* choosing(
   network: Network, source: readonly number[], read: Read, options: Options, wrongSlots: (ids: readonly number[]) => number,
 ): Generator<readonly number[], Hypothesis[]> {
   const allowed = Math.max(2, repetition(source).times);
-  const faultsOf = ({ ids, finished }: Hypothesis): number[] => [Number(repetition(ids).times > allowed), Number(!finished), wrongSlots(ids)];
+  const cut = (hypothesis: Hypothesis): Hypothesis => {
+    const { end } = repetition(hypothesis.ids, allowed);
+    const [ids, steps] = [hypothesis.ids.slice(0, end), hypothesis.steps.slice(0, end + 1)];
+    return { ...hypothesis, ids, steps, repeated: end < hypothesis.ids.length };
+  };
+  const faults = (each: Hypothesis): number => 2e6 * Number(repetition(each.ids).times > allowed) + 1e6 * Number(!each.finished) + wrongSlots(each.ids);
   let found = yield* searching(network, source, read, options);
-  if (found.some((each) => faultsOf(each).some(Boolean))) {
-    if (options.best < options.beam) found = yield* searching(network, source, read, { ...options, best: options.beam });
-    const judged = found.map((hypothesis) => ({ hypothesis, faults: faultsOf(hypothesis) }));
-    judged.sort(({ faults: one }, { faults: other }) => one.map((fault, k) => fault - other[k]!).find(Boolean) ?? 0);
-    found = judged.slice(0, options.best).map(({ hypothesis, faults }) => (faults[0] ? cut(hypothesis, allowed) : hypothesis));
-  }
-  return found;
-}
-
-function cut({ ids, steps, ...rest }: Hypothesis, allowed: number): Hypothesis {
-  const { end } = repetition(ids, allowed);
-  return { ...rest, ids: ids.slice(0, end), steps: steps.slice(0, end + 1), repeated: true };
+  if (options.best < options.beam && found.some(faults)) found = yield* searching(network, source, read, { ...options, best: options.beam });
+  return [...found].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);
 }
 
 /** Throws a refusal for forced words or pins that cannot be. */

@@ -71,12 +71,12 @@ export class Slots {
 }
 
 function masked(text: string, cuts: readonly Span[], parts: readonly string[]): Masked {
-  const letters = Array.from(text.split(""), (letter, at) => ({ letter, place: [at, at + 1] as Span }));
+  const letters = text.split("").map((letter, at) => ({ letter, place: [at, at + 1] as Span }));
   for (const slot of [...cuts.keys()].sort((one, other) => cuts[other]![0] - cuts[one]![0])) {
     const [start, end] = cuts[slot]!;
     letters.splice(start, end - start, { letter: SLOTS[slot]!, place: cuts[slot]! });
   }
-  return { text: letters.map(({ letter }) => letter).join(""), places: letters.map(({ place }) => place), parts };
+  return { text: letters.map(({ letter }) => letter).join(""), places: letters.map(({ place }) => place), original: text, parts };
 }
 
 /** The first place of a text that is not taken and no part of a longer word or number. */

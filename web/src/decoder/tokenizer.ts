@@ -81,32 +81,31 @@ class Capitals {
   }
 }
 
-/** A text with the place in another one that each of its UTF-16 units has. */
+/** A text made of an original one, with the place there of each UTF-16 unit. */
 export interface Placed {
   readonly text: string;
   readonly places: readonly Span[];
+  readonly original: string;
 }
+
+const placeOf = ({ places }: Placed, [first, last]: Span): Span => [places[first]![0], places[last - 1]![1]];
 
 // A run of white space, or a character with the marks and letters that can join it.
 const CLUSTER = new RegExp(`(?<blank>[${SPACE}]{2,}|[\\t-\\r])|[^][\\p{M}\\u1161-\\u1175\\u11a8-\\u11c2]*`, "gu");
 
 /** Compose a text to NFC, collapse its white space and trim it; single no-break spaces and the like stay. */
-function normalise(given: string): Placed {
-  let text = "";
-  let places: Span[] = [];
-  for (const { 0: cluster, index, groups } of given.matchAll(CLUSTER)) {
+function normalise(given: Placed): Placed {
+  let all = "";
+  const places: Span[] = [];
+  for (const { 0: cluster, index, groups } of given.text.matchAll(CLUSTER)) {
     const written = groups!["blank"] ? " " : cluster.normalize("NFC");
-    text += written;
-    places.push(...Array<Span>(written.length).fill([index, index + cluster.length]));
+    all += written;
+    places.push(...Array<Span>(written.length).fill(placeOf(given, [index, index + cluster.length])));
   }
-  const trimmed = stripped(text);
-  const start = text.indexOf(trimmed);
-  places = trimmed === given ? places.map((_, unit) => [unit, unit + 1]) : places.slice(start, start + trimmed.length);
-  return { text: trimmed, places };
+  const text = stripped(all);
+  const start = all.indexOf(text);
+  return text === given.text ? given : { text, places: places.slice(start, start + text.length), original: given.original };
 }
-
-/** Where in the other text a piece of a placed one is. */
-export const placeOf = ({ places }: Placed, [first, last]: Span): Span => [places[first]![0], places[last - 1]![1]];
 
 export abstract class Tokenizer {
   protected readonly numbers: Map<string, number>;
@@ -141,18 +140,15 @@ export abstract class Tokenizer {
   /** Whether it cuts words into parts. */
   abstract readonly cuts: boolean;
 
-  abstract encode(sentence: string): Encoded;
+  abstract encode(given: Placed): Encoded;
 
-  /** Places of the words and marks, other than numbers, that no training sentence had. */
-  unknown(sentence: string): Span[] {
+  /** Words and marks, other than numbers, that no training sentence had. */
+  unknown(given: Placed): string[] {
     const { met } = this;
-    if (!met) return [];
-    const read = normalise(sentence);
+    const read = normalise(given);
     const places = [...read.text.matchAll(PIECES)].map(({ 0: piece, index }) => withoutSpaces(read.text, [index, index + piece.length]));
-    return places.filter((place) => {
-      const word = bare(read.text.slice(...place));
-      return word && !/^\p{Nd}/u.test(word) && !met.has(word);
-    }).map((place) => placeOf(read, place));
+    const isUnknown = (word: string): boolean => !!word && !/^\p{Nd}/u.test(word) && !!met && !met.has(word);
+    return places.filter((place) => isUnknown(bare(read.text.slice(...place)))).map((place) => read.original.slice(...placeOf(read, place)));
   }
 
   /** Text as a person would write it; `replace` has a word in place of a token, or null. */
@@ -181,22 +177,15 @@ class Words extends Tokenizer {
     this.met = this.nearest;
   }
 
-  encode(sentence: string): Encoded {
-    const read = normalise(sentence);
-    const { text } = read;
-    const ids: number[] = [];
-    const pieces: string[] = [];
-    const spans: Span[] = [];
-    if (!text) return { ids, pieces, spans };
-    const padded = ` ${text} `;
-    for (const { 0: piece, index } of ` ${this.capitals.exchanged(text)} `.matchAll(PIECES)) {
-      const within = withoutSpaces(padded, [index, index + piece.length]);
-      const span = placeOf(read, [within[0] - 1, within[1] - 1]);
-      ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(padded.slice(...within))) ?? UNKNOWN);
-      pieces.push(sentence.slice(...span));
-      spans.push(span);
-    }
-    return { ids, pieces, spans };
+  encode(given: Placed): Encoded {
+    const read = normalise(given);
+    const padded = ` ${read.text} `;
+    const pieces = [...` ${this.capitals.exchanged(read.text)} `.matchAll(PIECES)].map(({ 0: piece, index }) => {
+      const [first, last] = withoutSpaces(padded, [index, index + piece.length]);
+      const id = this.numbers.get(piece) ?? this.nearest.get(bare(padded.slice(first, last))) ?? UNKNOWN;
+      return { id, span: placeOf(read, [first - 1, last - 1]) };
+    });
+    return { ids: pieces.map(({ id }) => id), pieces: pieces.map(({ span }) => read.original.slice(...span)), spans: pieces.map(({ span }) => span) };
   }
 
   decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
@@ -261,8 +250,8 @@ class BytePairs extends Tokenizer {
     });
   }
 
-  encode(sentence: string): Encoded {
-    const read = normalise(sentence);
+  encode(given: Placed): Encoded {
+    const read = normalise(given);
     const text = this.capitals.known ? read.text : read.text.replace(new RegExp(BLANK, "gu"), " ");
     if (!text) return { ids: [], pieces: [], spans: [] };
     const exchanged = this.capitals.exchanged(text);

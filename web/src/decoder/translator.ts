@@ -5,9 +5,9 @@ import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
 import { check, choosing, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
-import { restored, Slots, type Masked, type StoredSlots } from "./slots";
+import { restored, Slots, type StoredSlots } from "./slots";
 import { readBundle, readTensors, unpacked } from "./tensors";
-import { END, placeOf, SLOTS, Tokenizer, UNKNOWN, type Encoded, type Span } from "./tokenizer";
+import { END, SLOTS, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
 
 export const LONGEST = 10_000;
 
@@ -30,12 +30,9 @@ export interface Translation {
 }
 
 interface EncodedSource extends Encoded {
-  /** The texts of its slots. */
-  readonly parts: readonly string[];
   /** The texts of its slots in a translation. */
   readonly slots: readonly string[];
-  /** Places of the words and marks that no training sentence had. */
-  readonly unknown: readonly Span[];
+  readonly unknown: string[];
 }
 
 export const DEFAULT: Options = { beam: 5, best: 1, chosen: NOTHING };
@@ -80,7 +77,8 @@ export class Translator {
   encode(sentence: string): EncodedSource {
     this.check(sentence);
     const [source, target] = this.slots.mask(sentence);
-    return { ...encodedIn(this.source, source), parts: source.parts, slots: target.parts, unknown: this.source.unknown(source.text).map((span) => placeOf(source, span)) };
+    const { ids, pieces, spans } = this.source.encode(source);
+    return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, unknown: this.source.unknown(source) };
   }
 
   private check(sentence: string): void {
@@ -126,7 +124,7 @@ export class Translator {
   /** Translations of a text as it is: at least one, which is empty where the text has no tokens. */
   private *plain(text: string, options: Options): Generator<() => string, Translation[]> {
     const encoded = this.encode(text);
-    if (!encoded.ids.length) return [this.translation(text, encoded, { ids: [], total: 0, finished: true, steps: [] })];
+    if (!encoded.ids.length) return [this.translation(text, encoded, { ids: [], total: 0, finished: true, repeated: false, steps: [] })];
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
     const search = choosing(this.network, encoded.ids, read, options, (ids) => this.wrongSlots(encoded.ids, ids));
@@ -149,7 +147,7 @@ export class Translator {
   /** From which unit of a text each unit of its translation comes: a row for each of the translation. */
   *weighing(source: string, target: string): Generator<() => string, number[][]> {
     const masked = this.slots.mask(source, target);
-    const [read, written] = [encodedIn(this.source, masked[0]), encodedIn(this.target, masked[1])];
+    const [read, written] = [this.source.encode(masked[0]), this.target.encode(masked[1])];
     const memory = yield* this.reading(read.ids);
     const weights = yield* showing(posteriors(this.network, written.ids, memory), () => () => target);
     return ofUnits(weights, unitsOf(source), read.spans, unitsOf(target), written.spans);
@@ -177,15 +175,15 @@ export class Translator {
     let steps: Opened[] | undefined;
     return {
       source: text,
-      sourceTokens: encoded.pieces.map((piece) => restored(piece, encoded.parts)),
+      sourceTokens: encoded.pieces,
       sourceIds: encoded.ids,
       target: restored(this.target.decode(found.ids, copied), encoded.slots),
       targetTokens: found.ids.map((id, index) => copied[index] ?? restored(this.target.label(id), encoded.slots)),
       ids: found.ids,
       score: found.total,
       finished: found.finished,
-      repeated: found.repeated ?? false,
-      unknown: encoded.unknown.map((span) => text.slice(...span)),
+      repeated: found.repeated,
+      unknown: encoded.unknown,
       get steps() {
         return (steps ??= opened(network, found, encoded.slots));
       },
@@ -230,12 +228,6 @@ function joined(source: string, parts: readonly Translation[], spaces: readonly 
     finished: parts.every(({ finished }) => finished), repeated: parts.some(({ repeated }) => repeated),
     unknown: parts.flatMap((each) => each.unknown),
   };
-}
-
-/** Tokens of a text with slots, at their places in the text without. */
-function encodedIn(tokenizer: Tokenizer, masked: Masked): Encoded {
-  const found = tokenizer.encode(masked.text);
-  return { ...found, spans: found.spans.map((span) => placeOf(masked, span)) };
 }
 
 /** Runs a generator with a text for each of its pauses. */

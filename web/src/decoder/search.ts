@@ -177,14 +177,14 @@ export function repetition(ids: readonly number[], allowed = Infinity): { times:
 }
 
 /**
- * The hypotheses of `searching`. If one of them repeats itself, has no end or has wrong slots, the whole beam is
- * searched and such hypotheses rank last.
+ * The hypotheses of `searching`. If one of them repeats itself (more often than the source and the reader's words do),
+ * has no end or has wrong slots, the whole beam is searched and such hypotheses rank last.
  * @param wrongSlots the number of slots that a translation lacks or has too often
  */
 export function* choosing(
   network: Network, source: readonly number[], read: Read, options: Options, wrongSlots: (ids: readonly number[]) => number,
 ): Generator<readonly number[], Hypothesis[]> {
-  const allowed = Math.max(2, repetition(source).times);
+  const allowed = Math.max(2, repetition(source).times, repetition(options.chosen.tokens).times);
   const cut = (hypothesis: Hypothesis): Hypothesis => {
     const { end } = repetition(hypothesis.ids, allowed);
     const [ids, steps] = [hypothesis.ids.slice(0, end), hypothesis.steps.slice(0, end + 1)];

@@ -17,7 +17,7 @@ from dikkat.cli.options import (
     with_options,
 )
 from dikkat.errors import InputError
-from dikkat.translation import KEEP, Translator
+from dikkat.translation import Translator
 from dikkat.translation.data.corpus import read_lines
 
 
@@ -54,7 +54,7 @@ def show(
     lines = list(read_lines(file)) if file else sentences or []
     with naming_options():
         translator = Translator.load(model)
-        translations = translator.translate(lines, search=search, keep=KEEP, split=True)
+        translations = translator.translate(lines, search=search)
     picture, page = draw(translations, output, translator=translator if model_inside else None)
     for translation in translations:
         print(printable(f"{translation.source} => {translation.target}"))

@@ -22,7 +22,7 @@ from dikkat.cli.options import (
     with_options,
 )
 from dikkat.errors import InputError
-from dikkat.translation import KEEP, Translator
+from dikkat.translation import Translator
 from dikkat.translation.decoding.translator import BaseTranslator, Markup
 
 
@@ -54,14 +54,6 @@ def translate(
         Markup | None,
         option("html: the sentences are HTML, and their tags arrive around the words that say the same.", "html"),
     ] = None,
-    keep: Annotated[
-        str | None,
-        option(
-            "What arrives as it is, each once: a regular expression; '' keeps nothing. [default: addresses, "
-            "placeholders such as %1$s and {name}, emoji, numbers]",
-            "PATTERN",
-        ),
-    ] = None,
     split: Annotated[
         bool, typer.Option("--split/--no-split", help="Translate the sentences of a line one by one, and join them.")
     ] = True,
@@ -76,8 +68,6 @@ def translate(
         raise InputError("sentences and --file are both given: give one of them")
     search = search_given(options)
     translator = load(model, ensemble)
-    if keep is None and markup is None:
-        keep = KEEP
     number, told = 0, set[str]()
     with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
@@ -88,8 +78,7 @@ def translate(
                     batch_size=batch_size,
                     search=search,
                     markup=markup,
-                    keep=keep or None,
-                    split=split and markup is None,
+                    split=split,
                 ):
                     number += 1
                     for translation in found:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from dikkat.translation import KEEP, Search, Translation
+from dikkat.translation import Search, Translation
 from dikkat.translation.decoding.options import SearchPrecision
 from dikkat.translation.decoding.translator import Markup
 
@@ -40,14 +40,12 @@ class SearchRequest(_Message):
     attention: bool = Field(False, description="Whether to return where the model looked.")
     markup: Markup | None = Field(None, description="html: texts and translations are HTML, their tags nested alike.")
 
-    keep: bool = Field(True, description="Whether addresses, placeholders and numbers arrive as they are; not in HTML.")
     split: bool = Field(True, description="Whether the sentences of a text are translated one by one; not in HTML.")
 
     def options(self) -> dict[str, Any]:
         """The library's own form of it."""
         search = Search(self.beam, self.n_best, self.length_penalty, precision=self.precision)
-        keep, split = (None, False) if self.markup else (KEEP if self.keep else None, self.split)
-        return {"search": search, "markup": self.markup, "keep": keep, "split": split}
+        return {"search": search, "markup": self.markup, "split": self.split}
 
 
 class TranslateRequest(SearchRequest):
@@ -71,6 +69,7 @@ class Translated(BaseModel):
     source_tokens: list[str]
     target_tokens: list[str]
     unknown: list[str] = Field([], description="Words and marks of the source that the model has not learnt.")
+    repeated: bool = Field(description="Whether it was cut because the model repeated itself.")
     attention: list[list[float]] | None = Field(
         None, description="For each target token, the weights of the source tokens; they add up to 1."
     )

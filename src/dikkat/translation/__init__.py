@@ -45,7 +45,6 @@ with needing("translation"):
     from dikkat.translation.network.loss import linear_cross_entropy
     from dikkat.translation.network.model import TranslationModel
     from dikkat.translation.settings import Settings
-    from dikkat.translation.text.lines import KEEP
     from dikkat.translation.text.tokenizer import Tokenizer
     from dikkat.translation.training.results import (
         Training,
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from dikkat.translation.training.train import train
 
 __all__ = [
-    "KEEP",
     "AlignedCorpus",
     "BaseTranslator",
     "Bucket",

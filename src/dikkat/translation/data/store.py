@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from dikkat.storage.cache import cache_folder, made, waited_for, writing
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
+from dikkat.translation.text.slots import NO_SLOTS, Slots
 from dikkat.translation.text.tokenizer import Tokenizer
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
-_FORMAT = 2  # of the file; another number, and files of the old one are made anew
+_FORMAT = 3  # of the file; another number, and files of the old one are made anew
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
 _WHAT = "a corpus's token numbers"
@@ -89,6 +90,7 @@ class Store:
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         *,
+        slots: Slots = NO_SLOTS,
         max_length: int,
         distinct: bool = True,
         progress: Callable[[int], None] | None = None,
@@ -111,13 +113,14 @@ class Store:
             (1, 1, 1)
         """
         corpus = as_corpus(corpus)
-        work = _Work(corpus, (source_tokenizer, target_tokenizer), max_length, distinct, progress)
+        work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, progress)
         fingerprint = corpus.fingerprint()
         if fingerprint is None:
             batches: list[Any] = []
             work.into(batches.append)
             return cls(_table(batches), work.counts)
         parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
+        parts.append(slots.to_dict())
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return cls._from_cache(cache_folder("tokenised") / f"{key[:32]}.arrow", work)
 
@@ -240,6 +243,7 @@ class _Work:
 
     corpus: Corpus
     tokenizers: tuple[Tokenizer, Tokenizer]
+    slots: Slots
     max_length: int
     distinct: bool
     progress: Callable[[int], None] | None
@@ -273,7 +277,8 @@ class _Work:
         self.counts.digest = digest.hexdigest()
 
     def _numbered(self, pairs: Sequence[Pair]) -> list[TokenPair]:
-        sides = ([pair[side] for pair in pairs] for side in (0, 1))
+        masked = [self.slots.mask(*pair) for pair in pairs]
+        sides = ([pair[side].text for pair in masked] for side in (0, 1))
         numbers = [tokenizer.numbers(side) for tokenizer, side in zip(self.tokenizers, sides, strict=True)]
         short = [pair for pair in zip(*numbers, strict=True) if max(map(len, pair)) <= self.max_length]
         kept = [(source, target) for source, target in short if source]

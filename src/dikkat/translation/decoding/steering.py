@@ -87,7 +87,8 @@ def steps(
         >>> first.token, first.weights.tolist()
         (4, [0.25, 0.75])
     """
-    source = translator.source_tokenizer.numbers([check_sentence(sentence, "sentence")])[0]
+    masked, _ = translator.slots.mask(check_sentence(sentence, "sentence"))
+    source = translator.source_tokenizer.encode(masked.text).ids
     if not source:
         raise InputError("sentence: got one without tokens; expected at least one, or there is nothing to look at")
     _check(translator, steering, len(source))

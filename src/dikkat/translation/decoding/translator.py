@@ -1,8 +1,10 @@
 """Translators as a user has them: text in, text out, and where each word was looked for."""
 
 import html
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
@@ -17,28 +19,21 @@ from dikkat.extras import needing
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.alignment import Link, agreed, links, of_units, posteriors
-from dikkat.translation.decoding.hypothesis import Hypothesis
+from dikkat.translation.decoding.hypothesis import Hypothesis, cut_of
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.search import beam_search, forced_scores
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
-from dikkat.translation.text.lines import (
-    lost,
-    pattern_of,
-    put_back,
-    sentences_of,
-    taken_out,
-)
+from dikkat.translation.text.lines import sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
+from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
 from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
 if TYPE_CHECKING:
-    from regex import Pattern
-
     from dikkat.show.notebook import TranslatorWidget
 
 Markup = Literal["html"]
@@ -67,6 +62,8 @@ class Translation:
         finished: Whether the model ended the sentence itself. If not, it was cut at a length that no sensible
             translation reaches.
         unknown: Words and marks of the source that were in no sentence that the model learnt from.
+        repeated: Whether the model wrote the same tokens three times in a row or more, and the source does not repeat
+            itself as often. The translation ends after the first of them, the score is that of all.
     """
 
     source: str
@@ -77,6 +74,7 @@ class Translation:
     score: float
     finished: bool = True
     unknown: tuple[str, ...] = ()
+    repeated: bool = False
 
     def _repr_html_(self) -> str:
         """The weights as a coloured table, which a notebook shows."""
@@ -90,6 +88,7 @@ class BaseTranslator:
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
+    slots: Slots
 
     def _models(self) -> tuple[TranslationModel, ...]:
         raise NotImplementedError
@@ -111,7 +110,6 @@ class BaseTranslator:
         batch_size: int | None = ...,
         search: Search = ...,
         markup: Markup | None = ...,
-        keep: str | None = ...,
         split: bool = ...,
     ) -> Translation: ...
 
@@ -123,7 +121,6 @@ class BaseTranslator:
         batch_size: int | None = ...,
         search: Search = ...,
         markup: Markup | None = ...,
-        keep: str | None = ...,
         split: bool = ...,
     ) -> list[Translation]: ...
 
@@ -134,8 +131,7 @@ class BaseTranslator:
         batch_size: int | None = None,
         search: Search = DEFAULT,
         markup: Markup | None = None,
-        keep: str | None = None,
-        split: bool = False,
+        split: bool = True,
     ) -> Translation | list[Translation]:
         """Translate sentences, or one.
 
@@ -149,11 +145,8 @@ class BaseTranslator:
             search: How to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
             markup: `"html"`: the sentences are HTML, and so are `source` and `target`. Tags arrive around the words
                 that say what theirs said, each once and nested as they were; entities are read.
-            keep: A regular expression of what is to arrive as it is, `KEEP` for instance: addresses, placeholders,
-                numbers. Where the model's translation has not each of them, the rest of the sentence is translated, and
-                they go beside the words that come from their neighbours.
-            split: Whether a text may be several sentences: they are translated one by one, and joined, unless one line
-                of twenty that the model learnt from had several itself.
+            split: Whether to translate the sentences of a text one by one and to join them. HTML is never split, and
+                neither is a text for a model that learnt from several sentences in one line of twenty or more.
 
         Returns:
             One translation a sentence, in their order; of one sentence its translation.
@@ -176,7 +169,7 @@ class BaseTranslator:
             ('Go.', 2)
         """
         lines = [sentences] if isinstance(sentences, str) else sentences
-        found = self.translate_lines(lines, batch_size=batch_size, search=search, markup=markup, keep=keep, split=split)
+        found = self.translate_lines(lines, batch_size=batch_size, search=search, markup=markup, split=split)
         return next(found) if isinstance(sentences, str) else list(found)
 
     def translate_lines(
@@ -186,8 +179,7 @@ class BaseTranslator:
         batch_size: int | None = None,
         search: Search = DEFAULT,
         markup: Markup | None = None,
-        keep: str | None = None,
-        split: bool = False,
+        split: bool = True,
     ) -> Iterator[Translation]:
         """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
 
@@ -199,7 +191,6 @@ class BaseTranslator:
             batch_size: How many to translate at once.
             search: How to look for the best translation.
             markup: As in `translate`.
-            keep: As in `translate`.
             split: As in `translate`.
 
         Returns:
@@ -208,9 +199,7 @@ class BaseTranslator:
         Raises:
             InputError, SettingsError, TypeError: As in `translate`; also one string in place of several.
         """
-        found = self.translate_n_best(
-            lines, batch_size=batch_size, search=search, markup=markup, keep=keep, split=split
-        )
+        found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
         return (best for best, *_ in found)
 
     def translate_n_best(
@@ -220,8 +209,7 @@ class BaseTranslator:
         batch_size: int | None = None,
         search: Search = DEFAULT,
         markup: Markup | None = None,
-        keep: str | None = None,
-        split: bool = False,
+        split: bool = True,
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: the best, or samples.
 
@@ -230,8 +218,7 @@ class BaseTranslator:
             batch_size: How many to translate at once.
             search: How to look for them, and how many to return: `Search(beam=5, n_best=3)`.
             markup: As in `translate`.
-            keep: As in `translate`; not beside `markup`.
-            split: As in `translate`; not beside `markup`.
+            split: As in `translate`.
 
         Returns:
             An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
@@ -252,13 +239,8 @@ class BaseTranslator:
             raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")
         size = _WINDOW * batch_size if batch_size > 1 else 1
         if markup is None:
-            pattern = None if keep is None else pattern_of(keep)
             plain = _windows(lines, size, check_sentence)
-            return (
-                group for window in plain for group in self._lines(window, batch_size, search, pattern, split=split)
-            )
-        if keep is not None or split:
-            raise InputError("keep and split are of plain text, and markup is 'html': leave one of them out")
+            return (group for window in plain for group in self._lines(window, batch_size, search, split=split))
         marked = _windows(lines, size, self.marked)
         return (group for window in marked for group in self._marked_window(window, batch_size, search))
 
@@ -313,8 +295,9 @@ class BaseTranslator:
         """
         _check_batch_size(batch_size)
         checked = [_check_pair(pair, index) for index, pair in enumerate(pairs)]
-        sources = self.source_tokenizer.numbers([source for source, _ in checked])
-        targets = self.target_tokenizer.numbers([target for _, target in checked])
+        masked = [self.slots.mask(*pair) for pair in checked]
+        sources = self.source_tokenizer.numbers([source.text for source, _ in masked])
+        targets = self.target_tokenizer.numbers([target.text for _, target in masked])
         for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
             if target and not source:
                 raise InputError(
@@ -390,13 +373,17 @@ class BaseTranslator:
         models = [model for model in self._models() if model.attends]
         if not self.attends:
             raise InputError("the model's score is none: without attention nobody can say where a word comes from")
-        sides = tuple(zip(*pairs, strict=True)) or ((), ())
-        tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        numbers = [each.numbers(side) for each, side in zip(tokenizers, sides, strict=True)]
-        shares = [
-            [Units.of(sentence).shares(pieces) for sentence, pieces in zip(side, each.offsets(side), strict=True)]
-            for each, side in zip(tokenizers, sides, strict=True)
-        ]
+        numbers, shares = list[list[list[int]]](), list[list[Tensor]]()
+        masked = [self.slots.mask(*pair) for pair in pairs]
+        for side, tokenizer in enumerate((self.source_tokenizer, self.target_tokenizer)):
+            texts = [pair[side].text for pair in masked]
+            numbers.append(tokenizer.numbers(texts))
+            shares.append(
+                [
+                    Units.of(pair[side]).shares(both[side].locate(places))
+                    for pair, both, places in zip(pairs, masked, tokenizer.offsets(texts), strict=True)
+                ]
+            )
         found = [torch.zeros(len(target), len(source), device="cpu") for source, target in zip(*shares, strict=True)]
         lengths = [max(map(len, pair)) if all(pair) else 0 for pair in zip(*numbers, strict=True)]
         for batch in _batches(lengths, batch_size):
@@ -422,64 +409,69 @@ class BaseTranslator:
             for (sentence, _, root), group in zip(window, found, strict=True)
         ]
 
-    def _lines(
-        self, lines: Sequence[str], batch_size: int, search: Search, pattern: "Pattern[str] | None", *, split: bool
-    ) -> list[list[Translation]]:
+    def _lines(self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool) -> list[list[Translation]]:
         if not split or self.source_tokenizer.several:
-            return self._kept(lines, batch_size, search, pattern)
+            return self._window(lines, batch_size, search)
         parts = [sentences_of(line) for line in lines]
-        found = iter(self._kept([each for sentences, _ in parts for each in sentences], batch_size, search, pattern))
+        found = iter(self._window([each for sentences, _ in parts for each in sentences], batch_size, search))
         return [
             groups[0] if len(sentences) == 1 else [_joined(line, each, spaces) for each in zip(*groups, strict=False)]
             for line, (sentences, spaces) in zip(lines, parts, strict=True)
             for groups in [[next(found) for _ in sentences]]
         ]
 
-    def _kept(
-        self, sentences: Sequence[str], batch_size: int, search: Search, pattern: "Pattern[str] | None"
-    ) -> list[list[Translation]]:
-        """Translations that have what the pattern finds in their sentences."""
-        found = self._window(sentences, batch_size, search)
-        if pattern is None or not self.attends:
-            return found
-        without = [
-            k for k, group in enumerate(found) if any(lost(sentences[k], each.target, pattern) for each in group)
-        ]
-        taken = [taken_out(sentences[index], pattern) for index in without]
-        again = self._window([text for _, _, text, _ in taken], batch_size, search)
-        pairs = [(each.source, each.target) for group in again for each in group]
-        looked = iter(self.weights_of_units(pairs, batch_size) if pairs else [])
-        for index, group, (marked, kept, _, root) in zip(without, again, taken, strict=True):
-            found[index] = []
-            for each in group:
-                source, units = Units.of(each.source), Units.of(each.target)
-                target = put_back(marked, kept, root, each.target, agreed(next(looked)), source, units)
-                found[index].append(replace(each, source=sentences[index], target=target))
-        return found
-
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
-        encoded = self.source_tokenizer.encode_all(sentences)
+        masked = [self.slots.mask(sentence) for sentence in sentences]
+        encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
         results = [[Translation(sentence, "", [], [], empty, 0.0)] for sentence in sentences]
         for batch in _batches([len(each.ids) for each in encoded], batch_size):
-            hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
-            for index, best in zip(batch, hypotheses, strict=True):
-                results[index] = [self._as_translation(sentences[index], encoded[index], each) for each in best]
+            groups = self._searched([encoded[index].ids for index in batch], search)
+            for index, best in zip(batch, groups, strict=True):
+                results[index] = [
+                    self._as_translation(sentences[index], *masked[index], encoded[index], each) for each in best
+                ]
         return results
 
-    def _as_translation(self, sentence: str, encoded: Encoded, hypothesis: Hypothesis) -> Translation:
-        """The text, tokens and weights of a hypothesis for a sentence."""
-        copied = _copied_words(encoded, hypothesis)
-        labels = self.target_tokenizer.labels(hypothesis.ids)
+    def _searched(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
+        """Return the n best hypotheses of each source; those that lack a slot or repeat themselves are the last."""
+        found = beam_search(self._models(), sources, search)
+        known = [Counter(self.source_tokenizer.slots.get(token) for token in source) for source in sources]
+
+        def faults(index: int, hypothesis: Hypothesis) -> tuple[bool, bool, int]:
+            written = Counter(self.target_tokenizer.slots.get(token) for token in hypothesis.ids)
+            wrong = sum(
+                abs(written[k] - known[index][k]) for k in written.keys() | known[index].keys() if k is not None
+            )
+            return cut_of(hypothesis.ids, sources[index]) is not None, not hypothesis.finished, wrong
+
+        doubtful = [k for k, best in enumerate(found) if any(any(faults(k, each)) for each in best)]
+        if doubtful and search.n_best < search.beam and not search.sample:
+            again = beam_search(self._models(), [sources[k] for k in doubtful], replace(search, n_best=search.beam))
+            found = [dict(zip(doubtful, again, strict=True)).get(k, best) for k, best in enumerate(found)]
+        for k in () if search.sample else doubtful:
+            found[k] = sorted(found[k], key=partial(faults, k))[: search.n_best]
+        return found
+
+    def _as_translation(
+        self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis
+    ) -> Translation:
+        """Return the text, tokens and weights of a hypothesis for a sentence."""
+        cut = cut_of(hypothesis.ids, encoded.ids)
+        ids = hypothesis.ids[:cut]
+        copied = _copied_words(encoded, hypothesis)[:cut]
+        labels = self.target_tokenizer.labels(ids)
+        unknown = source.locate(self.source_tokenizer.unknown(source.text))
         return Translation(
             source=sentence,
-            target=self.target_tokenizer.decode(hypothesis.ids, replace=copied),
-            source_tokens=encoded.pieces,
-            target_tokens=[label if word is None else word for word, label in zip(copied, labels, strict=True)],
-            weights=hypothesis.weights,
+            target=target.restore(self.target_tokenizer.decode(ids, replace=copied)),
+            source_tokens=list(map(source.restore, encoded.pieces)),
+            target_tokens=[target.restore(word or label) for word, label in zip(copied, labels, strict=True)],
+            weights=hypothesis.weights[:cut],
             score=hypothesis.score,
             finished=hypothesis.finished,
-            unknown=tuple(sentence[start:end] for start, end in self.source_tokenizer.unknown(sentence)),
+            unknown=tuple(sentence[start:end] for start, end in unknown),
+            repeated=cut is not None,
         )
 
 
@@ -493,6 +485,7 @@ class Translator(BaseTranslator):
         source_tokenizer: Of the language it reads.
         target_tokenizer: Of the language it writes.
         origin: Where it comes from, if that is known.
+        slots: The spans that it reads and writes as slots.
 
     Example:
         >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
@@ -512,6 +505,7 @@ class Translator(BaseTranslator):
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     origin: Origin | None = None
+    slots: Slots = NO_SLOTS
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
@@ -563,9 +557,14 @@ class Translator(BaseTranslator):
                         f"the {name} of translators[{index}] is another than that of translators[0]; models that "
                         "translate together must have been trained with the same tokenizers"
                     )
+            if other.slots != first.slots:
+                raise InputError(
+                    f"the slots of translators[{index}] are others than those of translators[0]; models that translate "
+                    "together must have been trained with the same slots"
+                )
         models = tuple(each.model for each in translators)
         penalty = fmean(each._length_penalty() for each in translators)
-        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, penalty)
+        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder whole or not at all: weights, settings and tokenizers.
@@ -688,7 +687,8 @@ class Translator(BaseTranslator):
 
     def _contents(self) -> model_folder.Contents:
         weights = dict(self.model.state_dict())
-        return model_folder.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer, self.origin)
+        texts = self.source_tokenizer, self.target_tokenizer
+        return model_folder.Contents(weights, self.settings, *texts, self.origin, self.slots)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)
@@ -706,12 +706,14 @@ class Ensemble(BaseTranslator):
         models: The networks.
         source_tokenizer: Of the language they read.
         target_tokenizer: Of the language they write.
+        slots: The spans that they read and write as slots.
         length_penalty: That of a search that says none, the mean of theirs.
     """
 
     models: tuple[TranslationModel, ...]
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
+    slots: Slots = NO_SLOTS
     length_penalty: float = 1.0
 
     def _models(self) -> tuple[TranslationModel, ...]:
@@ -732,6 +734,7 @@ def _joined(line: str, parts: Sequence[Translation], spaces: Sequence[str]) -> T
         score=sum(each.score for each in parts),
         finished=all(each.finished for each in parts),
         unknown=tuple(word for each in parts for word in each.unknown),
+        repeated=any(each.repeated for each in parts),
     )
 
 

@@ -23,6 +23,7 @@ from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
+from dikkat.translation.text.slots import NO_SLOTS, Slots
 from dikkat.translation.text.tokenizer import LARGEST as LARGEST_TOKENIZER
 from dikkat.translation.text.tokenizer import Tokenizer
 
@@ -80,6 +81,7 @@ class Contents(NamedTuple):
         source: The source language's tokenizer.
         target: The target language's tokenizer.
         origin: Where the model comes from, if that is known.
+        slots: The spans that it reads and writes as slots.
     """
 
     tensors: Mapping[str, Tensor]
@@ -87,6 +89,7 @@ class Contents(NamedTuple):
     source: Tokenizer
     target: Tokenizer
     origin: Origin | None = None
+    slots: Slots = NO_SLOTS
 
 
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
@@ -141,6 +144,8 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
     settings = {**header(FORMAT, _QUANTIZED if int8 else VERSION), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
         settings["origin"] = contents.origin.to_dict()
+    if contents.slots.shapes:
+        settings["slots"] = contents.slots.to_dict()
     return {
         WEIGHTS: dump_tensors(weights, metadata={"format": "pt"}),
         SETTINGS: (json.dumps(settings, indent=2) + "\n").encode(),
@@ -149,15 +154,15 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
     }
 
 
-def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None]:
+def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None, Slots]:
     """Load a model folder, after checking everything in it.
 
     Args:
         folder: What `write` wrote.
 
     Returns:
-        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin. One
-        from weights in int8 has just these numbers, in float32, and does not learn.
+        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin, its
+        slots. One from weights in int8 has just these numbers, in float32, and does not learn.
 
     Raises:
         ModelFolderError: No such folder; a file missing, truncated, damaged, far too large, or no regular file; another
@@ -168,7 +173,7 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
         folder = old  # a save was stopped between its two renames, or is there now
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
-    settings, origin, sums, int8 = _load_settings(folder)
+    settings, origin, slots, sums, int8 = _load_settings(folder)
     source, target = (_load_tokenizer(folder / name, sums) for name in (SOURCE, TARGET))
     try:
         model = _skeleton(settings, source, target)
@@ -181,7 +186,7 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     if int8:
         tensors = _from_int8(tensors)
     model.load_state_dict(tensors, assign=True)
-    return model.eval().requires_grad_(not int8), settings, source, target, origin
+    return model.eval().requires_grad_(not int8), settings, source, target, origin, slots
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
@@ -248,8 +253,8 @@ def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 # --- reading
 
 
-def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str], bool]:
-    """The settings, the origin, each file's SHA-256, and whether int8 is stored."""
+def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, dict[str, str], bool]:
+    """The settings, the origin, the slots, each file's SHA-256, and whether int8 is stored."""
     path = folder / SETTINGS
     data = _bytes(path, _LARGEST_TEXT)
     try:
@@ -260,7 +265,7 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
         check_header(content, FORMAT, (VERSION, _QUANTIZED), "train again")
     except ValueError as error:
         raise ModelFolderError(f"{path}: {error}") from error
-    if unknown := sorted(content.keys() - {"format", "version", "settings", "origin"}):
+    if unknown := sorted(content.keys() - {"format", "version", "settings", "origin", "slots"}):
         raise ModelFolderError(f"{path}: {reprlib.repr(unknown[0])} is not expected. Save the model again")
     sums = _load_sums(folder / SUMS)
     _check_sum(path, data, sums)
@@ -269,8 +274,10 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
             raise ModelFolderError(f'{path}: "{part}" is missing or not an object. Save the model again')
     try:
         origin = Origin.from_dict(content["origin"]) if "origin" in content else None
-        return Settings.from_dict(content["settings"]), origin, sums, content["version"] == _QUANTIZED
-    except (SettingsError, ModelFolderError) as error:
+        settings, int8 = Settings.from_dict(content["settings"]), content["version"] == _QUANTIZED
+        slots = Slots.from_dict(content["slots"]) if "slots" in content else NO_SLOTS
+        return settings, origin, slots, sums, int8
+    except (SettingsError, ModelFolderError, ValueError) as error:
         raise ModelFolderError(f"{path}: {error}") from error
 
 

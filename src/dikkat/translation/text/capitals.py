@@ -10,6 +10,7 @@ import regex
 
 LETTER = r"[\p{L}\p{M}]"
 INSIDE = r"\p{L}\p{M}\p{N}"  # of words
+SLOT = r"\x01-\x08\x0e-\x1b"  # characters that are neither of words nor marks
 # White space to Unicode, which \s is in regular expressions; to str.strip some control characters are too.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 # Elided words (l'homme, qu'il) are words of their own; every other apostrophe (he's, don't, aujourd'hui) is within one.
@@ -27,9 +28,9 @@ _MOST = 10_000  # names
 _OFTEN = 0.05  # of the sentences have another behind them in their line
 _START = "\n"  # stands for the beginning of the text
 _SEVERAL = "\r"  # and this for lines of several sentences
-_AFTER_ONE_MARK = regex.compile(rf"(?<=[{INSIDE}])\s?([^{INSIDE}\s])\s({WORD})")
-_WITHIN = regex.compile(rf"(?<=[{INSIDE}]\s){WORD}")
-_FIRST = regex.compile(rf"\A[^{INSIDE}]{{0,8}}({WORD})")
+_AFTER_ONE_MARK = regex.compile(rf"(?<=[{INSIDE}{SLOT}])\s?([^{INSIDE}{SLOT}\s])\s({WORD})")
+_WITHIN = regex.compile(rf"(?<=[{INSIDE}{SLOT}]\s){WORD}")
+_FIRST = regex.compile(rf"\A[^{INSIDE}{SLOT}]{{0,8}}({WORD})")
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ class Capitals:
     @cached_property
     def _begins(self) -> regex.Pattern[str]:
         after = regex.escape(self.marks.replace(_START, "").replace(_SEVERAL, ""), special_only=False)
-        places = [r"\A"] * (_START in self.marks) + [rf"[{after}][^{INSIDE}\s]{{0,8}}\s"] * bool(after)
-        return regex.compile(rf"(?:{'|'.join(places)})[^{INSIDE}]{{0,8}}\K{WORD}" if places else r"\A\b\B")
+        places = [r"\A"] * (_START in self.marks) + [rf"[{after}][^{INSIDE}{SLOT}\s]{{0,8}}\s"] * bool(after)
+        beginning = rf"(?:{'|'.join(places)})[^{INSIDE}{SLOT}]{{0,8}}\K{WORD}"
+        return regex.compile(beginning if places else r"\A\b\B")
 
     def other_case(self, word: str) -> str:
         """A word that begins a sentence as it is within one, and the other way round."""

@@ -3,7 +3,7 @@
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,9 +15,9 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
-from dikkat.translation.text.capitals import ELIDED, INSIDE, LETTER, SPACES, WORD, Capitals
+from dikkat.translation.text.capitals import ELIDED, INSIDE, LETTER, SLOT, SPACES, WORD, Capitals
 from dikkat.translation.text.older import converted, is_older
-from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, SLOTS, UNKNOWN
 
 Kind = Literal["word", "bpe"]
 
@@ -28,10 +28,17 @@ _MARK = rf"\s?(?:\.{{2,}}|[^\s{INSIDE}])(?:\s(?=[{INSIDE}]|$))?"
 _PIECES = rf"{WORD}|{_MARK}|[^\S ]"
 _PIECE = regex.compile(_PIECES)
 _ELIDED = ELIDED.replace("['’]", "'")
-_BYTE_PIECES = rf"\s?{_ELIDED}|\s?{LETTER}+|\s?\p{{N}}|\s?[^\s\p{{L}}\p{{M}}\p{{N}}]+|\s+"
+_BYTE_PIECES = rf"\s?{_ELIDED}|\s?{LETTER}+|\s?\p{{N}}|\s?[{SLOT}]|\s?[^\s\p{{L}}\p{{M}}\p{{N}}{SLOT}]+|\s+"
+_WITHOUT_SLOTS = _BYTE_PIECES.replace(rf"\s?[{SLOT}]|", "").replace(SLOT, "")  # of earlier files
 _BLANK = r"\s{2,}|[\t-\r]"  # becomes a space; other white space, as before « ? » in French, is told apart
 _BEFORE = "\u2581"  # stands before each token in decoding
 _CARRIED = "\0"  # no text has it
+# A run of blanks, or a character with all that Unicode's composed form may join to it.
+_COMPOSED = regex.compile(rf"(?P<blank>{_BLANK})|(?s:.)[\p{{M}}\u1161-\u1175\u11A8-\u11C2]*")
+_NOT_NORMAL = regex.compile(rf"\A\s|\s\Z|{_BLANK}")
+
+Place = tuple[int, int]
+"""The first character of a piece of text, and the one behind its last."""
 _MOST_MET = 50_000  # pieces
 
 LARGEST = 1 << 25  # bytes of a tokenizer.json
@@ -93,6 +100,12 @@ class Tokenizer:
             for token, number in sorted(inner.get_vocab().items(), key=itemgetter(1)):
                 self._nearest.setdefault(_bare(token), number)
             self._met = self._nearest
+        letters = SLOTS if self.kind == "word" else "".join(chr(256 + ord(each)) for each in SLOTS)
+        self.slots = {
+            number: letters.index(letter)
+            for token, number in inner.get_vocab().items()
+            if (letter := token.strip(SPACES)[-1:]) and letter in letters
+        }
 
     @classmethod
     def train(cls, sentences: Sequence[str], kind: Kind, *, min_freq: int, vocabulary_size: int) -> "Tokenizer":
@@ -113,7 +126,7 @@ class Tokenizer:
         check_size(kind, vocabulary_size)
         if kind not in get_args(Kind):
             raise SettingsError(f"tokenizer: got {kind!r}; expected one of {', '.join(get_args(Kind))}")
-        composed = [unicodedata.normalize("NFC", sentence) for sentence in sentences]
+        composed = [_normalised(sentence)[0] for sentence in sentences]
         capitals = Capitals.learn(composed)
         inner, trainer = _words(capitals) if kind == "word" else _byte_pairs(capitals, _frequent_pieces(composed))
         inner.train_from_iterator(
@@ -167,17 +180,19 @@ class Tokenizer:
         """The places of the words and marks that no sentence had that this was trained on; numbers are none of them."""
         if self._met is None:
             return []
-        return [
-            _without_spaces(sentence, piece.span())
-            for piece in _PIECE.finditer(sentence)
+        text, characters = _normalised(sentence)
+        places = [
+            _without_spaces(text, piece.span())
+            for piece in _PIECE.finditer(text)
             if (bare := _bare(piece.group())) not in self._met and bare and not bare[0].isdecimal()
         ]
+        return places if characters is None else locate(places, characters)
 
     def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
         """Numbers and places of each sentence's pieces."""
-        for read, encoding in zip(
-            sentences, self._inner.encode_batch(self._capitals.exchanged(sentences)), strict=True
-        ):
+        normalised = [_normalised(sentence) for sentence in sentences]
+        exchanged = self._capitals.exchanged(read for read, _ in normalised)
+        for (read, characters), encoding in zip(normalised, self._inner.encode_batch(exchanged), strict=True):
             ids, places = encoding.ids, encoding.offsets
             if self.kind == "word":
                 places = [_without_spaces(read, place) for place in places]
@@ -186,7 +201,7 @@ class Tokenizer:
                         self._nearest.get(_bare(read[first:last]), UNKNOWN) if number == UNKNOWN else number
                         for number, (first, last) in zip(ids, places, strict=True)
                     ]
-            yield ids, places
+            yield ids, places if characters is None else locate(places, characters)
 
     def decode(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> str:
         """Text as a person would write it.
@@ -287,6 +302,25 @@ class Tokenizer:
         return token
 
 
+def locate(places: Iterable[Place], characters: Sequence[Place]) -> list[Place]:
+    """Return places of a text as places of another one, which has each of its characters at a place."""
+    ends = [*characters, (characters[-1][1],) * 2] if characters else [(0, 0)]
+    return [(ends[first][0], ends[last - 1][1] if first < last else ends[first][0]) for first, last in places]
+
+
+def _normalised(text: str) -> tuple[str, list[Place] | None]:
+    """Return a text in composed form without needless blanks, and where each character was; None: where it is."""
+    if unicodedata.is_normalized("NFC", text) and not _NOT_NORMAL.search(text):
+        return text, None
+    composed, places = "", list[Place]()
+    for match in _COMPOSED.finditer(text):
+        written = " " if match["blank"] else unicodedata.normalize("NFC", match[0])
+        composed += written
+        places += [match.span()] * len(written)
+    start, end = len(composed) - len(composed.lstrip(SPACES)), len(composed.rstrip(SPACES))
+    return composed[start:end], places[start:end]
+
+
 def _byte_pair_label(text: str) -> str:
     if text.startswith(" "):
         return text.removeprefix(" ") or "␣"
@@ -333,14 +367,16 @@ def _frequent_pieces(sentences: Sequence[str]) -> list[str]:
     return sorted(piece for piece, _ in counts.most_common(_MOST_MET) if piece and not piece[0].isdecimal())
 
 
-def _byte_pairs(capitals: Capitals | None, met: Sequence[str]) -> tuple[tokenizers.Tokenizer, Any]:
+def _byte_pairs(
+    capitals: Capitals | None, met: Sequence[str], pieces: str = _BYTE_PIECES
+) -> tuple[tokenizers.Tokenizer, Any]:
     """An untrained tokenizer of bytes; without capitals as it was before they were learnt."""
     inner = tokenizers.Tokenizer(models.BPE())
     # A space in front of the first word as well, so that a word is the same token wherever it stands.
     inner.normalizer = normalizers.Sequence(
         [*_normal(r"\s+" if capitals is None else _BLANK), normalizers.Prepend(" ")]
     )
-    pieces = _BYTE_PIECES if capitals is not None else _BYTE_PIECES.replace(r"\s?", " ?")
+    pieces = pieces if capitals is not None else pieces.replace(r"\s?", " ?")
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(pieces), "isolated"),
@@ -388,7 +424,8 @@ def _check(content: Any) -> None:
         raise ValueError(f"model: got {kind!r}; expected WordLevel or BPE")
     capitals = _carried(content.get("decoder"))
     met = sorted(_carried_words(content.get("decoder")) or ())
-    inner, _ = _words(capitals or Capitals()) if kind == "WordLevel" else _byte_pairs(capitals, met)
+    pieces = _BYTE_PIECES if SLOT in str(content.get("pre_tokenizer")).replace("\\\\", "\\") else _WITHOUT_SLOTS
+    inner, _ = _words(capitals or Capitals()) if kind == "WordLevel" else _byte_pairs(capitals, met, pieces)
     own = json.loads(inner.to_str())
     vocabulary = content["model"].get("vocab")
     _check_vocabulary(vocabulary)

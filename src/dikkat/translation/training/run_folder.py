@@ -11,23 +11,24 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from dikkat.storage.files import write_whole
+from dikkat.storage.files import parse_json, write_whole
 from dikkat.storage.folders import digest, remove_folder, remove_leftovers
 from dikkat.storage.locks import LockedError, locked
 from dikkat.translation.errors import TrainingFolderError
 from dikkat.translation.formats.model_folder import SOURCE, TARGET
 from dikkat.translation.settings import Settings
+from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import Tokenizer
 from dikkat.translation.training import checkpoints
 
-SETTINGS, _LOCK = "settings.json", "lock"
+SETTINGS, SLOTS, _LOCK = "settings.json", "slots.json", "lock"
 _STEP = re.compile(r"step-(\d{9,})")
 
 
 class RunFolder:
     """Settings, tokenizers, the newest checkpoint and the best weights of a training.
 
-    `settings.json`, `source.tokenizer.json`, `target.tokenizer.json`; `checkpoints/step-000001234/`;
+    `settings.json`, `slots.json`, `source.tokenizer.json`, `target.tokenizer.json`; `checkpoints/step-000001234/`;
     `best/step-000001000.safetensors`; `tensorboard/`; `lock`, which a training holds while it runs.
     """
 
@@ -67,7 +68,7 @@ class RunFolder:
                 "command line --resume), or remove the folder to begin anew"
             )
 
-    def begin(self, source: Tokenizer, target: Tokenizer) -> None:
+    def begin(self, source: Tokenizer, target: Tokenizer, slots: Slots) -> None:
         """Remove the training that is there; `go_on` then makes ready for a new one.
 
         The settings go first and come last: whenever this is cut short, a new training can begin.
@@ -80,6 +81,7 @@ class RunFolder:
                 remove_folder(folder)
         write_whole(self.path / SOURCE, source.to_json())
         write_whole(self.path / TARGET, target.to_json())
+        write_whole(self.path / SLOTS, json.dumps(slots.to_dict(), indent=2) + "\n")
 
     def go_on(self, settings: Settings) -> None:
         """Make ready for the next step, be it the first one."""
@@ -125,9 +127,16 @@ class RunFolder:
             if file not in kept:
                 file.unlink()
 
-    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Those of the training that is there."""
-        return Tokenizer.load(self.path / SOURCE), Tokenizer.load(self.path / TARGET)
+    def texts(self) -> tuple[Tokenizer, Tokenizer, Slots]:
+        """Return the tokenizers and slots of the training that is there."""
+        path = self.path / SLOTS
+        try:
+            slots = Slots.from_dict(parse_json(path.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise TrainingFolderError(
+                f"{path}: missing or damaged ({error}). Remove the folder and train anew"
+            ) from error
+        return Tokenizer.load(self.path / SOURCE), Tokenizer.load(self.path / TARGET), slots
 
     def save_weights(self, step: int, tensors: dict[str, Tensor]) -> str:
         """Keep the weights after a step."""

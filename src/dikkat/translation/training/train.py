@@ -17,6 +17,7 @@ from dikkat.translation.errors import CorpusError, SettingsError, TrainingFolder
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import Settings
+from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
 from dikkat.translation.training.callbacks import Callback
 from dikkat.translation.training.curves import curves
@@ -178,7 +179,7 @@ def _loop(
 ) -> tuple[Loop, int]:
     """The loop of an untrained translator over the corpora as token numbers; and the number of training pairs."""
     if folder is not None and newest is not None:
-        source, target = folder.tokenizers()
+        source, target, slots = folder.texts()
         pairs = training
     else:
         say(f"reading {training}, for the vocabularies")
@@ -186,9 +187,10 @@ def _loop(
         if processes().rank == 0:
             for doubt in _doubts(training, sample, interval, validation):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
-        source, target = _tokenizers(settings, sample)
+        source, target, slots = _texts(settings, sample)
         pairs = _InMemory(sample, training) if interval == 1 else training
-    translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
+    model = TranslationModel(settings, len(source), len(target))
+    translator = Translator(model, settings, source, target, slots=slots)
     if pairs is training:
         say(f"reading {training}, sentence by sentence")
     learnt = _stored(translator, pairs, "training", say, distinct=not keeps_duplicates(training))
@@ -232,7 +234,7 @@ class _InMemory(Corpus):
 def _begin(folder: RunFolder, translator: Translator, on_begin: Callable[[Path], object] | None, *, anew: bool) -> None:
     """Make the folder ready, once everything is checked."""
     if anew:
-        folder.begin(translator.source_tokenizer, translator.target_tokenizer)
+        folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
     if folder.writes and on_begin is not None:
         on_begin(folder.path)
     folder.go_on(translator.settings)
@@ -334,15 +336,19 @@ def _batches(store: Store, settings: Settings, group: Group, seed: int | None) -
     )
 
 
-def _tokenizers(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer]:
+def _texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
+    """The tokenizers and slots of training pairs."""
     if not sample:
         raise CorpusError("training: got no pairs; expected at least one")
-    sides = [[pair[side] for pair in sample] for side in (0, 1)]
+    slots = Slots.learn(sample)
+    sources, targets = (
+        [side.text for side in sides] for sides in zip(*(slots.mask(*pair) for pair in sample), strict=True)
+    )
     if settings.tied_embeddings == "three":
-        both = _tokenizer(settings, sides[0] + sides[1], "source or target")
-        return both, both
-    source, target = sides
-    return _tokenizer(settings, source, "source"), _tokenizer(settings, target, "target")
+        source = target = _tokenizer(settings, sources + targets, "source or target")
+    else:
+        source, target = _tokenizer(settings, sources, "source"), _tokenizer(settings, targets, "target")
+    return source, target, slots.known(source, target)
 
 
 def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> Tokenizer:
@@ -417,6 +423,7 @@ def _stored(
         corpus,
         translator.source_tokenizer,
         translator.target_tokenizer,
+        slots=translator.slots,
         max_length=translator.settings.max_length,
         distinct=distinct,
         progress=read,
@@ -436,7 +443,8 @@ def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:
         return
     sides = translator.source_tokenizer, translator.target_tokenizer
     for pair in evenly(validation, _LENGTH_PAIRS)[0]:
-        lengths = [len(side.encode(text).ids) for side, text in zip(sides, pair, strict=True)]
+        masked = translator.slots.mask(*pair)
+        lengths = [len(side.encode(text.text).ids) for side, text in zip(sides, masked, strict=True)]
         if max(lengths) <= translator.settings.max_length:
             yield pair
 

@@ -1,0 +1,293 @@
+"""Slots: numbers, addresses and placeholders that a translation has as the training pairs write them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, permutations
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import regex
+
+from dikkat.translation.text.special_tokens import SLOTS
+from dikkat.translation.text.tokenizer import Place, Tokenizer, locate
+
+_BEFORE = r"(?<![\p{L}\p{M}\p{N}_])(?<!\p{N}[.,:/'’\-])"
+_AFTER = r"(?![\p{L}\p{M}\p{N}_])(?![.,:/'’\-]\p{N})"
+_OUTSIDE = r"\s<>\"«»“”()"
+_SPAN = regex.compile(
+    rf"(?<url>(?:https?://|www\.)(?:[^{_OUTSIDE}]|\([^{_OUTSIDE}]*\))*(?:[^{_OUTSIDE}.,;:!?'’\]]|\([^{_OUTSIDE}]*\)))"
+    r"|(?<email>[\p{L}\p{N}._+\-]{1,64}@[\p{L}\p{N}\-]+(?:\.[\p{L}\p{N}\-]+)+)"
+    r"|(?<printf>%(?:\([\p{L}\p{N}_.\-]{1,64}\)|[0-9]{1,2}\$)?[\-+#0]*[0-9]*(?:\.[0-9]+)?(?:hh?|ll?|[Lzjt])?"
+    r"[diufFeEgGxXoscpaA@](?![\p{L}\p{N}]))"
+    r"|(?<percent>%(?:[0-9]{1,2}|[A-Z_][A-Z0-9_]+%?)(?![\p{L}\p{N}]))"
+    r"|(?<brace>[$#]?\{\{[^{}]{0,200}\}\}|[$#]?\{[^{}\s]{0,200}\}"
+    r"|\{[\p{L}\p{N}_]{1,64}(?:,\s?[\p{L}\p{N}_.#%\-]{1,64}){1,3}\})"
+    r"|(?<dollar>(?<![\p{L}\p{N}])\$[A-Za-z_][A-Za-z0-9_]*)"
+    r"|(?<tag></?[0-9]+\s?/?>|</?[A-Za-z][A-Za-z0-9:.\-]{0,64}(?:\s[^<>]{0,200})?/?>)"
+    r"|(?<entity>&(?:#[0-9]{1,8}|#x[0-9A-Fa-f]{1,8}|[A-Za-z][A-Za-z0-9]{1,31});)"
+    r"|(?<emoji>[\U0001F000-\U0001FAFF\u2600-\u27BF][\U0001F000-\U0001FAFF\u2600-\u27BF\uFE0F\u200D]*)"
+    rf"|(?<number>{_BEFORE}(?:\p{{Nd}}{{1,3}}(?:[ \u00A0\u202F]\p{{Nd}}{{3}})+(?!\p{{Nd}})(?:[.,]\p{{Nd}}+)?"
+    rf"|\p{{Nd}}+(?:[.,:/'’\p{{L}}\-]\p{{Nd}}+)*){_AFTER})"
+)
+_EDGES = regex.compile(_BEFORE), regex.compile(_AFTER)
+_DIGITS = regex.compile(r"\p{Nd}+")
+_ENOUGH = 5  # occurrences of a shape, and training pairs with so many slots
+_SHARE = 0.95  # of the occurrences that are written in the same way
+_LONGEST = 3  # characters between two groups of digits
+_ORDERED = 4  # groups of digits that may change their order
+_MOST_SHAPES = 1_000
+
+Template = Sequence[int | str]
+
+
+class Shape(NamedTuple):
+    """How the training pairs write the spans of a shape.
+
+    Attributes:
+        written: Numbers of groups and the texts between them; of a coarse shape the text for each separator. None: the
+            pairs agree on no way, and the spans stay text.
+        times: Spans that are written so.
+        of: All spans of this shape.
+    """
+
+    written: Template | None
+    times: int
+    of: int
+
+
+class _Span(NamedTuple):
+    start: int
+    end: int
+    shape: str
+    coarse: str | None  # None: no number
+    groups: list[str]
+    separators: list[str]
+
+
+class Masked(NamedTuple):
+    """A text with slots.
+
+    Attributes:
+        text: The text, one character for each slot.
+        parts: The text that each slot stands for.
+        cuts: The place of each slot in the original text.
+    """
+
+    text: str
+    parts: list[str]
+    cuts: list[Place]
+
+    def restore(self, text: str) -> str:
+        """Replace the slots of a text by their parts; slots without a part give nothing."""
+        parts = dict(enumerate(self.parts))
+        return text.translate({ord(character): parts.get(slot) for slot, character in enumerate(SLOTS)})
+
+    def locate(self, places: Iterable[Place]) -> list[Place]:
+        """Return places of the masked text as places of the original."""
+        characters, end = list[Place](), 0
+        for cut in [*sorted(self.cuts), None]:
+            start = cut[0] if cut else end + len(self.text) - len(characters)
+            characters += [(index, index + 1) for index in range(end, start)] + [cut] * bool(cut)
+            end = cut[1] if cut else end
+        return locate(places, characters)
+
+
+@dataclass(frozen=True)
+class Slots:
+    r"""The spans of a text that a model reads and writes as slots.
+
+    Attributes:
+        shapes: How the training pairs write each shape. `#:99` is a number of two groups, `9999` one of four digits,
+            `~:` any number with colons, `url` an address.
+        most: Slots in a sentence; spans behind them stay text.
+
+    Example:
+        >>> slots = Slots.learn([(f"At {hour}:30.", f"Às {hour}h30.") for hour in range(9)])
+        >>> slots.most, slots.shapes["#:99"].written
+        (1, [0, 'h', 1])
+        >>> source, target = slots.mask("At 14:05.")
+        >>> source.text, target.parts
+        ('At \x01.', ['14h05'])
+    """
+
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    most: int = 0
+
+    def known(self, *tokenizers: Tokenizer) -> "Slots":
+        """Return only as many slots as all tokenizers have learnt."""
+        known = set(range(self.most)).intersection(*(tokenizer.slots.values() for tokenizer in tokenizers))
+        return replace(self, most=next(slot for slot in range(self.most + 1) if slot not in known))
+
+    @classmethod
+    def learn(cls, pairs: Sequence[tuple[str, str]]) -> "Slots":
+        """Count how the targets of training pairs write the spans of their sources."""
+        seen, ways = Counter[str](), defaultdict[str, Counter[tuple[int | str, ...]]](Counter)
+        for source, target in pairs:
+            taken = list[Place]()
+            for span in _spans(source):
+                found = _rewritings(span, target, taken)
+                seen[span.shape] += 1
+                ways[span.shape].update(found)
+                if span.coarse is not None:
+                    seen[span.coarse] += 1
+                    ways[span.coarse].update({way for each in found if (way := _coarse(span, each)) is not None})
+        shapes = {}
+        for shape, total in seen.most_common(_MOST_SHAPES):
+            if total >= _ENOUGH:
+                (way, times), *_ = [*ways[shape].most_common(1), ((), 0)]
+                shapes[shape] = Shape(list(way) if times >= _SHARE * total - 0.5 else None, times, total)
+        slots = cls(shapes, len(SLOTS))
+        counts = Counter(len(slots.mask(source, target)[0].parts) for source, target in pairs)
+        most = sum(sum(counts[many] for many in counts if many > slot) >= _ENOUGH for slot in range(slots.most))
+        return cls(shapes, most)
+
+    def mask(self, source: str, target: str | None = None) -> tuple[Masked, Masked]:
+        """Replace spans by slots.
+
+        Args:
+            source: The source text.
+            target: Its translation, in which the same spans are replaced. None: all spans of the source are, and the
+                second result has the parts of a translation that is yet to be written.
+
+        Returns:
+            Both texts with slots.
+        """
+        source, translation = _blanked(source), _blanked(target or "")
+        cuts, places, parts = list[Place](), list[Place](), list[str]()
+        for span in _spans(source) if self.most else ():
+            written = self._written(span)
+            if written is None or len(cuts) == self.most:
+                continue
+            if target is not None:
+                place = _find(written, translation, places)
+                if place is None:
+                    continue
+                places.append(place)
+            cuts.append((span.start, span.end))
+            parts.append(written)
+        return _masked(source, [source[start:end] for start, end in cuts], cuts), _masked(translation, parts, places)
+
+    def _written(self, span: _Span) -> str | None:
+        if shape := self.shapes.get(span.shape):
+            written = shape.written
+        elif span.coarse is None:
+            written = [0]
+        elif (shape := self.shapes.get(span.coarse)) and shape.written is not None:
+            texts = dict(zip(span.coarse[1:], shape.written, strict=True))
+            written = [0, *(each for k, old in enumerate(span.separators, 1) for each in (texts[old], k))]
+        else:
+            written = None
+        return None if written is None else "".join(e if isinstance(e, str) else span.groups[e] for e in written)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values by name, as JSON has them."""
+        return {"most": self.most, "shapes": {name: shape._asdict() for name, shape in self.shapes.items()}}
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "Slots":
+        """Slots from `to_dict`.
+
+        Raises:
+            ValueError: Something that `to_dict` does not write; the message names it.
+        """
+        match values:
+            case {"most": int(most), "shapes": dict(shapes)} if len(values) == 2 and len(shapes) <= _MOST_SHAPES:
+                if most not in range(len(SLOTS) + 1):
+                    raise ValueError(f"most: got {most}; expected 0 to {len(SLOTS)}")
+                return cls({name: _checked(name, value) for name, value in shapes.items()}, int(most))
+        raise ValueError(f"expected an object with most and shapes, at most {_MOST_SHAPES:,}")
+
+
+NO_SLOTS = Slots()
+"""Those of a model that has learnt none."""
+
+
+def _checked(name: str, value: Any) -> Shape:
+    match value:
+        case {"written": None | list() as written, "times": int(times), "of": int(total)} if len(value) == 3:
+            texts, groups, count = written or [], list[Any](), len(set(name)) - 1
+            if not name.startswith("~"):
+                texts, groups = texts[1::2], texts[::2]
+                count = len(regex.findall("9+", name)) if name.startswith("#") else 0
+            of_text = all(isinstance(each, str) and len(each) <= _LONGEST for each in texts)
+            in_order = all(type(each) is int for each in groups) and sorted(groups) == list(range(len(groups)))
+            if written is None or (of_text and in_order and len(texts) == count == max(len(groups) - 1, count)):
+                return Shape(written, times, total)
+    raise ValueError(f"shape {name!r:.80}: expected written, times and of, as a training writes them")
+
+
+def _spans(text: str) -> Iterator[_Span]:
+    for match in _SPAN.finditer(text):
+        groups, separators, shape, coarse = [match[0]], list[str](), match.lastgroup or "", None
+        if shape == "number":
+            groups, separators = _DIGITS.findall(match[0]), [each for each in _DIGITS.split(match[0]) if each]
+            shape = "9" * min(len(groups[0]), _ENOUGH)
+            if separators:
+                shape = "#" + "".join(s + "9" * len(group) for s, group in zip(separators, groups[1:], strict=True))
+            coarse = "~" + "".join(sorted(set(separators)))
+        yield _Span(*match.span(), shape, coarse, groups, separators)
+
+
+def _rewritings(span: _Span, target: str, taken: list[Place]) -> set[tuple[int | str, ...]]:
+    """Return the templates that make the first text of the target that has the groups of a span; it is then taken."""
+    if span.coarse is None:
+        place = _find(span.groups[0], target, taken)
+        taken += [place] if place else []
+        return {(0,)} if place else set()
+    runs, count = list(_DIGITS.finditer(target)), len(span.groups)
+    indices = tuple(range(count))
+    for window in zip(*(runs[first:] for first in indices), strict=False):
+        place = window[0].start(), window[-1].end()
+        between = [target[one.end() : other.start()] for one, other in pairwise(window)]
+        if sorted(run[0] for run in window) != sorted(span.groups) or not all(
+            len(text) <= _LONGEST for text in between
+        ):
+            continue
+        if _is_whole(target, place) and not _overlaps(place, taken):
+            taken.append(place)
+            return {
+                (order[0], *(each for pair in zip(between, order[1:], strict=True) for each in pair))
+                for order in (permutations(indices) if count <= _ORDERED else [indices])
+                if all(span.groups[index] == run[0] for index, run in zip(order, window, strict=True))
+            }
+    return set()
+
+
+def _coarse(span: _Span, template: tuple[int | str, ...]) -> tuple[str, ...] | None:
+    """Return the text for each separator, if the groups keep their order and each separator becomes one text."""
+    texts = set(zip(span.separators, map(str, template[1::2]), strict=True))
+    kept = list(template[::2]) == sorted(map(int, template[::2]))
+    return tuple(new for _, new in sorted(texts)) if kept and len(texts) == len(set(span.separators)) else None
+
+
+def _find(text: str, target: str, taken: Sequence[Place]) -> Place | None:
+    """Return the first place of a text in a target that is not taken and no part of a longer word or number."""
+    start = target.find(text)
+    while start >= 0:
+        place = start, start + len(text)
+        if _is_whole(target, place) and not _overlaps(place, taken):
+            return place
+        start = target.find(text, start + 1)
+    return None
+
+
+def _is_whole(text: str, place: Place) -> bool:
+    edges = (text[place[0]], text[place[1] - 1])
+    return all(
+        not edge.isalnum() or pattern.match(text, at) for edge, pattern, at in zip(edges, _EDGES, place, strict=True)
+    )
+
+
+def _overlaps(place: Place, taken: Sequence[Place]) -> bool:
+    return any(place[0] < last and first < place[1] for first, last in taken)
+
+
+def _blanked(text: str) -> str:
+    return text.translate(dict.fromkeys(map(ord, SLOTS), " "))
+
+
+def _masked(text: str, parts: list[str], cuts: list[Place]) -> Masked:
+    for slot, (start, end) in sorted(enumerate(cuts), key=itemgetter(1), reverse=True):
+        text = f"{text[:start]}{SLOTS[slot]}{text[end:]}"
+    return Masked(text, parts, cuts)

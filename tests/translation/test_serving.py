@@ -23,7 +23,7 @@ from dikkat._engine.cancellation import check
 from dikkat.serving import Limits, create_app
 from dikkat.serving.connections import Connection, Few, bounded
 from dikkat.serving.messages import TranslateRequest
-from dikkat.translation import KEEP, InputError, Search, Translator
+from dikkat.translation import InputError, Search, Translator
 from translation.conftest import untrained
 
 SENTENCES = ["Where is the man?", "", "She sees {name} Marie. I lost 25.", "I lost."]
@@ -46,12 +46,10 @@ def told(answer: httpx.Response, status: int) -> str:
     return answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"beam": 1, "keep": False}, {"beam": 3, "n_best": 2, "length_penalty": 0.5, "split": False}]
-)
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"beam": 3, "n_best": 2, "length_penalty": 0.5, "split": False}])
 def test_translations_are_the_library_s(client, translator, options):
-    own = {name: each for name, each in options.items() if name not in ("keep", "split")}
-    lines = {"keep": KEEP if options.get("keep", True) else None, "split": options.get("split", True)}
+    own = {name: each for name, each in options.items() if name != "split"}
+    lines = {"split": options.get("split", True)}
     for sentence in SENTENCES:
         answer = client.post("/api/translate", json={"text": sentence, "attention": True, **options}).json()
         (wanted,) = translator.translate_n_best([sentence], search=Search(**own), **lines)
@@ -74,7 +72,7 @@ def test_a_request_that_says_nothing_is_the_library_s_search():
 def test_a_batch_in_its_order_without_weights_that_nobody_asked_for(client, translator):
     answer = client.post("/api/batch", json={"texts": SENTENCES, "precision": "int8"}).json()
     targets = [each["translations"][0]["target"] for each in answer["results"]]
-    wanted = translator.translate(SENTENCES, search=Search(precision="int8"), keep=KEEP, split=True)
+    wanted = translator.translate(SENTENCES, search=Search(precision="int8"))
     assert targets == [each.target for each in wanted]
     assert {each["translations"][0]["attention"] for each in answer["results"]} == {None}
     assert client.post("/api/batch", json={"texts": []}).json() == {"results": []}

@@ -52,13 +52,13 @@ class Translation:
 
     Attributes:
         source: The sentence as it was given.
-        target: Its translation as a person would write it; empty for an empty sentence.
+        target: Its translation as a person would write it. A sentence without letters is copied, its slots rewritten.
         source_tokens: The S pieces that the model read.
         target_tokens: The T pieces that it wrote.
         weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1, or to 0 where a
             kernel that ends, such as boxcar, had nothing in reach. A model without attention looked nowhere: all are
             alike.
-        score: log-probability of the translation, natural logarithm; 0 for an empty sentence.
+        score: log-probability of the translation, natural logarithm; 0 for a sentence without letters.
         finished: Whether the model ended the sentence itself. If not, it was cut at a length that no sensible
             translation reaches.
         unknown: Words and marks of the source that were in no sentence that the model learnt from.
@@ -424,8 +424,13 @@ class BaseTranslator:
         masked = [self.slots.mask(sentence) for sentence in sentences]
         encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
-        results = [[Translation(sentence, "", [], [], empty, 0.0)] for sentence in sentences]
-        for batch in _batches([len(each.ids) for each in encoded], batch_size):
+        copied = [self.slots.copies(source.text) for source, _ in masked]
+        results = [
+            [Translation(sentence, target.restore(source.text) if is_copied else "", [], [], empty, 0.0)]
+            for sentence, (source, target), is_copied in zip(sentences, masked, copied, strict=True)
+        ]
+        lengths = [0 if is_copied else len(each.ids) for each, is_copied in zip(encoded, copied, strict=True)]
+        for batch in _batches(lengths, batch_size):
             groups = self._searched([encoded[index].ids for index in batch], search)
             for index, best in zip(batch, groups, strict=True):
                 results[index] = [

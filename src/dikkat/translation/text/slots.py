@@ -180,6 +180,11 @@ class Slots:
             written = None
         return None if written is None else "".join(e if isinstance(e, str) else span.groups[e] for e in written)
 
+    def copies(self, text: str) -> bool:
+        """Return whether a text with slots has no letter, and no number of a shape that training has counted."""
+        shapes = (shape for span in _spans(text) for shape in (span.shape, span.coarse))
+        return not regex.search(r"\p{L}", text) and not any(shape in self.shapes for shape in shapes)
+
     def to_dict(self) -> dict[str, Any]:
         """The values by name, as JSON has them."""
         return {"most": self.most, "shapes": {name: shape._asdict() for name, shape in self.shapes.items()}}
@@ -206,13 +211,14 @@ NO_SLOTS = Slots()
 def _checked(name: str, value: Any) -> Shape:
     match value:
         case {"written": None | list() as written, "times": int(times), "of": int(total)} if len(value) == 3:
-            texts, groups, count = written or [], list[Any](), len(set(name)) - 1
-            if not name.startswith("~"):
-                texts, groups = texts[1::2], texts[::2]
-                count = len(regex.findall("9+", name)) if name.startswith("#") else 0
+            coarse, parts = name.startswith("~"), written or []
+            groups, texts = ([], parts) if coarse else (parts[::2], parts[1::2])
+            count = len(name) - 1 if coarse else len(regex.findall("9+", name)) * name.startswith("#")
             of_text = all(isinstance(each, str) and len(each) <= _LONGEST for each in texts)
             in_order = all(type(each) is int for each in groups) and sorted(groups) == list(range(len(groups)))
-            if written is None or (of_text and in_order and len(texts) == count == max(len(groups) - 1, count)):
+            if written is None or (
+                of_text and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)
+            ):
                 return Shape(written, times, total)
     raise ValueError(f"shape {name!r:.80}: expected written, times and of, as a training writes them")
 

@@ -1,0 +1,238 @@
+"""Slots: what training pairs do with numbers and placeholders is learned, and translations do the same."""
+
+import dataclasses
+import json
+
+import pytest
+import regex
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dikkat.translation import InputError, ModelFolderError, Search, Tokenizer, Translator
+from dikkat.translation.decoding import translator as translator_module
+from dikkat.translation.decoding.hypothesis import Hypothesis
+from dikkat.translation.text.slots import NO_SLOTS, Shape, Slots
+from dikkat.translation.text.units import Units
+from dikkat.translation.training.train import train
+from tests.stress.hostile_models import seal
+from translation.conftest import PAIRS, TINY
+
+NAMES = ["Ana", "Rita", "João", "Zé"]
+TIMES = [f"{hour}:{minute}" for hour, minute in zip(range(8, 20), range(10, 58, 4), strict=True)]
+TAUGHT = [
+    *[(f"{name} left at {t}.", f"{name} saiu às {t.replace(':', 'h')}.") for name in NAMES for t in TIMES[:3]],
+    *[(f"{name} called at {t}.", f"{name} ligou às {t.replace(':', 'h')}.") for name in NAMES for t in TIMES[3:6]],
+    *[(f"{a} left at {t}, {b} at {u}.", f"{a} saiu às {t}, {b} às {u}.".replace(":", "h")) for a, b, t, u in
+      zip(NAMES * 2, NAMES[1:] * 3, TIMES, TIMES[3:], strict=False)],
+]  # fmt: skip
+NEW = ["João left at 14:05.", "Rita called at 7:59.", "Zé left at 9:10, Ana at 23:45."]
+RIGHT = ["João saiu às 14h05.", "Rita ligou às 7h59.", "Zé saiu às 9h10, Ana às 23h45."]
+
+
+@pytest.fixture(scope="module")
+def taught():
+    torch.set_num_threads(1)
+    return train(TINY, TAUGHT, TAUGHT[::4], progress=False).translator
+
+
+def learned(*frames, count=12):
+    """Slots of pairs made of frames in which {d} is a number from 1 and {m} one that differs."""
+    numbers = [{"d": f"{i + 1:02}", "m": f"{(i * 5) % 12 + 1:02}", "y": 2000 + i, "t": 100 + i} for i in range(count)]
+    return Slots.learn([(source.format(**n), target.format(**n)) for n in numbers for source, target in frames])
+
+
+@pytest.mark.parametrize(
+    ("frames", "source", "written"),
+    [
+        ([("At 9:{d}.", "À 9h{d}.")], "At 14:05.", ["14h05"]),
+        # A day that equals its month agrees with either order.
+        ([("{y}-{m}-{d}", "{d}/{m}/{y}"), ("{y}-{d}-{d}", "{d}/{d}/{y}")], "2024-01-05", ["05/01/2024"]),
+        ([("{t} 1,{t}.{d}", "{t} 1\u202f{t},{d}")], "5,000.10", ["5\u202f000,10"]),
+        ([("{t} 1 {t}", "{t} 1.{t}")], "2 345", ["2.345"]),
+        ([("{t} or {t}", "{t} ou {t}")], "See 777 of 888 or 999.", ["777", "888"]),  # more spans than slots
+        # The pairs write other numbers in words, so that these stay for the model.
+        ([("12 and {t}", "douze et {t}")], "12 and 345", ["345"]),
+        ([("12 and {t}", "douze et {t}")], "12 and 345678", []),  # unlike any number, and not all are copied
+        # No number so long was met, but all with commas are written alike.
+        ([("1,{t}", "1.{t}")], "1,234,567", ["1.234.567"]),
+        ([("1,{t}", "1.{t}")], "1:30", []),
+        ([("{t}", "{t}")], "See https://en.wikipedia.org/wiki/A_(b) today.", ["https://en.wikipedia.org/wiki/A_(b)"]),
+        ([("one", "un")], "See https://example.org, 12.", []),  # a model that has no slots
+        ([("%s {d}", "{d}")], "%s", []),  # the pairs drop it
+        ([("v{t}", "v{t}")], "v123", []),  # no number of its own
+    ],
+)
+def test_spans_are_written_as_the_pairs_write_them(frames, source, written):
+    slots = learned(*frames)
+    assert slots.mask(source)[1].parts == written
+    assert Slots.from_dict(json.loads(json.dumps(slots.to_dict()))) == slots
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 000 000", "1\u00a0000\u202f000", "10.000,50", "14h05", "2024-01-05", "1/4", "3", "٣٤", "{name}", "{}",
+        "{{ name }}", "${NAME}", "$NAME", "%(name)s", "%1$s", "%-5.2f", "%2", "%PRODUCTNAME", "{0, number, #.##}",
+        "https://example.org/a_(b)?c=d&e#f", "www.example.org", "me.too@example.org", "<b>", "</0>", "&amp;", "&#8232;",
+        "👩‍🚒", "🇫🇷", '<a href="x y">',
+    ],
+)  # fmt: skip
+def test_each_kind_of_span_is_one_slot(text):
+    shapes = {shape: Shape([0], 9, 9) for shape in ("9", "99", "999")}
+    coarse = {name: Shape(list(name[1:]), 9, 9) for name in ("~", "~ ", "~\u00a0\u202f", "~,.", "~h", "~-", "~/")}
+    masked, _ = Slots(shapes | coarse, 5).mask(f"See ({text}), „{text}“.")
+    assert masked.parts == [text, text]
+    assert masked.text == "See (\x01), „\x02“."
+
+
+ANYTHING = st.text(st.sampled_from("a1 0.,:/-{}%$s<>&;@é\u0301(\x01\x1b🙂\ue000h\u00a0"), max_size=40) | st.text()
+
+
+@given(ANYTHING, st.lists(st.tuples(ANYTHING, ANYTHING), max_size=3), st.booleans())
+def test_masking_and_restoring_gives_the_text_back(text, pairs, paired):
+    slots = dataclasses.replace(Slots.learn(pairs * 5), most=4)
+    masked, _ = slots.mask(text, text) if paired else slots.mask(text)
+    blanked = regex.sub("[\x01-\x08\x0e-\x1b]", " ", text)
+    assert masked.restore(masked.text) == blanked
+    places = masked.locate((at, at + 1) for at in range(len(masked.text)))
+    pieces = [masked.restore(each) for each in masked.text]
+    assert [blanked[first:last] for first, last in places] == pieces
+
+
+def test_numbers_that_nobody_taught_are_right(taught):
+    assert taught.slots.most == 2
+    found = taught.translate(NEW)
+    assert [each.target for each in found] == RIGHT
+    assert found[0].source_tokens == ["João", "left", "at", "14:05", "."]
+    assert found[0].target_tokens[1:] == ["saiu", "às", "14h05", "."]
+    assert found[0].weights.shape == (5, 5)
+    assert not any(each.unknown for each in found)
+    for text, written in [("14:05", "14h05"), ("(25 %)", "(25 %)"), ("\u200b", "\u200b"), ("…  14:05", "…  14h05")]:
+        assert taught.translate(text).target == written
+    for mark in "\x01\ue000\x1b":  # characters of slots, in a user's own text
+        assert taught.translate(f"João left {mark} at 14:05.").target.count("14h05") == 1
+        assert "\x01" not in taught.translate(f"Ana {mark} left.").target
+
+
+def test_it_is_the_same_however_it_is_asked(taught, tmp_path):
+    sentences = [*NEW, "Ana left at 8:10, 9:20, 10:30.", "Rita 7:59 7:59 called", "Zé called."]
+    alone = [taught.translate(each) for each in sentences]
+    assert [each.target for each in taught.translate(sentences)] == [each.target for each in alone]
+    several = list(taught.translate_n_best(sentences, search=Search(n_best=3)))
+    assert [group[0].target for group in several] == [each.target for each in alone]
+    scores = taught.score([(each.source, each.target) for each in alone[:3]])
+    assert scores == pytest.approx([each.score for each in alone[:3]], abs=1e-4)
+    taught.save(tmp_path / "model")
+    loaded = Translator.load(tmp_path / "model")
+    assert loaded.slots == taught.slots
+    both = Translator.ensemble([taught, loaded])
+    for each in (loaded, both):
+        assert [one.target for one in each.translate(sentences)] == [one.target for one in alone]
+    with pytest.raises(InputError, match=r"the slots of translators\[1\] are others than those of translators\[0\]"):
+        Translator.ensemble([taught, dataclasses.replace(taught, slots=NO_SLOTS)])
+    written = taught.translate("<b>João</b> left at <i>14:05</i>.", markup="html").target
+    assert regex.sub("<[^>]*>", "", written) == "João saiu às 14h05."
+
+
+def test_units_of_a_pair_are_those_of_the_whole_text(taught):
+    pair = "Zé left at 9:10, Ana at 23:45.", "Zé saiu às 9h10, Ana às 23h45."
+    (weights,) = taught.weights_of_units([pair])
+    source, target = map(Units.of, pair)
+    assert weights.shape == (len(target.spans), len(source.spans))
+    assert weights.sum(1).tolist() == pytest.approx([1.0] * len(target.spans))  # a unit without a piece would have 0
+    assert bool((weights.sum(0) > 0).all())
+    assert {(0, 0), (4, 4)} <= taught.align([pair])[0]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen", "repeated"),
+    [
+        (["Ana saiu", "Ana saiu \x01"], "Ana saiu 14h05", False),
+        (["Ana \x01 saiu \x01", "Ana \x02", "\x01 saiu"], "14h05 saiu", False),
+        (["Ana saiu", "saiu Ana"], "Ana saiu", False),  # none has it: the likeliest
+        (["\x01 Ana Ana Ana saiu", "Ana"], "Ana", False),
+        (["\x01 Ana saiu Ana saiu Ana saiu Ana", "saiu saiu saiu"], "14h05 Ana saiu", True),
+    ],
+)
+def test_of_one_search_the_candidate_with_each_slot_once_is_taken(taught, monkeypatch, candidates, chosen, repeated):
+    size = range(len(taught.target_tokenizer))
+    tokens = dict(zip(taught.target_tokenizer.labels(size), size, strict=True))
+    ids = [[tokens[each] for each in text.split()] for text in candidates]
+
+    def search(_, sources, options):
+        weights = [torch.full((len(each), len(sources[0])), 1 / len(sources[0])) for each in ids]
+        found = [Hypothesis(each, -1.0 - k, w, True) for k, (each, w) in enumerate(zip(ids, weights, strict=True))]
+        return [found[: options.n_best] for _ in sources]
+
+    monkeypatch.setattr(translator_module, "beam_search", search)
+    for n_best in (1, 2):
+        (best, *_), *_ = taught.translate_n_best(["Ana left at 14:05"], search=Search(n_best=n_best))
+        assert best.target.lower().split() == chosen.lower().split()
+        assert best.repeated is repeated
+        assert best.weights.shape == (len(best.target_tokens), 4)
+
+
+def test_a_training_with_slots_goes_on_to_the_same_bits(tmp_path):
+    settings = dataclasses.replace(TINY, epochs=3, dropout=0.2)
+    whole = train(settings, TAUGHT, TAUGHT[:5], progress=False).translator
+    first = dataclasses.replace(settings, schedule="constant", epochs=1)
+    whole = train(dataclasses.replace(first, epochs=3), TAUGHT, TAUGHT[:5], progress=False).translator
+    train(first, TAUGHT, TAUGHT[:5], progress=False, folder=tmp_path)
+    again = train(
+        dataclasses.replace(first, epochs=3), TAUGHT, TAUGHT[:5], progress=False, folder=tmp_path, resume=True
+    )
+    assert again.translator.slots == whole.slots
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(again.translator.model.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("record", "fault"),
+    [
+        ([], "expected an object with most and shapes"),
+        ({"most": 1}, "expected an object with most and shapes"),
+        ({"most": 23, "shapes": {}}, "most: got 23; expected 0 to 22"),
+        ({"most": 1, "shapes": {str(n): {} for n in range(1001)}}, "at most 1,000"),
+        *(
+            ({"most": 1, "shapes": {name: {"written": written, "times": 1, "of": 1}}}, f"shape '{name}': expected")
+            for name, written in [
+                ("#:99", [0, "h", 2]), ("#:99", [0, "h"]), ("#:99", [0, "h", 0]), ("#:99", ["h", 0, 1]), ("99", []),
+                ("99", [True]), ("99", [[]]), ("#:99", [0, "h" * 4, 1]), ("~:", [":", ":"]), ("~:", [0]), ("url", "0"),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_a_record_that_dikkat_does_not_write_is_refused(taught, tmp_path, record, fault):
+    taught.save(tmp_path / "model")
+    path = tmp_path / "model" / "settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"slots": record}))
+    seal(tmp_path / "model")
+    with pytest.raises(ModelFolderError, match=regex.escape(fault)):
+        Translator.load(tmp_path / "model")
+
+
+def test_pairs_without_spans_have_no_slots(translator):
+    assert Slots.learn(PAIRS) == translator.slots == NO_SLOTS
+
+
+def test_a_byte_pair_file_of_before_slots_is_read():
+    tokenizer = Tokenizer.train(["At 9:30, (12)."], "bpe", min_freq=1, vocabulary_size=300)
+    older = tokenizer.to_json().replace(r"|\\s?[\\x01-\\x08\\x0e-\\x1b]", "").replace(r"\\x01-\\x08\\x0e-\\x1b", "")
+    assert older != tokenizer.to_json()
+    read = Tokenizer.from_json(older.encode(), "here")
+    assert read.encode("At (9:30)!").ids == tokenizer.encode("At (9:30)!").ids
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_texts_are_composed_and_their_blanks_collapsed_first(kind):
+    tokenizer = Tokenizer.train(["The man left. Ọ́ ẹ̀ i̇", "the ạ́ man"], kind, min_freq=1, vocabulary_size=400)
+    for text, plain in [
+        ("         the man left.", "the man left."), ('"' + " " * 20 + "The man", '" The man'),
+        ("a\u0323\u0301 man", "ạ́ man"), ("the\t\n man ", "the man"), ("\u1112\u1161\u11ab the", "한 the"),
+    ]:  # fmt: skip
+        assert tokenizer.encode(text).ids == tokenizer.encode(plain).ids
+        assert tokenizer.decode(tokenizer.encode(text).ids) == tokenizer.decode(tokenizer.encode(plain).ids)
+    places = tokenizer.offsets(["  the a\u0323\u0301 man"])[0]
+    text = "  the a\u0323\u0301 man"
+    assert {text[first:last].strip() for first, last in places} >= {"the", "a\u0323\u0301", "man"}

@@ -41,33 +41,55 @@ export class Slots {
   /** Replace spans of a source by slots. With a target, only spans that it has, in both; else the second result has the texts to write. */
   mask(...given: [source: string, target?: string]): [Masked, Masked] {
     const [source, target = ""] = given.map((text = "") => text.replace(CHARACTER, " ")) as [string, string];
-    const { most } = this.stored;
     const [read, taken, parts]: [Span[], Span[], string[]] = [[], [], []];
-    for (const { 0: span, index, groups } of most ? source.matchAll(SPAN) : []) {
-      const text = this.written(span, Object.keys(groups!).find((kind) => groups![kind] !== undefined)!);
+    for (const span of spansOf(source)) {
+      const text = this.written(span);
       const place = given.length > 1 && text !== null ? find(text, target, taken) : null;
-      if (text === null || read.length === most || (given.length > 1 && !place)) continue;
+      if (text === null || read.length === this.stored.most || (given.length > 1 && !place)) continue;
       if (place) taken.push(place);
-      read.push([index, index + span.length]);
+      read.push(span.place);
       parts.push(text);
     }
     return [masked(source, read, read.map((place) => source.slice(...place))), masked(target, taken, parts)];
   }
 
-  /** The text of a span in a translation; null: the model translates it. */
-  private written(span: string, kind: string): string | null {
+  /** Whether a text with slots has no letter, and no number of a shape that training has counted. */
+  copies(text: string): boolean {
     const { shapes } = this.stored;
-    const join = (written: readonly (number | string)[], groups: readonly string[]): string =>
-      written.map((each) => (typeof each === "number" ? groups[each] : each)).join("");
-    if (kind !== "number") return shapes[kind] ? shapes[kind].written && span : span;
+    return !/\p{L}/u.test(text) && !spansOf(text).some(({ exact, coarse }) => shapes[exact] || shapes[coarse]);
+  }
+
+  /** The text of a span in a translation; null: the model translates it. */
+  private written({ exact, coarse, groups, separators }: Found): string | null {
+    const { shapes } = this.stored;
+    const texts = shapes[coarse]?.written;
+    const kinds = [...coarse].slice(1);
+    const inOrder = texts && [0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])];
+    const written = shapes[exact] ? shapes[exact].written : coarse ? inOrder : [0];
+    return written ? written.map((each) => (typeof each === "number" ? groups[each] : each)).join("") : null;
+  }
+}
+
+/** A span with the names of its shapes; only numbers have a coarse one. */
+interface Found {
+  readonly place: Span;
+  readonly exact: string;
+  readonly coarse: string;
+  readonly groups: readonly string[];
+  readonly separators: readonly string[];
+}
+
+function spansOf(text: string): Found[] {
+  return [...text.matchAll(SPAN)].map(({ 0: span, index, groups: named }) => {
+    const place = [index, index + span.length] as const;
+    const kind = Object.keys(named!).find((name) => named![name] !== undefined)!;
+    if (kind !== "number") return { place, exact: kind, coarse: "", groups: [span], separators: [] };
     const [groups, separators] = [span.match(/\p{Nd}+/gu)!, span.match(/\P{Nd}/gu) ?? []];
     const nines = groups.map((group) => "9".repeat([...group].length));
-    const exact = shapes[separators.length ? `#${separators.map((each, k) => each + nines[k + 1]!).join("")}` : nines[0]!];
-    if (exact) return exact.written && join(exact.written, groups);
+    const exact = separators.length ? `#${separators.map((each, k) => each + nines[k + 1]!).join("")}` : nines[0]!.slice(0, 5);
     const kinds = [...new Set(separators)].sort((one, other) => one.codePointAt(0)! - other.codePointAt(0)!);
-    const texts = shapes[`~${kinds.join("")}`]?.written;
-    return texts ? join([0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])], groups) : null;
-  }
+    return { place, exact, coarse: `~${kinds.join("")}`, groups, separators };
+  });
 }
 
 function masked(text: string, cuts: readonly Span[], parts: readonly string[]): Masked {

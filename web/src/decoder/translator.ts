@@ -32,6 +32,8 @@ export interface Translation {
 interface EncodedSource extends Encoded {
   /** The texts of its slots in a translation. */
   readonly slots: readonly string[];
+  /** The translation of a text without letters; null: the model translates it. */
+  readonly copy: string | null;
   readonly unknown: string[];
 }
 
@@ -78,7 +80,8 @@ export class Translator {
     this.check(sentence);
     const [source, target] = this.slots.mask(sentence);
     const { ids, pieces, spans } = this.source.encode(source);
-    return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, unknown: this.source.unknown(source) };
+    const copy = this.slots.copies(source.text) ? restored(source.text, target.parts) : null;
+    return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source) };
   }
 
   private check(sentence: string): void {
@@ -116,15 +119,19 @@ export class Translator {
   private *marked(sentence: string, options: Options, entities: Entities): Generator<() => string, Translation[]> {
     const { text, root } = parse(sentence, entities);
     if (root.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
-    const best = (yield* this.plain(text, options)).filter(({ ids }) => ids.length);
+    if (!this.encode(text).ids.length) return [];
+    const best = yield* this.plain(text, options);
     for (const each of best) Object.assign(each, { source: sentence, target: yield* this.tagging(root, text, each.target) });
     return best;
   }
 
-  /** Translations of a text as it is: at least one, which is empty where the text has no tokens. */
+  /** Translations of one sentence: at least one, which is empty if the sentence has no tokens. */
   private *plain(text: string, options: Options): Generator<() => string, Translation[]> {
     const encoded = this.encode(text);
-    if (!encoded.ids.length) return [this.translation(text, encoded, { ids: [], total: 0, finished: true, repeated: false, steps: [] })];
+    if (!encoded.ids.length || encoded.copy !== null) {
+      const nothing = this.translation(text, { ...encoded, ids: [], pieces: [], unknown: [] }, { ids: [], total: 0, finished: true, repeated: false, steps: [] });
+      return [{ ...nothing, target: encoded.copy ?? "" }];
+    }
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
     const search = choosing(this.network, encoded.ids, read, options, (ids) => this.wrongSlots(encoded.ids, ids));

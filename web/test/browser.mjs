@@ -390,9 +390,9 @@ const scenarios = {
     });
     for (const [text, least] of [["a".repeat(10_000), 20], [`a${"\u0301".repeat(9_999)}`, 1], ["𐌰".repeat(10_000), 20]]) {
       await type(page, text);
-      await page.waitForFunction((first) => document.querySelector(".links .read text").textContent.startsWith(first), [...text.normalize()][0]);
+      await page.waitForFunction((first) => document.querySelector(".links .read text").textContent.startsWith(first), [...text][0]);
       const shown = await page.locator(".links .read text").textContent();
-      assert.ok(text.normalize().startsWith(shown.replace(/…$/, "")) && shown.endsWith("…") && shown.length > least, shown);
+      assert.ok(text.startsWith(shown.replace(/…$/, "")) && shown.endsWith("…") && shown.length > least, shown);
       const [letters, box] = await page.locator(".links .read").evaluate((each) => ["text", "rect"].map((name) => each.querySelector(name).getBoundingClientRect().width));
       assert.ok(letters <= box, `${letters} pixels of letters in ${box}`);
     }

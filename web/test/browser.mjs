@@ -388,7 +388,7 @@ const scenarios = {
         return measureText.call(this, text);
       };
     });
-    for (const [text, least] of [["a".repeat(10_000), 20], [`a${"\u0301".repeat(9_999)}`, 1], ["𐌰".repeat(10_000), 20]]) {
+    for (const [text, least] of [["a".repeat(10_000), 20], [`b${"\u0301".repeat(9_999)}`, 1], ["𐌰".repeat(10_000), 20]]) {
       await type(page, text);
       await page.waitForFunction((first) => document.querySelector(".links .read text").textContent.startsWith(first), [...text][0]);
       const shown = await page.locator(".links .read text").textContent();

@@ -24,6 +24,9 @@ def info(
         "source_tokens": len(translator.source_tokenizer),
         "target_tokens": len(translator.target_tokenizer),
     }
+    if shapes := translator.slots.shapes:
+        written = {name: each for name, each in shapes.items() if each.written is not None}
+        facts["slots"] = ", ".join(f"{name} ({each.times:,} of {each.of:,})" for name, each in written.items())
     settings = translator.settings.to_dict()
     if as_json:
         print(json_text({**facts, "settings": settings}, indent=2))

@@ -19,7 +19,7 @@ const FACE = "\\u{1F000}-\\u{1FAFF}\\u2600-\\u27BF";
 const SPAN = new RegExp(
   `(?<url>(?:https?://|www\\.)(?:[^${OUTSIDE}]|\\([^${OUTSIDE}]*\\))*(?:[^${OUTSIDE}.,;:!?'’\\]]|\\([^${OUTSIDE}]*\\)))` +
   `|(?<email>[\\p{L}\\p{N}._+\\-]{1,64}@[\\p{L}\\p{N}\\-]+(?:\\.[\\p{L}\\p{N}\\-]+)+)` +
-  `|(?<printf>%(?:\\([\\p{L}\\p{N}_.\\-]{1,64}\\)|[0-9]{1,2}\\$)?[\\-+#0]*[0-9]*(?:\\.[0-9]+)?(?:hh?|ll?|[Lzjt])?` +
+  `|(?<printf>%(?:\\([\\p{L}\\p{N}_.\\-]{1,64}\\)|[0-9]{1,2}\\$)?[\\-+#]{0,4}[0-9]{0,9}(?:\\.[0-9]{1,9})?(?:hh?|ll?|[Lzjt])?` +
   `[diufFeEgGxXoscpaA@](?![\\p{L}\\p{N}]))|(?<percent>%(?:[0-9]{1,2}|[A-Z_][A-Z0-9_]+%?)(?![\\p{L}\\p{N}]))` +
   `|(?<brace>[$#]?\\{\\{[^{}]{0,200}\\}\\}|[$#]?\\{[^{}${SPACE}]{0,200}\\}` +
   `|\\{[\\p{L}\\p{N}_]{1,64}(?:,[${SPACE}]?[\\p{L}\\p{N}_.#%\\-]{1,64}){1,3}\\})|(?<dollar>(?<![\\p{L}\\p{N}])\\$[A-Za-z_][A-Za-z0-9_]*)` +
@@ -34,6 +34,19 @@ const EDGES = [[/^[\p{L}\p{N}]/u, new RegExp(BEFORE, "uy")], [/[\p{L}\p{N}]$/u, 
 /** Write the texts of slots in place of their characters; a slot without a text gives nothing. */
 export const restored = (text: string, parts: readonly string[]): string =>
   text.replace(CHARACTER, (character) => parts[SLOTS.indexOf(character)] ?? "");
+
+/** Restore a translation, with a space between a slot's text and a neighbour if both have a letter or digit there. */
+export function writtenOut(text: string, parts: readonly string[]): string {
+  let [written, isAfterSlot] = ["", false];
+  for (const character of text) {
+    const added = restored(character, parts);
+    const isSlot = SLOTS.indexOf(character) in parts;
+    const touches = (isSlot || isAfterSlot) && /[\p{L}\p{N}]$/u.test(written) && /^[\p{L}\p{N}]/u.test(added);
+    written += (touches ? " " : "") + added;
+    isAfterSlot = isSlot;
+  }
+  return written;
+}
 
 export class Slots {
   constructor(private readonly stored: StoredSlots = { most: 0, shapes: {} }) {}

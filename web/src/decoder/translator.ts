@@ -5,7 +5,7 @@ import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
 import { check, choosing, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
-import { restored, Slots, type StoredSlots } from "./slots";
+import { restored, Slots, writtenOut, type StoredSlots } from "./slots";
 import { readBundle, readTensors, unpacked } from "./tensors";
 import { END, SLOTS, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
 
@@ -135,7 +135,7 @@ export class Translator {
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
     const search = choosing(this.network, encoded.ids, read, options, (ids) => this.wrongSlots(encoded.ids, ids));
-    const found = yield* showing(search, (ids) => () => restored(this.target.decode(ids), encoded.slots));
+    const found = yield* showing(search, (ids) => () => writtenOut(this.target.decode(ids), encoded.slots));
     return found.map((each) => this.translation(text, encoded, each));
   }
 
@@ -184,7 +184,7 @@ export class Translator {
       source: text,
       sourceTokens: encoded.pieces,
       sourceIds: encoded.ids,
-      target: restored(this.target.decode(found.ids, copied), encoded.slots),
+      target: writtenOut(this.target.decode(found.ids, copied), encoded.slots),
       targetTokens: found.ids.map((id, index) => copied[index] ?? restored(this.target.label(id), encoded.slots)),
       ids: found.ids,
       score: found.total,

@@ -275,10 +275,8 @@ def test_an_unknown_kind_and_number_are_refused():
         word().decode([1000])
 
 
-@pytest.mark.parametrize("kind", ["word", "bpe"])
-def test_a_capital_before_a_combining_mark_keeps_its_place(kind):
-    """With its case exchanged, the letter and the mark would become one letter: İ, ẖ, ẗ."""
-    tokenizer = Tokenizer.train(["The man left."] * 2, kind, min_freq=1, vocabulary_size=400)
-    for text in ("i\u0307s left man", "H\u0331as left man", "T\u0308wo left man"):
-        (places,) = tokenizer.offsets([text])
-        assert [text[first:last].strip() for first, last in places[-2:]] == ["left", "man"]
+def test_a_capital_before_a_combining_mark_comes_back():
+    """With its case exchanged, the letter and the mark would become one letter without a way back: İ, ẖ, ẗ."""
+    tokenizer = Tokenizer.train(["The man left."] * 2, "bpe", min_freq=1, vocabulary_size=400)
+    for text in ("i\u0307s left", "H\u0331as left", "T\u0308wo left"):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text

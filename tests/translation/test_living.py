@@ -18,19 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import regex
 import torch
 
 from command import command_line, made
 from dikkat.show.living import bundle
-from dikkat.translation import KEEP, InputError, Search, Settings, Tokenizer, TranslationModel, Translator
+from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
-from dikkat.translation.text.lines import lost, put_back, sentences_of, taken_out
+from dikkat.translation.text.lines import sentences_of
 from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.special_tokens import END
 from dikkat.translation.text.units import Units
+from dikkat.translation.training.train import train
+from translation.conftest import PAIRS, TINY
 
 _ROOT = Path(__file__).parents[2]
 _NODE = shutil.which("node")
@@ -87,18 +88,194 @@ def page(translator, tmp_path):
 
 # --- the same translations
 
+SPANS = [
+    *[
+        "7",
+        "12",
+        "2024",
+        "12345",
+        "1234567",
+        "34",
+        "(25)",
+        "9:30 / 7!",
+        "9:30",
+        "14:05",
+        "12:30:59",
+        "1,000.50",
+        "12,500.75",
+        "1.000,50",
+        "3.14",
+        "1/4",
+    ],
+    *[
+        "1 000 000",
+        "1\u00a0000",
+        "12\u202f000,5",
+        "2024-01-05",
+        "05/01/2024",
+        "1'000",
+        "12h30",
+        "5-7",
+        "٣٤",
+        "٣:٤٥",
+        "x2",
+        "3D",
+    ],
+    *[
+        "https://example.org/a?b=c&d=e#f.",
+        "https://en.wikipedia.org/wiki/A_(b)",
+        "www.example.org/x,y)",
+        "a.b+c@mail.example.org",
+    ],
+    *[
+        "%s",
+        "%(name)s",
+        "%1$s",
+        "%-5.2f",
+        "%@",
+        "50 %",
+        "%d%%",
+        "{0}",
+        "{name}",
+        "{{ name }}",
+        "${NAME}",
+        "$NAME",
+        "$5",
+        "#{x}",
+    ],
+    *[
+        "{count, number}",
+        "{n, plural, one}",
+        "{}",
+        "<b>",
+        "</0>",
+        "<br/>",
+        "<a href='x'>",
+        "&amp;",
+        "&#39;",
+        "🙂",
+        "👩\u200d🚒",
+        "☎️",
+    ],
+]
+WORDS = [
+    *[
+        "the man",
+        "The man",
+        "THE MAN",
+        "I",
+        "i",
+        "he's",
+        "calm",
+        "Marie",
+        "lost",
+        "Zanzibar",
+        "l'homme",
+        "L’homme",
+        "at",
+        "costs",
+    ],
+    *[
+        "e\u0301te\u0301",
+        "E\u0301",
+        "i\u0307 am",
+        "I\u0307 am home",
+        "a\u0323\u0301",
+        "J\u030c",
+        "T\u0308u",
+        "H\u0331",
+        "x\u0301\u0323",
+    ],
+    *[
+        "\u1100\u1161\u11a8",
+        "가",
+        "か\u3099",
+        "\u0344 a",
+        "=\u0338",
+        " \u0301a",
+        "\u212bngstrom",
+        "यह हिन्दी है।",
+        "שלום",
+        "你好。再见！",
+    ],
+    *[
+        "İSTANBUL",
+        "ΣΑΣ",
+        "ſtraße",
+        "😀",
+        "𝟙2",
+        "𐐀𐐁",
+        "\u200b",
+        "\ufeff",
+        "\x01",
+        "\x0e\x1b",
+        "<eos>",
+        "<unk>",
+        "jusqu'ici",
+        "“quoted”",
+    ],
+]
+JOINTS = [
+    *[" "] * 12,
+    "",
+    "  ",
+    "\t",
+    "\n",
+    "\r\n",
+    "\u00a0",
+    "\u202f",
+    "\u2000",
+    "\u2028",
+    "\x1c",
+    " " * 9,
+    ", ",
+    ". ",
+    "! ",
+    " – ",
+    " (",
+    ") ",
+    ": ",
+]
+
+
+def hard_texts(count, seed):
+    """Random texts of numbers, addresses, placeholders, decomposed letters, blanks and several scripts."""
+    draw = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        parts = [draw.choice(draw.choice([SPANS, WORDS, WORDS])) for _ in range(draw.randrange(1, 9))]
+        text = "".join(part + draw.choice(JOINTS) for part in [draw.choice(["", "", *JOINTS]), *parts])
+        texts.append(unicodedata.normalize(draw.choice(["NFC", "NFD", "NFC"]), text) if draw.random() < 0.5 else text)
+    return texts
+
+
+def in_utf16(text, spans):
+    places = [0, *itertools.accumulate(len(letter.encode("utf-16-le")) // 2 for letter in text)]
+    return [[places[first], places[last]] for first, last in spans]
+
+
+def compare_reading(translator, text, found):
+    """Hold what the page reads of a text against Python: tokens with their places, slots, and unknown words."""
+    source, target = translator.slots.mask(text)
+    encoded = translator.source_tokenizer.encode(source.text)
+    (offsets,) = translator.source_tokenizer.offsets([source.text])
+    assert found["ids"] == encoded.ids, ascii(text)
+    assert found["pieces"] == [source.restore(piece) for piece in encoded.pieces], ascii(text)
+    assert found["spans"] == in_utf16(text, source.locate(offsets)), ascii(text)
+    assert found["slots"] == target.parts, ascii(text)
+
 
 def compare(translator, path, sentences, beam, n_best, plain, others=0):
     """Hold the page against Python: all but so many sentences have the same translations, with the same numbers."""
     search = Search(beam=beam, n_best=n_best, precision="int8")
-    expected = list(translator.translate_n_best(sentences, search=search, keep=KEEP, split=True))
+    expected = list(translator.translate_n_best(sentences, search=search))
     options = {"beam": beam, "best": n_best}
     found = in_node(path, [{"text": text, "options": options, "plain": plain} for text in sentences])
     differing = []
     for text, group, each in zip(sentences, expected, found, strict=True):
         assert each.get("error") is None, each
         assert each["kind"] == ("js" if plain else "wasm")
-        assert each["source"]["ids"] == translator.source_tokenizer.encode(text).ids
+        compare_reading(translator, text, each["source"])
         if not each["source"]["ids"]:
             assert each["best"] == []
             continue
@@ -107,12 +284,13 @@ def compare(translator, path, sentences, beam, n_best, plain, others=0):
             continue
         assert [one["tokens"] for one in each["best"]] == [one.target_tokens for one in group]
         assert [one["finished"] for one in each["best"]] == [one.finished for one in group]
+        assert [one["repeated"] for one in each["best"]] == [one.repeated for one in group]
         assert [one["unknown"] for one in each["best"]] == [list(one.unknown) for one in group]
         for one, other in zip(each["best"], group, strict=True):
             # Where the last bit of a state tips one of its int8 numbers over, a hundredth part of it differs.
             assert one["score"] == pytest.approx(other.score, abs=1e-3, rel=1e-2)
-            weights = np.array(one["weights"])[: len(other.weights)]
-            np.testing.assert_allclose(weights, other.weights.numpy(), atol=2e-2)
+            weights = np.array(one["weights"][: len(other.weights)]).reshape(other.weights.shape)
+            np.testing.assert_allclose(weights, other.weights, atol=2e-2)
     assert len(differing) <= others, differing
 
 
@@ -122,6 +300,25 @@ def test_it_translates_as_python_does(translator, page, plain):
     sentences = ["Go.", "I lost.", "The man is calm.", "Zanzibar sees Marie.", "Where is Zanzibar?", *NASTY]
     compare(translator, page, sentences, 1, 1, plain)
     compare(translator, page, sentences, 5, 3, plain, others=1)  # where the links of a nonsense put a number
+
+
+@needs_node
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_hard_texts_are_translated_as_in_python(kind, tmp_path):
+    numbers = [
+        (
+            f"At {hour}:{minute} it costs {price}.50 {{n}} 1{price}{price}{hour} {hour + 300}.",
+            f"À {hour}h{minute}, ça coûte {price},50 {{n}} 1{price}{price}{hour}.",
+        )
+        for hour, minute, price in zip(range(1, 41), range(10, 50), range(7, 47), strict=True)
+    ]
+    copied = [(f"See {span} now, {k + 12}.", f"Voir {span}, {k + 12}.") for k, span in enumerate(SPANS[28:])]
+    settings = replace(TINY, tokenizer=kind, vocabulary_size=500, epochs=12, batch_size=16)
+    pairs = [*PAIRS * 3, *numbers, *copied]
+    translator = train(settings, pairs, pairs[:9], progress=False).translator
+    assert translator.slots.most >= 2
+    translator.export_html(tmp_path / "page.html")
+    compare(translator, tmp_path / "page.html", hard_texts(500, seed=65), 4, 1, False)
 
 
 @needs_node
@@ -136,55 +333,20 @@ def test_every_network_that_can_be_exported_is_computed(name, tmp_path):
 
 
 @needs_node
-def test_lines_are_split_and_what_is_kept_arrives_as_in_python(translator, page):
-    kept = [
-        "{name}",
-        "%1$s",
-        "<0/>",
-        "https://example.org/a?b=c&d=e#f.",
-        "me@example.org",
-        "2024-01-05",
-        "👩‍🚒",
-        "٣٤",
-        "&amp;",
-    ]
-    frames = [
-        "{} The man is calm.",
-        "She lost {} the man.",
-        "I'm home. Go to {}! He's calm ({}).",
-        "“{}”: {} / {}",
-        "{}{}.",
-    ]
-    lines = [frame.format(*kept[at:], *kept) for frame in frames for at in range(len(kept))]
-    compare(translator, page, [*lines[:27:2], "{a}. {b}", "\ue000 1.25", "I lost. Go. I lost."], 4, 2, False)
-    ends = [
+def test_lines_are_split_as_in_python():
+    lines = [
+        "I lost. Go. I lost.",
+        "{a}. {b}",
+        "“Why?” (He's calm.) Go to 5! He",
         "Mr. A. Smith left. “Why?” ¿Dónde?",
         "e.g. on 5 p.m. Monday.\x85Go… Élan.\u3000 No. 5",
         "你好。再见！ 'x.' ¹a. ٣",
     ]
-    lines += [f"{line}{space}{end}" for line in lines[::4] for space in (" ", "\n\u2028", "\x1c") for end in ends]
-    draw, pattern, cases, expected = random.Random(3), regex.compile(KEEP), [], []
-    for line in lines:
-        marked, parts, text, root = taken_out(line, pattern)
-        target = draw.choice([*TARGETS, line])
-        source, units = Units.of(text), Units.of(target)
-        rows = [[draw.randrange(9) / 8 for _ in source.spans] for _ in units.spans]
-        weights = torch.tensor(rows).view(len(units.spans), len(source.spans))
+    lines += [f"{one}{space}{other}" for one in lines for other in lines for space in (" ", "\n\u2028", "\x1c")]
+    found = run_node("markup.mjs", {"entities": {}, "cases": [{"line": line} for line in lines]})
+    for line, each in zip(lines, found, strict=True):
         sentences, spaces = sentences_of(line)
-        cases.append({"line": line, "target": target, "weights": rows})
-        expected.append(
-            {
-                "sentences": [list(pair) for pair in zip(sentences, [*spaces, ""], strict=True)],
-                "kept": parts,
-                "lost": lost(line, target, pattern),
-                "text": text,
-                "written": put_back(marked, parts, root, target, weights, source, units),
-            }
-        )
-    for case, each, wanted in zip(
-        cases, run_node("markup.mjs", {"entities": {}, "cases": cases}), expected, strict=True
-    ):
-        assert each == wanted, case
+        assert each == [list(pair) for pair in zip(sentences, [*spaces, ""], strict=True)], line
 
 
 @needs_node
@@ -232,15 +394,6 @@ def test_words_vote_by_their_weights_and_embeddings(translator, page):
         wanted = (torch.tensor(found["weights"]) * votes).detach()
         assert wanted.abs().max() > 0.5
         np.testing.assert_allclose(found["votes"], wanted, atol=0.02 * float(wanted.abs().max()))
-
-
-@needs_node
-def test_pieces_are_those_of_the_sentence(page, translator):
-    # Of decomposed letters the library's own offsets are those of the composed text.
-    sentences = [text for text in ("Où est l'homme ?", *NASTY) if unicodedata.is_normalized("NFC", text)]
-    assert len(sentences) == len(NASTY)
-    for text, each in zip(sentences, in_node(page, [{"text": text} for text in sentences]), strict=True):
-        assert each["source"]["pieces"] == translator.source_tokenizer.encode(text).pieces
 
 
 # --- what a reader changes
@@ -291,7 +444,7 @@ def test_pinned_weights_are_what_is_averaged(reference, tmp_path, step, pins):
     chosen = {"pins": [[step, list(pins.items())]]}
     (found,) = in_node(tmp_path / "page.html", [{"text": text, "options": {"beam": 1, "best": 1}, "chosen": chosen}])
     (best,) = found["best"]
-    assert best["ids"] == expected
+    assert best["ids"] == expected[: len(best["ids"])]  # it is cut where it repeats itself, and the score is of all
     assert best["score"] == pytest.approx(score, abs=1e-3)
     assert sum(best["weights"][step]) == pytest.approx(1)
     for place, weight in pins.items():
@@ -432,29 +585,6 @@ def test_tags_that_do_not_nest_are_named_as_in_python():
     for marked, each in zip(REFUSED, run_node("markup.mjs", {"entities": {}, "cases": cases}), strict=True):
         with pytest.raises(InputError, match=re.escape(reasons[each["error"]].format(each["detail"], each["open"]))):
             parse(marked)
-
-
-def in_utf16(text, spans):
-    places = [0, *itertools.accumulate(len(letter.encode("utf-16-le")) // 2 for letter in text)]
-    return [[places[first], places[last]] for first, last in spans]
-
-
-@needs_node
-@pytest.mark.parametrize("kind", ["word", "bpe"])
-def test_pieces_stand_where_python_has_them(kind, tmp_path):
-    translator = untrained(kind, {})
-    translator.export_html(tmp_path / "page.html")
-    texts = [
-        *NASTY,
-        "  two\t\n spaces\u00a0",
-        "यह हिन्दी है।",
-        "x\u0301\u0323 =\u0338 a",
-        "\u1100\u1161\u11a8 가 か\u3099",
-        "\u0344 a",
-    ]
-    for text, each in zip(texts, in_node(tmp_path / "page.html", [{"text": text} for text in texts]), strict=True):
-        (offsets,) = translator.source_tokenizer.offsets([text])
-        assert each["source"]["spans"] == in_utf16(text, offsets), ascii(text)
 
 
 @needs_node

@@ -273,3 +273,10 @@ def test_an_unknown_kind_and_number_are_refused():
         Tokenizer.train(FRENCH, "char", min_freq=1, vocabulary_size=10)
     with pytest.raises(ValueError, match="ids: got 1000; expected 0 to "):
         word().decode([1000])
+
+
+def test_a_capital_before_a_combining_mark_comes_back():
+    """With its case exchanged, the letter and the mark would become one letter without a way back: İ, ẖ, ẗ."""
+    tokenizer = Tokenizer.train(["The man left."] * 2, "bpe", min_freq=1, vocabulary_size=400)
+    for text in ("i\u0307s left", "H\u0331as left", "T\u0308wo left"):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text

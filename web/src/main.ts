@@ -3,7 +3,7 @@ import { begin } from "./page/app";
 import { render } from "./widget/widget";
 
 export { agreed, unitsOf } from "./decoder/alignment";
-export { isLost, keptIn, putBack, sentencesOf, takenOut } from "./decoder/lines";
+export { sentencesOf } from "./decoder/lines";
 export { carry, parse } from "./decoder/markup";
 export { Refusal } from "./decoder/refusal";
 export { DEFAULT, NOTHING, Translator, type Translation } from "./decoder/translator";

@@ -1,20 +1,14 @@
 // Carries tags over to given translations as the page does, for the tests: JSON in, JSON out.
-//   node markup.mjs < {"entities": {"&lt;": "<", …}, "cases": [{"marked": …, "target": …, "weights": [[…], …]}, {"line": …, …}, …]}
+//   node markup.mjs < {"entities": {"&lt;": "<", …}, "cases": [{"marked": …, "target": …, "weights": [[…], …]}, {"line": …}, …]}
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 
 const built = fileURLToPath(new URL("../../src/dikkat/show/living.js", import.meta.url));
-const { agreed, carry, isLost, keptIn, parse, putBack, sentencesOf, takenOut, unitsOf } = await import(built);
+const { agreed, carry, parse, sentencesOf, unitsOf } = await import(built);
 const { entities, cases } = JSON.parse(await text(process.stdin));
 const found = cases.map(({ marked, line, target, weights }) => {
   try {
-    if (marked === undefined) {
-      const { marked, text, root } = takenOut(line);
-      return {
-        sentences: sentencesOf(line).map(({ sentence, space }) => [sentence, space]), kept: keptIn(line), lost: isLost(line, target),
-        text, written: putBack(line, marked, root, target, weights, unitsOf(text), unitsOf(target)),
-      };
-    }
+    if (marked === undefined) return sentencesOf(line).map(({ sentence, space }) => [sentence, space]);
     const { text, root } = parse(marked, (reference) => entities[reference]);
     const [source, units] = [text, target].map(unitsOf);
     const said = ({ spans, isWord }, whole) => spans.map((span, k) => [whole.slice(...span), isWord[k]]);

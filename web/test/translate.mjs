@@ -6,6 +6,7 @@ import { fileURLToPath } from "node:url";
 
 const built = fileURLToPath(new URL("../../src/dikkat/show/living.js", import.meta.url));
 const { Translator, DEFAULT, NOTHING } = await import(built);
+const END = 3;
 const page = await readFile(process.argv[2], "utf8");
 const model = /<script id="dikkat-model"[^>]*>([^<]*)</.exec(page)[1];
 const asked = JSON.parse(await text(process.stdin));
@@ -31,12 +32,11 @@ for (const { text, options = {}, plain = false, chosen, entities, given } of ask
       seconds,
       kind: translator.network.arithmetic.kind,
       source: translator.encode(text),
-      target: translator.target.encode(given ?? ""),
       weighed: given === undefined ? [] : ended(translator.weighing(text, given)),
       best: best.map((each) => ({
-        ids: each.ids, target: each.target, score: each.score, finished: each.finished, unknown: each.unknown,
-        tokens: each.targetTokens.filter(Boolean),
-        weights: options.light ? [] : each.steps.flatMap(({ weights }, k) => (each.targetTokens[k] === "" ? [] : [[...weights]])),
+        ids: each.ids, target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown,
+        tokens: each.targetTokens.filter((_, k) => each.ids[k] !== END),
+        weights: options.light ? [] : each.steps.flatMap(({ weights }, k) => (each.ids[k] === END ? [] : [[...weights]])),
         votes: options.votes ? votes(each) : [],
       })),
     });

@@ -29,7 +29,7 @@ export const TAG = new RegExp(
 );
 const VALUE = new RegExp(`=[${BLANK}]*[^${BLANK}"'=]+$`, "u"); // without quotes: its last slash is its own
 const REFERENCE = /&(?:#\d+|#x[\da-f]+|[a-z][a-z\d]*);?/gi;
-export const BLANKS = new RegExp(`[${BLANK}]`, "u");
+const BLANKS = new RegExp(`[${BLANK}]`, "u");
 const VOID = new Set("area base br col embed hr img input link meta source track wbr".split(" "));
 /** Tags before and behind which words are two. */
 const PARTING = new Set(

@@ -24,7 +24,9 @@ export interface Hypothesis {
   /** Log-probability of the tokens, and of the end if finished. */
   readonly total: number;
   readonly finished: boolean;
-  /** Decoder steps of the tokens, and of the end if finished. */
+  /** Whether a sequence of tokens repeated and the hypothesis is cut after its first occurrence. */
+  readonly repeated: boolean;
+  /** Decoder steps of the tokens, and of the end if finished or repeated. */
   readonly steps: readonly Step[];
 }
 
@@ -131,7 +133,7 @@ export function* searching(
       if (token === END) {
         used++;
         const score = normalised(total, length, penalty);
-        ended.push({ hypothesis: { ids: from.ids, total, finished: true, steps }, score });
+        ended.push({ hypothesis: { ids: from.ids, total, finished: true, repeated: false, steps }, score });
         best.push(score);
         best.sort((a, b) => b - a);
       } else going.push({ ids: [...from.ids, token], total, state: done.state, steps });
@@ -140,7 +142,7 @@ export function* searching(
     if (length === limit) {
       // Hypotheses cut by the limit rank behind finished ones.
       const cut = going.map(({ ids, total, steps }) => ({
-        hypothesis: { ids, total, finished: false, steps }, score: normalised(total, length, penalty),
+        hypothesis: { ids, total, finished: false, repeated: false, steps }, score: normalised(total, length, penalty),
       }));
       return [...ranked(ended), ...ranked(cut)].slice(0, options.best);
     }
@@ -156,6 +158,43 @@ export function* searching(
 /** Hypotheses by descending score; ties keep the order in which they finished. */
 const ranked = (found: { hypothesis: Hypothesis; score: number }[]): Hypothesis[] =>
   [...found].sort((a, b) => b.score - a.score).map(({ hypothesis }) => hypothesis);
+
+/** How often a sequence of tokens directly follows itself, and the end of the first one that does so more than `allowed` times. */
+export function repetition(ids: readonly number[], allowed = Infinity): { times: number; end: number } {
+  let [times, start, end] = [1, Infinity, ids.length];
+  for (let size = 1; 3 * size <= ids.length; size++) {
+    for (let at = size, equal = 0; at <= ids.length; at++) {
+      if (at < ids.length && ids[at] === ids[at - size]) equal++;
+      else {
+        const [found, first] = [1 + Math.floor(equal / size), at - size - equal];
+        times = Math.max(times, found);
+        if (found > allowed && first < start) [start, end] = [first, first + size];
+        equal = 0;
+      }
+    }
+  }
+  return { times, end };
+}
+
+/**
+ * The hypotheses of `searching`. If one of them repeats itself (more often than the source and the reader's words do),
+ * has no end or has wrong slots, the whole beam is searched and such hypotheses rank last.
+ * @param wrongSlots the number of slots that a translation lacks or has too often
+ */
+export function* choosing(
+  network: Network, source: readonly number[], read: Read, options: Options, wrongSlots: (ids: readonly number[]) => number,
+): Generator<readonly number[], Hypothesis[]> {
+  const allowed = Math.max(2, repetition(source).times, repetition(options.chosen.tokens).times);
+  const cut = (hypothesis: Hypothesis): Hypothesis => {
+    const { end } = repetition(hypothesis.ids, allowed);
+    const [ids, steps] = [hypothesis.ids.slice(0, end), hypothesis.steps.slice(0, end + 1)];
+    return { ...hypothesis, ids, steps, repeated: end < hypothesis.ids.length };
+  };
+  const faults = (each: Hypothesis): number => 2e6 * Number(repetition(each.ids).times > allowed) + 1e6 * Number(!each.finished) + wrongSlots(each.ids);
+  let found = yield* searching(network, source, read, options);
+  if (options.best < options.beam && found.some(faults)) found = yield* searching(network, source, read, { ...options, best: options.beam });
+  return [...found].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);
+}
 
 /** Throws a refusal for forced words or pins that cannot be. */
 export function check(network: Network, source: readonly number[], { tokens, pins }: Chosen): void {
@@ -174,12 +213,14 @@ export function check(network: Network, source: readonly number[], { tokens, pin
 /** A decoder step with its token and the likeliest alternatives. */
 export interface Opened extends Step {
   readonly token: number;
+  /** The texts of the sentence's slots. */
+  readonly slots: readonly string[];
   readonly gain: number;
   readonly likely: Continuation[];
 }
 
 /** Opened steps of a hypothesis; their alternatives are computed on first use. */
-export function opened(network: Network, { ids, steps }: Hypothesis, count = 8): Opened[] {
+export function opened(network: Network, { ids, steps }: Hypothesis, slots: readonly string[], count = 8): Opened[] {
   return steps.map((step, index) => {
     const token = ids[index] ?? END;
     let known: { gain: number; likely: Continuation[] } | undefined;
@@ -189,7 +230,7 @@ export function opened(network: Network, { ids, steps }: Hypothesis, count = 8):
       return { gain: gainOf(network, scores!, token), likely };
     };
     return {
-      ...step, token,
+      ...step, token, slots,
       get gain() {
         return (known ??= looked()).gain;
       },

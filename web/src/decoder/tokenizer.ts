@@ -24,7 +24,11 @@ interface Stored {
 // White space as Python has it; JavaScript's \s differs.
 export const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const LETTER = "[\\p{L}\\p{M}]";
-export const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
+const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
+/** Characters of slots: neither of words nor marks. */
+export const SLOT = "\\x01-\\x08\\x0e-\\x1b";
+/** The character of each slot. */
+export const SLOTS = [...Array(28).keys()].map((code) => String.fromCharCode(code)).filter((each) => new RegExp(`[${SLOT}]`).test(each));
 // Without regard to case, of which ſ is one of s.
 const ELIDED =
   `(?<!${LETTER})(?:[cdjlmnstſCDJLMNST]|[qQ][uU]|[jJ][uU][sſS][qQ][uU]|[lL][oO][rR][sſS][qQ][uU]|` +
@@ -34,7 +38,7 @@ const MARK = `[${SPACE}]?(?:\\.{2,}|[^${SPACE}${INSIDE}])(?:[${SPACE}](?=[${INSI
 const PIECES = new RegExp(`${WORD}|${MARK}|(?! )[${SPACE}]`, "gu");
 const BYTE_PIECES = new RegExp(
   `[${SPACE}]?${ELIDED.replace("['’]", "'")}|[${SPACE}]?${LETTER}+|[${SPACE}]?\\p{N}|` +
-  `[${SPACE}]?[^${SPACE}\\p{L}\\p{M}\\p{N}]+|[${SPACE}]+`, "gu",
+  `[${SPACE}]?[${SLOT}]|[${SPACE}]?[^${SPACE}\\p{L}\\p{M}\\p{N}${SLOT}]+|[${SPACE}]+`, "gu",
 );
 const BLANK = new RegExp(`[${SPACE}]`, "u");
 const INNER = new RegExp(`[${INSIDE}]`, "u");
@@ -58,9 +62,9 @@ class Capitals {
     this.several = marks.includes("\r");
     const after = [...marks].filter((mark) => mark !== "\n" && mark !== "\r").map((mark) => mark.replace(/[\\^$.*+?()[\]{}|/\-]/u, "\\$&")).join("");
     const places = [
-      ...(marks.includes("\n") ? ["^"] : []), ...(after ? [`[${after}][^${INSIDE}${SPACE}]{0,8}[${SPACE}]`] : []),
+      ...(marks.includes("\n") ? ["^"] : []), ...(after ? [`[${after}][^${INSIDE}${SLOT}${SPACE}]{0,8}[${SPACE}]`] : []),
     ];
-    this.begins = places.length ? new RegExp(`((?:${places.join("|")})[^${INSIDE}]{0,8})(${WORD})`, "gu") : null;
+    this.begins = places.length ? new RegExp(`((?:${places.join("|")})[^${INSIDE}${SLOT}]{0,8})(${WORD})`, "gu") : null;
   }
 
   exchanged(text: string, given: ReadonlySet<string> = new Set()): string {
@@ -68,51 +72,40 @@ class Capitals {
     return text.replace(this.begins, (_, before: string, word: string) => {
       const first = String.fromCodePoint(word.codePointAt(0)!);
       const [small, large] = [first.toLowerCase(), first.toUpperCase()];
-      const back = [...small].length === 1 && [...large].length === 1 && small.toUpperCase() === large &&
-        large.toLowerCase() === small && (first === small || first === large);
       const rest = word.slice(first.length);
+      const back = [...small].length === 1 && [...large].length === 1 && small.toUpperCase() === large &&
+        large.toLowerCase() === small && (first === small || first === large) && !/^\p{M}/u.test(rest);
       if (!back || this.names.has(large + rest) || given.has(large + rest)) return before + word;
       return before + (first === large ? small : large) + rest;
     });
   }
 }
 
-interface Letter {
+/** A text made of an original one, with the place there of each UTF-16 unit. */
+export interface Placed {
   readonly text: string;
-  readonly span: Span;
+  readonly places: readonly Span[];
+  readonly original: string;
 }
 
-/** Letters of a sentence in composed form. What several became stands, as in the library, in the place of the first. */
-function composed(sentence: string): Letter[] {
-  const letters: Letter[] = [];
-  for (const { 0: given, index } of sentence.matchAll(/[^][\p{M}\u1160-\u11ff]*/gu)) {
-    const written = given.normalize("NFC");
-    let at = index;
-    for (const text of written) {
-      letters.push({ text, span: [at, at + text.length] });
-      if (written.length === given.length) at += text.length;
-    }
+const placeOf = ({ places }: Placed, [first, last]: Span): Span => [places[first]![0], places[last - 1]![1]];
+
+// A run of white space, or a character with the marks and letters that can join it.
+const CLUSTER = new RegExp(`(?<blank>[${SPACE}]{2,}|[\\t-\\r])|[^][\\p{M}\\u1161-\\u1175\\u11a8-\\u11c2]*`, "gu");
+
+/** Compose a text to NFC, collapse its white space and trim it; single no-break spaces and the like stay. */
+function normalise(given: Placed): Placed {
+  let all = "";
+  const places: Span[] = [];
+  for (const { 0: cluster, index, groups } of given.text.matchAll(CLUSTER)) {
+    const written = groups!["blank"] ? " " : cluster.normalize("NFC");
+    all += written;
+    places.push(...Array<Span>(written.length).fill(placeOf(given, [index, index + cluster.length])));
   }
-  return letters;
+  const text = stripped(all);
+  const start = all.indexOf(text);
+  return text === given.text ? given : { text, places: places.slice(start, start + text.length), original: given.original };
 }
-
-/** Letters without white space at the ends, and a space for each run of it; what is told apart stays where it is alone. */
-function spaced(letters: readonly Letter[], apart: boolean): Letter[] {
-  const found: Letter[] = [];
-  let blanks: Letter[] = [];
-  for (const letter of letters) {
-    if (BLANK.test(letter.text)) blanks.push(letter);
-    else {
-      const kept = apart && blanks.length === 1 && !/[\t-\r]/u.test(blanks[0]!.text);
-      if (found.length && blanks.length) found.push(kept ? blanks[0]! : { text: " ", span: blanks.at(-1)!.span });
-      found.push(letter);
-      blanks = [];
-    }
-  }
-  return found;
-}
-
-const across = (letters: readonly Letter[]): Span => [letters[0]!.span[0], letters.at(-1)!.span[1]];
 
 export abstract class Tokenizer {
   protected readonly numbers: Map<string, number>;
@@ -147,24 +140,26 @@ export abstract class Tokenizer {
   /** Whether it cuts words into parts. */
   abstract readonly cuts: boolean;
 
-  abstract encode(sentence: string): Encoded;
+  abstract encode(given: Placed): Encoded;
 
-  /** Places of words and marks that no sentence had that it was trained on; numbers are none of them. */
-  unknown(sentence: string): Span[] {
+  /** Words and marks, other than numbers, that no training sentence had. */
+  unknown(given: Placed): string[] {
     const { met } = this;
-    if (!met) return [];
-    return [...sentence.matchAll(PIECES)]
-      .map(({ 0: piece, index }) => withoutSpaces(sentence, [index, index + piece.length]))
-      .filter(([first, last]) => {
-        const own = bare(sentence.slice(first, last));
-        return own && !/^\p{Nd}/u.test(own) && !met.has(own);
-      });
+    const read = normalise(given);
+    const places = [...read.text.matchAll(PIECES)].map(({ 0: piece, index }) => withoutSpaces(read.text, [index, index + piece.length]));
+    const isUnknown = (word: string): boolean => !!word && !/^\p{Nd}/u.test(word) && !!met && !met.has(word);
+    return places.filter((place) => isUnknown(bare(read.text.slice(...place)))).map((place) => read.original.slice(...placeOf(read, place)));
   }
 
   /** Text as a person would write it; `replace` has a word in place of a token, or null. */
   abstract decode(ids: readonly number[], replace?: readonly (string | null)[]): string;
   /** Label of a token in a picture. */
   abstract label(id: number): string;
+
+  /** The number of the slot that a token stands for; −1: none. */
+  slot(id: number): number {
+    return SLOTS.indexOf(this.label(id));
+  }
 }
 
 // --- whole words
@@ -182,24 +177,15 @@ class Words extends Tokenizer {
     this.met = this.nearest;
   }
 
-  encode(sentence: string): Encoded {
-    const [letters, given] = [this.capitals.exchanged(sentence), sentence].map((text) => [
-      { text: " ", span: [0, 0] as const }, ...spaced(composed(text), true), { text: " ", span: [text.length, text.length] as const },
-    ]) as [Letter[], Letter[]];
-    if (letters.length === 2) return { ids: [], pieces: [], spans: [] };
-    const places = letters.flatMap(({ text }, place) => Array<number>(text.length).fill(place));
-    const ids: number[] = [];
-    const pieces: string[] = [];
-    const spans: Span[] = [];
-    for (const { 0: piece, index } of letters.map(({ text }) => text).join("").matchAll(PIECES)) {
-      const own = given.slice(places[index], places[index + piece.length - 1]! + 1);
-      const written = own.map(({ text }) => text).join("");
-      const span = withoutSpaces(sentence, across(own));
-      ids.push(this.numbers.get(piece) ?? this.nearest.get(bare(sentence.slice(...span))) ?? UNKNOWN);
-      pieces.push(stripped(written) || written);
-      spans.push(span);
-    }
-    return { ids, pieces, spans };
+  encode(given: Placed): Encoded {
+    const read = normalise(given);
+    const padded = ` ${read.text} `;
+    const pieces = [...` ${this.capitals.exchanged(read.text)} `.matchAll(PIECES)].map(({ 0: piece, index }) => {
+      const [first, last] = withoutSpaces(padded, [index, index + piece.length]);
+      const id = this.numbers.get(piece) ?? this.nearest.get(bare(padded.slice(first, last))) ?? UNKNOWN;
+      return { id, span: placeOf(read, [first - 1, last - 1]) };
+    });
+    return { ids: pieces.map(({ id }) => id), pieces: pieces.map(({ span }) => read.original.slice(...span)), spans: pieces.map(({ span }) => span) };
   }
 
   decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
@@ -264,15 +250,21 @@ class BytePairs extends Tokenizer {
     });
   }
 
-  encode(sentence: string): Encoded {
-    const letters = spaced(composed(this.capitals.exchanged(sentence)), this.capitals.known);
-    if (letters.length) letters.unshift({ text: " ", span: letters[0]!.span });
-    const text = letters.map((letter) => letter.text).join("");
-    const ids = [...text.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
+  encode(given: Placed): Encoded {
+    const read = normalise(given);
+    const text = this.capitals.known ? read.text : read.text.replace(new RegExp(BLANK, "gu"), " ");
+    if (!text) return { ids: [], pieces: [], spans: [] };
+    const exchanged = this.capitals.exchanged(text);
+    const ids = [...` ${exchanged}`.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
+    const letters = [...exchanged.matchAll(/[^]/gu)].map(({ 0: letter, index }) => ({ letter, within: [index, index + letter.length] as const }));
+    letters.unshift({ letter: " ", within: letters[0]!.within });
     const encoder = new TextEncoder();
-    const bytes = letters.flatMap((letter) => Array.from(encoder.encode(letter.text), () => letter));
+    const bytes = letters.flatMap(({ letter, within }) => Array.from(encoder.encode(letter), () => within));
     let at = 0;
-    const spans = ids.map((id) => across(bytes.slice(at, (at += this.tokens[id]!.length))));
+    const spans = ids.map((id) => {
+      const own = bytes.slice(at, (at += this.tokens[id]!.length));
+      return placeOf(read, [own[0]![0], own.at(-1)![1]]);
+    });
     return { ids, pieces: ids.map((id) => this.label(id)), spans };
   }
 

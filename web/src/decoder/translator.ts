@@ -1,12 +1,13 @@
 /** A page's model with its tokenizers. */
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
-import { isLost, keptIn, putBack, sentencesOf, takenOut } from "./lines";
+import { sentencesOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
-import { check, NOTHING, opened, searching, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
+import { check, choosing, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
+import { restored, Slots, writtenOut, type StoredSlots } from "./slots";
 import { readBundle, readTensors, unpacked } from "./tensors";
-import { END, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
+import { END, SLOTS, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
 
 export const LONGEST = 10_000;
 
@@ -20,10 +21,20 @@ export interface Translation {
   readonly ids: number[];
   readonly score: number;
   readonly finished: boolean;
+  /** Whether the model repeated itself and the translation is cut there. */
+  readonly repeated: boolean;
   /** Words and marks of the source that no sentence had that the model learnt from. */
   readonly unknown: string[];
   /** Opened steps, made on first use. */
   readonly steps: Opened[];
+}
+
+interface EncodedSource extends Encoded {
+  /** The texts of its slots in a translation. */
+  readonly slots: readonly string[];
+  /** The translation of a text without letters; null: the model translates it. */
+  readonly copy: string | null;
+  readonly unknown: string[];
 }
 
 export const DEFAULT: Options = { beam: 5, best: 1, chosen: NOTHING };
@@ -36,16 +47,17 @@ export class Translator {
     readonly network: Network,
     readonly source: Tokenizer,
     readonly target: Tokenizer,
+    readonly slots: Slots,
   ) {}
 
   /** Loads a model from its files by name. */
   static from(files: ReadonlyMap<string, Uint8Array>, plain = false): Translator {
     try {
       const text = (name: string): string => new TextDecoder().decode(files.get(name));
-      const { settings } = JSON.parse(text("settings.json")) as { settings: Settings };
+      const { settings, slots } = JSON.parse(text("settings.json")) as { settings: Settings; slots?: StoredSlots };
       const network = new Network(settings, readTensors(files.get("model.safetensors")!), plain);
       const [source, target] = ["source", "target"].map((side) => Tokenizer.from(text(`${side}.tokenizer.json`)));
-      return new Translator(network, source!, target!);
+      return new Translator(network, source!, target!, new Slots(slots));
     } catch (error) {
       throw error instanceof Refusal ? error : new Refusal("damaged", String(error));
     }
@@ -64,9 +76,12 @@ export class Translator {
   }
 
   /** Tokens of a sentence; throws a refusal if it cannot be read. */
-  encode(sentence: string): Encoded {
+  encode(sentence: string): EncodedSource {
     this.check(sentence);
-    return this.source.encode(sentence);
+    const [source, target] = this.slots.mask(sentence);
+    const { ids, pieces, spans } = this.source.encode(source);
+    const copy = this.slots.copies(source.text) ? restored(source.text, target.parts) : null;
+    return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source) };
   }
 
   private check(sentence: string): void {
@@ -75,8 +90,8 @@ export class Translator {
   }
 
   /**
-   * Translates token by token: yields functions that return the text so far; returns translations, best first. Of a
-   * plain text the sentences are translated one by one, and what is to be kept arrives in each.
+   * Translates token by token: yields functions that return the text so far; returns translations, best first. The
+   * sentences of a plain text are translated one by one.
    * @param entities of a sentence in HTML; null: plain text
    */
   *translating(given: string, options: Options = DEFAULT, entities: Entities | null = null): Generator<() => string, Translation[]> {
@@ -87,7 +102,7 @@ export class Translator {
     const groups: Translation[][] = [];
     let [before, steps, places] = ["", 0, 0];
     for (const { sentence, space } of sentences) {
-      const going = this.keeping(sentence, { ...options, chosen: within(options.chosen, steps, places) });
+      const going = this.plain(sentence, { ...options, chosen: within(options.chosen, steps, places) });
       const earlier = before;
       const group = yield* showing(going, (text) => () => earlier + text());
       groups.push(group);
@@ -104,37 +119,31 @@ export class Translator {
   private *marked(sentence: string, options: Options, entities: Entities): Generator<() => string, Translation[]> {
     const { text, root } = parse(sentence, entities);
     if (root.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
-    const best = (yield* this.plain(text, options)).filter(({ ids }) => ids.length);
+    if (!this.encode(text).ids.length) return [];
+    const best = yield* this.plain(text, options);
     for (const each of best) Object.assign(each, { source: sentence, target: yield* this.tagging(root, text, each.target) });
     return best;
   }
 
-  /** Translations that have what is to be kept in their sentence. Whether the model wrote it is asked without changes. */
-  private *keeping(sentence: string, options: Options): Generator<() => string, Translation[]> {
-    const { tokens, pins } = options.chosen;
-    const isFree = !tokens.length && !pins.size;
-    const first = isFree || keptIn(sentence).length ? yield* this.plain(sentence, { ...options, chosen: NOTHING }) : [];
-    const bare = this.network.attends && first.some(({ target }) => isLost(sentence, target)) ? takenOut(sentence) : null;
-    if (!bare) return isFree ? first : yield* this.plain(sentence, options);
-    const { marked, text, root } = bare;
-    const again = yield* this.plain(text, options);
-    for (const each of again) {
-      const weights = each.ids.length ? agreed(yield* this.weighing(text, each.target)) : [];
-      const target = putBack(sentence, marked, root, each.target, weights, unitsOf(text), unitsOf(each.target));
-      Object.assign(each, { source: sentence, target });
-    }
-    return again;
-  }
-
-  /** Translations of a text as it is: at least one, which is empty where the text has no tokens. */
+  /** Translations of one sentence: at least one, which is empty if the sentence has no tokens. */
   private *plain(text: string, options: Options): Generator<() => string, Translation[]> {
     const encoded = this.encode(text);
-    if (!encoded.ids.length) return [this.translation(text, encoded, { ids: [], total: 0, finished: true, steps: [] })];
+    if (!encoded.ids.length || encoded.copy !== null) {
+      const nothing = this.translation(text, { ...encoded, ids: [], pieces: [], unknown: [] }, { ids: [], total: 0, finished: true, repeated: false, steps: [] });
+      return [{ ...nothing, target: encoded.copy ?? "" }];
+    }
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
-    const search = searching(this.network, encoded.ids, read, options);
-    const found = yield* showing(search, (ids) => () => this.target.decode(ids));
+    const search = choosing(this.network, encoded.ids, read, options, (ids) => this.wrongSlots(encoded.ids, ids));
+    const found = yield* showing(search, (ids) => () => writtenOut(this.target.decode(ids), encoded.slots));
     return found.map((each) => this.translation(text, encoded, each));
+  }
+
+  /** How many slots of a source its translation lacks or has too often. */
+  private wrongSlots(source: readonly number[], target: readonly number[]): number {
+    const [read, written] = [source.map((id) => this.source.slot(id)), target.map((id) => this.target.slot(id))];
+    const count = (slots: readonly number[], slot: number): number => slots.filter((each) => each === slot).length;
+    return SLOTS.reduce((sum, _, slot) => sum + Math.abs(count(read, slot) - count(written, slot)), 0);
   }
 
   private *tagging(root: Tagged, source: string, target: string): Generator<() => string, string> {
@@ -144,7 +153,8 @@ export class Translator {
 
   /** From which unit of a text each unit of its translation comes: a row for each of the translation. */
   *weighing(source: string, target: string): Generator<() => string, number[][]> {
-    const [read, written] = [this.encode(source), this.target.encode(target)];
+    const masked = this.slots.mask(source, target);
+    const [read, written] = [this.source.encode(masked[0]), this.target.encode(masked[1])];
     const memory = yield* this.reading(read.ids);
     const weights = yield* showing(posteriors(this.network, written.ids, memory), () => () => target);
     return ofUnits(weights, unitsOf(source), read.spans, unitsOf(target), written.spans);
@@ -166,7 +176,7 @@ export class Translator {
     return found.value;
   }
 
-  private translation(text: string, encoded: Encoded, found: Hypothesis): Translation {
+  private translation(text: string, encoded: EncodedSource, found: Hypothesis): Translation {
     const copied = found.ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, found.steps[index]!.weights) : null));
     const { network } = this;
     let steps: Opened[] | undefined;
@@ -174,14 +184,15 @@ export class Translator {
       source: text,
       sourceTokens: encoded.pieces,
       sourceIds: encoded.ids,
-      target: this.target.decode(found.ids, copied),
-      targetTokens: found.ids.map((id, index) => copied[index] ?? this.target.label(id)),
+      target: writtenOut(this.target.decode(found.ids, copied), encoded.slots),
+      targetTokens: found.ids.map((id, index) => copied[index] ?? restored(this.target.label(id), encoded.slots)),
       ids: found.ids,
       score: found.total,
       finished: found.finished,
-      unknown: this.source.unknown(text).map((span) => text.slice(...span)),
+      repeated: found.repeated,
+      unknown: encoded.unknown,
       get steps() {
-        return (steps ??= opened(network, found));
+        return (steps ??= opened(network, found, encoded.slots));
       },
     };
   }
@@ -214,13 +225,14 @@ function joined(source: string, parts: readonly Translation[], spaces: readonly 
       weights: { value: widened(step.weights, 0) }, scores: { value: widened(step.scores, -Infinity) },
     }) as Opened);
   });
-  const ending = <T>(own: readonly T[], part: Translation, k: number, end: T): T[] => (k < last && part.finished && own.length ? [...own, end] : [...own]);
+  const ending = <T>(own: readonly T[], part: Translation, k: number, end: T): T[] => (k < last && part.steps.length > part.ids.length ? [...own, end] : [...own]);
   return {
     source, steps,
     sourceTokens: parts.flatMap((each) => each.sourceTokens), sourceIds: parts.flatMap((each) => each.sourceIds),
     target: parts.map(({ target }, k) => target + spaces[k]!).join(""),
     targetTokens: parts.flatMap((each, k) => ending(each.targetTokens, each, k, "")), ids: parts.flatMap((each, k) => ending(each.ids, each, k, END)),
-    score: parts.reduce((sum, { score }) => sum + score, 0), finished: parts.every(({ finished }) => finished),
+    score: parts.reduce((sum, { score }) => sum + score, 0),
+    finished: parts.every(({ finished }) => finished), repeated: parts.some(({ repeated }) => repeated),
     unknown: parts.flatMap((each) => each.unknown),
   };
 }

@@ -221,10 +221,10 @@ export class Room {
     this.result.hidden = found.length > 1;
     this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
-    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, percent(sureness(each), 1))))));
+    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, flagOf(each) ?? percent(sureness(each), 1))))));
     const { beam, best } = this.own;
-    const facts = [this.best?.ids.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0)), best > beam && t("few", beam), !this.best?.finished && t("cut")];
-    this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
+    const sure = found.length && (flagOf(this.best) ?? (this.best.ids.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0))));
+    this.facts.textContent = found.length ? [sure, best > beam && t("few", beam)].filter(Boolean).join(" · ") : "";
     const unknown = [...new Set(found.length ? this.best.unknown : [])];
     this.unknown.hidden = !unknown.length;
     this.unknown.replaceChildren(t("not-learnt"), ...unknown.flatMap((word) => [" ", h("u", { title: t("a-guess"), dir: "auto" }, visible(shortened(word)))]));
@@ -422,7 +422,7 @@ export class Room {
         weights: [...now.pins].flatMap(([step, each]) => [...each].map(([place, weight]) => ({ step, place, weight }))),
       },
       translations: this.found.map((each) => ({
-        target: each.target, score: each.score, finished: each.finished, unknown: each.unknown, source_tokens: each.sourceTokens, target_tokens: each.targetTokens.filter(Boolean),
+        target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown, source_tokens: each.sourceTokens, target_tokens: each.targetTokens.filter(Boolean),
         weights: each.ids.flatMap((_, k) => (each.targetTokens[k] ? [[...each.steps[k]!.weights]] : [])),
       })),
     };
@@ -443,6 +443,9 @@ export class Room {
     setTimeout(() => (button.textContent = before), 1500);
   }
 }
+
+/** Why a translation has no confidence: its probability is high because it repeats, or says nothing about the missing rest. */
+const flagOf = ({ repeated, finished }: Translation): string | null => (repeated ? t("repeated") : finished ? null : t("cut"));
 
 /** A share for each word, e^(log-probability ÷ (5 + words)). */
 const sureness = ({ score, ids, finished }: Translation): number => Math.exp(normalised(score, ids.length + Number(finished), 1) / 6);

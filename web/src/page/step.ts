@@ -1,5 +1,6 @@
 /** Panel of one decoding step: weights to steer, likely words, inner vectors. */
 import type { Opened } from "../decoder/search";
+import { restored } from "../decoder/slots";
 import { END, UNKNOWN } from "../decoder/tokenizer";
 import type { Translation, Translator } from "../decoder/translator";
 import { strip } from "../pictures/strip";
@@ -181,7 +182,7 @@ export class StepPanel {
     return { element, score, slider, typed, free };
   }
 
-  private showChoices({ likely, token, gain }: Opened): void {
+  private showChoices({ likely, token, gain, slots }: Opened): void {
     const all = likely.some((each) => each.token === token) ? likely : [...likely, { token, gain }];
     const focused = [this.choices, this.unlikely].some((each) => each.contains(activeIn(each)));
     const items = all.map((each) => {
@@ -193,7 +194,7 @@ export class StepPanel {
           this.changed = null;
           if (!own) this.listeners.pick(this.step, each.token);
         } },
-        h("span", { class: "term", dir: "auto" }, this.label(each.token)),
+        h("span", { class: "term", dir: "auto" }, this.label(each.token, slots)),
         h("span", { class: "share" }, share < 0.0005 ? `< ${percent(0.001, 1)}` : percent(share, share < 0.0995 ? 1 : 0)),
       );
       button.style.setProperty("--share", String(share));
@@ -206,21 +207,22 @@ export class StepPanel {
     if (focused) this.choices.querySelector<HTMLButtonElement>("[aria-pressed=true]")?.focus();
   }
 
-  private label(token: number): string {
+  private label(token: number, slots: readonly string[]): string {
     if (token === END) return `⏎ ${t("end")}`;
-    return token === UNKNOWN ? "?" : visible(this.translator.target.label(token));
+    const label = this.translator.target.label(token);
+    return token === UNKNOWN ? "?" : visible(restored(label, slots) || label);
   }
 
   /** What source words add to the score of the word that is written, the largest first. */
-  private votes({ weights, token }: Opened): HTMLElement[] {
+  private votes({ weights, token, slots }: Opened): HTMLElement[] {
     const { network } = this.translator;
     if (!network.lexical || !this.translation) return [];
     const { sourceIds, sourceTokens } = this.translation;
     const votes = network.votes(sourceIds, weights, token);
     const first = [...votes.keys()].sort((a, b) => Math.abs(votes[b]!) - Math.abs(votes[a]!)).slice(0, VOTES);
     const words = numbered(sourceTokens);
-    return [h("figure", {}, h("figcaption", {}, t("votes", this.label(token))),
-      table(t("votes", this.label(token)), [t("word"), t("weight"), t("vote")],
+    return [h("figure", {}, h("figcaption", {}, t("votes", this.label(token, slots))),
+      table(t("votes", this.label(token, slots)), [t("word"), t("weight"), t("vote")],
         // "+ 0" makes 0 of -0
         first.map((place) => [visible(words[place]!), percent(weights[place]!, 1), number(Math.round(votes[place]! * 100) / 100 + 0)])))];
   }

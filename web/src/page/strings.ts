@@ -37,7 +37,8 @@ const TABLE = {
   forms: ["Table, SVG, PNG, PDF", "Tablo, SVG, PNG, PDF", "表格、SVG、PNG、PDF"],
   few: ["this search finds {} at most", "bu arama en çok {} tane bulur", "此搜索最多给出 {} 个"],
   speed: ["{} ms", "{} ms", "{} 毫秒"],
-  cut: ["cut at the longest length", "en uzun boyda kesildi", "已达最大长度而截断"],
+  cut: ["incomplete: reached the length limit", "eksik: uzunluk sınırına ulaştı", "不完整：已达长度上限"],
+  repeated: ["incomplete: the model repeated itself", "eksik: model kendini yineledi", "不完整：模型重复了自己的输出"],
   lead: [
     "A small neural network{} that translates here in your browser. For each word that it writes you see which words it looks at, and you can change that.",
     "Burada, tarayıcınızda çeviren küçük bir sinir ağı{}. Yazdığı her sözcük için hangi sözcüklere baktığını görür, bunu değiştirebilirsiniz.",

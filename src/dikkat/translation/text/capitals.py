@@ -28,6 +28,7 @@ _MOST = 10_000  # names
 _OFTEN = 0.05  # of the sentences have another behind them in their line
 _START = "\n"  # stands for the beginning of the text
 _SEVERAL = "\r"  # and this for lines of several sentences
+_MARK = regex.compile(r"\p{M}")
 _AFTER_ONE_MARK = regex.compile(rf"(?<=[{INSIDE}{SLOT}])\s?([^{INSIDE}{SLOT}\s])\s({WORD})")
 _WITHIN = regex.compile(rf"(?<=[{INSIDE}{SLOT}]\s){WORD}")
 _FIRST = regex.compile(rf"\A[^{INSIDE}{SLOT}]{{0,8}}({WORD})")
@@ -90,4 +91,5 @@ def _cases(word: str) -> tuple[str, str]:
     first = word[0]
     small, large = first.lower(), first.upper()
     back = len(small) == len(large) == 1 and small.upper() == large and large.lower() == small
+    back = back and not _MARK.match(word, 1)  # I with a dot above would become one letter
     return (small + word[1:], large + word[1:]) if back and first in (small, large) else (word, word)

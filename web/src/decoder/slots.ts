@@ -1,0 +1,128 @@
+/** Slots for numbers, addresses and placeholders, as `dikkat.translation.text.slots` has them. */
+import { SLOT, SLOTS, SPACE, type Placed, type Span } from "./tokenizer";
+
+/** The record of a training: slots in a sentence at most, and how the training pairs write each shape (null: not alike). */
+export interface StoredSlots {
+  readonly most: number;
+  readonly shapes: Readonly<Record<string, { readonly written: readonly (number | string)[] | null }>>;
+}
+
+/** A text with a character for each slot, and the texts of the slots. */
+export interface Masked extends Placed {
+  readonly parts: readonly string[];
+}
+
+const BEFORE = "(?<![\\p{L}\\p{M}\\p{N}_])(?<!\\p{N}[.,:/'’\\-])";
+const AFTER = "(?![\\p{L}\\p{M}\\p{N}_])(?![.,:/'’\\-]\\p{N})";
+const OUTSIDE = `${SPACE}<>"«»“”()`;
+const FACE = "\\u{1F000}-\\u{1FAFF}\\u2600-\\u27BF";
+const SPAN = new RegExp(
+  `(?<url>(?:https?://|www\\.)(?:[^${OUTSIDE}]|\\([^${OUTSIDE}]*\\))*(?:[^${OUTSIDE}.,;:!?'’\\]]|\\([^${OUTSIDE}]*\\)))` +
+  `|(?<email>[\\p{L}\\p{N}._+\\-]{1,64}@[\\p{L}\\p{N}\\-]+(?:\\.[\\p{L}\\p{N}\\-]+)+)` +
+  `|(?<printf>%(?:\\([\\p{L}\\p{N}_.\\-]{1,64}\\)|[0-9]{1,2}\\$)?[\\-+#]{0,4}[0-9]{0,9}(?:\\.[0-9]{1,9})?(?:hh?|ll?|[Lzjt])?` +
+  `[diufFeEgGxXoscpaA@](?![\\p{L}\\p{N}]))|(?<percent>%(?:[0-9]{1,2}|[A-Z_][A-Z0-9_]+%?)(?![\\p{L}\\p{N}]))` +
+  `|(?<brace>[$#]?\\{\\{[^{}]{0,200}\\}\\}|[$#]?\\{[^{}${SPACE}]{0,200}\\}` +
+  `|\\{[\\p{L}\\p{N}_]{1,64}(?:,[${SPACE}]?[\\p{L}\\p{N}_.#%\\-]{1,64}){1,3}\\})|(?<dollar>(?<![\\p{L}\\p{N}])\\$[A-Za-z_][A-Za-z0-9_]*)` +
+  `|(?<tag></?[0-9]+[${SPACE}]?/?>|</?[A-Za-z][A-Za-z0-9:.\\-]{0,64}(?:[${SPACE}][^<>]{0,200})?/?>)` +
+  `|(?<entity>&(?:#[0-9]{1,8}|#x[0-9A-Fa-f]{1,8}|[A-Za-z][A-Za-z0-9]{1,31});)|(?<emoji>[${FACE}][${FACE}\\uFE0F\\u200D]*)` +
+  `|(?<number>${BEFORE}(?:\\p{Nd}{1,3}(?:[ \\u00A0\\u202F]\\p{Nd}{3})+(?!\\p{Nd})(?:[.,]\\p{Nd}+)?` +
+  `|\\p{Nd}+(?:[.,:/'’\\p{L}\\-]\\p{Nd}+)*)${AFTER})`, "gu",
+);
+const CHARACTER = new RegExp(`[${SLOT}]`, "gu");
+const EDGES = [[/^[\p{L}\p{N}]/u, new RegExp(BEFORE, "uy")], [/[\p{L}\p{N}]$/u, new RegExp(AFTER, "uy")]] as const;
+
+/** Write the texts of slots in place of their characters; a slot without a text gives nothing. */
+export const restored = (text: string, parts: readonly string[]): string =>
+  text.replace(CHARACTER, (character) => parts[SLOTS.indexOf(character)] ?? "");
+
+/** Restore a translation, with a space between a slot's text and a neighbour if both have a letter or digit there. */
+export function writtenOut(text: string, parts: readonly string[]): string {
+  let [written, isAfterSlot] = ["", false];
+  for (const character of text) {
+    const added = restored(character, parts);
+    const isSlot = SLOTS.indexOf(character) in parts;
+    const touches = (isSlot || isAfterSlot) && /[\p{L}\p{N}]$/u.test(written) && /^[\p{L}\p{N}]/u.test(added);
+    written += (touches ? " " : "") + added;
+    isAfterSlot = isSlot;
+  }
+  return written;
+}
+
+export class Slots {
+  constructor(private readonly stored: StoredSlots = { most: 0, shapes: {} }) {}
+
+  /** Replace spans of a source by slots. With a target, only spans that it has, in both; else the second result has the texts to write. */
+  mask(...given: [source: string, target?: string]): [Masked, Masked] {
+    const [source, target = ""] = given.map((text = "") => text.replace(CHARACTER, " ")) as [string, string];
+    const [read, taken, parts]: [Span[], Span[], string[]] = [[], [], []];
+    for (const span of spansOf(source)) {
+      const text = this.written(span);
+      const place = given.length > 1 && text !== null ? find(text, target, taken) : null;
+      if (text === null || read.length === this.stored.most || (given.length > 1 && !place)) continue;
+      if (place) taken.push(place);
+      read.push(span.place);
+      parts.push(text);
+    }
+    return [masked(source, read, read.map((place) => source.slice(...place))), masked(target, taken, parts)];
+  }
+
+  /** Whether a text with slots has no letter, and no number of a shape that training has counted. */
+  copies(text: string): boolean {
+    const { shapes } = this.stored;
+    return !/\p{L}/u.test(text) && !spansOf(text).some(({ exact, coarse }) => shapes[exact] || shapes[coarse]);
+  }
+
+  /** The text of a span in a translation; null: the model translates it. */
+  private written({ exact, coarse, groups, separators }: Found): string | null {
+    const { shapes } = this.stored;
+    const texts = shapes[coarse]?.written;
+    const kinds = [...coarse].slice(1);
+    const inOrder = texts && [0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])];
+    const written = shapes[exact] ? shapes[exact].written : coarse ? inOrder : [0];
+    return written ? written.map((each) => (typeof each === "number" ? groups[each] : each)).join("") : null;
+  }
+}
+
+/** A span with the names of its shapes; only numbers have a coarse one. */
+interface Found {
+  readonly place: Span;
+  readonly exact: string;
+  readonly coarse: string;
+  readonly groups: readonly string[];
+  readonly separators: readonly string[];
+}
+
+function spansOf(text: string): Found[] {
+  return [...text.matchAll(SPAN)].map(({ 0: span, index, groups: named }) => {
+    const place = [index, index + span.length] as const;
+    const kind = Object.keys(named!).find((name) => named![name] !== undefined)!;
+    if (kind !== "number") return { place, exact: kind, coarse: "", groups: [span], separators: [] };
+    const [groups, separators] = [span.match(/\p{Nd}+/gu)!, span.match(/\P{Nd}/gu) ?? []];
+    const nines = groups.map((group) => "9".repeat([...group].length));
+    const exact = separators.length ? `#${separators.map((each, k) => each + nines[k + 1]!).join("")}` : nines[0]!.slice(0, 5);
+    const kinds = [...new Set(separators)].sort((one, other) => one.codePointAt(0)! - other.codePointAt(0)!);
+    return { place, exact, coarse: `~${kinds.join("")}`, groups, separators };
+  });
+}
+
+function masked(text: string, cuts: readonly Span[], parts: readonly string[]): Masked {
+  const letters = text.split("").map((letter, at) => ({ letter, place: [at, at + 1] as Span }));
+  for (const slot of [...cuts.keys()].sort((one, other) => cuts[other]![0] - cuts[one]![0])) {
+    const [start, end] = cuts[slot]!;
+    letters.splice(start, end - start, { letter: SLOTS[slot]!, place: cuts[slot]! });
+  }
+  return { text: letters.map(({ letter }) => letter).join(""), places: letters.map(({ place }) => place), original: text, parts };
+}
+
+/** The first place of a text that is not taken and no part of a longer word or number. */
+function find(text: string, target: string, taken: readonly Span[]): Span | null {
+  const isFree = (start: number, end: number): boolean => !taken.some(([first, last]) => start < last && first < end);
+  const isWhole = (...ends: Span): boolean => EDGES.every(([inside, edge], side) => {
+    edge.lastIndex = ends[side]!;
+    return !inside.test(text) || edge.test(target);
+  });
+  for (let start = target.indexOf(text); start >= 0; start = target.indexOf(text, start + 1)) {
+    if (isFree(start, start + text.length) && isWhole(start, start + text.length)) return [start, start + text.length];
+  }
+  return null;
+}

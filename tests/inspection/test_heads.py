@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import dikkat
 import kit
 from dikkat.inspection import Inspection, Token
+from dikkat.inspection.trace import Call
 
 transformers = pytest.importorskip("transformers")
 
@@ -83,7 +84,7 @@ def test_the_largest_score_is_of_what_a_head_was_made_to_do(count: int, causal: 
     largest, keys = weights.topk(min(16, count), -1)
     for seen in (Inspection(weights=weights), Inspection(top_weights=largest, top_keys=keys)):
         trace = dikkat.Trace()
-        trace.add("layer", seen)
+        trace.add(seen, Call("layer"))
         trace.tokens = tokens(count)
         scores = trace.scores()
         assert list(scores.looks) == wanted

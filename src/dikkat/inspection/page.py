@@ -12,7 +12,7 @@ from torch import nn
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection
-from dikkat.inspection.trace import Trace
+from dikkat.inspection.trace import Call, Trace
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.views import CELLS, TOP, Token, Tokens
 
@@ -77,7 +77,11 @@ def attention(
     ):
         model(*arguments, **inputs)
     one = isinstance(element, int)
-    trace.tokens = labels if one else labels[0]
+    if one:
+        trace.tokens = labels
+    else:
+        for number, each in zip(element, labels, strict=True):
+            trace.set_tokens_of(number, each)
     if path is not None:
         trace.to_html(path, tokens=None if one else labels, element=element, title=title)
     return trace
@@ -130,7 +134,8 @@ def weights(
             raise ValueError(f"weights: got {heads.min():.4g} to {heads.max():.4g}; expected weights from 0 to 1")
         sums.append(heads.sum(-1))
         whole = torch.tensor(heads, dtype=torch.float32).reshape(1, -1, *heads.shape[-2:])
-        trace.add(f"layer {number}", Inspection(weights=whole, shape=tuple(whole.shape)), layer=number)
+        kind = "self" if whole.shape[-1] == whole.shape[-2] else "cross"
+        trace.add(Inspection(weights=whole, shape=tuple(whole.shape)), Call(f"layer {number}", layer=number, kind=kind))
     low, high = min(float(each.min()) for each in sums), max(float(each.max()) for each in sums)
     if abs(low - 1) > 0.01 or abs(high - 1) > 0.01:
         title = f"{title} (rows add up to {low:.3g} … {high:.3g})"

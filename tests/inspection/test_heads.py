@@ -57,7 +57,8 @@ def looked_at(i: int, count: int, causal: bool) -> list[tuple[str, list[tuple[fl
     return [
         (score, [(share, [j for j in keys if j in seen] or [0]) for share, keys in parts])
         for score, parts in kinds
-        if not (causal and score == "next") and (len(parts) == 1 or count > 7)  # of a few rows, several is evenly
+        # Of a few rows several is evenly, and two queries are no induction head.
+        if not (causal and score == "next") and (count > 7 or (len(parts) == 1 and score != "induction"))
     ]
 
 

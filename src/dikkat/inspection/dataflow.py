@@ -135,6 +135,10 @@ class Dataflow(TorchFunctionMode):
             self.placed(result)
         elif name in _PRODUCT and self._multiplies(name, args, tensors, result):
             pass
+        elif name in _CONCATENATE:  # a cache that is empty yet is no sequence of its own
+            known = [self._origins[each] for each in tensors if each in self._origins]
+            latest = max(known, key=_number) if known else self.origin(main)
+            self._origins[result] = Origin(latest.sequence, latest.attended, _spread(latest.places, result))
         elif (name in _REARRANGE or func in _TRANSPOSE) and (name != "view" or result.shape != main.shape):
             self._rearrange(Tensor.reshape if name == "view" else func, args, named, main, outputs)
         else:
@@ -154,10 +158,6 @@ class Dataflow(TorchFunctionMode):
 
     def _merged(self, name: str, main: Tensor, origin: Origin, tensors: list[Tensor], output: Tensor) -> Origin:
         """The origin of what is made of several tensors: the latest attention among those of its shape."""
-        known = [self._origins[each] for each in tensors if each in self._origins]
-        if name in _CONCATENATE:
-            latest = max(known, key=_number)
-            return Origin(latest.sequence, latest.attended, _spread(latest.places, output))
         alike = [] if name in _MATRIX else [self._origins[each] for each in tensors
                                             if each in self._origins and each.shape == output.shape]  # fmt: skip
         latest = max(alike or [origin], key=lambda each: (each.attended and each.sequence, each.places is not None))

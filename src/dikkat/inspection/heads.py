@@ -12,8 +12,7 @@ from dikkat.show.views import Token
 # The shares, in the order in which tables have them; of equal ones the first is what a head does.
 KINDS = ("previous", "next", "itself", "first", "same", "induction", "separator", "evenly")
 
-_DOUBT = 5  # queries: a share of k queries counts k / (k + 5)
-_CLEAR = 0.15  # such a share is a pattern, however much of the rest is spread evenly
+_CLEAR = 0.2  # a share above which a pattern is named even if the rest, which is spread evenly, is more
 
 
 class Known(NamedTuple):
@@ -122,8 +121,8 @@ def scores_of(known: Known, tokens: Sequence[Token]) -> Scores:
 
 
 def _looks(shares: Mapping[str, tuple[float, int]]) -> str:
-    """What a head does, by its shares and how many queries they are of; "evenly" only where no pattern is clear."""
-    believed = {name: share * of / (of + _DOUBT) for name, (share, of) in shares.items() if share == share}
+    """Return the name of what a head does. A share of k queries counts (k − 1) / (k + 1), so that one query is none."""
+    believed = {name: share * (of - 1) / (of + 1) for name, (share, of) in shares.items() if share == share}
     patterns = {name: believed[name] for name in KINDS if name in believed and name != "evenly"}
     best = max(patterns, key=lambda name: patterns[name], default="")
     clear = bool(best) and patterns[best] >= _CLEAR

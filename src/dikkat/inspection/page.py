@@ -80,6 +80,8 @@ def attention(
     if one:
         trace.tokens = labels
     else:
+        if len(labels) != len(element):
+            raise ValueError(f"tokens: got {len(labels)} lists; expected {len(element)}, as there are elements to show")
         for number, each in zip(element, labels, strict=True):
             trace.set_tokens_of(number, each)
     if path is not None:

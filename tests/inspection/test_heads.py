@@ -57,8 +57,8 @@ def looked_at(i: int, count: int, causal: bool) -> list[tuple[str, list[tuple[fl
     return [
         (score, [(share, [j for j in keys if j in seen] or [0]) for share, keys in parts])
         for score, parts in kinds
-        # Of a few rows several is evenly, and two queries are no induction head.
-        if not (causal and score == "next") and (count > 7 or (len(parts) == 1 and score != "induction"))
+        # Of a few rows several is evenly, and one or two queries are no pattern.
+        if not (causal and score == "next") and (count > 7 or (len(parts) == 1 and score not in ("same", "induction")))
     ]
 
 

@@ -1,6 +1,5 @@
 """Positions of recorded calls: steps of `generate` beside one dense run of the whole text with "eager" attention."""
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -56,7 +55,8 @@ GENERATED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "attention", "cache"), [(*a, b) for a, b in product(GENERATED, ("dynamic", "static"))])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize(("kind", "attention"), GENERATED)
 def test_steps_have_the_positions_of_the_whole_text(kind: str, attention: str, cache: str) -> None:
     trace, text, mask = generated(kind, attention, cache, weights=True)
     right = model(kind, "eager")(input_ids=text, attention_mask=mask, output_attentions=True).attentions
@@ -72,7 +72,7 @@ def test_steps_have_the_positions_of_the_whole_text(kind: str, attention: str, c
     count = text.shape[1]  # the whole text, and without the last token, which is no query
     for length in (count, count - 1):
         trace.tokens = [f"word {place}" for place in range(length)]
-    with pytest.raises(ValueError, match=rf"tokens: got 200 \('self'\); expected \d+ to \d+, as there are"):
+    with pytest.raises(ValueError, match=r"tokens: got 200 \('self'\); expected \d+ to \d+, as there are"):
         trace.tokens = ["word"] * 200
     frame = trace.frame(element=1)
     assert set(frame["query"]) == set(range(PADDED, count - 1))

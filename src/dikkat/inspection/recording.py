@@ -1,5 +1,6 @@
 """Recording: what every call of attention of a model looks at, while the model runs as it does."""
 
+import re
 import threading
 import warnings
 from collections import Counter
@@ -26,7 +27,7 @@ from dikkat.inspection.captured import given_to_heads, of_fused_function, of_mul
 from dikkat.inspection.dataflow import Dataflow, Origin, Streams
 from dikkat.inspection.front import inspected, is_by_product
 from dikkat.inspection.kinds import Kind, kinds_of
-from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen
+from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen, is_within
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import OWN, Call, Trace
 
@@ -149,6 +150,7 @@ class _Recorder:
         self._made: dict[int, tuple[int, Tensor | None, int]] = {}
         self._asked, self._looked_at = set[int](), set[int]()  # sequences of queries and of keys in cross attention
         self._reached: dict[tuple[str, int], tuple[int, int]] = {}  # the last call of a module: its end, its keys
+        self._softmaxes = set[str]()  # modules of attention, by their classes' names, that take a softmax
         self._in_run = Counter[tuple[int, str]]()
         self._output: Origin | None = None  # of the last call of dikkat's
 
@@ -225,7 +227,9 @@ class _Recorder:
         self.trace.set_kinds(["" if root and last[call.run, root] != call.name else call.kind for call, root in calls])
         times = Counter((call.run, call.layer, call.name) for call, root in calls if root and call.layer >= 0)
         several = {name for (_, _, name), count in times.items() if count > 1}
-        silent = sorted(self._entered - {root for _, root in calls if root})
+        heard = {call.name for call, _ in calls}
+        own = {name for name in self._softmaxes if not any(is_within(each, name) for each in heard)}
+        silent = sorted((self._entered - {root for _, root in calls if root}) | own)
         if silent and calls:
             names = ", ".join(map(repr, silent))
             self.trace.withheld = f"{names}: not recorded, as they compute their weights by operations of their own"
@@ -285,11 +289,9 @@ class _Recorder:
 
     def observe_weights(self, weights: Tensor, streams: Streams | None = None) -> None:
         """Look at weights (..., n, m) of a softmax of the model's own, or of a recurrence, which looks at a memory."""
-        source = OWN if streams else ""
         query, key = (self.flow.origin(weights.new_zeros(())) for _ in range(2))
-        self.add(
-            lambda: of_weights(weights, self._request), streams or (query, key, query), *weights.shape[-2:], source=source
-        )
+        look, source = partial(of_weights, weights, self._request), OWN if streams else ""
+        self.add(look, streams or (query, key, query), *weights.shape[-2:], source=source)
 
     def _streams(self, problem: Problem) -> Streams:
         """The origins of a call's queries, keys and output."""
@@ -309,6 +311,21 @@ class _Recorder:
         query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
         look = partial(of_fused_function, self._request, *arguments, **named)
         self.add(look, streams, query.shape[-2], key.shape[-2])
+
+    def saw_softmax(self) -> None:
+        """Take note of the module that takes a softmax, which may be attention that is not seen."""
+        if self._calls and re.search(r"att(entio)?n", type(self._calls[-1].module).__name__, re.IGNORECASE):
+            self._softmaxes.add(self._calls[-1].name)
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """The sinks of the module that is being called."""
+        return getattr(self._calls[-1].module, "sinks", None) if self._calls else None
+
+    def could_not_see(self) -> None:
+        """Take note of a call whose weights nobody can see."""
+        if self._calls:
+            self.unseen.append(self._calls[-1].name)
 
     def add(
         self, look: Callable[[], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
@@ -398,6 +415,7 @@ class _Flow(Dataflow):
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
         self._recorder = recorder
+        self._before: Tensor | None = None  # the logits of the last softmax
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is flex_attention and self._listens:
@@ -420,8 +438,11 @@ class _Flow(Dataflow):
         return result
 
     def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
-        """The result; and weights of 0 for a query that sees no key, for which "eager" attention has the mean of all."""
+        """The result; and weights of 0 for a query that sees no key, of which "eager" makes the mean of all."""
         result, logits = function(*arguments, **named), arguments[0] if arguments else named["input"]
+        self._before = logits
+        if self._listens:
+            self._recorder.saw_softmax()
         if not self._listens or not logits.is_floating_point() or logits.ndim < 2:
             return result, None
         dead = (logits.detach() <= torch.finfo(logits.dtype).min / 2).all(-1, keepdim=True)
@@ -430,4 +451,9 @@ class _Flow(Dataflow):
     def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
         """Look at weights that a softmax of the model's own made."""
         if self._listens:
-            self._recorder.observe_weights(arranged(weights), streams)
+            weights, sinks, logits = arranged(weights), self._recorder.sinks, self._before
+            if sinks is not None and logits is not None and logits.shape == weights.shape:
+                # Granite's sinks scale the output afterwards. Those of other models have a column in the softmax.
+                weights = weights * (logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
+            self._recorder.observe_weights(weights, streams)
+        self._before = None

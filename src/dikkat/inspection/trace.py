@@ -41,11 +41,14 @@ class Attentions(tuple[Any, ...]):
         cross_attentions: Those with which a decoder looks at an encoder, as the tuple itself; () where there are none.
         by_name: Of every module that attended the weights of each of its calls: those above, and poolings, towers,
             predictors and the like.
+        source: "returned by the model" if they were not recorded; "by its own softmax" if some are from a softmax of
+            the model's own; else "".
     """
 
     encoder_attentions: tuple[Tensor, ...]
     cross_attentions: tuple[Any, ...]
     by_name: dict[str, tuple[Tensor, ...]]
+    source: str
 
     def __new__(
         cls,
@@ -53,11 +56,12 @@ class Attentions(tuple[Any, ...]):
         encoder: Iterable[Tensor] = (),
         cross: Iterable[Any] = (),
         by_name: Mapping[str, tuple[Tensor, ...]] | None = None,
+        source: str = "",
     ) -> "Attentions":
         """The weights by layer, those of other kinds, and all by name."""
         made = super().__new__(cls, own)
         made.encoder_attentions, made.cross_attentions = tuple(encoder), tuple(cross)
-        made.by_name = dict(by_name or {})
+        made.by_name, made.source = dict(by_name or {}), source
         return made
 
     def __repr__(self) -> str:
@@ -65,7 +69,8 @@ class Attentions(tuple[Any, ...]):
         parts = {"": self, "encoder_attentions": self.encoder_attentions, "cross_attentions": self.cross_attentions}
         said = [f"{len(each)} {name}".rstrip() for name, each in parts.items() if each or not name]
         calls = [f"  {name!r}: {len(each)} × {tuple(each[0].shape)}" for name, each in self.by_name.items()]
-        return "\n".join([f"Attentions of {', '.join(said)}; by_name:", *calls])
+        parts_of = ", ".join([*said, self.source] if self.source else said)
+        return "\n".join([f"Attentions of {parts_of}; by_name:", *calls])
 
 
 class Call(NamedTuple):
@@ -288,7 +293,8 @@ class Trace:
             by_name.setdefault(call.name, []).append(seen.weights)
         encoder = [weights for _, weights in found.get("encoder", ())]
         everything = {name: tuple(each) for name, each in by_name.items()}
-        return Attentions(_by_run(found.get("self", ())), encoder, _by_run(found.get("cross", ())), everything)
+        source = OWN if any(call.source for call in self._order) else ""
+        return Attentions(_by_run(found.get("self", ())), encoder, _by_run(found.get("cross", ())), everything, source)
 
     def scores(self, *, element: int = 0) -> Any:
         r"""What each head does: a table with a row for each head, of scores in 0 … 1.

@@ -63,6 +63,8 @@ def _tabled(model: Any) -> tuple[dict[str, Kind], bool] | None:
             if encoder is not None or owner == own:
                 kinds |= {name: Kind(kind, uncompiled_name(root)) for name in names if is_within(name, root)}
     says = encoder is not None or own is not None or bool(capturing._CAN_RECORD_REGISTRY.get(model))
+    if len(found) > 1 and encoder is None and model.main_input_name != "input_ids":  # those of images, in BLIP
+        says = False
     if any(key == _PARTS for entries in found.values() for _, key in entries) or (
         own is None and _of_both(model, found)
     ):

@@ -28,13 +28,12 @@ def kinds_of(model: nn.Module) -> tuple[dict[str, Kind], bool]:
     """By a module's name, what a call in it is; and whether the model says which weights it returns.
 
     What `output_attentions=True` returns of one of Hugging Face's models is written in its class, module by module.
-    Returns no kinds for other models, whose calls are told apart by what they look at. Hugging Face's models without
-    such a table do not say what they return.
+    Returns no kinds for other models, whose calls are told apart by what they look at.
     """
     inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft's
     tabled = _tabled(inner)
     if tabled is None or not tabled[0]:
-        return {}, not hasattr(inner, "get_encoder")
+        return {}, tabled is None
     prefix, kinds = _name_in(model, inner) or "", tabled[0]
     known = {f"{prefix}.{name}".strip("."): kind for name, kind in kinds.items()}
     if prefix:

@@ -104,7 +104,11 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     recorder.finish(model)
     for entry, each in by_entry.items():
         if not any(each.takes(call.name, call.layer) for call, _ in recorder.trace.calls()):
-            raise ValueError(_unseen(model, entry, each, recorder.layers))
+            raise NotSeenError(_unseen(model, entry, each, recorder.layers))
+
+
+class NotSeenError(ValueError):
+    """No attention was seen in a recording."""
 
 
 def _unseen(model: nn.Module, entry: int | str | None, each: Chosen, layers: int) -> str:
@@ -225,7 +229,8 @@ class _Recorder:
         calls = [(call, self._kind(call.name).root) for call, _ in self.trace.calls()]
         last = {(call.run, root): call.name for call, root in calls}
         self.trace.set_kinds(["" if root and last[call.run, root] != call.name else call.kind for call, root in calls])
-        times = Counter((call.run, call.layer, call.name) for call, root in calls if root and call.layer >= 0)
+        times = Counter((call.run, call.layer, call.name) for call, root in calls
+                        if (root or (hasattr(model, "get_encoder") and not self._kinds)) and call.layer >= 0)  # fmt: skip
         several = {name for (_, _, name), count in times.items() if count > 1}
         heard = {call.name for call, _ in calls}
         own = {name for name in self._softmaxes if not any(is_within(each, name) for each in heard)}
@@ -234,7 +239,10 @@ class _Recorder:
             names = ", ".join(map(repr, silent))
             self.trace.withheld = f"{names}: not recorded, as they compute their weights by operations of their own"
             warnings.warn(f"record: {self.trace.withheld}", stacklevel=4)
-        elif several or not self._says:
+        flat = any(
+            call.source and len(seen.shape) == 3 for call, seen in self.trace.calls()
+        )  # heads joined to the batch
+        if not self.trace.withheld and (several or not self._says or (flat and hasattr(model, "get_encoder"))):
             why = (
                 f"{min(several)!r} attended several times in one layer, of which transformers returns one"
                 if several

@@ -8,7 +8,7 @@ from torch import nn
 
 from dikkat.inspection.captured import of_weights
 from dikkat.inspection.layer_selection import Layers
-from dikkat.inspection.recording import record
+from dikkat.inspection.recording import NotSeenError, record
 from dikkat.inspection.request import Request
 from dikkat.inspection.trace import Attentions
 
@@ -54,9 +54,14 @@ def attentions(
         >>> len(weights), weights[2].shape
         (3, torch.Size([1, 1, 5, 5]))
     """
-    with torch.no_grad(), record(model, layers=layers, heads=heads, queries=queries, weights=True) as trace:
-        model(*arguments, **inputs)
-    if not trace.withheld or not hasattr(model, "config") or layers is not None:
+    try:
+        with torch.no_grad(), record(model, layers=layers, heads=heads, queries=queries, weights=True) as trace:
+            model(*arguments, **inputs)
+    except NotSeenError as error:
+        if not hasattr(model, "get_encoder") or layers is not None:
+            raise
+        trace.withheld = str(error)
+    if not trace.withheld or not hasattr(model, "get_encoder") or layers is not None:
         return trace.attentions()
     with torch.no_grad():
         returned = model(*arguments, **inputs, output_attentions=True)

@@ -229,8 +229,12 @@ class _Recorder:
         calls = [(call, self._kind(call.name).root) for call, _ in self.trace.calls()]
         last = {(call.run, root): call.name for call, root in calls}
         self.trace.set_kinds(["" if root and last[call.run, root] != call.name else call.kind for call, root in calls])
-        times = Counter((call.run, call.layer, call.name) for call, root in calls
-                        if (root or (hasattr(model, "get_encoder") and not self._kinds)) and call.layer >= 0)  # fmt: skip
+        returns = hasattr(model, "get_encoder")
+        times = Counter(
+            (call.run, call.layer, call.name)
+            for call, root in calls
+            if (root or (returns and not self._kinds)) and call.layer >= 0
+        )
         several = {name for (_, _, name), count in times.items() if count > 1}
         heard = {call.name for call, _ in calls}
         own = {name for name in self._softmaxes if not any(is_within(each, name) for each in heard)}
@@ -242,7 +246,7 @@ class _Recorder:
         flat = any(
             call.source and len(seen.shape) == 3 for call, seen in self.trace.calls()
         )  # heads joined to the batch
-        if not self.trace.withheld and (several or not self._says or (flat and hasattr(model, "get_encoder"))):
+        if not self.trace.withheld and (several or not self._says or (flat and returns)):
             why = (
                 f"{min(several)!r} attended several times in one layer, of which transformers returns one"
                 if several

@@ -25,7 +25,8 @@ def rolled_out(layers: Sequence[Tensor], chain: Sequence[tuple[int, int]]) -> Te
     if not layers:
         raise ValueError("rollout: got no layer of self-attention; expected at least one")
     if not all(isinstance(each, Tensor) and each.ndim == 4 and each.shape[-1] == each.shape[-2] for each in layers):
-        raise ValueError("rollout: got several runs, or no (B, H, n, n); expected one run, recorded without `queries`")
+        shapes = ", ".join(str(tuple(each.shape)) for each in layers if isinstance(each, Tensor)) or "of several runs"
+        raise ValueError(f"rollout: got weights {shapes}; expected (B, H, n, n) of one run, recorded without `queries`")
     check_chain("rollout", chain)
     whole = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
     for weights in layers:

@@ -134,7 +134,7 @@ def test_cross_attention_is_told_by_its_inputs(second: Tensor) -> None:
 )
 def test_layers_of_several_sequences_are_not_multiplied(model: Callable[[], nn.Module]) -> None:
     made = model().eval()
-    with pytest.raises(ValueError, match="relevance: got self-attention 1 that|model: got attention of"):
+    with pytest.raises(ValueError, match=r"relevance: got self-attention 1 that|model: got attention of"):
         dikkat.relevance(made, X, Y, target=lambda output: output[:, 0, 0])
     if model in (Siamese, Windows):
         with torch.no_grad(), dikkat.record(made, weights=True) as trace:
@@ -148,3 +148,47 @@ def test_rollout_in_double_precision() -> None:
     with torch.no_grad(), dikkat.record(model, weights=True) as trace:
         model(X.double())
     assert trace.rollout().dtype == torch.float64
+
+
+def sink_of(count: int, padding: int, side: str) -> dikkat.Trace:
+    """A recording of a batch: a causal head with 90 % on the first real token, without padding and with it."""
+    hidden, first = torch.zeros(2, count, dtype=torch.bool), torch.zeros(2, count)
+    first[0, 0] = 1
+    start = padding if side == "left" else 0
+    first[1, start] = 1
+    hidden[1, :padding] = side == "left"
+    hidden[1, count - padding :] |= side == "right"
+    seen = torch.ones(count, count).tril().bool() & ~hidden[:, None]
+    others = (seen.sum(-1, keepdim=True) - 1).clamp(min=1)
+    bias = torch.log(first[:, None] * 9 * others + (1 - first[:, None])).masked_fill(~seen, -torch.inf)
+
+    class Head(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x * 0, x, x, attn_mask=bias[:, None])
+
+    model = Head()
+    with torch.no_grad(), dikkat.record(model, top_k=3) as trace:
+        model(torch.randn(2, 1, count, 4))
+    return trace
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_neither_a_query_nor_the_first_token(side: str) -> None:
+    padded, alone = sink_of(9, 4, side).scores(element=1), sink_of(5, 0, side).scores(element=0)
+    for column in ("first", "itself", "previous", "evenly", "queries", "looks"):
+        assert padded[column][0] == pytest.approx(alone[column][0], abs=0.03) or padded[column][0] == alone[column][0]
+    assert padded["looks"][0] == "first"
+
+
+def test_tables_have_the_tokens_of_the_element() -> None:
+    words = [[f"{place} of {element}" for place in range(LENGTH)] for element in range(BATCH)]
+    trace = dikkat.show.attention(three(SPELLINGS["method, @"]), X, tokens=words, element=[*range(BATCH)])
+    for element in (0, 1, 2, -1):
+        frame = trace.frame(element=element)
+        assert list(frame["query_token"]) == [words[element][place] for place in frame["query"]]
+
+
+def test_first_tries_of_a_page_without_names_have_numbers() -> None:
+    trace = dikkat.show.attention(three(SPELLINGS["method, @"]), X)
+    assert len(trace) == 3
+    assert not trace.tokens

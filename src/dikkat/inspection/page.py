@@ -45,7 +45,7 @@ def attention(
             given by name, the path. The tokenizer is called with a text; `convert_ids_to_tokens` and
             `all_special_ids` are asked. With `tokens`, what the model is called with.
         tokens: What queries and keys are: a list of strings, or (source, target), two lists; of several elements a
-            list, with those of each.
+            list, with those of each. Without a tokenizer, 0, 1, 2 ... if not given.
         path: The file; its folder must exist. None for no file: the trace, as the last value of a notebook's cell,
             shows the page.
         element: Which element of the batch is shown, with `tokens`; of several, a choice on the page.
@@ -67,17 +67,27 @@ def attention(
         The views: Vig 2019, "A Multiscale Visualization of Attention in the Transformer Model".
     """
     labels: Any = tokens
-    if tokens is None:
+    reads_text = callable(
+        getattr(arguments[0] if arguments else inputs.get("tokenizer"), "convert_ids_to_tokens", None)
+    )
+    if tokens is None and reads_text and len(arguments) + ("tokenizer" in inputs) + ("text" in inputs) > 1:
         tokenizer, text, *rest = [*arguments, *(inputs.pop(name) for name in ("tokenizer", "text") if name in inputs)]
         path = rest[0] if rest else path
         arguments, (inputs, labels) = (), _read(model, tokenizer, text)
+    elif any(hasattr(each, "image_processor") or hasattr(each, "preprocess") for each in arguments):
+        raise TypeError(
+            f"attention: got {type(arguments[0]).__name__}; expected a tokenizer and a text, or the model's inputs: "
+            "attention(model, **processor(images=image, return_tensors='pt'))"
+        )
     with (
         torch.no_grad(),
         record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace,
     ):
         model(*arguments, **inputs)
     one = isinstance(element, int)
-    if one:
+    if labels is None:
+        pass  # positions are called 0, 1, 2 ...
+    elif one:
         trace.tokens = labels
     else:
         if len(labels) != len(element):
@@ -85,7 +95,7 @@ def attention(
         for number, each in zip(element, labels, strict=True):
             trace.set_tokens_of(number, each)
     if path is not None:
-        trace.to_html(path, tokens=None if one else labels, element=element, title=title)
+        trace.to_html(path, tokens=None if one or labels is None else labels, element=element, title=title)
     return trace
 
 

@@ -596,3 +596,26 @@ def test_attentions_are_refused_where_a_layer_attends_twice() -> None:
     with torch.no_grad(), dikkat.record(model, weights=True) as trace:
         model(input_ids=ids)
     assert trace["model.layers.1.self_attn", -1].weights.shape == (1, 2, 5, 5)
+
+
+def test_a_model_with_adapters_is_the_model_in_it() -> None:
+    peft = pytest.importorskip("peft")
+    ids, base = IDS[:1], model("llama", "sdpa")
+    right = dikkat.attentions(base, input_ids=ids)
+    made = peft.get_peft_model(base, peft.LoraConfig(target_modules=["q_proj"])).eval()
+    found = dikkat.attentions(made, input_ids=ids)
+    torch.testing.assert_close(list(found), list(right), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["original_full", "block_sparse"])
+def test_weights_of_a_model_that_attends_by_itself(kind: str) -> None:
+    config = transformers.BigBirdConfig(
+        vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=256, attention_type=kind, block_size=4, num_random_blocks=1,
+    )  # fmt: skip
+    made, ids = transformers.BigBirdModel(config).eval(), torch.randint(3, WORDS, (2, 64))
+    right = made(input_ids=ids, output_attentions=True).attentions
+    found = dikkat.attentions(made, input_ids=ids, heads=[1])
+    torch.testing.assert_close(list(found), [each[:, [1]] for each in right], rtol=1e-5, atol=1e-6)
+    assert found.source == ("by its own softmax" if kind == "original_full" else "returned by the model")

@@ -37,7 +37,8 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     """Record what a model's attention looks at, layer by layer, while it runs as it does.
 
     What is seen: every call of `dikkat.attend` and its sisters, dikkat's layers and recurrences,
-    `torch.nn.MultiheadAttention`, and `torch.nn.functional.scaled_dot_product_attention` inside any module; so too
+    `torch.nn.MultiheadAttention`, `torch.nn.functional.scaled_dot_product_attention` inside any module, and a softmax
+    whose result multiplies values; so too
     Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`, but not with flash or flexible
     attention. Weights are those before dropout; they are summarised at once, moved to the CPU, and have no gradient.
     Neither the model's results nor its gradients change, but where a shortcut would have gone by a module without
@@ -63,7 +64,8 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         The `Trace`, which fills while the model runs.
 
     Warns:
-        UserWarning: Layers ran that are not seen, as their attention is PyTorch's flexible one; their names.
+        UserWarning: Layers ran that are not seen, as their attention is PyTorch's flexible one, or as they take a
+            softmax that does not multiply values in a way that is known; their names.
 
     Raises:
         TypeError: `model` is no module, or an argument is of the wrong kind.

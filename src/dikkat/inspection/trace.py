@@ -316,7 +316,9 @@ class Trace:
         | `induction` | those behind an earlier one with its token; of the queries that have such |
         | `separator` | the special tokens but the first; of the queries that see one and are none |
 
-        `looks` is the column of the largest share, `information` how much the query tells of where the head looks: 0
+        `looks` is what the head does most, of as many queries as `queries` says: the column of the largest share, where
+        a share of k queries counts (k − 1) / (k + 1), and "evenly" only if no other of these reaches 0.2. Padding is
+        neither a query nor the first key. `information` how much the query tells of where the head looks: 0
         where all queries look alike. Where only the largest weights were recorded, a query's others count as equal.
 
         Args:

@@ -598,6 +598,7 @@ def test_attentions_are_refused_where_a_layer_attends_twice() -> None:
     assert trace["model.layers.1.self_attn", -1].weights.shape == (1, 2, 5, 5)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_model_with_adapters_is_the_model_in_it() -> None:
     peft = pytest.importorskip("peft")
     ids, base = IDS[:1], model("llama", "sdpa")

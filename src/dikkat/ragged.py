@@ -144,6 +144,7 @@ def _run(problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str
         parts = list(split_sequences(problem, query_offsets, key_offsets)) if observers else []
         for observer in observers if parts else ():
             observer.observe_calls(parts)
+            observer.observe_output(result.mean)
     return result
 
 

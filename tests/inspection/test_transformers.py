@@ -160,8 +160,11 @@ def test_eager_attention_is_recorded_too(kind: str, training: bool) -> None:
         assert torch.equal(eager(**given).logits, right)
     weights = _weights(kind, eager.eval()(**given, output_attentions=True))
     assert len(trace) == len(weights)
-    for name, (key, each) in zip(sorted(trace.names), sorted(weights.items()), strict=True):
+    for name, (key, own) in zip(sorted(trace.names), sorted(weights.items()), strict=True):
+        each = own
         assert key in name
+        if kind in ("gpt2", "llama", "mistral"):  # a query that sees no key has no weights, where "eager" has the mean
+            each = each * given["attention_mask"][:, None, :, None]
         if not training:
             torch.testing.assert_close(trace[name].sums, each.sum(-2), rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(trace[name].rows, each[..., [0, -1], :], rtol=1e-5, atol=1e-5)
@@ -209,16 +212,19 @@ def test_a_sink_that_scales_rows_afterwards_hides_no_key() -> None:
     torch.testing.assert_close(sums["eager"], sums["dikkat"], rtol=1e-4, atol=1e-5)
 
 
-def test_an_attention_that_is_not_seen_is_said_to_be_none() -> None:
+def test_an_attention_function_of_ones_own_is_recorded() -> None:
+    found: list[Tensor] = []
+
     def own(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *more: Any, **named: Any) -> Any:
-        weights = nn.functional.softmax(query @ key.mT, dim=-1)
-        return (weights @ value).transpose(1, 2).contiguous(), weights
+        found.append(nn.functional.softmax(query @ key.mT, dim=-1))
+        return (found[-1] @ value).transpose(1, 2).contiguous(), found[-1]
 
     transformers.AttentionInterface.register("own", own)
     made = model("gpt2", "own")
-    with pytest.raises(ValueError, match=r"attn_implementation='dikkat', 'sdpa' or 'eager'.*GPT2Attention"):  # noqa: SIM117
-        with dikkat.record(made, sums=True):
-            made(**_inputs("gpt2", "none"))
+    with dikkat.record(made, weights=True) as trace:
+        made(**_inputs("gpt2", "none"))
+    torch.testing.assert_close(list(trace.attentions()), found, rtol=0, atol=0)
+    assert "by its own softmax" in repr(trace)
 
 
 def test_a_softmax_of_ones_own_is_not_taken_for_attention() -> None:
@@ -590,3 +596,27 @@ def test_attentions_are_refused_where_a_layer_attends_twice() -> None:
     with torch.no_grad(), dikkat.record(model, weights=True) as trace:
         model(input_ids=ids)
     assert trace["model.layers.1.self_attn", -1].weights.shape == (1, 2, 5, 5)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_model_with_adapters_is_the_model_in_it() -> None:
+    peft = pytest.importorskip("peft")
+    ids, base = IDS[:1], model("llama", "sdpa")
+    right = dikkat.attentions(base, input_ids=ids)
+    made = peft.get_peft_model(base, peft.LoraConfig(target_modules=["q_proj"])).eval()
+    found = dikkat.attentions(made, input_ids=ids)
+    torch.testing.assert_close(list(found), list(right), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["original_full", "block_sparse"])
+def test_weights_of_a_model_that_attends_by_itself(kind: str) -> None:
+    config = transformers.BigBirdConfig(
+        vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=256, attention_type=kind, block_size=4, num_random_blocks=1,
+    )  # fmt: skip
+    made, ids = transformers.BigBirdModel(config).eval(), torch.randint(3, WORDS, (2, 64))
+    right = made(input_ids=ids, output_attentions=True).attentions
+    found = dikkat.attentions(made, input_ids=ids, heads=[1])
+    torch.testing.assert_close(list(found), [each[:, [1]] for each in right], rtol=1e-5, atol=1e-6)
+    assert found.source == ("by its own softmax" if kind == "original_full" else "returned by the model")

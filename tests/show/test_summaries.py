@@ -11,6 +11,7 @@ import torch
 
 import dikkat
 from dikkat.inspection.request import Inspection
+from dikkat.inspection.trace import Call
 from dikkat.show import entropies, heatmaps, key_sums
 
 
@@ -143,7 +144,7 @@ def test_long_rows_keep_their_largest_weights(tmp_path: Path):
     sums[0, 3, 69_999] = 5.0
     sums[0, 4, 1] = float("nan")
     trace = dikkat.Trace()
-    trace.add("long", Inspection(sums=sums))
+    trace.add(Inspection(sums=sums), Call("long"))
     trace.to_html(tmp_path / "page.html")
     (call,) = content_of(tmp_path / "page.html")["calls"]
     (maps,) = call["maps"]
@@ -159,7 +160,7 @@ def test_long_rows_keep_their_largest_weights(tmp_path: Path):
 
 def test_names_of_calls_are_text(tmp_path: Path):
     trace = dikkat.Trace()
-    trace.add("</script><script>alert(1)</script>\ud800", Inspection(sums=torch.rand(3)))
+    trace.add(Inspection(sums=torch.rand(3)), Call("</script><script>alert(1)</script>\ud800"))
     trace.to_html(tmp_path / "page.html", title="<i>\udfff")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("<script") == 2

@@ -85,6 +85,8 @@ class Program(NamedTuple):
                 others, result = [*told], self._run(problem)
             for observer in others:
                 observer.observe_calls([problem])
+            for observer in told:
+                observer.observe_output(result.mean)
         return result
 
     def _run(self, problem: Problem) -> Result:

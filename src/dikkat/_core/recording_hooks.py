@@ -23,6 +23,9 @@ class Observer(Protocol):
     def observe_calls(self, problems: Sequence[Problem]) -> None:
         """Take note of a call that was computed, or of the calls of packed sequences."""
 
+    def observe_output(self, output: Tensor) -> None:
+        """Take note of the output (..., n, d_v) of the call."""
+
     def observe_weights(self, weights: Tensor) -> None:
         """Take note of the weights (..., n, m), before dropout, of a call that computes all of them anyway."""
 

@@ -225,7 +225,8 @@ def _tell(ranks: Ranks, shard: _Shard, score: Score) -> None:
     bias = restrictions.get("key_bias")
     own_bias = None if bias is None else bias.detach().expand(*bias.shape[:-1], key.shape[-2]).cpu()
     parts = ranks.exchange((key.detach().cpu(), own_bias))
-    whole = torch.cat([own for own, _ in parts], -2).to(key.device)
+    # The empty part says that all of it is of one sequence with the rank's own keys.
+    whole = torch.cat([key.detach()[..., :0, :].cpu(), *(own for own, _ in parts)], -2).to(key.device)
     if bias is not None:
         restrictions = {**restrictions, "key_bias": torch.cat([own for _, own in parts], -1).to(key.device)}
     nothing = value.new_zeros(1).expand(*value.shape[:-2], whole.shape[-2], value.shape[-1])

@@ -158,11 +158,12 @@ def answer(summary: Summary, request: Request, rows: Tensor | None) -> Inspectio
         rows,
         _filled(top, request.top_k, 0),
         _filled(keys, request.top_k, -1),
-        summary.sums,
+        summary.sums if request.sums else None,
         summary.entropy,
         keys[..., 0] if request.argmax and keys is not None else None,
         summary.cells,
         summary.mean,
+        None if summary.sums is None or not request.tells_hidden else summary.sums == 0,
     )
 
 

@@ -1,16 +1,13 @@
 """The kinds of a model's calls: its own attention, its encoder's, from decoder to encoder, or another."""
 
-import re
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from dikkat.inspection.layer_selection import is_within, uncompiled_name
 
-# Modules that look from a decoder at an encoder, as PyTorch and models without a table call them.
-_CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn$", re.IGNORECASE)
 # Of what transformers takes apart.
 _PARTS = "parts"
 
@@ -31,18 +28,17 @@ def kinds_of(model: nn.Module) -> tuple[dict[str, Kind], bool]:
     """By a module's name, what a call in it is; and whether the model says which weights it returns.
 
     What `output_attentions=True` returns of one of Hugging Face's models is written in its class, module by module.
-    Other models are asked for an `encoder` beside a `decoder`, and for names of cross attention; all else is "self".
+    Returns no kinds for other models, whose calls are told apart by what they look at.
     """
-    names = {name: None for name, _ in model.named_modules()}
-    tabled = _tabled(model)
-    kinds = {name: Kind(_told(name, names)) if tabled is None else tabled[0].get(name, Kind("")) for name in names}
-    return {uncompiled_name(name): kind for name, kind in kinds.items()}, tabled is None or tabled[1]
-
-
-def _told(name: str, names: Container[str]) -> str:
-    parts = name.split(".")
-    beside = (".".join([*parts[:k], "decoder"]) for k, part in enumerate(parts) if part == "encoder")
-    return "cross" if _CROSS.search(name) else "encoder" if any(each in names for each in beside) else "self"
+    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft's
+    tabled = _tabled(inner)
+    if tabled is None or not tabled[0]:
+        return {}, tabled is None
+    prefix, kinds = _name_in(model, inner) or "", tabled[0]
+    known = {f"{prefix}.{name}".strip("."): kind for name, kind in kinds.items()}
+    if prefix:
+        known = {name: kind._replace(root=kind.root and f"{prefix}.{kind.root}") for name, kind in known.items()}
+    return {uncompiled_name(name): known.get(name, Kind("")) for name, _ in model.named_modules()}, tabled[1]
 
 
 def _tabled(model: Any) -> tuple[dict[str, Kind], bool] | None:
@@ -66,6 +62,8 @@ def _tabled(model: Any) -> tuple[dict[str, Kind], bool] | None:
             if encoder is not None or owner == own:
                 kinds |= {name: Kind(kind, uncompiled_name(root)) for name in names if is_within(name, root)}
     says = encoder is not None or own is not None or bool(capturing._CAN_RECORD_REGISTRY.get(model))
+    if len(found) > 1 and encoder is None and model.main_input_name != "input_ids":  # those of images, in BLIP
+        says = False
     if any(key == _PARTS for entries in found.values() for _, key in entries) or (
         own is None and _of_both(model, found)
     ):

@@ -12,7 +12,7 @@ from torch import nn
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection
-from dikkat.inspection.trace import Trace
+from dikkat.inspection.trace import Call, Trace
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.views import CELLS, TOP, Token, Tokens
 
@@ -45,7 +45,7 @@ def attention(
             given by name, the path. The tokenizer is called with a text; `convert_ids_to_tokens` and
             `all_special_ids` are asked. With `tokens`, what the model is called with.
         tokens: What queries and keys are: a list of strings, or (source, target), two lists; of several elements a
-            list, with those of each.
+            list, with those of each. Without a tokenizer, 0, 1, 2 ... if not given.
         path: The file; its folder must exist. None for no file: the trace, as the last value of a notebook's cell,
             shows the page.
         element: Which element of the batch is shown, with `tokens`; of several, a choice on the page.
@@ -67,19 +67,35 @@ def attention(
         The views: Vig 2019, "A Multiscale Visualization of Attention in the Transformer Model".
     """
     labels: Any = tokens
-    if tokens is None:
+    reads_text = callable(
+        getattr(arguments[0] if arguments else inputs.get("tokenizer"), "convert_ids_to_tokens", None)
+    )
+    if tokens is None and reads_text and len(arguments) + ("tokenizer" in inputs) + ("text" in inputs) > 1:
         tokenizer, text, *rest = [*arguments, *(inputs.pop(name) for name in ("tokenizer", "text") if name in inputs)]
         path = rest[0] if rest else path
         arguments, (inputs, labels) = (), _read(model, tokenizer, text)
+    elif any(hasattr(each, "image_processor") or hasattr(each, "preprocess") for each in arguments):
+        raise TypeError(
+            f"attention: got {type(arguments[0]).__name__}; expected a tokenizer and a text, or the model's inputs: "
+            "attention(model, **processor(images=image, return_tensors='pt'))"
+        )
     with (
         torch.no_grad(),
         record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace,
     ):
         model(*arguments, **inputs)
     one = isinstance(element, int)
-    trace.tokens = labels if one else labels[0]
+    if labels is None:
+        pass  # positions are called 0, 1, 2 ...
+    elif one:
+        trace.tokens = labels
+    else:
+        if len(labels) != len(element):
+            raise ValueError(f"tokens: got {len(labels)} lists; expected {len(element)}, as there are elements to show")
+        for number, each in zip(element, labels, strict=True):
+            trace.set_tokens_of(number, each)
     if path is not None:
-        trace.to_html(path, tokens=None if one else labels, element=element, title=title)
+        trace.to_html(path, tokens=None if one or labels is None else labels, element=element, title=title)
     return trace
 
 
@@ -130,7 +146,8 @@ def weights(
             raise ValueError(f"weights: got {heads.min():.4g} to {heads.max():.4g}; expected weights from 0 to 1")
         sums.append(heads.sum(-1))
         whole = torch.tensor(heads, dtype=torch.float32).reshape(1, -1, *heads.shape[-2:])
-        trace.add(f"layer {number}", Inspection(weights=whole, shape=tuple(whole.shape)), layer=number)
+        kind = "self" if whole.shape[-1] == whole.shape[-2] else "cross"
+        trace.add(Inspection(weights=whole, shape=tuple(whole.shape)), Call(f"layer {number}", layer=number, kind=kind))
     low, high = min(float(each.min()) for each in sums), max(float(each.max()) for each in sums)
     if abs(low - 1) > 0.01 or abs(high - 1) > 0.01:
         title = f"{title} (rows add up to {low:.3g} … {high:.3g})"

@@ -1,7 +1,7 @@
 """Recording: what every call of attention of a model looks at, while the model runs as it does."""
 
 import math
-import sys
+import re
 import threading
 import warnings
 from collections import Counter
@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops import flex_attention
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from dikkat._core import recording_hooks
@@ -24,18 +23,13 @@ from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import check_names
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.attention import weights_of
-from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
+from dikkat.inspection.captured import given_to_heads, of_fused_function, of_multi_head_function, of_weights
+from dikkat.inspection.dataflow import Dataflow, Origin, Streams
 from dikkat.inspection.front import inspected, is_by_product
-from dikkat.inspection.kinds import kinds_of
-from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen
+from dikkat.inspection.kinds import Kind, kinds_of
+from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen, is_within
 from dikkat.inspection.request import Inspection, Request, Requesting
-from dikkat.inspection.trace import Trace
-
-_CAPTURED: dict[Any, Callable[..., Inspection]] = {
-    F.scaled_dot_product_attention: of_fused_function,
-    F.multi_head_attention_forward: of_multi_head_function,
-}
-_HEARD = {torch.matmul, F.softmax, flex_attention, *_CAPTURED}
+from dikkat.inspection.trace import OWN, Call, Trace
 
 
 @contextmanager
@@ -43,7 +37,8 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     """Record what a model's attention looks at, layer by layer, while it runs as it does.
 
     What is seen: every call of `dikkat.attend` and its sisters, dikkat's layers and recurrences,
-    `torch.nn.MultiheadAttention`, and `torch.nn.functional.scaled_dot_product_attention` inside any module; so too
+    `torch.nn.MultiheadAttention`, `torch.nn.functional.scaled_dot_product_attention` inside any module, and a softmax
+    whose result multiplies values; so too
     Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`, but not with flash or flexible
     attention. Weights are those before dropout; they are summarised at once, moved to the CPU, and have no gradient.
     Neither the model's results nor its gradients change, but where a shortcut would have gone by a module without
@@ -69,7 +64,8 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         The `Trace`, which fills while the model runs.
 
     Warns:
-        UserWarning: Layers ran that are not seen, as their attention is PyTorch's flexible one; their names.
+        UserWarning: Layers ran that are not seen, as their attention is PyTorch's flexible one, or as they take a
+            softmax that does not multiply values in a way that is known; their names.
 
     Raises:
         TypeError: `model` is no module, or an argument is of the wrong kind.
@@ -102,6 +98,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         stack.enter_context(uncompiled())
         stack.callback(recorder.stop)
         stack.enter_context(recorder.hooked(model))
+        stack.enter_context(recorder.flow)
         yield recorder.trace
     if recorder.unseen:
         names = ", ".join(map(repr, dict.fromkeys(recorder.unseen)))
@@ -109,7 +106,11 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     recorder.finish(model)
     for entry, each in by_entry.items():
         if not any(each.takes(call.name, call.layer) for call, _ in recorder.trace.calls()):
-            raise ValueError(_unseen(model, entry, each, recorder.layers))
+            raise NotSeenError(_unseen(model, entry, each, recorder.layers))
+
+
+class NotSeenError(ValueError):
+    """No attention was seen in a recording."""
 
 
 def _unseen(model: nn.Module, entry: int | str | None, each: Chosen, layers: int) -> str:
@@ -129,6 +130,15 @@ def _unseen(model: nn.Module, entry: int | str | None, each: Chosen, layers: int
     )
 
 
+class _Running(NamedTuple):
+    """A module that is being called, the layer that it is in, and how many positions its cache has; None if unknown."""
+
+    name: str
+    module: nn.Module
+    layer: int
+    cached: int | None
+
+
 class _Recorder:
     """Adds to a trace what this thread's calls within a model look at."""
 
@@ -137,16 +147,22 @@ class _Recorder:
         self._modules = {name: module for each in entries for name, module in each.modules.items()}
         (self._kinds, self._says), self._numbering = kinds_of(model), Numbering(list(self._modules))
         self._entered = set[str]()  # modules whose weights the model returns, and that ran
-        self._thread, self._calls = threading.get_ident(), list[tuple[str, nn.Module, int]]()
+        self._thread, self._calls = threading.get_ident(), list[_Running]()
         self._listening, self._since, self._runs = ExitStack(), 0, 0
         self.layers = 0  # that ran, of those that were looked for
         self.unseen: list[str] = []  # modules, of flexible attention
-        self.columns = 0  # of the last product of matrices: as many as keys, where a softmax follows
+        self.flow = _Flow(self)
+        # By the number of the output's sequence, for each self-attention: its input, its positions, the first of them.
+        self._made: dict[int, tuple[int, Tensor | None, int]] = {}
+        self._asked, self._looked_at = set[int](), set[int]()  # sequences of queries and of keys in cross attention
+        self._reached: dict[tuple[str, int], tuple[int, int]] = {}  # the last call of a module: its end, its keys
+        self._softmaxes = set[str]()  # modules of attention, by their classes' names, that take a softmax
+        self._in_run = Counter[tuple[int, str]]()
+        self._output: Origin | None = None  # of the last call of dikkat's
 
     def start(self) -> None:
         """Start to observe this thread's calls of attention."""
         self._listening.enter_context(recording_hooks.observed_by(self, *recording_hooks.current_observers()))
-        self._listening.enter_context(_Mode(self))
 
     def stop(self) -> None:
         """Stop observing."""
@@ -172,14 +188,15 @@ class _Recorder:
             yield
 
     def _hooks(self, name: str, module: nn.Module) -> Iterator[RemovableHandle]:
-        def enter(*_: Any) -> None:
+        def enter(_: nn.Module, arguments: Any, named: Any) -> None:
             if threading.get_ident() == self._thread:
-                layer = self._numbering.enter(name)
-                if layer < 0 and self._calls:
-                    layer = self._calls[-1][2]
+                layer, cached = self._numbering.enter(name), _cached(module, (*arguments, *named.values()))
+                if self._calls:
+                    layer = self._calls[-1].layer if layer < 0 else layer
+                    cached = self._calls[-1].cached if cached is None else cached
                 self.layers = max(self.layers, layer + 1)
-                self._calls.append((name, module, layer))
-                if self._kinds[name].root == name and any(each.takes(name, layer) for each in self._entries):
+                self._calls.append(_Running(name, module, layer, cached))
+                if self._kind(name).root == name and any(each.takes(name, layer) for each in self._entries):
                     self._entered.add(name)
                 if not self._since and any(each.takes(name, layer) for each in self._entries):
                     self.start()
@@ -187,13 +204,13 @@ class _Recorder:
 
         def leave(*_: Any) -> None:
             # Not entered where another hook raised before; and an interrupt may have left inner calls open.
-            if threading.get_ident() == self._thread and any(each[0] == name for each in self._calls):
-                while self._calls.pop()[0] != name:
+            if threading.get_ident() == self._thread and any(each.name == name for each in self._calls):
+                while self._calls.pop().name != name:
                     pass
                 if len(self._calls) < self._since:
                     self.stop()
 
-        yield module.register_forward_pre_hook(enter)
+        yield module.register_forward_pre_hook(enter, with_kwargs=True)
         # Nested recordings close in reverse order.
         yield module.register_forward_hook(leave, always_call=True, prepend=True)
 
@@ -206,17 +223,32 @@ class _Recorder:
             self.trace.keep(
                 lambda call: any(each.takes(call.name, call.layer, runs[call.run]) for each in self._entries)
             )
-        calls = [(call, self._kinds[call.name].root) for call, _ in self.trace.calls()]
+        encoders = self._before(self._looked_at) - self._before(self._asked)
+        if not self._kinds:
+            self.trace.set_kinds(
+                ["encoder" if call.writes in encoders else call.kind for call, _ in self.trace.calls()]
+            )
+        calls = [(call, self._kind(call.name).root) for call, _ in self.trace.calls()]
         last = {(call.run, root): call.name for call, root in calls}
         self.trace.set_kinds(["" if root and last[call.run, root] != call.name else call.kind for call, root in calls])
-        times = Counter((call.run, call.layer, call.name) for call, root in calls if root and call.layer >= 0)
+        returns = hasattr(model, "get_encoder")
+        times = Counter(
+            (call.run, call.layer, call.name)
+            for call, root in calls
+            if (root or (returns and not self._kinds)) and call.layer >= 0
+        )
         several = {name for (_, _, name), count in times.items() if count > 1}
-        silent = sorted(self._entered - {root for _, root in calls if root})
+        heard = {call.name for call, _ in calls}
+        own = {name for name in self._softmaxes if not any(is_within(each, name) for each in heard)}
+        silent = sorted((self._entered - {root for _, root in calls if root}) | own)
         if silent and calls:
             names = ", ".join(map(repr, silent))
             self.trace.withheld = f"{names}: not recorded, as they compute their weights by operations of their own"
             warnings.warn(f"record: {self.trace.withheld}", stacklevel=4)
-        elif several or not self._says:
+        flat = any(
+            call.source and len(seen.shape) == 3 for call, seen in self.trace.calls()
+        )  # heads joined to the batch
+        if not self.trace.withheld and (several or not self._says or (flat and returns)):
             why = (
                 f"{min(several)!r} attended several times in one layer, of which transformers returns one"
                 if several
@@ -224,17 +256,35 @@ class _Recorder:
             )
             self.trace.withheld = f"{why}: take them by name, of dikkat.record(model, weights=True)"
 
+    def _before(self, sequences: set[int]) -> set[int]:
+        """The outputs of self-attention that sequences are made of, one after the other."""
+        found = set[int]()
+        for number in sequences:
+            while number in self._made and number not in found:
+                found.add(number)
+                number = self._made[number][0]
+        return found
+
+    def _kind(self, name: str) -> Kind:
+        return self._kinds.get(name, Kind(""))
+
     def compute(self, name: str, problem: Problem) -> Result | None:
         """The result of a call of dikkat's, if what is requested is a by-product of it."""
         # It computes all weights anyway; with gradients, a checkpoint must not find other tensors saved.
         if name == "reference" and self._calls and not problem.records:
             all_of_it = run_problem(replace(problem, wants_state=True, wants_weights=True), name)
-            self.add(lambda: of_weights(weights_of(all_of_it), self._request, all_of_it.lse))
+            self.add(
+                lambda: of_weights(weights_of(all_of_it), self._request, all_of_it.lse),
+                self._streams(problem), problem.restrictions.queries, problem.restrictions.keys,
+            )  # fmt: skip
             wanted = problem.wants_state, problem.wants_weights, problem.wants_state
             return Result(all_of_it.mean, *(each if w else None for each, w in zip(all_of_it[1:], wanted, strict=True)))
         if self._request.is_of_some or self._request.weights or not is_by_product(name, problem):
             return None
-        seen = self.add(lambda: inspected(problem, self._request, impl=name, pools=True))
+        seen = self.add(
+            lambda: inspected(problem, self._request, impl=name, pools=True),
+            self._streams(problem), problem.restrictions.queries, problem.restrictions.keys,
+        )  # fmt: skip
         return None if seen is None or seen.output is None else Result(seen.output, None, None)
 
     def observe_calls(self, problems: Sequence[Problem]) -> None:
@@ -242,40 +292,62 @@ class _Recorder:
         longest = max(problem.restrictions.queries for problem in problems)
         request = replace(self._request, longest=longest or math.inf)  # a batch without a query has none of the rows
         for problem in problems:
-            self.add(partial(inspected, replace(problem, dropout=0.0, seeds=None), request))
+            plain, sizes = replace(problem, dropout=0.0, seeds=None), problem.restrictions
+            self.add(partial(inspected, plain, request), self._streams(problem), sizes.queries, sizes.keys)
 
-    def observe_weights(self, weights: Tensor) -> None:
-        """Look at weights that a recurrence, or a model's own operations, made."""
-        self.add(lambda: of_weights(weights, self._request))
+    def observe_output(self, output: Tensor) -> None:
+        """Take note of the output of the last call of dikkat's."""
+        if self._output is not None:
+            self.flow.follow(output, self._output)
 
-    def saw_function(self, function: Any, *arguments: Any, **named: Any) -> None:
+    def observe_weights(self, weights: Tensor, streams: Streams | None = None) -> None:
+        """Look at weights (..., n, m) of a softmax of the model's own, or of a recurrence, which looks at a memory."""
+        query, key = (self.flow.origin(weights.new_zeros(())) for _ in range(2))
+        look, source = partial(of_weights, weights, self._request), OWN if streams else ""
+        self.add(look, streams or (query, key, query), *weights.shape[-2:], source=source)
+
+    def _streams(self, problem: Problem) -> Streams:
+        """The origins of a call's queries, keys and output."""
+        query, key = self.flow.placed(problem.query, heads=True), self.flow.origin(problem.key)
+        self._output = self.flow.output_of(query, key)
+        return query, key, self._output
+
+    def saw_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> None:
         """Look at a call of one of PyTorch's functions."""
-        if function is F.scaled_dot_product_attention and self._calls:
-            arguments, named = _unpacked(self._calls[-1][1], *arguments, **named)
-        self.add(lambda: _CAPTURED[function](self._request, *arguments, **named))
-
-    def saw_softmax(self, logits: Tensor, weights: Tensor) -> None:
-        """Take note of a softmax, if Hugging Face's own ("eager") attention makes its weights by it."""
-        if not self._calls or not _is_eager(module := self._calls[-1][1]):
+        if function is F.multi_head_attention_forward:
+            given = given_to_heads(*arguments, **named)
+            queries, keys = (len(given[name]) for name in ("query", "key"))
+            self.add(lambda: of_multi_head_function(self._request, *arguments, **named), streams, queries, keys)
             return
-        sinks = getattr(module, "sinks", None)
-        if sinks is not None and weights.shape[-1] == self.columns:  # Granite's sinks scale the rows afterwards
-            weights = weights * (logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
-        elif sinks is not None:  # a sink stands after the keys
-            weights = weights[..., :-1]
-        self.observe_weights(weights)
+        if self._calls:
+            arguments, named = _unpacked(self._calls[-1].module, *arguments, **named)
+        query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
+        look = partial(of_fused_function, self._request, *arguments, **named)
+        self.add(look, streams, query.shape[-2], key.shape[-2])
+
+    def saw_softmax(self) -> None:
+        """Take note of the module that takes a softmax, which may be attention that is not seen."""
+        if self._calls and re.search(r"att(entio)?n", type(self._calls[-1].module).__name__, re.IGNORECASE):
+            self._softmaxes.add(self._calls[-1].name)
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """The sinks of the module that is being called."""
+        return getattr(self._calls[-1].module, "sinks", None) if self._calls else None
 
     def could_not_see(self) -> None:
         """Take note of a call whose weights nobody can see."""
         if self._calls:
-            self.unseen.append(self._calls[-1][0])
+            self.unseen.append(self._calls[-1].name)
 
-    def add(self, look: Callable[[], Inspection]) -> Inspection | None:
+    def add(
+        self, look: Callable[[], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
+    ) -> Inspection | None:
         """Look at a call, if it is of a module of the model."""
         # In a backward, what a checkpoint computes has been seen before.
         if not self._calls or torch._C._current_graph_task_id() != -1:
             return None
-        name, _, layer = self._calls[-1]
+        name, layer = self._calls[-1].name, self._calls[-1].layer
         if is_transformed():
             raise ValueError(
                 f"record: got a call of {name!r} under torch.func (vmap, grad ...), where tensors stand for many "
@@ -288,9 +360,33 @@ class _Recorder:
                 seen = look()
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{error} (recording {name!r})" if name else str(error)) from error
+            positions, reads = self._placed(name, streams, queries, keys)
         layer = self._numbering.within(name) if layer < 0 else layer
-        self.trace.add(name, replace(seen, output=None), self._runs, layer, self._kinds[name].name)
+        kind = (
+            self._kinds[name].name if self._kinds else "self" if streams[0].sequence == streams[1].sequence else "cross"
+        )
+        call = Call(name, self._runs, layer, kind, source, reads, streams[2].sequence)
+        self.trace.add(replace(seen, output=None, positions=positions), call)
         return seen
+
+    def _placed(self, name: str, streams: Streams, queries: int, keys: int) -> tuple[tuple[int, int], int]:
+        """The positions of the first query and key of a call, and the sequence that it continues."""
+        query, key, output = streams
+        _, rows, start = self._made.get(query.sequence, (0, None, 0))
+        if query.sequence != key.sequence:
+            self._asked.add(query.sequence)
+            self._looked_at.add(key.sequence)
+            return (start, -1), 0
+        continues = rows is None or (query.rows is not None and torch.equal(rows, query.rows))
+        place = name, self._in_run[self._runs, name]
+        self._in_run[self._runs, name] += 1
+        reached, last_keys = self._reached.get(place, (0, 0))
+        cached = self._calls[-1].cached
+        if cached is None:
+            cached = max(keys - queries, reached if keys >= last_keys else 0) if keys > queries else 0
+        self._reached[place] = cached + queries, keys
+        self._made[output.sequence] = query.sequence, query.rows, cached
+        return (cached, max(0, cached + queries - keys) if keys >= queries else -1), query.sequence if continues else -1
 
 
 def _is_passed_over(module: nn.Module) -> bool:
@@ -302,14 +398,14 @@ def _is_passed_over(module: nn.Module) -> bool:
     return leaf or isinstance(module, torch.jit.ScriptModule)
 
 
-def _is_eager(module: nn.Module) -> bool:
-    """True for an attention of Hugging Face's that computes its weights itself."""
-    kind, config = type(module), getattr(module, "config", None)
-    return (
-        "Attention" in kind.__name__
-        and hasattr(sys.modules[kind.__module__], "eager_attention_forward")
-        and getattr(config, "_attn_implementation", None) == "eager"
-    )
+def _cached(module: nn.Module, given: tuple[Any, ...]) -> int | None:
+    """How many positions a cache of transformers' has for a layer that is called; None without one."""
+    layer = getattr(module, "layer_idx", None)
+    cache = next((each for each in given if hasattr(each, "get_seq_length")), None) if type(layer) is int else None
+    try:
+        return None if cache is None else int(cache.get_seq_length(layer))
+    except ValueError:  # of a layer of another kind
+        return None
 
 
 def _unpacked(module: nn.Module, *arguments: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -326,24 +422,51 @@ def _unpacked(module: nn.Module, *arguments: Any, **named: Any) -> tuple[tuple[A
     return (apart["query"], *rest), {**named, "attn_mask": apart["attn_mask"], "enable_gqa": True}
 
 
-class _Mode(TorchFunctionMode):
-    """Tells a recorder of PyTorch's own attention in this thread."""
+class _Flow(Dataflow):
+    """Tells a recorder of a model's own attention and of PyTorch's, in this thread."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
         self._recorder = recorder
+        self._before: Tensor | None = None  # the logits of the last softmax
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = kwargs or {}
-        # Where one of these functions calls the other, it is one call: the mode is off within.
-        result = func(*args, **named)
-        if func in _HEARD and self._recorder in recording_hooks.current_observers():
-            if func is torch.matmul:
-                self._recorder.columns = result.shape[-1]
-            elif func is F.softmax:
-                self._recorder.saw_softmax(args[0] if args else named["input"], result)
-            elif func is flex_attention:
-                self._recorder.could_not_see()
-            else:
-                self._recorder.saw_function(func, *args, **named)
+        if func is flex_attention and self._listens:
+            self._recorder.could_not_see()
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @property
+    def _listens(self) -> bool:
+        return self._recorder in recording_hooks.current_observers()
+
+    def call_fused(self, function: Any, arguments: Any, named: Any) -> Any:
+        """Look at a call of one of PyTorch's functions."""
+        result = function(*arguments, **named)
+        query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
+        asked = self.placed(query, heads=function is not F.multi_head_attention_forward), self.origin(key)
+        output = self.output_of(*asked)
+        if self._listens:
+            self._recorder.saw_fused(function, arguments, named, (*asked, output))
+        self.follow(result[0] if isinstance(result, tuple) else result, output)
         return result
+
+    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
+        """The result; and weights of 0 for a query that sees no key, of which "eager" makes the mean of all."""
+        result, logits = function(*arguments, **named), arguments[0] if arguments else named["input"]
+        self._before = logits
+        if self._listens:
+            self._recorder.saw_softmax()
+        if not self._listens or not logits.is_floating_point() or logits.ndim < 2:
+            return result, None
+        dead = (logits.detach() <= torch.finfo(logits.dtype).min / 2).all(-1, keepdim=True)
+        return result, result.detach().masked_fill(dead, 0.0) if bool(dead.any()) else None
+
+    def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
+        """Look at weights that a softmax of the model's own made."""
+        if self._listens:
+            weights, sinks, logits = arranged(weights), self._recorder.sinks, self._before
+            if sinks is not None and logits is not None and logits.shape == weights.shape:
+                # Granite's sinks scale the output afterwards. Those of other models have a column in the softmax.
+                weights = weights * (logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
+            self._recorder.observe_weights(weights, streams)
+        self._before = None

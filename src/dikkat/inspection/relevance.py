@@ -1,14 +1,13 @@
 """Measures made of the weights of all layers together: rollout, and relevance by gradients."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointError
 
 from dikkat._core import recording_hooks
@@ -16,25 +15,35 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.inspection.captured import given_to_heads, heads_of
+from dikkat.inspection.dataflow import Dataflow, Origin, Streams
 
 __all__ = ["relevance", "rolled_out"]
 
 
-def rolled_out(layers: Sequence[Tensor]) -> Tensor:
+def rolled_out(layers: Sequence[Tensor], chain: Sequence[tuple[int, int]]) -> Tensor:
     """The product of all layers' weights (B, H, n, n), of each the mean of its heads and the identity: (B, n, n)."""
     if not layers:
         raise ValueError("rollout: got no layer of self-attention; expected at least one")
-    whole = torch.eye(layers[0].shape[-1])
+    if not all(isinstance(each, Tensor) and each.ndim == 4 and each.shape[-1] == each.shape[-2] for each in layers):
+        shapes = ", ".join(str(tuple(each.shape)) for each in layers if isinstance(each, Tensor)) or "of several runs"
+        raise ValueError(f"rollout: got weights {shapes}; expected (B, H, n, n) of one run, recorded without `queries`")
+    check_chain("rollout", chain)
+    whole = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
     for weights in layers:
-        if weights.ndim != 4 or weights.shape[-1] != weights.shape[-2] or weights.shape[-1] != layers[0].shape[-1]:
-            raise ValueError(
-                f"rollout: got weights {tuple(weights.shape)}; expected (B, H, n, n), with the same n in every layer: "
-                "record one run, without `queries`, of layers that follow each other"
-            )
-        own = (weights.mean(-3) + torch.eye(weights.shape[-1])) / 2
+        own = (weights.mean(-3) + torch.eye(weights.shape[-1], dtype=weights.dtype)) / 2
         own = own / own.sum(-1, keepdim=True)
         whole = own @ whole
     return whole
+
+
+def check_chain(name: str, chain: Sequence[tuple[int, int]]) -> None:
+    """Check that each self-attention reads the sequence that the one before wrote, in the same arrangement."""
+    for number, ((_, written), (read, _)) in enumerate(pairwise(chain), 1):
+        if read != written:
+            raise ValueError(
+                f"{name}: got self-attention {number} that does not follow number {number - 1}: it reads another "
+                "sequence, or other windows of it; expected layers of one sequence (choose them with `layers`)"
+            )
 
 
 def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], Tensor], **inputs: Any) -> Tensor:
@@ -80,12 +89,21 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
         )
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ValueError(f"model: got {type(model).__name__}, an encoder and decoder; expected self-attention alone")
-    with torch.enable_grad(), uncompiled(), _in_graph() as layers:
+    with torch.enable_grad(), uncompiled(), _Flow() as flow, recording_hooks.observed_by(_Dense(flow)):
         output = model(*arguments, **inputs)
         result = (target(output) if callable(target) else output.logits[..., target]).sum()
-    _check_lengths(model, layers)
+    if not flow.layers:
+        raise ValueError(f"model: got {type(model).__name__}, in which no attention was seen; expected self-attention")
+    maps = [arranged(each.detach()) for each, arranged in zip(flow.layers, flow.arranged, strict=True)]
+    lengths = {tuple(each.shape[-2:]) for each in maps}
+    if flow.crosses or any(n != m for n, m in lengths) or any(each.ndim != 4 for each in maps):
+        raise ValueError(
+            f"model: got attention of {', '.join(map(str, sorted(lengths)))} queries and keys, some of them of another "
+            "sequence; expected self-attention alone, (B, H, n, n)"
+        )
+    check_chain("relevance", flow.chain)
     try:
-        gradients = torch.autograd.grad(result, layers, allow_unused=True) if result.requires_grad else ()
+        gradients = torch.autograd.grad(result, flow.layers, allow_unused=True) if result.requires_grad else ()
     except CheckpointError as error:
         raise ValueError(
             "model: got attention within a checkpoint, whose weights are not there twice; expected none, as after "
@@ -93,32 +111,16 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
         ) from error
     if all(each is None for each in gradients):
         raise ValueError("target: got a result in which no weight has a part; expected one that depends on the model")
-    whole = torch.eye(layers[0].shape[-1], device=layers[0].device, dtype=layers[0].dtype).expand(
-        len(layers[0]), -1, -1
-    )
-    for weights, gradient in zip(layers, gradients, strict=True):
+    first = maps[0]
+    whole = torch.eye(first.shape[-1], device=first.device, dtype=first.dtype).expand(len(first), -1, -1)
+    for weights, arranged, gradient in zip(maps, flow.arranged, gradients, strict=True):
         if gradient is not None:
-            whole = whole + (gradient * weights).detach().clamp(min=0).mean(1) @ whole
+            whole = whole + (arranged(gradient) * weights).clamp(min=0).mean(1) @ whole
     return whole
 
 
-def _check_lengths(model: nn.Module, layers: list[Tensor]) -> None:
-    if not layers:
-        raise ValueError(f"model: got {type(model).__name__}, in which no attention was seen; expected self-attention")
-    lengths = {tuple(each.shape[-2:]) for each in layers}
-    if len(lengths) > 1 or any(n != m for n, m in lengths) or any(each.ndim != 4 for each in layers):
-        raise ValueError(
-            f"model: got attention of {', '.join(map(str, sorted(lengths)))} queries and keys; expected self-attention "
-            "of one length alone, (B, H, n, n)"
-        )
-
-
-@contextmanager
-def _in_graph() -> Iterator[list[Tensor]]:
-    """Within, this thread's attention is computed by its weights, which are collected and have gradients."""
-    found: list[Tensor] = []
-    with recording_hooks.observed_by(_Dense(found)), _Mode(found):
-        yield found
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _rooted(tensor: Tensor) -> Tensor:
@@ -126,52 +128,53 @@ def _rooted(tensor: Tensor) -> Tensor:
     return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
-class _Dense:
-    """Computes dikkat's calls by all their weights."""
+class _Flow(Dataflow):
+    """Computes PyTorch's attention by its weights, and collects these."""
 
-    def __init__(self, found: list[Tensor]) -> None:
-        self._found = found
+    before_dropout = False
 
-    def compute(self, name: str, problem: Problem) -> Result | None:
-        """The result, and its weights kept."""
-        with recording_hooks.observed_by():
-            problem = replace(problem, query=_rooted(problem.query), kept=None)
-            whole = run_problem(replace(problem, wants_weights=True), "reference")
-        if whole.weights is not None:
-            self._found.append(whole.weights)
-        return whole._replace(weights=whole.weights if problem.wants_weights else None)
-
-    def observe_calls(self, problems: Sequence[Problem]) -> None:
-        """Refuse packed sequences, the only calls that `compute` does not run."""
-        raise ValueError("relevance: got a call of packed sequences (attend_ragged); expected a padded batch")
-
-    def observe_weights(self, weights: Tensor) -> None:
-        """Take what a recurrence made."""
-        self._found.append(weights)
-
-
-class _Mode(TorchFunctionMode):
-    """Computes PyTorch's attention by its weights."""
-
-    def __init__(self, found: list[Tensor]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._found = found
+        self.layers: list[Tensor] = []
+        self.arranged: list[Callable[[Tensor], Tensor]] = []
+        self.chain: list[tuple[int, int]] = []
+        self.crosses = False  # whether a call looked at another sequence
+        self._rows: dict[int, Tensor | None] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = kwargs or {}
-        if func is F.multi_head_attention_forward:
-            return self._attend_by_heads(given_to_heads(*args, **named))
-        if func is F.scaled_dot_product_attention:
-            return self._attend(*args, **named)
-        if func is F.softmax and args:
-            args = _rooted(args[0]), *args[1:]
-        result = func(*args, **named)
-        if func is F.softmax and result.ndim == 4:
-            self._found.append(result)
-        return result
+    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
+        """The result, in a graph."""
+        first = arguments[0] if arguments else named["input"]
+        if first.is_floating_point():
+            arguments, named = (_rooted(first), *arguments[1:]), {k: v for k, v in named.items() if k != "input"}
+        return function(*arguments, **named), None
 
-    def _attend_by_heads(self, given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """`multi_head_attention_forward`, by its weights."""
+    def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
+        """Collect the weights of a layer."""
+        query, key, output = streams
+        before, rows = self._rows.get(query.sequence), query.rows
+        follows = before is None or (rows is not None and torch.equal(before, rows))
+        self._rows[output.sequence] = rows
+        self.crosses |= query.sequence != key.sequence
+        self.layers.append(weights)
+        self.arranged.append(arranged)
+        self.chain.append((query.sequence if follows else -1, output.sequence))
+
+    def call_fused(self, function: Any, arguments: Any, named: Any) -> Any:
+        """Compute by all weights."""
+        query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
+        by_heads = function is F.multi_head_attention_forward
+        asked = self.placed(query, heads=not by_heads), self.origin(key)
+        output = self.output_of(*asked)
+        if by_heads:
+            result, weights, shown = self._attend_by_heads(given_to_heads(*arguments, **named))
+        else:
+            result, weights = self._attend(*arguments, **named)
+        self.saw_weights(weights, _unchanged, (*asked, output))
+        self.follow(result, output)
+        return (result, shown) if by_heads else result
+
+    def _attend_by_heads(self, given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The output of `multi_head_attention_forward`, its weights, and those that it returns."""
         query, key, mask = heads_of(given)
         value, heads, alone = given["value"], given["num_heads"], given["value"].ndim == 2
         matrix = given["v_proj_weight"] if given["use_separate_proj_weight"] else given["in_proj_weight"].chunk(3)[2]
@@ -183,11 +186,11 @@ class _Mode(TorchFunctionMode):
             value = torch.cat([value, value.new_zeros(1, *value.shape[1:])])
         value = value.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
         value = value if given["static_v"] is None else given["static_v"].unflatten(0, (-1, heads))
-        mean = self._attend(query, key, value, mask, given["dropout_p"] if given["training"] else 0.0)
+        mean, found = self._attend(query, key, value, mask, given["dropout_p"] if given["training"] else 0.0)
         output = F.linear(mean.permute(2, 0, 1, 3).flatten(-2), given["out_proj_weight"], given["out_proj_bias"])
-        weights = self._found[-1].mean(1) if given["average_attn_weights"] else self._found[-1]
+        weights = found.mean(1) if given["average_attn_weights"] else found
         weights = weights[0] if alone else weights
-        return output[:, 0] if alone else output, weights if given["need_weights"] else None
+        return output[:, 0] if alone else output, found, weights if given["need_weights"] else None
 
     def _attend(
         self,
@@ -199,8 +202,8 @@ class _Mode(TorchFunctionMode):
         is_causal: bool = False,
         scale: float | None = None,
         enable_gqa: bool = False,
-    ) -> Tensor:
-        """`scaled_dot_product_attention`, by its weights."""
+    ) -> tuple[Tensor, Tensor]:
+        """The output of `scaled_dot_product_attention`, and its weights."""
         query = _rooted(query)
         if enable_gqa:
             key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], dim=-3) for each in (key, value))
@@ -212,5 +215,35 @@ class _Mode(TorchFunctionMode):
             logits = logits + attn_mask if hidden is None else hidden
         dead = (logits == -torch.inf).all(-1, keepdim=True)
         weights = torch.softmax(logits.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
-        self._found.append(weights)
-        return F.dropout(weights, dropout_p) @ value
+        return F.dropout(weights, dropout_p) @ value, weights
+
+
+class _Dense:
+    """Computes dikkat's calls by all their weights."""
+
+    def __init__(self, flow: _Flow) -> None:
+        self._flow, self._output = flow, Origin(0)
+
+    def compute(self, name: str, problem: Problem) -> Result | None:
+        """The result, and its weights kept."""
+        asked = self._flow.placed(problem.query, heads=True), self._flow.origin(problem.key)
+        self._output = self._flow.output_of(*asked)
+        with recording_hooks.observed_by(), torch._C.DisableTorchFunction():
+            problem = replace(problem, query=_rooted(problem.query), kept=None)
+            whole = run_problem(replace(problem, wants_weights=True), "reference")
+        if whole.weights is not None:
+            self._flow.saw_weights(whole.weights, _unchanged, (*asked, self._output))
+        return whole._replace(weights=whole.weights if problem.wants_weights else None)
+
+    def observe_calls(self, problems: Sequence[Problem]) -> None:
+        """Refuse packed sequences, the only calls that `compute` does not run."""
+        raise ValueError("relevance: got a call of packed sequences (attend_ragged); expected a padded batch")
+
+    def observe_output(self, output: Tensor) -> None:
+        """Take note of the output of the call."""
+        self._flow.follow(output, self._output)
+
+    def observe_weights(self, weights: Tensor) -> None:
+        """Take what a recurrence made, which looks at a memory."""
+        unknown = Origin(-1)
+        self._flow.saw_weights(weights, _unchanged, (unknown, Origin(0), unknown))

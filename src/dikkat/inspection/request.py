@@ -61,9 +61,12 @@ class Inspection:
         argmax: (..., n) int64, the key with the largest weight, the first of equal ones; −1 where there is none.
         overview: (..., a, b), the map of weights pooled to so many cells.
         output: (..., n, d_v), the weighted mean of the values, where `inspect` was given values.
+        hidden: (..., m), whether no query sees a key, as of padding; with `weights` and `top_k`.
         heads: (h,) int64, the numbers of the heads that were chosen.
         queries: (n,) int64, the numbers of the queries that were chosen.
         shape: (..., n, m), the sizes of the map that all this is of.
+        positions: The positions of the first query and of the first key in the sequence of the model, which grows in
+            `generate`. The key's is −1 if keys are of another sequence, as in cross attention.
     """
 
     lse: Tensor | None = None
@@ -76,9 +79,11 @@ class Inspection:
     argmax: Tensor | None = None
     overview: Tensor | None = None
     output: Tensor | None = None
+    hidden: Tensor | None = None
     heads: Tensor | None = None
     queries: Tensor | None = None
     shape: tuple[int, ...] = ()
+    positions: tuple[int, int] = (0, 0)
 
     def of_element(self, index: int) -> "Inspection":
         """One element of the first leading dimension."""
@@ -137,7 +142,7 @@ class Inspection:
 # How many dimensions each has behind the leading ones.
 _OWN = {
     "lse": 1, "weights": 2, "rows": 2, "top_weights": 2, "top_keys": 2, "sums": 1, "entropy": 1, "argmax": 1,
-    "overview": 2, "output": 2,
+    "overview": 2, "output": 2, "hidden": 1,
 }  # fmt: skip
 
 
@@ -185,6 +190,11 @@ class Request:
         """True where heads or queries are chosen."""
         return self.heads is not None or self.queries is not None
 
+    @property
+    def tells_hidden(self) -> bool:
+        """True where keys that no query sees are told."""
+        return self.weights or self.top_k is not None
+
     def _cells(self) -> tuple[int, int] | None:
         if self.overview is None or isinstance(self.overview, int):
             return None if self.overview is None else (self.overview, self.overview)
@@ -196,7 +206,7 @@ class Request:
         """The summaries that are requested of a call of so many queries and keys."""
         top, cells = min(max(self.top_k or 0, int(self.argmax)), max(1, keys)), self._cells()
         cells = None if cells is None else (min(cells[0], queries), min(cells[1], keys))
-        return Asked(top, self.sums, self.entropy, cells, self.pool == "max" and cells is not None)
+        return Asked(top, self.sums or self.tells_hidden, self.entropy, cells, self.pool == "max" and cells is not None)
 
     def chosen(self, queries: int, device: torch.device) -> Tensor | None:
         """The rows whose weights are requested of a call of so many queries, from 0 on."""

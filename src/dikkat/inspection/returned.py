@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from dikkat.inspection.captured import of_weights
 from dikkat.inspection.layer_selection import Layers
-from dikkat.inspection.recording import record
+from dikkat.inspection.recording import NotSeenError, record
+from dikkat.inspection.request import Request
 from dikkat.inspection.trace import Attentions
 
 __all__ = ["attentions"]
@@ -23,7 +25,9 @@ def attentions(
 ) -> Attentions:
     """The weights of one run of a model, layer by layer: what `output_attentions=True` returns with "eager" attention.
 
-    The model runs as it is, on its fast path, without gradients. Weights are those before dropout; a query that sees no
+    The model runs as it is, on its fast path, without gradients. If one of Hugging Face's models does not say which
+    weights it returns, or has layers that cannot be recorded, it runs once more with `output_attentions=True`, and the
+    result is what it returns; `repr` says so. Weights are those before dropout; a query that sees no
     key has none, while "eager" gives it the mean of all.
 
     Args:
@@ -50,6 +54,24 @@ def attentions(
         >>> len(weights), weights[2].shape
         (3, torch.Size([1, 1, 5, 5]))
     """
-    with torch.no_grad(), record(model, layers=layers, heads=heads, queries=queries, weights=True) as trace:
-        model(*arguments, **inputs)
-    return trace.attentions()
+    try:
+        with torch.no_grad(), record(model, layers=layers, heads=heads, queries=queries, weights=True) as trace:
+            model(*arguments, **inputs)
+    except NotSeenError as error:
+        if not hasattr(model, "get_encoder") or layers is not None:
+            raise
+        trace.withheld = str(error)
+    if not trace.withheld or not hasattr(model, "get_encoder") or layers is not None:
+        return trace.attentions()
+    with torch.no_grad():
+        returned = model(*arguments, **inputs, output_attentions=True)
+    found = {name: returned[name] or () for name in returned if "attentions" in name}
+    own = found.pop("decoder_attentions", found.pop("attentions", ()))
+    encoder, cross = found.pop("encoder_attentions", ()), found.pop("cross_attentions", ())
+    plain = all(isinstance(each, torch.Tensor) and each.ndim == 4 for each in (*own, *encoder, *cross))
+    if found or not own or not plain or any(each.shape[-1] != each.shape[-2] for each in (*own, *encoder)):
+        return trace.attentions()  # raises: what the model returns are no maps (B, H, n, m)
+    request = Request(weights=True, heads=heads, queries=queries)
+    parts = ([of_weights(each, request).weights for each in maps] for maps in (own, encoder, cross))
+    by_name = {name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names}
+    return Attentions(*parts, by_name, source="returned by the model")

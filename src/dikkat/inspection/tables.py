@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.inspection.heads import KINDS, Known, scores_of
+from dikkat.inspection.heads import Known, scores_of
 from dikkat.inspection.request import Inspection
 from dikkat.show.views import Token, labels_of
 
-# The layer, the module, the kind of attention, whether the model ran before, and one element of what was recorded.
-Rows = Iterable[tuple[int, str, str, bool, Inspection]]
+# The layer, the module, the kind of attention, and one element of what was recorded.
+Rows = Iterable[tuple[int, str, str, Inspection]]
 
 
-def known_of(seen: Inspection, kind: str, again: bool) -> Known | None:
+def known_of(seen: Inspection, kind: str) -> Known | None:
     """The weights that are known of an element's heads; None where neither all nor the largest were recorded."""
     _, count, keys = seen.sizes
     if seen.weights is not None:
@@ -24,14 +24,19 @@ def known_of(seen: Inspection, kind: str, again: bool) -> Known | None:
         weights, places = seen.top_weights.double(), seen.top_keys
     else:
         return None
-    is_self = kind != "cross" and (count == keys or (seen.queries is not None and kind != "") or again)
-    queries = seen.queries if seen.queries is not None else torch.arange(count) + (keys - count if is_self else 0)
-    return Known(weights, places, queries, keys, is_self and bool((queries < keys).all()))
+    first, first_key = seen.positions
+    queries = (torch.arange(count) if seen.queries is None else seen.queries) + first - max(0, first_key)
+    is_self = kind != "cross" and first_key >= 0 and bool((queries < keys).all())
+    hidden = torch.zeros(keys, dtype=torch.bool)
+    if seen.hidden is not None and seen.queries is None:
+        hidden = seen.hidden.all(0)
+    return Known(weights, places, queries, keys, is_self, max(0, first_key), hidden)
 
 
 def keys_of(known: Known, kind: str, tokens: Mapping[str, list[Token]]) -> list[Token]:
     """The tokens that the keys stand for."""
-    return labels_of(tokens, kind, known.key_count, known.key_count)[1]
+    end = known.first_key + known.key_count
+    return labels_of(tokens, kind, end, end)[1]
 
 
 def scores_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
@@ -40,10 +45,9 @@ def scores_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
     for layer, name, kind, known, heads in _known(rows):
         found = scores_of(known, keys_of(known, kind, tokens))
         for place, head in enumerate(heads.tolist()):
-            shares = {each: float(shares[place]) for each, shares in found.items()}
-            there = {each: shares[each] for each in KINDS if shares[each] == shares[each]}
-            looks = max(there, key=lambda each: there[each], default="")
-            row = {"layer": layer, "module": name, "kind": kind, "head": head, "looks": looks, **shares}
+            shares = {each: float(shares[place]) for each, shares in found.shares.items()}
+            row = {"layer": layer, "module": name, "kind": kind, "head": head, "looks": found.looks[place], **shares}
+            row["queries"] = found.asked[place]
             for column, value in row.items():
                 table.setdefault(column, []).append(value)
     return frame_of({name: np.asarray(values) for name, values in table.items()})
@@ -54,17 +58,18 @@ def weights_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
     parts: dict[str, list[Any]] = {}
     for layer, name, kind, known, heads in _known(rows):
         head, query, place = np.nonzero((known.weights > 0).numpy() & (known.keys >= 0).numpy())
-        keys, queries = known.keys.numpy()[head, query, place], known.queries.numpy()[query]
+        keys = known.keys.numpy()[head, query, place] + known.first_key
+        queries = known.queries.numpy()[query] + known.first_key
         columns = {
             "layer": np.full(len(head), layer), "module": np.full(len(head), name), "head": heads.numpy()[head],
             "query": queries, "key": keys, "weight": known.weights.numpy()[head, query, place].astype(np.float32),
         }  # fmt: skip
-        count = known.key_count if known.is_self else len(known.queries)
-        labelled = zip(("query_token", "key_token"), labels_of(tokens, kind, count, known.key_count), (queries, keys),
-                       strict=True)  # fmt: skip
-        for column, labels, at in labelled if tokens else ():
-            words = np.array([token.text for token in labels] + [""])
-            columns[column] = words[np.minimum(at, len(labels))]
+        end = known.first_key + known.key_count
+        labels = labels_of(tokens, kind, end if known.is_self else int(known.queries.max()) + 1, end)
+        labelled = zip(("query_token", "key_token"), labels, (queries, keys), strict=True)
+        for column, known_labels, at in labelled if tokens else ():
+            words = np.array([token.text for token in known_labels] + [""])
+            columns[column] = words[np.minimum(at, len(known_labels))]
         for column, values in columns.items():
             parts.setdefault(column, []).append(values)
     return frame_of({name: np.concatenate(values) for name, values in parts.items()})
@@ -72,8 +77,8 @@ def weights_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
 
 def _known(rows: Rows) -> Iterator[tuple[int, str, str, Known, Tensor]]:
     """The layer, the module, the kind, the weights that are known, and the heads' numbers."""
-    for layer, name, kind, again, seen in rows:
-        known = known_of(seen, kind, again)
+    for layer, name, kind, seen in rows:
+        known = known_of(seen, kind)
         if known is None:
             raise ValueError(
                 f"trace[{name!r}]: got {', '.join(seen.tensors())}; expected a recording with weights=True or top_k"

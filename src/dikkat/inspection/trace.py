@@ -3,10 +3,10 @@
 import html
 import itertools
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dikkat.extras import needing
 from dikkat.inspection.front import of_all_weights
-from dikkat.inspection.heads import scores_of
+from dikkat.inspection.heads import Scores, scores_of
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.tables import keys_of, known_of, scores_table, weights_table
@@ -24,9 +24,10 @@ from dikkat.show.views import CELLS, TOP, Layer, Token, Tokens, tokens_of, views
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
-_FORMAT, _VERSION = "dikkat trace", 3
+_FORMAT, _VERSION = "dikkat trace", 4
 _LARGEST = 2**36  # bytes of a file that is read
-_FIELDS = {field.name for field in fields(Inspection)} - {"shape"}
+_FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
+OWN = "by its own softmax"
 
 
 class Attentions(tuple[Any, ...]):
@@ -40,11 +41,14 @@ class Attentions(tuple[Any, ...]):
         cross_attentions: Those with which a decoder looks at an encoder, as the tuple itself; () where there are none.
         by_name: Of every module that attended the weights of each of its calls: those above, and poolings, towers,
             predictors and the like.
+        source: "returned by the model" if they were not recorded; "by its own softmax" if some are from a softmax of
+            the model's own; else "".
     """
 
     encoder_attentions: tuple[Tensor, ...]
     cross_attentions: tuple[Any, ...]
     by_name: dict[str, tuple[Tensor, ...]]
+    source: str
 
     def __new__(
         cls,
@@ -52,11 +56,12 @@ class Attentions(tuple[Any, ...]):
         encoder: Iterable[Tensor] = (),
         cross: Iterable[Any] = (),
         by_name: Mapping[str, tuple[Tensor, ...]] | None = None,
+        source: str = "",
     ) -> "Attentions":
         """The weights by layer, those of other kinds, and all by name."""
         made = super().__new__(cls, own)
         made.encoder_attentions, made.cross_attentions = tuple(encoder), tuple(cross)
-        made.by_name = dict(by_name or {})
+        made.by_name, made.source = dict(by_name or {}), source
         return made
 
     def __repr__(self) -> str:
@@ -64,7 +69,8 @@ class Attentions(tuple[Any, ...]):
         parts = {"": self, "encoder_attentions": self.encoder_attentions, "cross_attentions": self.cross_attentions}
         said = [f"{len(each)} {name}".rstrip() for name, each in parts.items() if each or not name]
         calls = [f"  {name!r}: {len(each)} × {tuple(each[0].shape)}" for name, each in self.by_name.items()]
-        return "\n".join([f"Attentions of {', '.join(said)}; by_name:", *calls])
+        parts_of = ", ".join([*said, self.source] if self.source else said)
+        return "\n".join([f"Attentions of {parts_of}; by_name:", *calls])
 
 
 class Call(NamedTuple):
@@ -75,12 +81,18 @@ class Call(NamedTuple):
         run: How often the whole model had been called.
         layer: Which layer of the model it was of, as they ran; −1 for none.
         kind: "self", "encoder" or "cross", as `Attentions` has them; "" for another.
+        source: How its weights were recorded; "" for attention functions.
+        reads: The number of the sequence that self-attention reads; −1 for another arrangement of its positions.
+        writes: The number of the sequence that it returns.
     """
 
     name: str
     run: int = 0
     layer: int = -1
     kind: str = "self"
+    source: str = ""
+    reads: int = 0
+    writes: int = 0
 
 
 class Trace:
@@ -99,6 +111,7 @@ class Trace:
         self._calls: dict[str, list[Inspection]] = {}
         self._order: list[Call] = []
         self._tokens: dict[str, list[Token]] = {}
+        self._tokens_by_element: dict[int, dict[str, list[Token]]] = {}
         self.withheld = ""
 
     @property
@@ -111,41 +124,52 @@ class Trace:
 
     @tokens.setter
     def tokens(self, given: Tokens) -> None:
+        self._tokens, self._tokens_by_element = self._checked(given), {}
+
+    def set_tokens_of(self, element: int, tokens: Tokens) -> None:
+        """Set the tokens of one element of the batch, as `tokens` are set."""
+        self._tokens_by_element[element] = self._checked(tokens)
+
+    def _tokens_of(self, element: int) -> dict[str, list[Token]]:
+        """The tokens of an element, counted from either end."""
+        batch = max((math.prod(seen.shape[:-3]) if len(seen.shape) > 3 else seen.shape[0] for _, seen in self.calls()
+                     if len(seen.shape) > 2), default=1)  # fmt: skip
+        known = {place % batch: tokens for place, tokens in self._tokens_by_element.items()}
+        return known.get(element % batch, self._tokens)
+
+    def _checked(self, given: Tokens) -> dict[str, list[Token]]:
         tokens = tokens_of(given)
         for kind, labels in tokens.items():
-            sizes = self._sizes(kind)
+            sizes = sorted(self._sizes(kind))
             if self._order and len(labels) not in sizes:
-                wanted = " or ".join(map(str, sorted(sizes))) if sizes else "none, as nothing looks at a source"
+                wanted = " or ".join(map(str, sizes)) or "none, as nothing looks at a source"
+                if len(sizes) > 3:
+                    wanted = f"{sizes[0]} to {sizes[-1]}"
                 raise ValueError(
                     f"tokens: got {len(labels)} ({kind!r}); "
                     f"expected {wanted}, as there are queries or keys, padding among them"
                 )
-        self._tokens = tokens
+        return tokens
 
     def _sizes(self, kind: str) -> set[int]:
         """How many tokens there may be: of a source as many as keys, of a text as queries or keys."""
         found = set[int]()
         for call, seen in self.calls():
             _, queries, keys = seen.sizes
+            first, first_key = seen.positions
             if kind == "encoder":
-                found |= {keys} if call.kind in ("encoder", "cross") or keys != queries else set()
+                found |= {keys} if call.kind in ("encoder", "cross") or first_key < 0 else set()
             elif call.kind != "encoder":
-                found |= {queries} if call.kind == "cross" else {queries, keys}
+                found |= {first + queries} if first_key < 0 else {first + queries, first_key + keys}
+            if call.run > self._order[0].run and found:  # the last token that was written is no query
+                found.add(max(found) + 1)
         return found - {0}
 
-    def add(self, name: str, seen: Inspection, run: int = 0, layer: int = -1, kind: str = "self") -> None:
-        """Add a call, as copies on the CPU.
-
-        Args:
-            name: The module.
-            seen: What was recorded of the call.
-            run: How often the whole model had been called.
-            layer: Which layer of the model it was of; −1 for none.
-            kind: What it is of a model: see `Call`.
-        """
+    def add(self, seen: Inspection, call: Call) -> None:
+        """Add what was recorded of a call, as copies on the CPU."""
         copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
-        self._calls.setdefault(name, []).append(replace(seen, **copies))
-        self._order.append(Call(name, run, layer, kind))
+        self._calls.setdefault(call.name, []).append(replace(seen, **copies))
+        self._order.append(call)
 
     def keep(self, wanted: Callable[[Call], bool]) -> None:
         """Keep some calls alone."""
@@ -238,9 +262,8 @@ class Trace:
         rows = [("layer", "kind", "heads × queries × keys", "recorded", f"module (Trace of {len(self)} calls)")]
         for call, seen in self.calls():
             layer, kind = "" if call.layer < 0 else str(call.layer), call.kind or "other"
-            rows.append(
-                (layer, kind, " × ".join(map(str, seen.sizes)), ", ".join(seen.tensors()), call.name or "model")
-            )
+            recorded = " ".join(filter(None, [", ".join(seen.tensors()), call.source]))
+            rows.append((layer, kind, " × ".join(map(str, seen.sizes)), recorded, call.name or "model"))
         rows = rows if len(rows) <= 10 else [*rows[:8], ("…", "", "", f"{len(rows) - 9} more", ""), rows[-1]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
@@ -270,7 +293,8 @@ class Trace:
             by_name.setdefault(call.name, []).append(seen.weights)
         encoder = [weights for _, weights in found.get("encoder", ())]
         everything = {name: tuple(each) for name, each in by_name.items()}
-        return Attentions(_by_run(found.get("self", ())), encoder, _by_run(found.get("cross", ())), everything)
+        source = OWN if any(call.source for call in self._order) else ""
+        return Attentions(_by_run(found.get("self", ())), encoder, _by_run(found.get("cross", ())), everything, source)
 
     def scores(self, *, element: int = 0) -> Any:
         r"""What each head does: a table with a row for each head, of scores in 0 … 1.
@@ -292,7 +316,9 @@ class Trace:
         | `induction` | those behind an earlier one with its token; of the queries that have such |
         | `separator` | the special tokens but the first; of the queries that see one and are none |
 
-        `looks` is the column of the largest share, `information` how much the query tells of where the head looks: 0
+        `looks` is what the head does most, of as many queries as `queries` says: the column of the largest share, where
+        a share of k queries counts (k − 1) / (k + 1), and "evenly" only if no other of these reaches 0.2. Padding is
+        neither a query nor the first key. `information` how much the query tells of where the head looks: 0
         where all queries look alike. Where only the largest weights were recorded, a query's others count as equal.
 
         Args:
@@ -308,7 +334,7 @@ class Trace:
         Source:
             Previous, first and same: Clark et al. 2019, section 3; induction: Olsson et al. 2022.
         """
-        return scores_table(self._rows(element), self._tokens)
+        return scores_table(self._rows(element), self._tokens_of(element))
 
     def frame(self, *, element: int = 0) -> Any:
         """Every weight above 0 that was recorded, all or the largest of each query, as a table.
@@ -323,7 +349,7 @@ class Trace:
         Raises:
             ValueError: Neither the weights nor the largest of them were recorded; no such element.
         """
-        return weights_table(self._rows(element), self._tokens)
+        return weights_table(self._rows(element), self._tokens_of(element))
 
     def rollout(self) -> Tensor:
         r"""How much of each input position is in each output position, if weights alone moved it: (B, n, n).
@@ -338,13 +364,14 @@ class Trace:
             Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3.
         """
         found = self.attentions()
-        return rolled_out(found or found.encoder_attentions)
+        kind = "self" if found else "encoder"
+        chain = [(call.reads, call.writes) for call in self._order if call.kind == kind]
+        return rolled_out(found or found.encoder_attentions, chain)
 
-    def _rows(self, element: int) -> Iterator[tuple[int, str, str, bool, Inspection]]:
+    def _rows(self, element: int) -> Iterator[tuple[int, str, str, Inspection]]:
         """One element of every call, as tables take it."""
-        first = {call.kind: call.run for call in reversed(self._order)}
         for call, seen in self.calls():
-            yield call.layer, call.name, call.kind, call.run > first[call.kind], seen.of_batch(element)
+            yield call.layer, call.name, call.kind, seen.of_batch(element)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all to one safetensors file, whole or not at all.
@@ -362,8 +389,10 @@ class Trace:
             from safetensors.torch import save
         tensors = {f"{n}:{i}:{what}": t.contiguous() for n, i, seen in self for what, t in seen.tensors().items()}
         content = header(_FORMAT, _VERSION) | {"calls": self._order, "tokens": self._tokens}
+        content["tokens_by_element"] = [*self._tokens_by_element.items()]
         content["withheld"] = self.withheld
         content["shapes"] = [seen.shape for _, seen in self.calls()]
+        content["positions"] = [seen.positions for _, seen in self.calls()]
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
     @classmethod
@@ -407,11 +436,14 @@ class Trace:
     @classmethod
     def _parsed(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
         """The trace of a file's content."""
-        order, shapes, made = content.get("calls"), content.get("shapes"), cls()
+        order, shapes, positions, made = (*(content.get(each) for each in ("calls", "shapes", "positions")), cls())
         if not isinstance(order, list) or not all(map(_is_call, order)):
-            raise ValueError("calls: got something else; expected each call's module, run, layer, kind. Record again")
-        if not isinstance(shapes, list) or len(shapes) != len(order) or not all(map(_is_shape, shapes)):
-            raise ValueError("shapes: got something else; expected each call's sizes. Record again")
+            raise ValueError(
+                "calls: got something else; expected each call's module, run, layer, kind ... Record again"
+            )
+        for name, listed in (("shapes", shapes), ("positions", positions)):
+            if not isinstance(listed, list) or len(listed) != len(order) or not all(map(_is_shape, listed)):
+                raise ValueError(f"{name}: got something else; expected each call's sizes and positions. Record again")
         if len(order) > len(tensors):
             raise ValueError(f"calls: got more than the {len(tensors)} tensors; expected no more. Record again")
         calls, counts = dict[tuple[str, int], dict[str, torch.Tensor]](), Counter[str]()
@@ -426,10 +458,15 @@ class Trace:
             if place not in calls or what not in _FIELDS:
                 raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")
             calls[place][what] = tensor
-        for ((name, index), named), shape in zip(calls.items(), shapes, strict=True):
+        for ((name, index), named), shape, starts in zip(calls.items(), shapes, positions, strict=True):
             if not named:
                 raise ValueError(f"{name}:{index}: got no tensor; expected what was recorded. Record again")
-            made._calls.setdefault(name, []).append(Inspection(**named, shape=tuple(shape)))
+            made._calls.setdefault(name, []).append(Inspection(**named, shape=tuple(shape), positions=tuple(starts)))
+        for entry in content.get("tokens_by_element", ()):
+            place, labels = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+            if type(place) is not int:
+                raise ValueError("tokens_by_element: got something else; expected pairs. Record again")
+            made._tokens_by_element[place] = _tokens(labels)
         made._tokens, made.withheld = _tokens(content.get("tokens")), str(content.get("withheld", ""))
         return made
 
@@ -476,15 +513,13 @@ class Trace:
             raise ValueError(f"tokens: got {len(named)} lists; expected {len(elements)}, as there are elements to show")
         cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
         for number, labels in zip(elements, named, strict=True):
-            shown = copy(self)
-            if labels is not None:
-                shown.tokens = labels
-            maps, layers = shown._pictures(number)
+            own = self._tokens_of(number) if labels is None else self._checked(labels)
+            maps, layers = self._pictures(number, own)
             cards = cards or maps
-            views += views_of(layers, shown._tokens, None if one else number)
+            views += views_of(layers, own, None if one else number)
         return calls_page(cards, title=title, count=len(self), views=views)
 
-    def _pictures(self, element: int) -> tuple[list[tuple[str, Any]], list[Layer]]:
+    def _pictures(self, element: int, tokens: Mapping[str, list[Token]]) -> tuple[list[tuple[str, Any]], list[Layer]]:
         """The maps of an element, and the layers that are drawn as lines."""
         groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
         counts, in_run = Counter[str](), Counter[tuple[str, int]]()
@@ -502,9 +537,11 @@ class Trace:
             in_run[call.name, call.run] += 1
         layers = []
         for call, label, seen in itertools.chain.from_iterable(map(_joined, groups.values())):
-            known = known_of(seen, call.kind, False)
-            shares = {} if known is None else scores_of(known, keys_of(known, call.kind, self._tokens))
-            layers.append(Layer(label, call.layer, call.kind, seen.sizes, seen.tensors(), shares))
+            known = known_of(seen, call.kind)
+            found = Scores({}, [], []) if known is None else scores_of(known, keys_of(known, call.kind, tokens))
+            looks = list(zip(found.looks, found.asked, strict=True))
+            seen = _in_the_text(seen)
+            layers.append(Layer(label, call.layer, call.kind, seen.sizes, seen.tensors(), found.shares, looks))
         return cards, layers
 
 
@@ -518,36 +555,72 @@ def _drawn(seen: Inspection) -> Inspection | None:
         return None
     return Inspection(
         top_weights=found.top_weights, top_keys=found.top_keys, overview=found.overview, heads=seen.heads,
-        queries=seen.queries, shape=seen.shape,
+        queries=seen.queries, shape=seen.shape, positions=seen.positions, hidden=seen.hidden,
     )  # fmt: skip
+
+
+def _in_the_text(seen: Inspection) -> Inspection:
+    """A call with its keys from position 0 on, and the positions of its queries."""
+    (first, first_key), (heads, count, keys) = seen.positions, seen.sizes
+    queries = seen.queries
+    if first:
+        queries = (torch.arange(count) if queries is None else queries) + first
+    if first_key <= 0 or seen.top_keys is None:
+        return replace(seen, queries=queries, hidden=None)
+    top_keys = torch.where(seen.top_keys < 0, seen.top_keys, seen.top_keys + first_key)
+    shape = (1, heads, count, first_key + keys)
+    return replace(seen, top_keys=top_keys, queries=queries, overview=None, hidden=None, shape=shape)
 
 
 def _joined(runs: Sequence[tuple[Call, str, Inspection]]) -> Iterator[tuple[Call, str, Inspection]]:
     """A module's runs; those that write a text on, each with keys for what it adds, as one."""
     whole: tuple[Call, str, Inspection] | None = None
     for call, label, seen in runs:
+        kept = 0 if whole is None else seen.positions[0] - whole[2].positions[0]
+        alike = (
+            whole is not None
+            and call.kind == whole[0].kind
+            and (seen.positions[1] >= 0 or whole[2].sizes[2] == seen.sizes[2])
+        )
+        if (
+            whole is not None
+            and alike
+            and call.run > whole[0].run
+            and 0 < kept <= whole[2].sizes[1]
+            and seen.queries is None
+        ):
+            whole = (*whole[:2], _continued(whole[2], seen, kept))
+            continue
         if whole is not None:
-            heads, before, keys = whole[2].sizes
-            more = seen.sizes[1]
-            grown = keys if call.kind == "cross" and more == 1 else keys + more
-            if call.run > whole[0].run and seen.sizes[2] == grown and seen.queries is None:
-                tops = {what: torch.cat([whole[2].tensors()[what], seen.tensors()[what]], -2)
-                        for what in ("top_weights", "top_keys")}  # fmt: skip
-                sizes = (1, heads, before + more, grown)
-                whole = (*whole[:2], Inspection(**tops, heads=seen.heads, shape=sizes))
-                continue
             yield whole
         whole = call, label, seen
     if whole is not None:
         yield whole
 
 
+def _continued(whole: Inspection, seen: Inspection, kept: int) -> Inspection:
+    """The first queries of a text, and those that follow them in a later run."""
+    (first, first_key), (heads, count, keys) = seen.positions, seen.sizes
+    before, after = _in_the_text(whole), _in_the_text(seen)
+    tops = {what: torch.cat([before.tensors()[what][:, :kept], after.tensors()[what]], -2)
+            for what in ("top_weights", "top_keys")}  # fmt: skip
+    hidden = seen.hidden
+    if first_key >= 0 and hidden is not None and whole.hidden is not None:
+        new = hidden[:, first - first_key :][:, :count]
+        hidden = torch.cat([whole.hidden[:, :first], new], -1)
+        keys = first + count
+    return Inspection(
+        **tops, hidden=hidden, heads=seen.heads, shape=(1, heads, kept + count, keys),
+        positions=(whole.positions[0], min(first_key, 0)),
+    )  # fmt: skip
+
+
 def _is_call(entry: object) -> bool:
-    return isinstance(entry, list) and [type(part) for part in entry] == [str, int, int, str] and entry[1] >= 0
+    return isinstance(entry, list) and [*map(type, entry)] == [*map(type, Call(""))] and entry[1] >= 0
 
 
 def _is_shape(entry: object) -> bool:
-    return isinstance(entry, list) and all(type(size) is int and size >= 0 for size in entry)
+    return isinstance(entry, list) and all(type(size) is int and size >= -1 for size in entry)
 
 
 def _tokens(content: object) -> dict[str, list[Token]]:

@@ -47,6 +47,7 @@ class Layer(NamedTuple):
         seen: The largest weights `top_weights` (H, n, k) with `top_keys`; the map `overview` (H, a, b) where it is
             known; and `heads` and `queries` where such were chosen.
         shares: What each head does, (H,) by name.
+        looks: What each head does most, and of how many queries that is the mean.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Layer(NamedTuple):
     sizes: tuple[int, int, int]
     seen: Mapping[str, Tensor]
     shares: Mapping[str, Tensor]
+    looks: Sequence[tuple[str, int]]
 
 
 def tokens_of(given: object) -> dict[str, list[Token]]:
@@ -148,6 +150,8 @@ def _layer(layer: Layer, most: int) -> dict[str, Any]:
             name: [None if share != share else round(share, 3) for share in each.tolist()]
             for name, each in layer.shares.items()
         },
+        "looks": [kind for kind, _ in layer.looks],
+        "asked": [queries for _, queries in layer.looks],
         "top": weights.shape[-1],
         "keys": _packed(np.maximum(keys, 0).astype("<u2")),
         "weights": _packed(_codes(weights)),

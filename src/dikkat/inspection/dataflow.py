@@ -1,0 +1,273 @@
+"""Follows tensors while a model runs: the sequence that a tensor belongs to, and the attention weights among them."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from dikkat._engine.pytorch_state import is_transformed
+
+# Functions by name, without underscores: "softmax" is `x.softmax`, `F.softmax` and `torch.ops.aten._softmax`.
+_SOFTMAX = {"softmax", "safe_softmax", "special_softmax"}
+_PRODUCT = {"matmul", "bmm", "mm", "einsum"}
+_MATRIX = {*_PRODUCT, "linear", "addmm", "baddbmm"}
+_CONCATENATE = {"cat", "concat", "index_copy", "copy", "setitem"}
+_CAST_OR_DROPOUT = {"to", "type_as", "type", "float", "half", "bfloat16", "double", "contiguous", "clone", "dropout"}
+_RESCALE = {"mul", "div", "truediv", "masked_fill", "nan_to_num", "where"}  # weights remain weights
+_REARRANGE = {
+    "chunk", "flatten", "flip", "getitem", "movedim", "narrow", "permute", "reshape", "roll", "select", "split",
+    "squeeze", "swapaxes", "t", "transpose", "unbind", "unflatten", "unsqueeze", "view",
+}  # fmt: skip
+_ELLIPSIS = "UVWXYZ"  # the letters of an ellipsis in an einsum, of which it has the last ones
+_TRANSPOSE = (Tensor.mT.__get__, Tensor.T.__get__)
+
+
+class Origin(NamedTuple):
+    """The origin of a tensor.
+
+    Attributes:
+        sequence: The number of its sequence. Each input is a new sequence, and so is the output of self-attention.
+        attended: Whether the sequence is an output of self-attention.
+        places: The number of the position that each element belongs to, of the tensor's shape; None if unknown.
+        keys: If the tensor has attention weights, the number of the key of each weight, of the tensor's shape.
+        weights: These weights before dropout, if the tensor itself is something else.
+    """
+
+    sequence: int
+    attended: bool = False
+    places: Tensor | None = None
+    keys: Tensor | None = None
+    weights: Tensor | None = None
+
+    @property
+    def rows(self) -> Tensor | None:
+        """The positions of the queries, (B, n), from the places of queries or weights (B, H, n, ...)."""
+        if self.places is None:
+            return None
+        rows = self.places[..., 0]
+        return rows if rows.ndim < 3 else rows.select(-2, 0)
+
+
+# The origins of queries, keys and output.
+Streams = tuple[Origin, Origin, Origin]
+
+
+class Dataflow(TorchFunctionMode):
+    """Finds the attention of a model: fused functions, and softmaxes whose result multiplies values."""
+
+    # Whether weights are those before dropout. If not, they are part of the graph of the result.
+    before_dropout = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._origins: Any = WeakIdKeyDictionary()
+        self._numbers = itertools.count(1)
+
+    def call_fused(self, function: Any, arguments: Any, named: Any) -> Any:
+        """Call one of PyTorch's attention functions."""
+        raise NotImplementedError
+
+    def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
+        """Take note of weights that multiply values, and how they are arranged to (..., n, m)."""
+        raise NotImplementedError
+
+    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
+        """Call a softmax. Returns its result, and the weights to record if these are not the result."""
+        return function(*arguments, **named), None
+
+    def origin(self, tensor: Tensor) -> Origin:
+        """The origin of a tensor, which is an input if nothing else is known."""
+        if tensor not in self._origins:
+            self._origins[tensor] = Origin(next(self._numbers))
+        found: Origin = self._origins[tensor]
+        return found
+
+    def placed(self, tensor: Tensor, heads: bool = False) -> Origin:
+        """The origin of a tensor (..., n, d), with places; with `heads`, dimension 1 of four has the heads."""
+        origin = self.origin(tensor)
+        if origin.places is None:
+            lead = [
+                1 if heads and tensor.ndim == 4 and dim == 1 else size for dim, size in enumerate(tensor.shape[:-1])
+            ]
+            places = torch.arange(torch.Size(lead).numel(), device=tensor.device).view(*lead, 1).expand(tensor.shape)
+            origin = self._origins[tensor] = origin._replace(places=places)
+        return origin
+
+    def output_of(self, query: Origin, key: Origin) -> Origin:
+        """The origin of an output of attention: a new sequence after self-attention, else that of the queries."""
+        is_self = query.sequence == key.sequence
+        number = next(self._numbers) if is_self else query.sequence
+        return Origin(number, is_self or query.attended, query.places)
+
+    def follow(self, output: Tensor, origin: Origin) -> None:
+        """Take note of the origin of an output of attention."""
+        self._origins[output] = origin._replace(places=_spread(origin.places, output))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function and follow its tensors."""
+        named, weights = kwargs or {}, None
+        name = getattr(func, "__name__", "").partition(".")[0].strip("_")
+        if func is F.multi_head_attention_forward or name == "scaled_dot_product_attention":
+            return self.call_fused(func, args, named)
+        if name in _SOFTMAX:
+            result, weights = self.softmax(func, args, named)
+        else:
+            if name == "dropout" and (named.get("inplace") or args[3:4] == (True,)):
+                weights = args[0].detach().clone()
+            result = func(*args, **named)
+        if not is_transformed():
+            self._follow(func, name, args, named, args[0] if name == "setitem" else result, weights)
+        return result
+
+    def _follow(self, func: Any, name: str, args: Any, named: Any, result: Any, weights: Tensor | None) -> None:
+        tensors = [each for each in _tensors((*args, *named.values())) if each.is_floating_point()]
+        outputs = [each for each in _tensors((result,)) if each.is_floating_point()]
+        if not tensors or not outputs:
+            return
+        main = tensors[1 if name in ("addmm", "baddbmm") and len(tensors) > 1 else 0]
+        if name == "embedding":
+            self._origins.pop(result, None)
+            self.placed(result)
+        elif name in _PRODUCT and self._multiplies(name, args, tensors, result):
+            pass
+        elif name in _CONCATENATE:  # a cache that is empty yet is no sequence of its own
+            known = [self._origins[each] for each in tensors if each in self._origins]
+            latest = max(known, key=_number) if known else self.origin(main)
+            self._origins[result] = Origin(latest.sequence, latest.attended, _spread(latest.places, result))
+        elif (name in _REARRANGE or func in _TRANSPOSE) and (name != "view" or result.shape != main.shape):
+            self._rearrange(Tensor.reshape if name == "view" else func, args, named, main, outputs)
+        else:
+            origin = self.placed(main) if name in ("linear", "layer_norm", "rms_norm") else self.origin(main)
+            for output in outputs:
+                self._origins[output] = self._merged(name, main, origin, tensors, output)
+            dim = named.get("dim", args[1] if len(args) > 1 else None)
+            if name in _SOFTMAX and isinstance(dim, int) and result.ndim > 1:
+                keys = torch.arange(result.shape[dim]).view(
+                    [-1 if k == dim % result.ndim else 1 for k in range(result.ndim)]
+                )
+                self._origins[result] = self._origins[result]._replace(keys=keys.expand(result.shape), weights=weights)
+            elif origin.keys is not None and isinstance(result, Tensor) and result.shape == main.shape:
+                if origin.weights is None and weights is not None:
+                    origin = origin._replace(weights=weights)
+                self._follow_weights(func, name, args, named, main, origin, result)
+
+    def _merged(self, name: str, main: Tensor, origin: Origin, tensors: list[Tensor], output: Tensor) -> Origin:
+        """The origin of what is made of several tensors: the latest attention among those of its shape."""
+        alike = [] if name in _MATRIX else [self._origins[each] for each in tensors
+                                            if each in self._origins and each.shape == output.shape]  # fmt: skip
+        latest = max(alike or [origin], key=lambda each: (each.attended and each.sequence, each.places is not None))
+        placed = min((each for each in alike or [origin] if each.places is not None), key=_number, default=origin)
+        return Origin(latest.sequence, latest.attended, _spread(placed.places, output))
+
+    def _rearrange(self, func: Any, args: Any, named: Any, main: Tensor, outputs: list[Tensor]) -> None:
+        """Move the places, keys and weights of a tensor as the function moves its elements."""
+        origin, moved = self.origin(main), dict[str, list[Tensor]]()
+        for field in ("places", "keys", "weights"):
+            if (tensor := getattr(origin, field)) is not None:
+                result = func(*(tensor if each is main else each for each in args), **named)
+                moved[field] = [result] if isinstance(result, Tensor) else list(result)
+        for number, output in enumerate(outputs):
+            own = {field: each[number] for field, each in moved.items()}
+            self._origins[output] = Origin(origin.sequence, origin.attended, **own)
+
+    def _follow_weights(
+        self, func: Any, name: str, args: Any, named: Any, main: Tensor, origin: Origin, result: Tensor
+    ) -> None:
+        """Weights that are cast, dropped or scaled are still weights."""
+        weights = origin.weights
+        if name in _CAST_OR_DROPOUT and self.before_dropout:
+            weights = main if weights is None and result is not main else weights
+        elif name in _RESCALE and weights is not None:
+            weights = func(*(weights if each is main else each for each in args), **named)
+        elif name not in _RESCALE | _CAST_OR_DROPOUT:
+            return
+        self._origins[result] = self._origins[result]._replace(keys=origin.keys, weights=weights)
+
+    def _multiplies(self, name: str, args: Any, tensors: list[Tensor], result: Tensor) -> bool:
+        """Whether a product sums values over the keys of weights, which are then told."""
+        index = next(
+            (k for k, each in enumerate(tensors) if each in self._origins and self.origin(each).keys is not None), -1
+        )
+        if index < 0 or len(tensors) != 2:
+            return False
+        origin, key = self.origin(tensors[index]), self.origin(tensors[1 - index])
+        order = _order_of(args[0], [each.ndim for each in tensors], index) if name == "einsum" else None
+        if name != "einsum":
+            order = [*range(origin.keys.ndim)]
+            order[-2:] = order[-2:] if index == 0 else reversed(order[-2:])
+        if order is None or origin.keys.numel() == 0:
+            return False
+        keys, places = (None if each is None else _permuted(each, order) for each in (origin.keys, origin.places))
+        row = keys[(0,) * (keys.ndim - 1)]
+        if len(row) > 1 and row[0] == row[-1]:  # the product sums over another dimension
+            return False
+        output = self.output_of(origin._replace(places=places), key)
+        if heads := _joined_heads(keys, places):
+            places = places.unflatten(0, (-1, heads))
+
+        def arranged(tensor: Tensor) -> Tensor:
+            tensor = _permuted(tensor, order)
+            return tensor.unflatten(0, (-1, heads)) if heads else tensor
+
+        weights = tensors[index] if origin.weights is None else origin.weights
+        self.saw_weights(weights, arranged, (origin._replace(places=places), key, output))
+        self.follow(result, output)
+        return True
+
+
+def _joined_heads(keys: Tensor, places: Tensor | None) -> int:
+    """The number of heads of weights (B · H, n, m), whose heads have the positions of one element; 0 for others."""
+    if keys.ndim != 3 or places is None:
+        return 0
+    rows = places[..., 0]
+    heads = int((rows == rows[0]).all(-1).long().cumprod(0).sum())
+    return heads if heads > 1 and len(rows) % heads == 0 else 0
+
+
+def _number(origin: Origin) -> int:
+    return origin.sequence
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _tensors(value)
+
+
+def _spread(places: Tensor | None, tensor: Tensor) -> Tensor | None:
+    """The places of a tensor with the same rows."""
+    if places is None or places.shape == tensor.shape:
+        return places
+    alike = 0 < tensor.ndim == places.ndim and places.shape[:-1] == tensor.shape[:-1] and places.shape[-1] > 0
+    return places[..., :1].expand(tensor.shape) if alike else None
+
+
+def _order_of(equation: object, ndims: list[int], index: int) -> list[int] | None:
+    """The order of dimensions that brings weights in an einsum to (..., n, m); −1 for a query that is not there."""
+    if not isinstance(equation, str) or "->" not in equation:
+        return None
+    inputs, output = equation.replace(" ", "").split("->")
+    terms = [
+        term.replace("...", _ELLIPSIS[len(_ELLIPSIS) - 3 + len(term) - ndim :])
+        for term, ndim in zip(inputs.split(","), ndims, strict=True)
+    ]
+    weights, values = terms[index], terms[1 - index]
+    output = output.replace("...", _ELLIPSIS)
+    summed = [letter for letter in weights if letter in values and letter not in output]
+    queries = [letter for letter in weights if letter not in values and letter in output]
+    shared = [letter for letter in weights if letter in values and letter in output]
+    if len(summed) != 1 or len(queries) + len(shared) + 1 != len(weights):
+        return None
+    return [weights.index(letter) for letter in [*shared, *queries]] + [-1] * (not queries) + [weights.index(summed[0])]
+
+
+def _permuted(tensor: Tensor, order: list[int]) -> Tensor:
+    moved = tensor.permute([dim for dim in order if dim >= 0])
+    return moved.unsqueeze(-2) if -1 in order else moved

@@ -170,15 +170,19 @@ class Slow:
         if self.folds is None:
             return share @ errors**2, square, freedom
         pairs, held = self.tested
-        rows, folds = np.array([i for _, i in pairs]), np.array([k for k, _ in pairs])
-        weighted = self.weight[rows, None] * held
-        sums = np.array([weighted[folds == k].sum(0) for k in range(len(self.folds))])
-        alike = np.maximum(1, (sums**2).sum(0) / (weighted**2).sum(0))
-        alike = np.array([self._uncut(each) for each in alike])
-        loss = np.empty_like(errors)
+        rows, alike, loss = np.array([i for _, i in pairs]), self.alikes, np.empty_like(errors)
         loss[rows] = held**2
         square = square * rest * alike / np.maximum(1 - alike * (1 - rest), rest / 4) if enough else square
         return share @ loss, square, min(freedom, len(self.folds))
+
+    @cached_property
+    def alikes(self):
+        """κ of each output."""
+        pairs, held = self.tested
+        folds, weighted = np.array([k for k, _ in pairs]), self.weight[[i for _, i in pairs], None] * held
+        sums = np.array([weighted[folds == k].sum(0) for k in range(len(self.folds))])
+        alike = np.maximum(1, (sums**2).sum(0) / (weighted**2).sum(0))
+        return np.array([self._uncut(each) for each in alike])
 
     def _uncut(self, alike):
         """κ where the folds are runs of rows, whose errors go on in the next run."""
@@ -263,7 +267,8 @@ class Slow:
                 for k, i in pairs
             ]
             centers = np.array(centers)[:, 0]
-            ends.append((-quantile(errors - centers, weight, coverage), quantile(centers + errors, weight, coverage)))
+            off = self.growth(place) * errors
+            ends.append([sign * quantile(off + sign * centers, weight, coverage, self.alike) for sign in (-1, 1)])
         return widened(*np.array(ends).T, coverage, self.unknown(x))
 
     def distribution(self, place):
@@ -277,17 +282,29 @@ class Slow:
             if k.sum() >= min(50, 0.8 * weight.sum()):
                 break
             width = width * 1.5
-        total, square, _ = self.noise(middle)
-        growth = max(1, math.sqrt((total + square * self._open(place, self.sigma))[0] / total[0]))
-        return self.line(place, self.sigma)[0][0] + growth * errors[:, 0], k / (1 + k.sum())
+        return self.line(place, self.sigma)[0][0] + self.growth(place) * errors[:, 0], k / (1 + k.sum())
+
+    def growth(self, place):
+        """The deviation of a new value at a place over that of the rows it looks at."""
+        total, square, _ = self.noise(self._looked_at(place, self.sigma))
+        return math.sqrt(1 + (square * self._open(place, self.sigma) / total)[0])
+
+    @property
+    def alike(self):
+        """As how many rows the errors of a fold count."""
+        return 1 if self.folds is None else self.alikes[0]
 
     def quantiles(self, x, levels):
         result = []
         for place, unknown in zip(self.at(x), self.unknown(x)[:, 0], strict=True):
             values, share = self.distribution(place)
             order, rest = np.argsort(values), 1 - share.sum()
-            reached = rest / 2 + np.cumsum(share[order])
-            ends = [np.inf if min(q, 1 - q) < rest else values[order][(reached < q).sum()] for q in levels]
+            ends = []
+            for q in levels:
+                tail = min(q, 1 - q)
+                more = max(rest, min(tail, 1 / (1 + share.sum() / rest / self.alike)))
+                reached = more / 2 + np.cumsum(share[order]) / share.sum() * (1 - more)
+                ends.append(np.inf if tail < rest else values[order][(reached < q).sum()])
             center = self.line(place, self.sigma)[0][0]
             for k, (end, q) in enumerate(zip(ends, levels, strict=True)):
                 more, off = stdtrit(5, q) * math.sqrt(unknown), end - center
@@ -350,8 +367,8 @@ def widened(lower, upper, coverage, unknown):
     return np.array([np.where(np.isinf(lower), lower, middle - half), np.where(np.isinf(upper), upper, middle + half)])
 
 
-def quantile(values, weight, level):
-    """The least value that a share of the weights and of one more row is not above."""
+def quantile(values, weight, level, more=1):
+    """The least value that a share of the weights and of so much more is not above."""
     order = np.argsort(values)
-    enough = np.cumsum(weight[order]) >= level * (weight.sum() + 1) - 1e-9
+    enough = np.cumsum(weight[order]) >= level * (weight.sum() + more) - 1e-9
     return values[order][enough.argmax()] if enough.any() else np.inf

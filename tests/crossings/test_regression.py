@@ -244,9 +244,12 @@ def expected_split(case):
     model = case.models["fitted"]
     fold = model._smoother.joined.folds(2)
     half, held = refitted(case, np.flatnonzero(fold == 0)), np.flatnonzero(fold == 1)
-    errors = np.abs(case.y[held] - half.predict(case.x[held].astype(float))[:, 0])
+    growth, further = (
+        np.array([half.growth(place) for place in half.at(x.astype(float))]) for x in (case.x[held], case.cells)
+    )
+    errors = np.abs(case.y[held] - half.predict(case.x[held].astype(float))[:, 0]) / growth
     weight = np.ones(len(held)) if case.weight is None else case.weight[held]
-    center, reach = half.predict(case.cells.astype(float))[:, 0], quantile(errors, weight, LEVEL)
+    center, reach = half.predict(case.cells.astype(float))[:, 0], quantile(errors, weight, LEVEL) * further
     return widened(center - reach, center + reach, LEVEL, case.slow.unknown(case.cells.astype(float)))
 
 

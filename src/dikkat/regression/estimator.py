@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -226,11 +226,17 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             mean[~reached] = smoother.nearest(lost) @ smoother.joined.y + smoother.joined.origin
         if not return_std:
             return self._output(mean)
-        deviation = smoother.deviation(query)
-        if len(lost):
-            deviation[~reached] = smoother.nearest_deviation(lost)
-        deviation = np.hypot(deviation, np.sqrt(intervals.unknown(self, x)))
+        deviation = np.hypot(self._deviations(x, reached)[0], np.sqrt(intervals.unknown(self, x)))
         return self._output(mean), self._output(deviation)
+
+    def _deviations(self, x: Array, reached: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
+        """How far single values lie from the estimates, (n, v), and for the first output the growth, (n,)."""
+        query, smoother = self._coordinates(x), self._smoother
+        reached = smoother.estimate(query)[1] if reached is None else reached
+        deviation, growth = smoother.deviation(query)
+        if len(lost := np.flatnonzero(~reached)):
+            deviation[lost], growth[lost] = smoother.nearest_deviation(query[lost])
+        return deviation, growth[:, 0]
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         r"""The derivative of the estimate with respect to each number, its marginal effect.

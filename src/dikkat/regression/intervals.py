@@ -13,7 +13,11 @@ $$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}
 
 to which the change of the plane that lines are drawn to is added, likewise without row i.
 
-With folds $e_i$ and $\hat y_{-i}$ are those of the fits without the fold of row i (CV+).
+Beyond the data $|e_i|$ is multiplied by c(x), and in "split" errors are in units of c at their rows.
+
+With folds $e_i$ and $\hat y_{-i}$ are those of the fits without the fold of row i (CV+). One more row counts as κ rows
+then (`dikkat.regression.folds`), and the rest of a local distribution is κ over κ and the weights, as far as ends stay
+finite.
 
 **Split.** One half of the rows is fitted anew, and a new value is as far off as those of the other half are.
 
@@ -56,9 +60,11 @@ def interval(model: Any, x: Array, coverage: float, method: Method, random_state
     rows, errors = _errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
+        growth, more = model._deviations(x)[1], model._smoother.alike
         for part, centers in _left_out(model, rows, x):
-            upper[part] = _quantile(centers + np.abs(errors), rows.weight, coverage)
-            lower[part] = -_quantile(np.abs(errors) - centers, rows.weight, coverage)
+            off = _grown(growth[part], np.abs(errors))
+            upper[part] = _quantile(centers + off, rows.weight, coverage, more)
+            lower[part] = -_quantile(off - centers, rows.weight, coverage, more)
     return _with_unknown(model, x, coverage, lower, upper)
 
 
@@ -115,15 +121,17 @@ def quantiles(model: Any, x: Array, q: Array) -> Array:
     """The quantiles q (k,) of a new value, (n, k), at rows like `X_train_`."""
     result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
     for part, mean, growth, errors, share in _distribution(model, x):
-        order = np.argsort(errors, kind="stable")
+        order, alike = np.argsort(errors, kind="stable"), model._smoother.alike
         below = np.cumsum(share[:, order], 1)
         rest = 1 - below[:, -1]
         for k, level in enumerate(q):
-            index = (below + rest[:, None] / 2 < level - 1e-12).sum(1).clip(max=len(errors) - 1)
-            error = np.where(
-                min(level, 1 - level) < rest - 1e-12, np.copysign(np.inf, level - 0.5), errors[order][index]
-            )
-            known, more = growth * error, stdtrit(_UNSEEN, level) * added[part]
+            tail = min(level, 1 - level)
+            left = np.where(tail < rest, rest, np.minimum(alike * rest / (1 + (alike - 1) * rest), tail))  # by κ
+            reached = below * ((1 - left) / (1 - rest))[:, None] + left[:, None] / 2
+            index = (reached < level - 1e-12).sum(1).clip(max=len(errors) - 1)
+            error = np.where(tail < rest - 1e-12, np.copysign(np.inf, level - 0.5), errors[order][index])
+            known = np.where(np.isinf(growth), np.copysign(np.inf, level - 0.5), growth * error)
+            more = stdtrit(_UNSEEN, level) * added[part]
             wider = np.hypot(known, more) - np.where(np.isfinite(known), abs(known), 0)  # which may be infinite
             result[part, k] = mean + known + np.where(more == 0, 0, np.copysign(wider, more))
     return result
@@ -138,7 +146,7 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
         reached = np.cumsum(share, 1)
         drawn = random.uniform(size=(len(share), count)) * reached[:, -1:]
         chosen = np.array([np.searchsorted(*each, side="right") for each in zip(reached, drawn, strict=True)])
-        result[part] = mean[:, None] + growth[:, None] * errors[chosen.clip(max=len(errors) - 1)]
+        result[part] = mean[:, None] + _grown(growth, errors[chosen.clip(max=len(errors) - 1)])
     if (added := np.sqrt(unknown(model, x))).any():
         result += added * random.standard_t(_UNSEEN, size=result.shape)
     return result
@@ -148,16 +156,13 @@ def _distribution(model: Any, x: Array) -> Iterator[tuple[slice, Array, Array, A
     """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = _errors(model)
     smoother = model._smoother
-    mean, deviation = (np.asarray(each, np.float64).ravel() for each in model._answer(x, return_std=True))
-    deviation = np.sqrt(np.maximum(deviation**2 - unknown(model, x)[:, 0], 0))
+    mean, growth = np.asarray(model._answer(x), np.float64).ravel(), model._deviations(x)[1]
     if rows.times.sum() == 1:
         errors = np.full(1, np.inf)
     whole = smoother.joined.weight if smoother.tested is None else smoother.tested.weight
     own = rows.weight / whole[rows.unique]
-    for part, variance, share in smoother.errors_near(model._coordinates(x)):
-        usual = np.sqrt(variance[:, 0])
-        growth = np.divide(deviation[part], usual, out=np.ones_like(usual), where=(usual > 0) & np.isfinite(usual))
-        yield part, mean[part], growth.clip(1), errors, share[:, rows.unique] * own
+    for part, share in smoother.errors_near(model._coordinates(x)):
+        yield part, mean[part], growth[part], errors, share[:, rows.unique] * own
 
 
 def _errors(model: Any) -> tuple[Repeats, Array]:
@@ -215,9 +220,14 @@ def _solved(local: Local) -> tuple[torch.Tensor, ...]:
     return local.design, local.inverse, theta, local.share
 
 
-def _quantile(values: Array, weight: Array, level: float) -> Array:
-    """(n,): of values (n, m) the one that a share `level` of the weights and of one more row is not above; else ∞."""
-    enough = level * (weight.sum() + 1) - 1e-9
+def _grown(growth: Array, errors: Array) -> Array:
+    """Errors (m,) times the growth at queries (n,), (n, m); infinite if nothing tells how far off a query is."""
+    return np.where(np.isinf(growth)[:, None], np.copysign(np.inf, errors), growth[:, None] * errors)
+
+
+def _quantile(values: Array, weight: Array, level: float, more: float = 1.0) -> Array:
+    """(n,): of values (n, m) the one that a share `level` of the weights and `more` is not above; else ∞."""
+    enough = level * (weight.sum() + more) - 1e-9
     if (weight == weight[0]).all():
         index = int((np.cumsum(weight) < enough).sum())
         return np.asarray(
@@ -241,7 +251,7 @@ def _split(model: Any, x: Array, coverage: float, random_state: object) -> tuple
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, held = (rows.take(np.flatnonzero(fold == each)) for each in (0, 1))
     half = model._anew(learned)
-    errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel())
+    errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel()) / half._deviations(held.x)[1]
     center = np.asarray(half._answer(x), np.float64).ravel()
-    reach = _quantile(errors[None], held.weight.astype(np.float64), coverage)
+    reach = _quantile(errors[None], held.weight.astype(np.float64), coverage) * half._deviations(x)[1]
     return center - reach, center + reach

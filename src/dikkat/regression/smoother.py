@@ -157,16 +157,19 @@ class Smoother:
         result: Array = (mass * (mean + self.joined.origin) + doubt * prior) / (mass + doubt)
         return result
 
-    def deviation(self, query: Array) -> Array:
-        """The deviation of single values from the estimates, (n, v), at queries with rows in reach."""
+    def deviation(self, query: Array) -> list[Array]:
+        """The deviation of single values from the estimates and its growth, (n, v), at queries with rows in reach.
+
+        The growth is the deviation over that of the rows which the query looks at, at least 1.
+        """
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
             around = self._about(part, window)
             doubt = _open(around, self._doubt(window))
-            return (self._deviation(part + around.offset * window.bandwidth, doubt),)
+            return self._deviation(part + around.offset * window.bandwidth, doubt)
 
-        return self._by_parts(query, self._wide, work)[0]
+        return self._by_parts(query, self._wide, work)
 
     def unseen(self, query: Array) -> Array:
         """The variance that categories that were not there in fit add at queries, (n, v).
@@ -192,19 +195,19 @@ class Smoother:
         """The variances that unknown cells add, by a category's first coordinate or by what is missing."""
         return {}
 
-    def nearest_deviation(self, query: Array) -> Array:
-        """The deviation at queries with no row in reach, (n, v), which are answered by the nearest rows."""
+    def nearest_deviation(self, query: Array) -> list[Array]:
+        """The deviation and its growth at queries with no row in reach, (n, v), which the nearest rows answer."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             own, seen = part.chunk(2, 1)
             window = self._window(own)
             far = _unknown(((seen - own) / window.bandwidth)[:, : self.joined.numbers], self._doubt(window))
-            return (self._deviation(seen, far.square().sum(1, keepdim=True)),)
+            return self._deviation(seen, far.square().sum(1, keepdim=True))
 
-        return self._by_parts(np.hstack([query, self.nearest(query) @ self.joined.x]), self._wide, work)[0]
+        return self._by_parts(np.hstack([query, self.nearest(query) @ self.joined.x]), self._wide, work)
 
-    def errors_near(self, query: Array) -> Iterator[tuple[slice, Array, Array]]:
-        """Some queries at a time: τ² (n, v), and the probabilities of the rows' errors (n, m), less than 1 in all."""
+    def errors_near(self, query: Array) -> Iterator[tuple[slice, Array]]:
+        """Some queries at a time: the probabilities of the rows' errors (n, m), less than 1 in all."""
 
         def looked_at(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
@@ -229,7 +232,12 @@ class Smoother:
                     break
                 window = replace(window, bandwidth=window.bandwidth * torch.where(few, 1.5, 1.0))
             share = weights(part, erring, window) * mass / (1 + mass)
-            yield rows, self._errors(part)[0].numpy(), share.numpy()
+            yield rows, share.numpy()
+
+    @property
+    def alike(self) -> float:
+        """κ of the first output: as how many rows the errors of one fold count, at least 1."""
+        return 1.0 if self.tested is None else float(self.tested.alike[0])
 
     @cached_property
     def left_out(self) -> tuple[Criterion, Trial]:
@@ -386,9 +394,10 @@ class Smoother:
         around = moments(part, self._wide, window, degree=1)
         return without_unseen(around, self.joined, part, window.bandwidth, window.squared)
 
-    def _deviation(self, at: Tensor, doubt: Tensor) -> Tensor:
+    def _deviation(self, at: Tensor, doubt: Tensor) -> tuple[Tensor, Tensor]:
         error, noise, _ = self._errors(at)
-        return (error + torch.where(doubt > 0, noise * doubt, 0.0)).sqrt()
+        extra = torch.where(doubt > 0, noise * doubt, 0.0)
+        return (error + extra).sqrt(), torch.where((error > 0) & (extra > 0), 1 + extra / error, 1.0).sqrt()
 
     def _errors(self, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """τ² (n, v), s² (n, v) and ν (n, 1) at points among the data."""

@@ -66,7 +66,13 @@ def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, A
         raise ValueError(
             f"cv: got {cv!r}; expected a splitter of scikit-learn's, pairs of indices, or a number"
         ) from error
-    return list(splitter.split(rows.x, rows.y, groups))
+    splits = list(splitter.split(rows.x, rows.y, groups))
+    if isinstance(cv, Integral):  # blocks of rows, less those next to the block, whose errors are like the block's
+        splits = [
+            (learned[np.abs(learned[:, None] - tested[[0, -1]]).min(1) > len(tested) // 2], tested)
+            for learned, tested in splits
+        ]
+    return splits
 
 
 def check_count(name: str, given: object, least: int = 1, or_none: str = "") -> None:

@@ -44,7 +44,7 @@ def near_repeats(
 
     def draw(random: np.random.Generator) -> Case:
         def rows(places: int, repeats: int) -> tuple[Array, Array, Array]:
-            center, effect = random.uniform(0, 3, (places, columns)), random.normal(size=places)
+            center, effect = random.uniform(0, 10 if columns == 1 else 3, (places, columns)), random.normal(size=places)
             place = np.repeat(np.arange(places), repeats)
             x = center[place] + jitter * random.normal(size=(len(place), columns))
             y = np.sin(2 * x[:, 0]) + x[:, 1:].sum(1) + 0.7 * effect[place] + 0.3 * random.normal(size=len(place))

@@ -61,8 +61,9 @@ class Smooth:
 
 
 def smooth(
-    x: ArrayLike, y: ArrayLike, level: float = 0.95, *, at: ArrayLike | None = None, robust: int = 0, **settings: Any
-) -> Smooth:
+    x: ArrayLike, y: ArrayLike, level: float = 0.95, *, at: ArrayLike | None = None, robust: int = 0,
+    sample_weight: ArrayLike | None = None, **settings: Any,
+) -> Smooth:  # fmt: skip
     """A curve through points, with a bandwidth that is found, and pointwise confidence intervals.
 
     Args:

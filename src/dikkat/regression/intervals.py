@@ -31,6 +31,7 @@ Tibshirani and Wasserman 2018, section 2.2 (split); Guan 2023, Localized conform
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,29 +39,33 @@ import torch
 from scipy.special import stdtrit
 
 from dikkat.regression.columns import missing, without
+from dikkat.regression.dependence import places_of
 from dikkat.regression.effects import Local, locals_at
+from dikkat.regression.folds import folds_of
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
 _ROWS = 200  # rows by which it is said how far a missing cell moves the estimate
-_PLACES, _REPEATS = 20, 10  # least places, and most rows at one, where repeats are looked at
+_MOST_FOLDS = 60  # in which places are left out
 _TELLING = 1.3  # the mean square of errors at new places over that beside repeats, from which on it is told
 _UNSEEN = 5  # degrees of freedom of a variance among a few categories
 
 Method = Literal["jackknife+", "local", "split"]
 
 
-def interval(model: Any, x: Array, coverage: float, method: Method, random_state: object = 0) -> tuple[Array, Array]:
-    """The ends, (n,) each, at rows x like `X_train_`."""
+def interval(
+    model: Any, x: Array, coverage: float, method: Method, random_state: object = 0, weight: Array | None = None
+) -> tuple[Array, Array]:
+    """The ends, (n,) each, at rows x like `X_train_`, of new values of these precisions (n,)."""
     if method == "split":
-        return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state))
+        return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state, weight))
     if method == "local":
         outside = (1 - coverage) / 2
-        return tuple(quantiles(model, x, np.array([outside, 1 - outside])).T)
+        return tuple(quantiles(model, x, np.array([outside, 1 - outside]), weight).T)
     rows, errors = _errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
-        growth, more = model._deviations(x)[1], model._smoother.alike
+        growth, more = _growth(model, x, weight), model._smoother.alike
         for part, centers in _left_out(model, rows, x):
             off = _grown(growth[part], np.abs(errors))
             upper[part] = _quantile(centers + off, rows.weight, coverage, more)
@@ -94,17 +99,32 @@ def unknown(model: Any, x: Array) -> Array:
     return result
 
 
-def errors_of_repeats(model: Any) -> tuple[float, float] | None:
-    """The root mean squared errors of rows beside their repeats and without them, where many have some that tell."""
-    joined = model._smoother.joined
-    count = len(joined.x)
-    if count < _PLACES or not 2 * count <= joined.weight.sum() <= _REPEATS * count:
-        return None
+def errors_at_places(model: Any) -> tuple[int, float, float] | None:
+    """How many places rows are repeats or near repeats at, if that hides how far off rows at new places are.
+
+    And the root mean squared errors of rows beside the others of their place, and without them.
+    """
+    joined, smoother = model._smoother.joined, model._smoother
+    reached = np.ptp(joined.x, axis=0) > smoother.bandwidth
     rows, errors = _errors(model)
-    alone = model._smoother.left_out[1].left[:, 0].numpy()
-    own = np.average(errors**2, weights=rows.weight)
-    new = np.average(alone**2 + joined.within[:, 0], weights=joined.weight)
-    return (float(np.sqrt(own)), float(np.sqrt(new))) if new > _TELLING * own else None
+    if not reached[: joined.numbers].any():
+        return None
+    scaled = joined.x[rows.unique] / smoother.bandwidth
+    place = places_of(scaled, len(np.unique(joined.feature[reached])))
+    if place is None:
+        return None
+    groups = np.full(len(joined.inverse), -1)
+    own = np.empty(len(joined.x), np.intp)
+    own[rows.unique] = place
+    there = joined.inverse >= 0
+    groups[there] = own[joined.inverse[there]]
+    count = len(np.unique(place))
+    fold = groups % min(count, _MOST_FOLDS)
+    folds = np.where(there, 1 + (fold == np.arange(min(count, _MOST_FOLDS))[:, None]), 0).astype(np.int8)
+    by_place = replace(smoother, folds=folds_of(model._rows._replace(folds=folds), joined)).tested
+    old = np.average(errors**2, weights=rows.weight)
+    new = np.average(by_place.errors[:, 0] ** 2, weights=by_place.rows.weight)
+    return (count, float(np.sqrt(old)), float(np.sqrt(new))) if new > _TELLING * old else None
 
 
 def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
@@ -117,10 +137,10 @@ def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Ar
     return lower, upper
 
 
-def quantiles(model: Any, x: Array, q: Array) -> Array:
+def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Array:
     """The quantiles q (k,) of a new value, (n, k), at rows like `X_train_`."""
     result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
-    for part, mean, growth, errors, share in _distribution(model, x):
+    for part, mean, growth, errors, share in _distribution(model, x, weight):
         order, alike = np.argsort(errors, kind="stable"), model._smoother.alike
         below = np.cumsum(share[:, order], 1)
         rest = 1 - below[:, -1]
@@ -152,28 +172,38 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
     return result
 
 
-def _distribution(model: Any, x: Array) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
+def _growth(model: Any, x: Array, weight: Array | None) -> Array:
+    """c (n,): the deviation of new values, of precisions (n,) or of the mean one, over that of rows of the latter."""
+    growth: Array = model._deviations(x)[1]
+    return growth if weight is None else np.sqrt(growth**2 - 1 + model._rows.unit / weight)
+
+
+def _distribution(model: Any, x: Array, weight: Array | None = None) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
     """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = _errors(model)
     smoother = model._smoother
-    mean, growth = np.asarray(model._answer(x), np.float64).ravel(), model._deviations(x)[1]
+    mean, growth = np.asarray(model._answer(x), np.float64).ravel(), _growth(model, x, weight)
     if rows.times.sum() == 1:
         errors = np.full(1, np.inf)
-    whole = smoother.joined.weight if smoother.tested is None else smoother.tested.weight
-    own = rows.weight / whole[rows.unique]
-    for part, share in smoother.errors_near(model._coordinates(x)):
+    count = np.bincount(rows.unique, rows.weight, len(smoother.joined.x)).astype(np.float64)
+    own = rows.weight / count[rows.unique]
+    for part, share in smoother.errors_near(model._coordinates(x), count):
         yield part, mean[part], growth[part], errors, share[:, rows.unique] * own
 
 
 def _errors(model: Any) -> tuple[Repeats, Array]:
-    """The rows that are left out one by one, and their errors (m,)."""
+    """The rows that are left out one by one, and their errors (m,); of precisions as those of rows of the mean one."""
     if model.n_outputs_ > 1:
         raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one, since each has its own distribution")
     if (tested := model._smoother.tested) is not None:
-        return tested.rows, tested.errors[:, 0]
-    rows, (_, trial) = model._smoother.joined.rows(), model._smoother.left_out
-    alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
-    return rows, -torch.cat([trial.left[alone], trial.repeated])[:, 0].numpy()
+        rows, errors = tested.rows, tested.errors[:, 0]
+    else:
+        rows, (_, trial) = model._smoother.joined.rows(), model._smoother.left_out
+        alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
+        errors = -torch.cat([trial.left[alone], trial.repeated])[:, 0].numpy()
+    if model._smoother.joined.precise:
+        return rows._replace(weight=np.ones(len(errors))), errors * np.sqrt(rows.weight)
+    return rows, errors
 
 
 def _left_out(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Array]]:
@@ -239,7 +269,7 @@ def _quantile(values: Array, weight: Array, level: float, more: float = 1.0) -> 
     return np.asarray(ends[np.arange(len(values)), index])
 
 
-def _split(model: Any, x: Array, coverage: float, random_state: object) -> tuple[Array, Array]:
+def _split(model: Any, x: Array, coverage: float, random_state: object, weight: Array | None) -> tuple[Array, Array]:
     if model.folds_ is not None:
         raise ValueError(
             "method: got 'split', whose halves are drawn at random, with cv; expected 'jackknife+' or 'local'"
@@ -251,7 +281,11 @@ def _split(model: Any, x: Array, coverage: float, random_state: object) -> tuple
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, held = (rows.take(np.flatnonzero(fold == each)) for each in (0, 1))
     half = model._anew(learned)
-    errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel()) / half._deviations(held.x)[1]
+    precise, own = rows.weights == "precision", held.weight.astype(np.float64)
+    growth = _growth(half, held.x, own if precise else None)
+    errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel()) / growth
+    if precise:
+        own, weight = np.ones_like(own), np.full(len(x), rows.unit) if weight is None else weight
     center = np.asarray(half._answer(x), np.float64).ravel()
-    reach = _quantile(errors[None], held.weight.astype(np.float64), coverage) * half._deviations(x)[1]
+    reach = _quantile(errors[None], own, coverage) * _growth(half, x, weight)
     return center - reach, center + reach

@@ -206,8 +206,8 @@ class Smoother:
 
         return self._by_parts(np.hstack([query, self.nearest(query) @ self.joined.x]), self._wide, work)
 
-    def errors_near(self, query: Array) -> Iterator[tuple[slice, Array]]:
-        """Some queries at a time: the probabilities of the rows' errors (n, m), less than 1 in all."""
+    def errors_near(self, query: Array, count: Array) -> Iterator[tuple[slice, Array]]:
+        """Some queries at a time: the probabilities of the errors of so many rows, (n, m), less than 1 in all."""
 
         def looked_at(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
@@ -217,10 +217,7 @@ class Smoother:
         at, lse = self._by_parts(query, self._wide, looked_at)
         if (lost := ~np.isfinite(lse)).any():
             at[lost] = self.nearest(query[lost]) @ self.joined.x
-        erring = self._wide
-        if self.tested is not None:
-            weight = torch.tensor(self.tested.weight).clamp(min=_UNTESTED)
-            erring = Points(erring.key, erring.value, weight)
+        erring = Points(self._wide.key, self._wide.value, torch.tensor(count).clamp(min=_UNTESTED))
         for rows in parts(len(at), self.joined.x.size):
             part = torch.tensor(at[rows])
             window = self._window(part, _WIDER)
@@ -430,10 +427,11 @@ class Smoother:
         within, weight = (torch.tensor(each, dtype=torch.float64) for each in (self.joined.within, self.joined.weight))
         criterion, trial = self.left_out
         share = trial.kept[:, None]
-        kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
+        count = torch.tensor(self.joined.counts()).double() if self.joined.precise else weight
+        kept = 1 - (1 - share) / count.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
         loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss)
-        values = torch.cat([loss, (share * trial.left).square() + within, kept], 1)
-        return Points(self._wide.key, values, self._wide.weight)
+        squares = torch.cat([loss, (share * trial.left).square() + within], 1) * (weight / count)[:, None]
+        return Points(self._wide.key, torch.cat([squares, kept], 1), count)
 
     @cached_property
     def _spread(self) -> Tensor:

@@ -113,10 +113,10 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
             x, values = check_X_y(encoded(X, columns, names), y, estimator=estimator, **settings)
         else:
             x, values = validate_data(estimator, X, y, **settings)
-    weight = _checked_weights(sample_weight, x)
+    weight = _checked_weights(estimator, sample_weight, x)
     values = values.astype(np.float64)
     _check_sizes(x, values, weight)
-    return Rows(x, values, weight, columns)
+    return Rows(x, values, weight, columns, weights=estimator.weights)
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[A
     return _safe_indexing(X, there), values[there], weight, groups
 
 
-def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
+def _checked_weights(estimator: Any, given: ArrayLike | None, x: Array) -> Array:
     """The weights of the rows x, (n,), in their dtype: 1 each for None."""
     if given is None:
         return np.ones(len(x), dtype=x.dtype)
@@ -182,13 +182,28 @@ def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
         raise ValueError(f"sample_weight: got {weight.min()}; expected numbers of at least 0")
     if not weight.any():
         raise ValueError("sample_weight: got zeros alone; expected at least one row whose weight is positive")
-    if (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1:
+    if estimator.weights == "repeats" and (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1:
         warnings.warn(
             f"sample_weight: got weights that sum up to {total:.3g}. One says how many rows a row is, so all are "
             "worth that many, and intervals are infinite; expected a sum of about the number of rows",
             stacklevel=5,
         )
     return weight
+
+
+def warn_of_weights(weight: Array) -> None:
+    """Warn of weights that are no counts of rows, such as one over a squared error."""
+    count, total = np.count_nonzero(weight), float(weight.sum(dtype=np.float64))
+    if total > 2 * count or (weight != np.round(weight)).any():
+        warnings.warn(
+            f"sample_weight: got weights that sum to {total:.4g} for {count} rows"
+            + (", not all whole numbers" if (weight != np.round(weight)).any() else "")
+            + ". They count repeated rows, so intervals are those of that many rows. If they are precisions, such as "
+            "1/σ² of known errors or weights of importance, expected weights='precision', for which their scale does "
+            "not matter",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _check_sizes(x: Array, values: Array, weight: Array) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import intervals
-from dikkat.regression.columns import Column
+from dikkat.regression.columns import Column, refilled
 from dikkat.regression.dependence import errors_are_alike
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.local import parts
@@ -125,7 +125,7 @@ def hold_out(
             raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
         # The search starts anew: starting from the bandwidths of all rows would leak the held-out rows.
         fitted = model._anew(rows.take(rest))
-        predicted[held] = fitted._answer(rows.x[held])
+        predicted[held] = fitted._answer(refilled(rows.x[held], fitted.columns_)[0])
     return _judged(predicted, rows, joined)
 
 

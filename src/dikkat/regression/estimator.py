@@ -19,6 +19,7 @@ from dikkat.errors import InputError
 from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
 from dikkat.regression.bandwidth import Searched, chosen_bandwidths
 from dikkat.regression.base import KernelModel, check_at_hand
+from dikkat.regression.columns import refilled
 from dikkat.regression.folds import folds_of, membership
 from dikkat.regression.joined import Array, Coding, Rows
 from dikkat.regression.metric import Metric
@@ -541,9 +542,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             k: How many rows for each query, at least 1.
 
         Returns:
-            A pandas frame of k rows for each query, those of the largest weight first: the query's position, the row's
-            position in `fit`, its weight (`attention_weights`), its cells (NaN or NaT where they were missing) and its
-            y. Rows of weight 0 are left out.
+            A pandas frame of k rows for each query, those of the largest weight first, and of equal weights the most
+            similar ones: the query's position, the row's index in the frame of `fit` (of an array, and of a loaded
+            model, its position), its weight (`attention_weights`), its cells (NaN or NaT where they were missing) and
+            its y. Rows of weight 0 are left out.
 
         Raises:
             ImportError: pandas is not installed.
@@ -580,8 +582,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """The trace of the smoother matrix over the training rows.
 
         Returns:
-            From 1 (the mean of all; for the order "linear" without a ridge 1 + d, a plane through all) to the number of
-            unique rows. The slopes of the plane to which a ridge draws are not counted.
+            From 1 (the mean of all; 1 + d of a plane through all) to the number of unique rows. The slopes of the
+            plane to which a ridge draws are counted too; one that is drawn to 0 counts for less.
 
         Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
 
@@ -671,6 +673,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         other.target_name_ = name if isinstance(name, str) else None
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
+        other.row_labels_ = X.index.to_numpy() if hasattr(X, "iloc") else None
         rows = validation.checked_rows(other, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
@@ -707,7 +710,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _anew(self, rows: Rows) -> Self:
         """An estimator of the settings that were fitted, for which everything is chosen anew from other rows."""
         other = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        anew: Self = other._fitted(rows._replace(metric=None))
+        x, columns = refilled(rows.x, rows.columns, rows.weight)
+        anew: Self = other._fitted(rows._replace(x=x, columns=columns, metric=None))
         return anew
 
     def _fitted(self, rows: Rows) -> Self:

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from scipy.special import stdtrit
 
-from dikkat.regression.columns import missing, without
+from dikkat.regression.columns import missing, refilled, without
 from dikkat.regression.dependence import places_of
 from dikkat.regression.effects import Local, locals_at
 from dikkat.regression.folds import folds_of
@@ -281,6 +281,8 @@ def _split(model: Any, x: Array, coverage: float, random_state: object, weight: 
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, held = (rows.take(np.flatnonzero(fold == each)) for each in (0, 1))
     half = model._anew(learned)
+    held = held._replace(x=refilled(held.x, half.columns_)[0])
+    x = refilled(x, half.columns_)[0]
     precise, own = rows.weights == "precision", held.weight.astype(np.float64)
     growth = _growth(half, held.x, own if precise else None)
     errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel()) / growth

@@ -277,15 +277,18 @@ class Smoother:
 
     def _of_plane(self, part: Tensor, around: Moments, fit: LocalFit, window: Window) -> Tensor:
         """The plane's part of ‖l‖², (n, 1): the slopes to which a line is drawn are of y too."""
-        plane, own = self.trend, slice(self.joined.numbers)
-        size = len(plane.spread)
+        plane, rest = self.trend, self._of_slopes(around, fit, window)
+        at = (part[:, : len(plane.spread)] - plane.center) / plane.spread - rest  # Σ_j l_j z_j
+        square = plane.row.mT @ (plane.row / self._wide.weight[:, None])
+        return (rest * (2 * at @ plane.gain + rest @ square)).sum(1, keepdim=True)
+
+    def _of_slopes(self, around: Moments, fit: LocalFit, window: Window) -> Tensor:
+        """z − Σ_j l_j z_j, (n, p): how much of each of the plane's slopes an estimate has."""
+        own, size = slice(self.joined.numbers), len(self.trend.spread)
         offset = around.offset[:, :size, None]
         spread = around.spread[:, :size, own] - offset @ around.offset[:, None, own]
         rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.numbers, None]  # Σ_j l_j δ_j
-        rest = -rest[..., 0] * window.bandwidth[..., :size] / plane.spread
-        at = (part[:, :size] - plane.center) / plane.spread - rest  # Σ_j l_j z_j
-        square = plane.row.mT @ (plane.row / self._wide.weight[:, None])
-        return (rest * (2 * at @ plane.gain + rest @ square)).sum(1, keepdim=True)
+        return -rest[..., 0] * window.bandwidth[..., :size] / self.trend.spread
 
     def noise(self, query: Array) -> Array:
         """s², (n, v), about the rows that queries look at; infinite where none is left to measure it by."""
@@ -328,11 +331,14 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            lse, fit = fits(part, self._wide, window, *self._drawn(window))
-            return lse, fit.row[:, 0]
+            around = moments(part, self._wide, window, degree=1 if self.drawn else self.degree)
+            fit = local_fit(around, *self._drawn(window))
+            rest = self._of_slopes(around, fit, window) if self.drawn else fit.row[:, :0]
+            return around.lse, fit.row[:, 0], rest
 
-        lse, own = self._by_parts(self.joined.x, self._wide, work)
-        return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
+        lse, own, rest = self._by_parts(self.joined.x, self._wide, work)
+        plane = float((rest * self.trend.row.numpy()).sum()) if self.drawn else 0.0
+        return float((np.exp(np.log(self.joined.weight) - lse) * own).sum()) + plane
 
     def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
         """The weights of all training rows at each query; or the largest, sparse."""

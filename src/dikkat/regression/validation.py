@@ -95,11 +95,13 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     kinds = estimator.categorical_features, estimator.ordered_features
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
-    plain = isinstance(X, np.ndarray | list | tuple) and not (named or periodic or gaps)
-    there: Any = True
+    plain = isinstance(X, np.ndarray | list | tuple) and not (
+        named or periodic or gaps or (isinstance(X, np.ndarray) and X.dtype == object)
+    )
+    counts: Any = np.ones(1)
     if gaps and sample_weight is not None and np.asarray(sample_weight).shape == (_num_samples(X),):
-        there = np.asarray(sample_weight) > 0  # a row of weight 0 is not there
-    columns = () if plain else find(X, *kinds, names, periodic, gaps and there)
+        counts = np.asarray(sample_weight, np.float64)
+    columns = () if plain else find(X, *kinds, names, periodic, gaps and counts)
     if estimator.kernel != "gaussian" and any(each.coded for each in columns):
         raise ValueError(
             f"kernel: got {estimator.kernel!r} beside categories; expected 'gaussian', of whose weights theirs are "
@@ -125,6 +127,11 @@ def gaps_named(estimator: Any, X: Any) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        if "Input X contains infinity" in str(error) and np.ndim(X) == 2:
+            names = _get_feature_names(X)
+            infinite = [_is_infinite(_safe_indexing(X, j, axis=1)) for j in range(np.shape(X)[1])]
+            found = [f"column {j if names is None else repr(names[j])}" for j in np.flatnonzero(infinite)]
+            raise ValueError(f"X: got an infinite number in {', '.join(found[:5])}; expected finite numbers") from None
         if "Input X contains NaN" not in str(error) or "missing" not in estimator.get_params():
             raise
         if estimator.missing == "indicator":
@@ -138,6 +145,13 @@ def gaps_named(estimator: Any, X: Any) -> Iterator[None]:
             f"X: got missing cells (NaN){where}; expected a value in each, or missing='indicator' in fit, which "
             "learns from rows with gaps and predicts them"
         ) from None
+
+
+def _is_infinite(column: Any) -> bool:
+    try:
+        return bool(np.isinf(np.asarray(column, np.float64)).any())
+    except (TypeError, ValueError):
+        return False  # a category
 
 
 def unmasked(given: Any) -> Any:

@@ -109,7 +109,10 @@ def find(
         both = _called(twice[0], names)
         raise ValueError(f"periodic_features: got {both}, which is a category too; expected one kind")
     has_gaps = gaps is not False
-    if not (_is_frame(X) or declared.any() or periods or has_gaps or X.dtype == object):
+    if not (_is_frame(X) or declared.any() or periods or has_gaps):
+        for j in range(size):
+            if texts := [each for each in X[:, j].tolist() if isinstance(each, str) and not is_number(each)]:
+                raise ValueError(_no_number(texts[0], _called(j, names)))
         return ()
     result = []
     for j in range(size):
@@ -294,11 +297,7 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
             return values.astype(np.float64, copy=True)
         except (TypeError, ValueError):
             wrong = next(value for value in values.tolist() if not is_number(value))
-            hints = {"total_seconds": ", by .dt.total_seconds()", "to_timestamp": ", dates, by .dt.to_timestamp()"}
-            hint = "".join(hint for name, hint in hints.items() if hasattr(wrong, name))
-            raise ValueError(
-                f"X: got {wrong!r} in {called}; expected numbers{hint}, or the column among the categorical_features"
-            ) from None
+            raise ValueError(_no_number(wrong, called)) from None
     index = _indices(column.levels)
     lost = column.levels.index(MISSING) if MISSING in column.levels else math.nan
     result = np.array([lost if _is_missing(each) else index(each) for each in values.tolist()], np.float64)
@@ -309,6 +308,12 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
         levels = np.array(column.levels, np.float64)
         result[new] = np.interp(values[new].astype(np.float64), levels, np.arange(len(levels)))
     return result
+
+
+def _no_number(cell: object, called: str) -> str:
+    hints = {"total_seconds": ", by .dt.total_seconds()", "to_timestamp": ", dates, by .dt.to_timestamp()"}
+    hint = "".join(hint for name, hint in hints.items() if hasattr(cell, name))
+    return f"X: got {cell!r} in {called}; expected numbers{hint}, or the column among the categorical_features"
 
 
 def _indices(levels: Sequence[Level]) -> Callable[[Level], int]:

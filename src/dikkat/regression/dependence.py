@@ -30,6 +30,7 @@ _LEAST = 60  # rows
 _EXACT = 1e-24  # squares of errors, in units of y's, that are rounding
 _RARE = 0.018  # the chance of a false alarm, of normal means
 _NEIGHBORS, _STEP, _PLACES = 25, 4.4, 5  # most rows at a place; least median of the largest steps; least places
+_APART = 8.0  # least distance between places over that of neighbours at one, to the power of the dimensions
 _SMALL = 0.15  # the quantile of rows' radii that separates places: larger ones join places
 
 
@@ -39,7 +40,7 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
     The rows are spread in so many dimensions.
     """
     most = min(_NEIGHBORS, len(x) - 2)
-    if most < 1:
+    if len(x) < _LEAST // 2:
         return None
     tree = cKDTree(x)
     apart = tree.query(x, most + 2)[0][:, 1:]
@@ -52,8 +53,11 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
     radius = np.quantile((inside + apart[row, last + 1]) / 2, _SMALL) if np.median(inside) > 0 else 0.0
     pairs = tree.query_pairs(radius, output_type="ndarray")
     count, place = connected_components(coo_array((np.ones(len(pairs)), pairs.T), (len(x), len(x))))
-    sizes = np.bincount(place)
-    return place if count >= _PLACES and sizes.max() <= len(x) / 3 and (sizes[place] > 1).mean() > 0.5 else None
+    sizes, between = np.bincount(place), np.full(count, np.inf)
+    np.minimum.at(between, place, np.where(apart > radius, apart, np.inf).min(1))
+    if count < _PLACES or sizes.max() > len(x) / 3 or (sizes[place] > 1).mean() < 0.5:
+        return None
+    return place if np.median(between) > _APART ** (1 / dimensions) * np.median(apart[:, 0]) else None
 
 
 def errors_are_alike(x: Array, y: Array, tests: int = 1) -> bool:

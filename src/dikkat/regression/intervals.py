@@ -150,7 +150,8 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
             reached = below * ((1 - left) / (1 - rest))[:, None] + left[:, None] / 2
             index = (reached < level - 1e-12).sum(1).clip(max=len(errors) - 1)
             error = np.where(tail < rest - 1e-12, np.copysign(np.inf, level - 0.5), errors[order][index])
-            known = np.where(np.isinf(growth), np.copysign(np.inf, level - 0.5), growth * error)
+            with np.errstate(invalid="ignore"):
+                known = np.where(np.isinf(growth), np.copysign(np.inf, level - 0.5), growth * error)
             more = stdtrit(_UNSEEN, level) * added[part]
             wider = np.hypot(known, more) - np.where(np.isfinite(known), abs(known), 0)  # which may be infinite
             result[part, k] = mean + known + np.where(more == 0, 0, np.copysign(wider, more))
@@ -252,7 +253,8 @@ def _solved(local: Local) -> tuple[torch.Tensor, ...]:
 
 def _grown(growth: Array, errors: Array) -> Array:
     """Errors (m,) times the growth at queries (n,), (n, m); infinite if nothing tells how far off a query is."""
-    return np.where(np.isinf(growth)[:, None], np.copysign(np.inf, errors), growth[:, None] * errors)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(growth)[:, None], np.copysign(np.inf, errors), growth[:, None] * errors)
 
 
 def _quantile(values: Array, weight: Array, level: float, more: float = 1.0) -> Array:

@@ -260,7 +260,9 @@ def expected_split(case):
     weight = np.ones(len(held)) if case.weight is None else case.weight[held]
     precise = half.precise and weight / half.unit, half.precise and np.full(len(new), model._rows.unit / half.unit)
     growth, further = (
-        np.array([half.growth(*each) for each in zip(half.at(x), exact if half.precise else np.ones(len(x)), strict=True)])
+        np.array(
+            [half.growth(*each) for each in zip(half.at(x), exact if half.precise else np.ones(len(x)), strict=True)]
+        )
         for x, exact in zip((old, new), precise, strict=True)
     )
     errors = np.abs(case.y[held] - half.predict(old)[:, 0]) / growth
@@ -364,7 +366,9 @@ def as_nearest(case):
                 if name.endswith("is missing"):
                     assert name not in own
                     continue
-                gaps = dict(zip(case.features, case.x[rows].T, strict=True)).get(f"{case.features[j]} is missing", rows * 0)
+                gaps = dict(zip(case.features, case.x[rows].T, strict=True)).get(
+                    f"{case.features[j]} is missing", rows * 0
+                )
                 cells = [None if gap else each for gap, each in zip(gaps, cells, strict=True)]
                 assert [None if pd.isna(each) else each for each in own[name]] == cells
         assert sorted(set(found["query"])) == list(range(QUERIES))

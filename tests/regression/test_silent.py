@@ -30,7 +30,9 @@ def test_precisions_have_no_scale():
     one, other = (KernelRegressor(weights="precision").fit(x, y, w / error**2) for w in (1, 700))
     for scale, model in ((1, one), (700, other)):
         for weight in (None, scale / error**2):
-            pairs = zip(ends_of(model, x, weight), ends_of(one, x, None if weight is None else weight / scale), strict=True)
+            pairs = zip(
+                ends_of(model, x, weight), ends_of(one, x, None if weight is None else weight / scale), strict=True
+            )
             for found, expected in pairs:
                 np.testing.assert_allclose(found, expected, rtol=1e-5)
     ends = dict(zip((1, 4), (one.predict_interval([[5.0]], sample_weight=w / 0.35**2) for w in (1, 4)), strict=True))

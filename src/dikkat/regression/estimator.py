@@ -116,6 +116,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             a category the index of each cell's level.
         y_train_: (n,) or (n, outputs), as y was given; float64.
         sample_weight_: (n,).
+        weights_: The meaning of these weights: what `weights` was in `fit`.
+        row_labels_: (n,), the index of the frame in `fit`; None for an array, and in a loaded model.
         folds_: (folds, n), int8, with `cv`: 1 for rows that are learned from, 2 for those that are tested. Else None.
 
     Source: Nadaraya 1964; Watson 1964; the linear order and its bias: Fan 1992; the bandwidth: Li and Racine 2007,
@@ -168,15 +170,18 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         Args:
             X: (n, d), finite numbers; an array or a frame.
             y: (n,) or (n, outputs), finite numbers.
-            sample_weight: (n,), at least 0 and not all 0: how often each row counts; None for once.
+            sample_weight: (n,), at least 0 and not all 0: how often each row counts, or its precision (`weights`); None
+                for 1 each.
             groups: (n,), for a `cv` that splits by groups.
 
         Returns:
             The estimator itself.
 
         Warns:
-            UserWarning: The bandwidth is searched for without `cv`, and of the only output rows that are neighbours in
-                the only feature have like errors, or rows that are equal in X hide how far off others are.
+            UserWarning: The bandwidth is searched for without `cv`, y is one column, and rows that are neighbours along
+                a date or a number have like errors, or rows that are equal or nearly equal in X hide how far off rows
+                at other places are. Or weights that count repeats sum to more than twice the number of rows, or are not
+                whole numbers.
 
         Raises:
             ValueError: A setting that is not allowed, or data that do not fit, are not finite or are not numbers.
@@ -656,6 +661,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         model.periodic_features = periods or None
         gaps = sum(column.is_gap for column in saved.rows.columns)
         model.n_features_in_, model.target_name_ = saved.rows.x.shape[1] - gaps, saved.target
+        model.row_labels_ = None
         return model._with(rows, rows.joined(), bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
 
     def __sklearn_tags__(self) -> Any:

@@ -179,7 +179,9 @@ def _growth(model: Any, x: Array, weight: Array | None) -> Array:
     return growth if weight is None else np.sqrt(growth**2 - 1 + model._rows.unit / weight)
 
 
-def _distribution(model: Any, x: Array, weight: Array | None = None) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
+def _distribution(
+    model: Any, x: Array, weight: Array | None = None
+) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
     """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = _errors(model)
     smoother = model._smoother

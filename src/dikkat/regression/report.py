@@ -128,7 +128,9 @@ def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> st
     count = model.n_features_in_  # without the columns of gaps
     lines = [["row", "weight", *names_of(model)[:count], model.target_name_ or "y"]]
     for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-        cells = [column.shown(value) for column, value in zip(columns_of(model)[:count], row_of(model, row), strict=False)]
+        cells = [
+            column.shown(value) for column, value in zip(columns_of(model)[:count], row_of(model, row), strict=False)
+        ]
         lines.append([str(row), f"{weight:.3f}", *cells, written(model.y_train_.ravel()[row])])
     cells = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
     return f"<table>{''.join(f'<tr>{each}</tr>' for each in cells)}</table>"

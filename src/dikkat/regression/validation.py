@@ -196,7 +196,10 @@ def _checked_weights(estimator: Any, given: ArrayLike | None, x: Array) -> Array
         raise ValueError(f"sample_weight: got {weight.min()}; expected numbers of at least 0")
     if not weight.any():
         raise ValueError("sample_weight: got zeros alone; expected at least one row whose weight is positive")
-    if estimator.weights == "repeats" and (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1:
+    if (
+        estimator.weights == "repeats"
+        and (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1
+    ):
         warnings.warn(
             f"sample_weight: got weights that sum up to {total:.3g}. One says how many rows a row is, so all are "
             "worth that many, and intervals are infinite; expected a sum of about the number of rows",

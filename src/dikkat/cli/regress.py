@@ -64,8 +64,8 @@ _HELP = {
     "the data. [default: linear]",
     "set": "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, "
     "or how it is found, auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-    "cv=N, for a series in its order: N blocks of rows, each predicted from the others; weights=precision, for a column "
-    "of 1/σ². "
+    "cv=N, for a series in its order: N blocks of rows, each predicted from the others; weights=precision, for "
+    "--weights of 1/σ². "
     "May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto]",
     "interval": "Write intervals too that hold this share of new values, such as 0.9.",
     "folds": "In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how "

@@ -174,7 +174,7 @@ def median(values: Array, weight: Array) -> float:
 
 
 def refilled(x: Array, columns: Sequence[Column], weight: Array | None = None) -> tuple[Array, tuple[Column, ...]]:
-    """Rows from `encoded`, and columns, with the columns' medians in missing cells; with weights those of these rows."""
+    """Rows from `encoded` with medians in missing cells, and columns; with weights the medians are of these rows."""
     x, result = x.copy(), list(columns)
     for j, gap in enumerate(columns):
         if gap.is_gap:

@@ -647,7 +647,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             OSError: The system could not read.
         """
         saved = files.read(path, cls()._saved_settings())
-        model, rows = cls(**saved.settings), saved.rows._replace(weights=saved.settings["weights"])
+        model, rows = cls(**saved.settings), saved.rows._replace(weights=saved.settings.get("weights", "repeats"))
         try:
             validation.check_name("weights", model.weights, ("repeats", "precision"))
             validation.check_settings(model.kernel, model.bandwidth, model.order, model.ridge)
@@ -743,7 +743,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """The settings as JSON has them, of a fitted one those that its answers have."""
         settings = self.get_params()
         settings.pop("periodic_features", None)  # which the columns have
-        settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order", "weights")}
+        answering = settings.keys() & {"kernel", "order", "weights"}
+        settings |= {name: getattr(self, f"{name}_", settings[name]) for name in answering}
         if not isinstance(settings.get("cv"), Integral | str | None):
             settings["cv"] = type(settings["cv"]).__name__  # which `fit` refuses
         return {

@@ -51,7 +51,6 @@ from dikkat.regression.local import (
     LocalFit,
     Moments,
     Points,
-    fits,
     has_unseen,
     is_flat,
     local_fit,

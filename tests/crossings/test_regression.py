@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-12,334 cells: estimator × two settings × method × state.
+13,501 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.

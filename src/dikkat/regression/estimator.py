@@ -679,7 +679,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         other.target_name_ = name if isinstance(name, str) else None
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
-        other.row_labels_ = X.index.to_numpy() if hasattr(X, "iloc") else None
+        frame: Any = X
+        other.row_labels_ = frame.index.to_numpy() if hasattr(X, "iloc") else None
         rows = validation.checked_rows(other, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))

@@ -136,8 +136,8 @@ def find(
     if not all(each == Column() for each in result):
         return tuple(result)
     for j in range(size):  # refused by name
-        if (values := _cells(X, j).values).dtype.kind not in "biuf":
-            _encode(values, Column(), _called(j, names))
+        if (raw := _cells(X, j).values).dtype.kind not in "biuf":
+            _encode(raw, Column(), _called(j, names))
     return ()
 
 

@@ -16,6 +16,10 @@ class Slow:
         self.kernel, self.linear, self.ridge = model.kernel_, model.order_ == "linear", model.ridge_
         self.model, self.there = model, model.sample_weight_ > 0
         self.weight = model.sample_weight_[self.there].astype(float)
+        self.precise = model.weights_ == "precision"
+        self.unit = self.weight.mean() if self.precise else 1.0
+        self.weight /= self.unit
+        self.count = np.ones_like(self.weight) if self.precise else self.weight  # of rows that err
         y = np.asarray(model.y_train_, float)
         self.y = y.reshape(len(y), -1)[self.there]
         kinds = [column.kind for column in model.columns_] or ["number"] * model.X_train_.shape[1]
@@ -162,23 +166,29 @@ class Slow:
         """τ², s² and ν about a place."""
         errors, shares = self.left_out
         k = self.near(place, 2 * self.sigma)
-        share = self.weight * k / (self.weight @ k)
-        rest = share @ (1 - (1 - shares) / np.maximum(self.weight, 1))
+        share = self.count * k / (self.count @ k)
+        rest = share @ (1 - (1 - shares) / np.maximum(self.count, 1))
+        errors = errors * np.sqrt(self.weight / self.count)[:, None]
         enough = rest > 1e-5  # else there are as many numbers as rows, and nothing tells noise
         square = share @ (shares[:, None] * errors) ** 2 / rest if enough else np.full(self.y.shape[1], np.inf)
-        freedom = (self.weight @ k) ** 2 / (self.weight @ k**2) * rest
+        freedom = (self.count @ k) ** 2 / (self.count @ k**2) * rest
         if self.folds is None:
             return share @ errors**2, square, freedom
         pairs, held = self.tested
-        rows, folds = np.array([i for _, i in pairs]), np.array([k for k, _ in pairs])
-        weighted = self.weight[rows, None] * held
-        sums = np.array([weighted[folds == k].sum(0) for k in range(len(self.folds))])
-        alike = np.maximum(1, (sums**2).sum(0) / (weighted**2).sum(0))
-        alike = np.array([self._uncut(each) for each in alike])
-        loss = np.empty_like(errors)
-        loss[rows] = held**2
+        rows, alike, loss = np.array([i for _, i in pairs]), self.alikes, np.empty_like(errors)
+        loss[rows] = held**2 * (self.weight / self.count)[rows, None]
         square = square * rest * alike / np.maximum(1 - alike * (1 - rest), rest / 4) if enough else square
         return share @ loss, square, min(freedom, len(self.folds))
+
+    @cached_property
+    def alikes(self):
+        """κ of each output."""
+        pairs, held = self.tested
+        folds, weight = np.array([k for k, _ in pairs]), self.weight[[i for _, i in pairs], None]
+        weighted = (np.sqrt(weight) if self.precise else weight) * held
+        sums = np.array([weighted[folds == k].sum(0) for k in range(len(self.folds))])
+        alike = np.maximum(1, (sums**2).sum(0) / (weighted**2).sum(0))
+        return np.array([self._uncut(each) for each in alike])
 
     def _uncut(self, alike):
         """κ where the folds are runs of rows, whose errors go on in the next run."""
@@ -254,8 +264,8 @@ class Slow:
     def jackknife(self, x, coverage):
         """Jackknife+, or CV+ by folds."""
         pairs = [(None, i) for i in range(len(self.rows))] if self.folds is None else self.tested[0]
-        errors = np.abs((self.left_out[0] if self.folds is None else self.tested[1])[:, 0])
-        weight, ends = self.weight[[i for _, i in pairs]], []
+        rows, ends = [i for _, i in pairs], []
+        errors, weight = np.abs(self.errors(rows)), self.count[rows]
         for place in self.at(x):
             width = self.sigma
             centers = [
@@ -263,31 +273,48 @@ class Slow:
                 for k, i in pairs
             ]
             centers = np.array(centers)[:, 0]
-            ends.append((-quantile(errors - centers, weight, coverage), quantile(centers + errors, weight, coverage)))
+            off = self.growth(place) * errors
+            ends.append([sign * quantile(off + sign * centers, weight, coverage, self.alike) for sign in (-1, 1)])
         return widened(*np.array(ends).T, coverage, self.unknown(x))
 
     def distribution(self, place):
         """The values that a new one may have at a place, and their probabilities, which are less than 1 in all."""
-        errors = self.left_out[0] if self.folds is None else self.tested[1]
         rows = np.arange(len(self.rows)) if self.folds is None else [i for _, i in self.tested[0]]
-        middle = self._looked_at(place, self.sigma)
-        width, weight = 2 * self.sigma, self.weight[rows]
+        errors, middle = self.errors(rows), self._looked_at(place, self.sigma)
+        width, weight = 2 * self.sigma, self.count[rows]
         for _ in range(20):
             k = weight * self.near(middle, width)[rows]
             if k.sum() >= min(50, 0.8 * weight.sum()):
                 break
             width = width * 1.5
-        total, square, _ = self.noise(middle)
-        growth = max(1, math.sqrt((total + square * self._open(place, self.sigma))[0] / total[0]))
-        return self.line(place, self.sigma)[0][0] + growth * errors[:, 0], k / (1 + k.sum())
+        return self.line(place, self.sigma)[0][0] + self.growth(place) * errors, k / (1 + k.sum())
+
+    def errors(self, rows):
+        """Errors of rows, of precisions as those of rows of the mean one."""
+        errors = self.left_out[0] if self.folds is None else self.tested[1]
+        return errors[:, 0] * np.sqrt(self.weight / self.count)[rows]
+
+    def growth(self, place, weight=1):
+        """The deviation of a new value at a place over that of the rows it looks at."""
+        total, square, _ = self.noise(self._looked_at(place, self.sigma))
+        return math.sqrt(1 / weight + (square * self._open(place, self.sigma) / total)[0])
+
+    @property
+    def alike(self):
+        """As how many rows the errors of a fold count."""
+        return 1 if self.folds is None else self.alikes[0]
 
     def quantiles(self, x, levels):
         result = []
         for place, unknown in zip(self.at(x), self.unknown(x)[:, 0], strict=True):
             values, share = self.distribution(place)
             order, rest = np.argsort(values), 1 - share.sum()
-            reached = rest / 2 + np.cumsum(share[order])
-            ends = [np.inf if min(q, 1 - q) < rest else values[order][(reached < q).sum()] for q in levels]
+            ends = []
+            for q in levels:
+                tail = min(q, 1 - q)
+                more = max(rest, min(tail, 1 / (1 + share.sum() / rest / self.alike)))
+                reached = more / 2 + np.cumsum(share[order]) / share.sum() * (1 - more)
+                ends.append(np.inf if tail < rest else values[order][(reached < q).sum()])
             center = self.line(place, self.sigma)[0][0]
             for k, (end, q) in enumerate(zip(ends, levels, strict=True)):
                 more, off = stdtrit(5, q) * math.sqrt(unknown), end - center
@@ -319,7 +346,13 @@ class Slow:
         return np.array(result) + sum(math.log(1 - rate) for rate in self.rates)
 
     def trace(self):
-        return sum(self.line(place, self.sigma)[1][i] for i, place in enumerate(self.rows))
+        every, total = self.everyone.tobytes(), 0.0
+        for i, place in enumerate(self.rows):
+            row = self.line(place, self.sigma)[1]
+            if self.linear and self.ridge > 0:  # the plane's slopes are of y too
+                row = row + (place - row @ self.rows) @ self._slopes(every, every, None, of_units=True)
+            total += row[i]
+        return total
 
     def gradient(self, x, return_std=False, step=1e-5):
         """By differences, also of what each row's y has in the estimate."""
@@ -350,8 +383,8 @@ def widened(lower, upper, coverage, unknown):
     return np.array([np.where(np.isinf(lower), lower, middle - half), np.where(np.isinf(upper), upper, middle + half)])
 
 
-def quantile(values, weight, level):
-    """The least value that a share of the weights and of one more row is not above."""
+def quantile(values, weight, level, more=1):
+    """The least value that a share of the weights and of so much more is not above."""
     order = np.argsort(values)
-    enough = np.cumsum(weight[order]) >= level * (weight.sum() + 1) - 1e-9
+    enough = np.cumsum(weight[order]) >= level * (weight.sum() + more) - 1e-9
     return values[order][enough.argmax()] if enough.any() else np.inf

@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-12,334 cells: estimator × two settings × method × state.
+13,501 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -48,6 +48,7 @@ SETTINGS = {
     "ordered": {"column": "size"},
     "periodic": {"column": "hour"},
     "weights": {"weighted": True},
+    "precision": {"weights": "precision", "weighted": True},
     "two outputs": {"outputs": 2},
     "float32": {"dtype": np.float32},
     "frame": {"frame": True},
@@ -190,12 +191,13 @@ def made(estimator, names):
 
 def filled(cells, x, case):
     """Numbers where cells are missing: the middle of the known ones, a level more, and a column that says where."""
-    counts = np.ones(len(x), bool) if case.weight is None else case.weight > 0
+    counts = np.ones(len(x), int) if case.weight is None else case.weight.astype(int)
     x, cells, more = x.astype(float), cells.astype(float), []
     lost, holes = np.isnan(x), np.isnan(cells)
     for j, name in enumerate(case.columns):
         if lost[:, j].any():
-            cells[holes[:, j], j] = 3 if name == "town" else np.median(x[~lost[:, j] & counts, j])
+            known = np.repeat(x[~lost[:, j], j], counts[~lost[:, j]])
+            cells[holes[:, j], j] = 3 if name == "town" else np.median(known)
             more += [holes[:, j]] * (name != "town")
     return np.column_stack([cells, *more])
 
@@ -224,7 +226,7 @@ def expected_left_out(case):
 def refitted(case, rows):
     """A fit to some rows, by the same settings and the rows' own folds."""
     model, fitted = clone(case.fresh), case.models["fitted"]
-    if case.gaps:  # what stands in missing cells, and the levels, are those of all rows
+    if case.gaps:  # the levels are those of all rows
         return Slow(fitted._anew(fitted._rows.take(rows)))
     if case.slow.folds is not None:
         own = [(np.flatnonzero(f[rows] == 1), np.flatnonzero(f[rows] == 2)) for f in fitted.folds_]
@@ -232,10 +234,20 @@ def refitted(case, rows):
     return Slow(case.fit(model, rows))
 
 
+def at_gaps(x, fit):
+    """Cells with the medians of a fit's own rows where they are missing."""
+    x = x.copy()
+    for j, column in enumerate(fit.model.columns_):
+        if column.is_gap:
+            x[x[:, j] == 1, int(column.origin)] = fit.model.columns_[int(column.origin)].levels[0]
+    return x
+
+
 def expected_hold_out(case):
     predicted = np.full((ROWS, case.slow.y.shape[1]), np.nan)
     for rest, held in KFold(2).split(case.x):
-        predicted[held] = refitted(case, rest).predict(case.x[held].astype(float))
+        fit = refitted(case, rest)
+        predicted[held] = fit.predict(at_gaps(case.x[held].astype(float), fit))
     predicted = predicted[case.slow.there]
     return [*predicted.ravel(), *judged(predicted, case, slice(None))]
 
@@ -244,9 +256,18 @@ def expected_split(case):
     model = case.models["fitted"]
     fold = model._smoother.joined.folds(2)
     half, held = refitted(case, np.flatnonzero(fold == 0)), np.flatnonzero(fold == 1)
-    errors = np.abs(case.y[held] - half.predict(case.x[held].astype(float))[:, 0])
+    old, new = (at_gaps(x.astype(float), half) for x in (case.x[held], case.cells))
     weight = np.ones(len(held)) if case.weight is None else case.weight[held]
-    center, reach = half.predict(case.cells.astype(float))[:, 0], quantile(errors, weight, LEVEL)
+    precise = half.precise and weight / half.unit, half.precise and np.full(len(new), model._rows.unit / half.unit)
+    growth, further = (
+        np.array(
+            [half.growth(*each) for each in zip(half.at(x), exact if half.precise else np.ones(len(x)), strict=True)]
+        )
+        for x, exact in zip((old, new), precise, strict=True)
+    )
+    errors = np.abs(case.y[held] - half.predict(old)[:, 0]) / growth
+    weight = np.ones(len(held)) if half.precise else weight
+    center, reach = half.predict(new)[:, 0], quantile(errors, weight, LEVEL) * further
     return widened(center - reach, center + reach, LEVEL, case.slow.unknown(case.cells.astype(float)))
 
 
@@ -342,7 +363,12 @@ def as_nearest(case):
             np.testing.assert_array_equal(targets, case.y.reshape(ROWS, -1)[rows])
             for j, (name, cell) in enumerate(named(case)):
                 cells = [cell(value) for value in case.x[rows, j].astype(float)]
-                gaps = own.get(f"{name} is missing", pd.Series(index=own.index)) == "missing"
+                if name.endswith("is missing"):
+                    assert name not in own
+                    continue
+                gaps = dict(zip(case.features, case.x[rows].T, strict=True)).get(
+                    f"{case.features[j]} is missing", rows * 0
+                )
                 cells = [None if gap else each for gap, each in zip(gaps, cells, strict=True)]
                 assert [None if pd.isna(each) else each for each in own[name]] == cells
         assert sorted(set(found["query"])) == list(range(QUERIES))

@@ -29,13 +29,13 @@ def _sensible(model, query, low, high):
 def test_not_finite(bad):
     x, y = X.copy(), Y.copy()
     x[3], y[5] = bad, bad
-    with pytest.raises(ValueError, match=r"Input X contains infinity|X: got missing cells \(NaN\)"):
+    with pytest.raises(ValueError, match=r"X: got an infinite number in column 0|X: got missing cells \(NaN\)"):
         NadarayaWatson(bandwidth="loo").fit(x, Y)
     with pytest.raises(ValueError, match=r"Input y contains (NaN|infinity)"):
         NadarayaWatson(bandwidth="loo").fit(X, y)
     with pytest.raises(ValueError, match=r"Input sample_weight contains (NaN|infinity)"):
         NadarayaWatson(bandwidth="loo").fit(X, Y, sample_weight=y)
-    with pytest.raises(ValueError, match=r"Input X contains infinity|X: got missing cells \(NaN\)"):
+    with pytest.raises(ValueError, match=r"X: got an infinite number in column 0|X: got missing cells \(NaN\)"):
         NadarayaWatson(bandwidth=1.0).fit(X, Y).predict(x)
 
 

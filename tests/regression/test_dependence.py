@@ -4,13 +4,14 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 from sklearn.model_selection import GroupKFold
 
 from dikkat.regression import KernelRegressor
-from dikkat.regression.dependence import errors_are_alike
+from dikkat.regression.dependence import errors_are_alike, places_of
 
 Array = NDArray[np.float64]
 MEANS: dict[str, Callable[[Array], Array]] = {
@@ -121,7 +122,7 @@ def _measured(repeats: int, seed: int = 0) -> tuple[Array, Array, Array]:
 
 def test_fit_warns_of_repeats_that_hide_errors() -> None:
     x, y, group = _measured(3)
-    with pytest.warns(UserWarning, match="X: got rows that are equal in X, as repeated measurements are") as told:
+    with pytest.warns(UserWarning, match="X: got rows at 47 places, equal or nearly equal in X, as") as told:
         model = KernelRegressor().fit(x, y)
     # A loop: how far off a place is that is left out, its repeats with it, beside a row alone.
     settings = {"bandwidth": model.bandwidth_, "ridge": model.ridge_}
@@ -139,3 +140,55 @@ def test_fit_warns_of_repeats_that_hide_errors() -> None:
 
 def _left_out(settings: dict, x: Array, y: Array, gone: Array) -> KernelRegressor:
     return KernelRegressor(**settings).fit(x[~gone], y[~gone])
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.03])
+@pytest.mark.parametrize(("columns", "repeats"), [(1, 5), (3, 3), (3, 5), (2, 20)])
+def test_near_repeats_are_found_at_their_places(columns: int, repeats: int, jitter: float) -> None:
+    random = np.random.default_rng(0)
+    grid = np.column_stack([random.permutation(15).astype(float) for _ in range(columns)])
+    place = np.repeat(np.arange(len(grid)), repeats)
+    x = grid[place] + jitter * random.uniform(-1, 1, (len(place), columns))
+    found = places_of(x, columns)
+    assert found is not None
+    np.testing.assert_array_equal(found[:, None] == found, place[:, None] == place)
+
+
+def test_rows_without_places_have_none() -> None:
+    random = np.random.default_rng(0)
+    grid = np.stack(np.meshgrid(np.arange(9.0), np.arange(11.0)), -1).reshape(-1, 2)
+    tables = [random.uniform(size=(60, d)) for d in (1, 2, 4)] + [random.lognormal(size=(80, d)) for d in (1, 3)]
+    assert [places_of(x, x.shape[1]) for x in [*tables, grid, np.arange(70.0)[:, None], grid[:2]]] == [None] * 8
+
+
+def _by_date(random: np.random.Generator, memory: float) -> tuple[pd.DataFrame, Array]:
+    day = np.arange(300)
+    mean = 5 * np.sin(day / 28) + np.array([0, 1, 2, 1, 3, -4, -5])[day % 7]
+    date = pd.date_range("2024-01-01", periods=300)
+    return pd.DataFrame({"weekday": pd.Categorical(day % 7), "date": date}), mean + autoregressive(random, 300, memory)
+
+
+def test_a_series_beside_other_columns_and_near_repeats_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="those of their neighbours in 'date', .* `cv=20`"):
+        KernelRegressor().fit(*_by_date(np.random.default_rng(0), 0.6))
+    x, y, group = _measured(4)
+    x = x + 0.02 * np.random.default_rng(1).normal(size=x.shape)
+    with pytest.warns(UserWarning, match="nearly equal in X.*GroupKFold"):
+        KernelRegressor().fit(x, y)
+    random = np.random.default_rng(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KernelRegressor().fit(*_by_date(random, 0.0))
+        KernelRegressor(cv=GroupKFold(5)).fit(x, y, groups=group)
+        other = random.uniform(size=(100, 3))
+        KernelRegressor().fit(other, np.sin(6 * other[:, 0]) + other[:, 1] + 0.3 * random.normal(size=100))
+
+
+def test_blocks_are_learned_without_the_rows_next_to_them() -> None:
+    model = KernelRegressor(bandwidth=1.0, cv=4).fit(np.arange(20.0)[:, None], np.arange(20.0) % 3)
+    tested, learned = model.folds_ == 2, model.folds_ == 1
+    for block in range(4):
+        own = np.arange(5 * block, 5 * block + 5)
+        assert np.flatnonzero(tested[block]).tolist() == own.tolist()
+        away = np.abs(np.arange(20)[:, None] - own).min(1)
+        assert np.flatnonzero(learned[block]).tolist() == np.flatnonzero(away > 2).tolist()

@@ -38,9 +38,9 @@ def test_lowess_at_one_place_gives_a_value_back():
 
 def test_a_curve_is_that_of_the_estimator():
     curve, model = smooth(X, Y, 0.9, at=[5.0, 0.7]), KernelRegressor().fit(X[:, None], Y)
-    np.testing.assert_array_equal(curve.x, [0.7, 5.0])
-    np.testing.assert_array_equal(curve.y, model.predict([[0.7], [5.0]]))
-    np.testing.assert_array_equal([curve.lower, curve.upper], model.confidence_interval([[0.7], [5.0]], 0.9))
+    np.testing.assert_array_equal(curve.x, [5.0, 0.7])
+    np.testing.assert_array_equal(curve.y, model.predict([[5.0], [0.7]]))
+    np.testing.assert_array_equal([curve.lower, curve.upper], model.confidence_interval([[5.0], [0.7]], 0.9))
     assert (curve.bandwidth, curve.level) == (model.bandwidth_[0], 0.9)
     np.testing.assert_array_equal(smooth(X, Y).x, np.linspace(0.3, 6.1, 201))
 

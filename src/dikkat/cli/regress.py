@@ -28,7 +28,7 @@ MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
 _PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_SET = ("kernel", "bandwidth", "ridge", "cv")  # the estimator's settings for --set
+_SET = ("kernel", "bandwidth", "ridge", "cv", "weights")  # the estimator's settings for --set
 _TEXT = ("delimiter", "decimal", "thousands", "encoding", "na")  # the names for --text
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _MISSING = ("refuse", "drop", "indicator")  # the values of --missing
@@ -64,7 +64,8 @@ _HELP = {
     "the data. [default: linear]",
     "set": "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, "
     "or how it is found, auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-    "cv=N, for a series in its order: N blocks of rows, each predicted from the others. "
+    "cv=N, for a series in its order: N blocks of rows, each predicted from the others; weights=precision, for "
+    "--weights of 1/σ². "
     "May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto]",
     "interval": "Write intervals too that hold this share of new values, such as 0.9.",
     "folds": "In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how "

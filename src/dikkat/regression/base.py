@@ -32,7 +32,7 @@ from dikkat.regression.validation import (
 )
 
 # The attributes that are Rows.
-_OF_ROWS = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_")
+_OF_ROWS = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_")
 
 
 class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -48,6 +48,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     n_components: int | None = None
     periodic_features: Mapping[Any, float] | None = None
     missing: str = "refuse"
+    weights: str = "repeats"
     X_train_: Array
     y_train_: Array
     sample_weight_: Array
@@ -58,6 +59,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     order_: str
     ridge_: float = 0.0
     folds_: Membership | None = None
+    weights_: str = "repeats"
     _smoother: Smoother
 
     def _exchanged(self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, **attributes: Any) -> Self:

@@ -90,9 +90,9 @@ class _Cells(NamedTuple):
 
 def find(
     X: Any, categorical: object, ordered: object, names: Sequence[str] | None, periodic: Mapping[Any, float] | None,
-    gaps: bool | NDArray[np.bool_],
+    gaps: bool | Array,
 ) -> tuple[Column, ...]:  # fmt: skip
-    """The kinds of the columns; nothing where all are numbers. With `gaps` cells may be missing."""
+    """The kinds of the columns; nothing where all are numbers. With `gaps`, weights of rows, cells may be missing."""
     if hasattr(X, "tocsr"):
         return ()  # sparse: refused where arrays are checked
     X = _indexed(X)
@@ -110,6 +110,9 @@ def find(
         raise ValueError(f"periodic_features: got {both}, which is a category too; expected one kind")
     has_gaps = gaps is not False
     if not (_is_frame(X) or declared.any() or periods or has_gaps):
+        for j in range(size):
+            if texts := [each for each in X[:, j].tolist() if isinstance(each, str) and not is_number(each)]:
+                raise ValueError(_no_number(texts[0], _called(j, names)))
         return ()
     result = []
     for j in range(size):
@@ -130,19 +133,23 @@ def find(
     if has_gaps:
         values = [_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(result)]
         result = _with_gaps(result, values, names, np.broadcast_to(gaps, len(values[0])))
-    return () if all(each == Column() for each in result) else tuple(result)
+    if not all(each == Column() for each in result):
+        return tuple(result)
+    for j in range(size):  # refused by name
+        if (raw := _cells(X, j).values).dtype.kind not in "biuf":
+            _encode(raw, Column(), _called(j, names))
+    return ()
 
 
 def _with_gaps(
-    columns: Sequence[Column], values: Sequence[Array], names: Sequence[str] | None, there: NDArray[np.bool_]
+    columns: Sequence[Column], values: Sequence[Array], names: Sequence[str] | None, weight: Array
 ) -> list[Column]:
     """The columns with what stands in missing cells, by the rows that count, and behind them where these are."""
     result, more = [], []
     for j, (column, cells) in enumerate(zip(columns, values, strict=True)):
         lost = np.isnan(cells)
         if column.kind in ("number", "date"):
-            known = cells[~lost & there]
-            column = column._replace(levels=(float(np.median(known)) if len(known) else 0.0,))
+            column = column._replace(levels=(median(cells[~lost], weight[~lost]),))
             more += [Column("category", ("known", "missing"), str(j))] * bool(lost.any())
         elif column.kind == "category" and lost.any():
             column = column._replace(levels=(*column.levels, MISSING))
@@ -155,6 +162,29 @@ def _with_gaps(
     return [*result, *more]
 
 
+def median(values: Array, weight: Array) -> float:
+    """The median of values that each count as often as their weight says; 0 of none."""
+    order = np.argsort(values, kind="stable")
+    order = order[weight[order] > 0]
+    if not len(order):
+        return 0.0
+    below = np.cumsum(weight[order], dtype=np.float64)
+    low, high = (np.searchsorted(below, below[-1] / 2, side) for side in ("left", "right"))
+    return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
+
+
+def refilled(x: Array, columns: Sequence[Column], weight: Array | None = None) -> tuple[Array, tuple[Column, ...]]:
+    """Rows from `encoded` with medians in missing cells, and columns; with weights the medians are of these rows."""
+    x, result = x.copy(), list(columns)
+    for j, gap in enumerate(columns):
+        if gap.is_gap:
+            lost, own = x[:, j] == 1, int(gap.origin)
+            if weight is not None:
+                result[own] = columns[own]._replace(levels=(median(x[~lost, own], weight[~lost]),))
+            x[lost, own] = result[own].levels[0]
+    return x, tuple(result)
+
+
 def _holds_text(cells: _Cells, called: str) -> bool:
     """True of a column of text with few different ones; refuses one of many, such as names or identifiers."""
     if cells.levels is not None or cells.values.dtype.kind != "O":
@@ -164,6 +194,14 @@ def _holds_text(cells: _Cells, called: str) -> bool:
         return False
     if any(not isinstance(each, str) for each in there):
         return False  # which is refused where cells become numbers
+    numbers = sum(map(is_number, there))
+    if 2 * numbers > len(there):
+        wrong = next(each for each in there if not is_number(each))
+        raise ValueError(
+            f"X: got {wrong!r} in {called}, of whose {len(there)} texts {numbers} are numbers; expected numbers, by "
+            "pandas.to_numeric(column, errors='coerce') and missing='indicator', or the column among the "
+            "categorical_features"
+        )
     count = len(set(there))
     if count > min(MOST_LEVELS, max(2, len(there) // 2)):
         raise ValueError(
@@ -259,9 +297,7 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
             return values.astype(np.float64, copy=True)
         except (TypeError, ValueError):
             wrong = next(value for value in values.tolist() if not is_number(value))
-            raise ValueError(
-                f"X: got {wrong!r} in {called}; expected numbers, or the column among the categorical_features"
-            ) from None
+            raise ValueError(_no_number(wrong, called)) from None
     index = _indices(column.levels)
     lost = column.levels.index(MISSING) if MISSING in column.levels else math.nan
     result = np.array([lost if _is_missing(each) else index(each) for each in values.tolist()], np.float64)
@@ -272,6 +308,12 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
         levels = np.array(column.levels, np.float64)
         result[new] = np.interp(values[new].astype(np.float64), levels, np.arange(len(levels)))
     return result
+
+
+def _no_number(cell: object, called: str) -> str:
+    hints = {"total_seconds": ", by .dt.total_seconds()", "to_timestamp": ", dates, by .dt.to_timestamp()"}
+    hint = "".join(hint for name, hint in hints.items() if hasattr(cell, name))
+    return f"X: got {cell!r} in {called}; expected numbers{hint}, or the column among the categorical_features"
 
 
 def _indices(levels: Sequence[Level]) -> Callable[[Level], int]:

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PLACES = 201  # of a curve
+_DAY = 86_400_000_000  # microseconds
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,15 @@ class Smooth:
     """A curve.
 
     Attributes:
-        x: (k,), where it is evaluated, ascending.
+        x: (k,), where it is evaluated: ascending, or `at` in its order; datetime64 if the points' x are dates.
         y: (k,), the estimate.
         lower: (k,), the lower ends of the confidence intervals.
         upper: (k,), the upper ends.
-        bandwidth: σ, in units of x.
+        bandwidth: σ, in units of x; of dates in days.
         level: The chance with which an interval holds the expected value at its place.
     """
 
-    x: Array
+    x: NDArray[Any]
     y: Array
     lower: Array
     upper: Array
@@ -54,25 +55,29 @@ class Smooth:
             from matplotlib import pyplot
 
             ax = pyplot.gca()
-        (line,) = ax.plot(self.x, self.y, **style)
-        lower, upper = (np.where(np.isfinite(each), each, np.nan) for each in (self.lower, self.upper))
-        ax.fill_between(self.x, lower, upper, color=line.get_color(), alpha=0.25, linewidth=0)
+        order = np.argsort(self.x)
+        x, y, lower, upper = (each[order] for each in (self.x, self.y, self.lower, self.upper))
+        (line,) = ax.plot(x, y, **style)
+        lower, upper = (np.where(np.isfinite(each), each, np.nan) for each in (lower, upper))
+        ax.fill_between(x, lower, upper, color=line.get_color(), alpha=0.25, linewidth=0)
         return ax
 
 
 def smooth(
-    x: ArrayLike, y: ArrayLike, level: float = 0.95, *, at: ArrayLike | None = None, robust: int = 0, **settings: Any
-) -> Smooth:
+    x: ArrayLike, y: ArrayLike, level: float = 0.95, *, at: ArrayLike | None = None, robust: int = 0,
+    sample_weight: ArrayLike | None = None, **settings: Any,
+) -> Smooth:  # fmt: skip
     """A curve through points, with a bandwidth that is found, and pointwise confidence intervals.
 
     Args:
-        x: (n,), finite numbers.
+        x: (n,), finite numbers, or dates (datetime64, or a series of pandas').
         y: (n,), finite numbers.
         level: The chance, between 0 and 1, that an interval holds the expected value at its place, where rows do not
             depend on each other; all intervals at once hold it less often.
-        at: (k,), where to evaluate; None for 201 places from the least to the greatest x.
+        at: (k,), where to evaluate, in any order, like x; None for 201 places from the least to the greatest x.
         robust: So many times the fit is made again with bisquare weights, in which a point that is six times as far
             off as the median one counts for nothing.
+        sample_weight: (n,), how often each point counts, or with weights="precision" 1/σ² of each y.
         **settings: Of `KernelRegressor`.
 
     Returns:
@@ -90,15 +95,18 @@ def smooth(
         (201, True)
     """
     check_count("robust", robust, least=0)
-    points, values = _column("x", x), _column("y", y)
-    model = KernelRegressor(**settings).fit(points[:, None], values)
+    values, origin = _column("y", y), _first_date(x)
+    points = _column("x", x, origin)
+    model = KernelRegressor(**settings).fit(points[:, None], values, sample_weight)
+    weights = np.ones(len(points)) if sample_weight is None else np.asarray(sample_weight, np.float64)
     for _ in range(robust):
-        weight = _bisquare(values - np.asarray(model.predict(points[:, None])))
-        model.fit(points[:, None], values, weight)
-    places = np.linspace(points.min(), points.max(), _PLACES) if at is None else np.sort(_column("at", at))
+        weight = weights * _bisquare(values - np.asarray(model.predict(points[:, None])))
+        model._learn(points[:, None], values, weight, None, warns=False)
+    places = np.linspace(points.min(), points.max(), _PLACES) if at is None else _column("at", at, origin)
     query = places[:, None]
     lower, upper = model.confidence_interval(query, level)
-    return Smooth(places, np.asarray(model.predict(query)), lower, upper, float(model.bandwidth_[0]), float(level))
+    shown = places if origin is None else origin + (places * _DAY).round().astype("timedelta64[us]")
+    return Smooth(shown, np.asarray(model.predict(query)), lower, upper, float(model.bandwidth_[0]), float(level))
 
 
 def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Array:
@@ -196,8 +204,21 @@ def _bisquare(residual: Array) -> Array:
     return result
 
 
-def _column(name: str, given: ArrayLike) -> Array:
-    array = np.asarray(unmasked(given), np.float64)
+def _first_date(given: ArrayLike) -> np.datetime64 | None:
+    """The first of dates, from which days are counted; None of numbers."""
+    array = np.asarray(given)
+    return np.fmin.reduce(array.astype("datetime64[us]")) if array.dtype.kind == "M" and array.size else None
+
+
+def _column(name: str, given: ArrayLike, origin: np.datetime64 | None = None) -> Array:
+    array = np.asarray(given)
+    if (array.dtype.kind == "M") != (origin is not None):
+        expected = "numbers" if origin is None else "dates (datetime64), as x has them"
+        raise ValueError(f"{name}: got {array.dtype}; expected {expected}")
+    if origin is not None:
+        days = (array.astype("datetime64[us]") - origin).astype(np.float64) / _DAY
+        array = np.where(np.isnat(array), np.nan, days)
+    array = np.asarray(unmasked(given) if origin is None else array, np.float64)
     if array.ndim != 1 or not len(array):
         raise ValueError(f"{name}: got shape {array.shape}; expected (n,) numbers, at least one")
     if lost := int((~np.isfinite(array)).sum()):

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import intervals
-from dikkat.regression.columns import Column
+from dikkat.regression.columns import Column, refilled
+from dikkat.regression.dependence import errors_are_alike
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.local import parts
 
@@ -124,7 +125,7 @@ def hold_out(
             raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
         # The search starts anew: starting from the bandwidths of all rows would leak the held-out rows.
         fitted = model._anew(rows.take(rest))
-        predicted[held] = fitted._answer(rows.x[held])
+        predicted[held] = fitted._answer(refilled(rows.x[held], fitted.columns_)[0])
     return _judged(predicted, rows, joined)
 
 
@@ -161,6 +162,29 @@ def middles(model: KernelRegressor) -> Array:
         if column.is_category:
             middle[j] = np.bincount(rows[:, j].astype(int)).argmax()
     return middle
+
+
+def dependent_column(model: KernelRegressor, most: int = 2000) -> int | None:
+    """Return the first date or number along which errors are like those of their neighbours; None if there is none.
+
+    The effects of the other columns are taken from y: the estimates with this column in its middle. A column counts if
+    most of its values differ. Of many rows the middle ones in the order of the column are looked at.
+    """
+    joined, there = model._smoother.joined, np.flatnonzero(model._smoother.joined.inverse >= 0)
+    first = np.zeros(len(joined.x), np.intp)
+    first[joined.inverse[there]] = there
+    rows, middle, y = model.X_train_[first], middles(model), joined.y[:, 0] + joined.origin[0]
+    plain = [column.kind in ("number", "date") for column in model.columns_] or [True] * rows.shape[1]
+    columns = [j for j in np.flatnonzero(plain).tolist() if 2 * len(np.unique(rows[:, j])) > len(rows)]
+    for j in columns:
+        start = max(0, len(rows) - most) // 2
+        some = np.argsort(rows[:, j], kind="stable")[start : start + most]
+        others = rows[some]
+        others[:, j] = middle[j]
+        rest = y[some] - (np.asarray(model._answer(others)) if rows.shape[1] > 1 else 0)
+        if errors_are_alike(rows[some, j], rest, len(columns)):
+            return j
+    return None
 
 
 def along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:

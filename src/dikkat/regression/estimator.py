@@ -10,27 +10,29 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.errors import InputError
-from dikkat.regression import dask, effects, files, intervals, report, validation
+from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
 from dikkat.regression.bandwidth import Searched, chosen_bandwidths
 from dikkat.regression.base import KernelModel, check_at_hand
-from dikkat.regression.dependence import errors_are_alike
+from dikkat.regression.columns import refilled
 from dikkat.regression.folds import folds_of, membership
 from dikkat.regression.joined import Array, Coding, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
-from dikkat.regression.summary import Summary, names_of, summarised
+from dikkat.regression.summary import Summary, columns_of, names_of, summarised
 from dikkat.regression.validation import Order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+_MARGIN = 0.1  # of a column's range: how far beyond it queries go without a warning
 
 
 class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
@@ -42,7 +44,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     "linear" is the height at x of the line fitted under the same weights: it has no bias at the border of the data, nor
     where they lie unevenly, and gives straight lines back exactly.
 
-    Weights of rows count as repeats: a row of weight 2 is two rows, and one of weight 0 is none. Memory is linear in
+    Weights of rows count as repeats, a row of weight 2 is two rows, or as precisions (`weights`); one of weight 0 is
+    none. Memory is linear in
     the rows, time for a prediction as well; time for a search is quadratic, and for one feature
     linear but for a sort. Where that is too much, give a number: it may be the `bandwidth_` that was found for a part
     of the rows.
@@ -83,7 +86,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices to learn from and to
             test, or a number of folds of rows that follow each other, as blocks of a series are. Rows are then
             predicted from those of other folds, where else from all others: in the search of the bandwidth, with "auto"
-            and "loo" alike, and in the errors of which intervals are made. None for independent rows.
+            and "loo" alike, and in the errors of which intervals are made. A number of folds leaves out half a block on
+            either side of the tested one too. None for independent rows.
+        weights: The meaning of `sample_weight`: "repeats", how often each row counts; or "precision", one over the
+            variance of each row's error, up to a factor: 1/σ² of known errors. Then only ratios of weights count, a row
+            counts once however large its weight is, and a new value of weight w has the variance σ²/w.
 
     Attributes:
         bandwidth_: (d,), float64: σ; of a category λ. λ is 0 where only rows of
@@ -109,6 +116,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             a category the index of each cell's level.
         y_train_: (n,) or (n, outputs), as y was given; float64.
         sample_weight_: (n,).
+        weights_: The meaning of these weights: what `weights` was in `fit`.
+        row_labels_: (n,), the index of the frame in `fit`; None for an array, and in a loaded model.
         folds_: (folds, n), int8, with `cv`: 1 for rows that are learned from, 2 for those that are tested. Else None.
 
     Source: Nadaraya 1964; Watson 1964; the linear order and its bias: Fan 1992; the bandwidth: Li and Racine 2007,
@@ -136,6 +145,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         periodic_features: Mapping[Any, float] | None = None,
         missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None,
+        weights: Literal["repeats", "precision"] = "repeats",
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -148,6 +158,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self.periodic_features = periodic_features
         self.missing = missing
         self.cv = cv
+        self.weights = weights
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
@@ -159,15 +170,18 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         Args:
             X: (n, d), finite numbers; an array or a frame.
             y: (n,) or (n, outputs), finite numbers.
-            sample_weight: (n,), at least 0 and not all 0: how often each row counts; None for once.
+            sample_weight: (n,), at least 0 and not all 0: how often each row counts, or its precision (`weights`); None
+                for 1 each.
             groups: (n,), for a `cv` that splits by groups.
 
         Returns:
             The estimator itself.
 
         Warns:
-            UserWarning: The bandwidth is searched for without `cv`, and of the only output rows that are neighbours in
-                the only feature have like errors, or rows that are equal in X hide how far off others are.
+            UserWarning: The bandwidth is searched for without `cv`, y is one column, and rows that are neighbours along
+                a date or a number have like errors, or rows that are equal or nearly equal in X hide how far off rows
+                at other places are. Or weights that count repeats sum to more than twice the number of rows, or are not
+                whole numbers.
 
         Raises:
             ValueError: A setting that is not allowed, or data that do not fit, are not finite or are not numbers.
@@ -182,6 +196,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
         validation.check_name("missing", self.missing, ("refuse", "indicator"))
+        validation.check_name("weights", self.weights, ("repeats", "precision"))
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
         return self._learn(X, y, sample_weight, groups)
 
@@ -215,7 +230,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             check_is_fitted(self)
             result: Array | tuple[Array, Array] = dask.predict(self, X, return_std)
             return result
-        return self._answer(self._cells(X), return_std)
+        return self._answer(self._uncertain(X) if return_std else self._cells(X), return_std)
 
     def _answer(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The estimates, and with `return_std` the deviations, at rows like `X_train_`."""
@@ -226,11 +241,40 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             mean[~reached] = smoother.nearest(lost) @ smoother.joined.y + smoother.joined.origin
         if not return_std:
             return self._output(mean)
-        deviation = smoother.deviation(query)
-        if len(lost):
-            deviation[~reached] = smoother.nearest_deviation(lost)
-        deviation = np.hypot(deviation, np.sqrt(intervals.unknown(self, x)))
+        deviation = np.hypot(self._deviations(x, reached)[0], np.sqrt(intervals.unknown(self, x)))
         return self._output(mean), self._output(deviation)
+
+    def _uncertain(self, X: ArrayLike) -> Array:
+        """Queries as `_cells` returns them, with a warning of those beyond the data, where no interval is sure."""
+        x, rows = self._cells(X), self.X_train_[self.sample_weight_ > 0].astype(np.float64)
+        low, high = rows.min(0), rows.max(0)
+        margin = _MARGIN * (high - low)
+        beyond = (x < low - margin) | (x > high + margin)
+        plain = [column.kind in ("number", "date") for column in columns_of(self)]
+        if (beyond := beyond & plain).any():
+            named = [
+                f"{name} ({column.shown(least)} to {column.shown(most)})"
+                for name, column, least, most, far in zip(
+                    names_of(self), columns_of(self), low, high, beyond.any(0), strict=True
+                ) if far
+            ]  # fmt: skip
+            warnings.warn(
+                f"X: got {beyond.any(1).sum()} of {len(x)} rows beyond the rows in fit, in {', '.join(named[:3])}"
+                f"{', …' * (len(named) > 3)}. The data say nothing about y there: intervals are wider, and may still "
+                "miss it",
+                UserWarning,
+                stacklevel=3,
+            )
+        return x
+
+    def _deviations(self, x: Array, reached: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
+        """How far single values lie from the estimates, (n, v), and for the first output the growth, (n,)."""
+        query, smoother = self._coordinates(x), self._smoother
+        reached = smoother.estimate(query)[1] if reached is None else reached
+        deviation, growth = smoother.deviation(query)
+        if len(lost := np.flatnonzero(~reached)):
+            deviation[lost], growth[lost] = smoother.nearest_deviation(query[lost])
+        return deviation, growth[:, 0]
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         r"""The derivative of the estimate with respect to each number, its marginal effect.
@@ -309,7 +353,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        return self._interval(self._cells(X), validation.checked_share("level", level, such_as=0.95))
+        return self._interval(self._uncertain(X), validation.checked_share("level", level, such_as=0.95))
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
         """The ends of the confidence intervals at rows like `X_train_`."""
@@ -320,8 +364,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return self._output(center - half), self._output(center + half)
 
     def predict_interval(
-        self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+", random_state: object = 0
-    ) -> tuple[Array, Array]:
+        self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+", random_state: object = 0,
+        sample_weight: ArrayLike | None = None,
+    ) -> tuple[Array, Array]:  # fmt: skip
         r"""Intervals that hold single new values, and are made of the errors with which rows are predicted from others.
 
         - "jackknife+": as far to both sides, and about as wide everywhere. Of rows that are exchangeable with the new
@@ -336,7 +381,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
           and the search; it is wider, since it learns from fewer rows, and takes as long as a fit.
 
         None of them holds of rows that depend on each other without `cv`, by which each is predicted from other folds
-        (and "jackknife+" is CV+), nor, beyond the data, of any place by itself.
+        (and "jackknife+" is CV+), nor of any place by itself. Beyond the data all grow with the standard deviation that
+        `predict` returns, but nothing guarantees them: rows beyond a column's range by a tenth of it are warned of.
 
         Args:
             X: (n, d).
@@ -344,13 +390,15 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             method: "jackknife+", "local" or "split".
             random_state: Of "split", where the random numbers begin by which rows are halved, as scikit-learn takes it;
                 the halves do not hang on y.
+            sample_weight: (n,), or a number: with weights="precision" the precisions of the new values, in the unit of
+                those in `fit`; None for the mean of the latter.
 
         Returns:
             The lower and the upper ends, (n,) each, in units of y; infinite where rows are too few to tell.
 
         Raises:
             ValueError: As for `predict`; a coverage that is not between 0 and 1, another method, several targets;
-                "split" beside `cv`.
+                "split" beside `cv`; a `sample_weight` that is not positive, or without weights="precision".
 
         Source: Barber, Candès, Ramdas and Tibshirani 2021; the formulas are in `dikkat.regression.intervals`.
 
@@ -364,7 +412,15 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected one of {get_args(intervals.Method)}")
         share = validation.checked_share("coverage", coverage)
-        lower, upper = intervals.interval(self, self._cells(X), share, method, random_state)
+        x, weight = self._uncertain(X), None
+        if sample_weight is not None:
+            weight = np.broadcast_to(np.asarray(sample_weight, np.float64), len(x))
+            if self.weights_ != "precision" or not (weight > 0).all():
+                raise ValueError(
+                    f"sample_weight: got {weight.min()} and weights={self.weights_!r} in fit; expected positive "
+                    "precisions of the new values, and weights='precision'"
+                )
+        lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
@@ -391,7 +447,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         levels = np.asarray(q, np.float64)
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"q: got {q!r}; expected a list of numbers between 0 and 1, such as [0.1, 0.5, 0.9]")
-        return intervals.quantiles(self, self._cells(X), levels).astype(self.X_train_.dtype)
+        return intervals.quantiles(self, self._uncertain(X), levels).astype(self.X_train_.dtype)
 
     def sample(self, X: ArrayLike, n_samples: int = 1, random_state: object = None) -> Array:
         """New values at each query, drawn at random by the same distribution as `predict_quantiles`.
@@ -413,7 +469,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             (2, 3)
         """
         validation.check_count("n_samples", n_samples)
-        drawn = intervals.sample(self, self._cells(X), int(n_samples), check_random_state(random_state))
+        drawn = intervals.sample(self, self._uncertain(X), int(n_samples), check_random_state(random_state))
         return drawn.astype(self.X_train_.dtype)
 
     def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
@@ -491,9 +547,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             k: How many rows for each query, at least 1.
 
         Returns:
-            A pandas frame of k rows for each query, those of the largest weight first: the query's position, the row's
-            position in `fit`, its weight (`attention_weights`), its cells (NaN or NaT where they were missing) and its
-            y. Rows of weight 0 are left out.
+            A pandas frame of k rows for each query, those of the largest weight first, and of equal weights the most
+            similar ones: the query's position, the row's index in the frame of `fit` (of an array, and of a loaded
+            model, its position), its weight (`attention_weights`), its cells (NaN or NaT where they were missing) and
+            its y. Rows of weight 0 are left out.
 
         Raises:
             ImportError: pandas is not installed.
@@ -530,8 +587,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """The trace of the smoother matrix over the training rows.
 
         Returns:
-            From 1 (the mean of all; for the order "linear" without a ridge 1 + d, a plane through all) to the number of
-            unique rows. The slopes of the plane to which a ridge draws are not counted.
+            From 1 (the mean of all; 1 + d of a plane through all) to the number of unique rows. The slopes of the
+            plane to which a ridge draws are counted too; one that is drawn to 0 counts for less.
 
         Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
 
@@ -590,8 +647,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             OSError: The system could not read.
         """
         saved = files.read(path, cls()._saved_settings())
-        model, joined = cls(**saved.settings), saved.rows.joined()
+        model, rows = cls(**saved.settings), saved.rows._replace(weights=saved.settings.get("weights", "repeats"))
         try:
+            validation.check_name("weights", model.weights, ("repeats", "precision"))
             validation.check_settings(model.kernel, model.bandwidth, model.order, model.ridge)
         except ValueError as error:
             raise InputError(f"{path}: {error}") from error
@@ -603,14 +661,17 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         model.periodic_features = periods or None
         gaps = sum(column.is_gap for column in saved.rows.columns)
         model.n_features_in_, model.target_name_ = saved.rows.x.shape[1] - gaps, saved.target
-        return model._with(saved.rows, joined, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
+        model.row_labels_ = None
+        return model._with(rows, rows.joined(), bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> Self:
+    def _learn(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None, warns: bool = True
+    ) -> Self:
         """Learn by another object, whose attributes this one takes in one step: an interrupt is before or after it."""
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
@@ -618,34 +679,37 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         other.target_name_ = name if isinstance(name, str) else None
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
+        frame: Any = X
+        other.row_labels_ = frame.index.to_numpy() if hasattr(X, "iloc") else None
         rows = validation.checked_rows(other, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
         fitted = other._fitted(rows)
-        if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
+        if warns and sample_weight is not None and self.weights == "repeats":
+            validation.warn_of_weights(rows.weight)
+        if warns and self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
             fitted._warn_of_dependence()
         self.__dict__ = fitted.__dict__
         return self
 
     def _warn_of_dependence(self) -> None:
-        """Warn of one feature's errors that are like those of their neighbours, and of repeats that are alike."""
-        joined = self._smoother.joined
-        if not joined.numbers or joined.y.shape[1] > 1:
+        """Warn of errors that are alike along a date or a number, and of repeats and near repeats that are alike."""
+        if not self._smoother.joined.numbers or self.n_outputs_ > 1:
             return
-        if self.X_train_.shape[1] == 1 and errors_are_alike(joined.x[:, 0], joined.y[:, 0]):
+        if (column := diagnostics.dependent_column(self)) is not None:
             warnings.warn(
-                "y: got rows whose errors are like those of their neighbours, as in a series of time (or a mean that "
-                "turns within a few rows): the bandwidth follows them, and intervals are too narrow. Expected "
-                "independent errors, or folds that are far apart: `cv=20` for blocks of rows in their order, or a "
-                "splitter by groups",
+                f"y: got rows whose errors are like those of their neighbours in {names_of(self)[column]!r}, as in a "
+                "series of time (or a mean that turns within a few rows): the bandwidth follows them, and intervals "
+                "are too narrow. Expected independent errors, or folds that are far apart: `cv=20` for 20 blocks of "
+                "rows in their order (sort them by that column), or a splitter by groups",
                 stacklevel=4,
             )
-        elif (errors := intervals.errors_of_repeats(self)) is not None:
+        elif (found := intervals.errors_at_places(self)) is not None:
             warnings.warn(
-                f"X: got rows that are equal in X, as repeated measurements are. A row is predicted with an error of "
-                f"{errors[0]:.3g} where its repeats are there, and of {errors[1]:.3g} without them, as one at a new "
-                "place is: for these, intervals and errors are too small. Expected folds that keep repeats together, "
-                "by `cv=GroupKFold(10)` and `groups` in fit; or the mean of each",
+                f"X: got rows at {found[0]} places, equal or nearly equal in X, as repeated measurements are. A row is "
+                f"predicted with an error of {found[1]:.3g} where its repeats are there, and of {found[2]:.3g} without "
+                "them, as one at a new place is: for these, intervals and errors are too small. Expected folds that "
+                "keep repeats together, by `cv=GroupKFold(10)` and `groups` in fit; or the mean of each place",
                 UserWarning,
                 stacklevel=4,
             )
@@ -653,7 +717,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _anew(self, rows: Rows) -> Self:
         """An estimator of the settings that were fitted, for which everything is chosen anew from other rows."""
         other = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        anew: Self = other._fitted(rows._replace(metric=None))
+        x, columns = refilled(rows.x, rows.columns, rows.weight)
+        anew: Self = other._fitted(rows._replace(x=x, columns=columns, metric=None))
         return anew
 
     def _fitted(self, rows: Rows) -> Self:
@@ -679,7 +744,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """The settings as JSON has them, of a fitted one those that its answers have."""
         settings = self.get_params()
         settings.pop("periodic_features", None)  # which the columns have
-        settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
+        answering = settings.keys() & {"kernel", "order", "weights"}
+        settings |= {name: getattr(self, f"{name}_", settings[name]) for name in answering}
         if not isinstance(settings.get("cv"), Integral | str | None):
             settings["cv"] = type(settings["cv"]).__name__  # which `fit` refuses
         return {
@@ -709,9 +775,11 @@ class NadarayaWatson(KernelRegressor):
         periodic_features: Mapping[Any, float] | None = None,
         missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None,
+        weights: Literal["repeats", "precision"] = "repeats",
     ) -> None:
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, metric=metric, n_components=n_components,
             categorical_features=categorical_features,
             ordered_features=ordered_features, periodic_features=periodic_features, missing=missing, cv=cv,
+            weights=weights,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from dikkat.storage.tensors import described, misfits
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 10
+VERSION = 11
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -133,7 +133,7 @@ def _is_column(column: Column, values: Array) -> bool:
 
 def _faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[str]:
     """The faults of the rows and of what was found for them, one by one and together."""
-    x, y, weight, columns, metric, folds = rows
+    x, y, weight, columns, metric, folds, _ = rows
     if x.ndim != 2 or 0 in x.shape or x.dtype not in _DTYPES:
         return [f"X_train_: got {described(x)}; expected float32 or float64 (rows, features), with some of both"]
     count, size = x.shape

@@ -97,7 +97,7 @@ def folds_of(rows: Rows, joined: Joined) -> list[Fold] | None:
             continue
         part = rows.take(learned).joined()
         part = part._replace(y=part.y + (part.origin - joined.origin), origin=joined.origin)
-        weight = rows.weight[tested].astype(np.float64)
+        weight = rows.weight[tested].astype(np.float64) / rows.unit
         result.append(
             Fold(part, tested, joined.inverse[tested], coordinates[tested], y[tested] - joined.origin, weight)
         )
@@ -213,7 +213,8 @@ class Tested:
     @cached_property
     def alike(self) -> Array:
         """κ, at least 1, (v,)."""
-        weighted = self.rows.weight[:, None] * self.errors
+        weight = self.rows.weight[:, None]
+        weighted = (np.sqrt(weight) if self._held.joined.precise else weight) * self.errors
         sums = np.array([np.bincount(self.fold, each) for each in weighted.T]).T
         squares = (weighted**2).sum(0)
         alike: Array = np.divide((sums**2).sum(0), squares, out=np.ones_like(squares), where=squares > 0).clip(1)

@@ -13,7 +13,11 @@ $$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}
 
 to which the change of the plane that lines are drawn to is added, likewise without row i.
 
-With folds $e_i$ and $\hat y_{-i}$ are those of the fits without the fold of row i (CV+).
+Beyond the data $|e_i|$ is multiplied by c(x), and in "split" errors are in units of c at their rows.
+
+With folds $e_i$ and $\hat y_{-i}$ are those of the fits without the fold of row i (CV+). One more row counts as κ rows
+then (`dikkat.regression.folds`), and the rest of a local distribution is κ over κ and the weights, as far as ends stay
+finite.
 
 **Split.** One half of the rows is fitted anew, and a new value is as far off as those of the other half are.
 
@@ -27,38 +31,45 @@ Tibshirani and Wasserman 2018, section 2.2 (split); Guan 2023, Localized conform
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy.special import stdtrit
 
-from dikkat.regression.columns import missing, without
+from dikkat.regression.columns import missing, refilled, without
+from dikkat.regression.dependence import places_of
 from dikkat.regression.effects import Local, locals_at
+from dikkat.regression.folds import folds_of
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
 _ROWS = 200  # rows by which it is said how far a missing cell moves the estimate
-_PLACES, _REPEATS = 20, 10  # least places, and most rows at one, where repeats are looked at
+_MOST_FOLDS = 60  # in which places are left out
 _TELLING = 1.3  # the mean square of errors at new places over that beside repeats, from which on it is told
 _UNSEEN = 5  # degrees of freedom of a variance among a few categories
 
 Method = Literal["jackknife+", "local", "split"]
 
 
-def interval(model: Any, x: Array, coverage: float, method: Method, random_state: object = 0) -> tuple[Array, Array]:
-    """The ends, (n,) each, at rows x like `X_train_`."""
+def interval(
+    model: Any, x: Array, coverage: float, method: Method, random_state: object = 0, weight: Array | None = None
+) -> tuple[Array, Array]:
+    """The ends, (n,) each, at rows x like `X_train_`, of new values of these precisions (n,)."""
     if method == "split":
-        return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state))
+        return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state, weight))
     if method == "local":
         outside = (1 - coverage) / 2
-        return tuple(quantiles(model, x, np.array([outside, 1 - outside])).T)
+        return tuple(quantiles(model, x, np.array([outside, 1 - outside]), weight).T)
     rows, errors = _errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
+        growth, more = _growth(model, x, weight), model._smoother.alike
         for part, centers in _left_out(model, rows, x):
-            upper[part] = _quantile(centers + np.abs(errors), rows.weight, coverage)
-            lower[part] = -_quantile(np.abs(errors) - centers, rows.weight, coverage)
+            off = _grown(growth[part], np.abs(errors))
+            upper[part] = _quantile(centers + off, rows.weight, coverage, more)
+            lower[part] = -_quantile(off - centers, rows.weight, coverage, more)
     return _with_unknown(model, x, coverage, lower, upper)
 
 
@@ -88,17 +99,32 @@ def unknown(model: Any, x: Array) -> Array:
     return result
 
 
-def errors_of_repeats(model: Any) -> tuple[float, float] | None:
-    """The root mean squared errors of rows beside their repeats and without them, where many have some that tell."""
-    joined = model._smoother.joined
-    count = len(joined.x)
-    if count < _PLACES or not 2 * count <= joined.weight.sum() <= _REPEATS * count:
-        return None
+def errors_at_places(model: Any) -> tuple[int, float, float] | None:
+    """How many places rows are repeats or near repeats at, if that hides how far off rows at new places are.
+
+    And the root mean squared errors of rows beside the others of their place, and without them.
+    """
+    joined, smoother = model._smoother.joined, model._smoother
+    reached = np.ptp(joined.x, axis=0) > smoother.bandwidth
     rows, errors = _errors(model)
-    alone = model._smoother.left_out[1].left[:, 0].numpy()
-    own = np.average(errors**2, weights=rows.weight)
-    new = np.average(alone**2 + joined.within[:, 0], weights=joined.weight)
-    return (float(np.sqrt(own)), float(np.sqrt(new))) if new > _TELLING * own else None
+    if not reached[: joined.numbers].any():
+        return None
+    scaled = joined.x[rows.unique] / smoother.bandwidth
+    place = places_of(scaled, len(np.unique(joined.feature[reached])))
+    if place is None:
+        return None
+    groups = np.full(len(joined.inverse), -1)
+    own = np.empty(len(joined.x), np.intp)
+    own[rows.unique] = place
+    there = joined.inverse >= 0
+    groups[there] = own[joined.inverse[there]]
+    count = len(np.unique(place))
+    fold = groups % min(count, _MOST_FOLDS)
+    folds = np.where(there, 1 + (fold == np.arange(min(count, _MOST_FOLDS))[:, None]), 0).astype(np.int8)
+    by_place = replace(smoother, folds=folds_of(model._rows._replace(folds=folds), joined)).tested
+    old = np.average(errors**2, weights=rows.weight)
+    new = np.average(by_place.errors[:, 0] ** 2, weights=by_place.rows.weight)
+    return (count, float(np.sqrt(old)), float(np.sqrt(new))) if new > _TELLING * old else None
 
 
 def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
@@ -111,19 +137,22 @@ def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Ar
     return lower, upper
 
 
-def quantiles(model: Any, x: Array, q: Array) -> Array:
+def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Array:
     """The quantiles q (k,) of a new value, (n, k), at rows like `X_train_`."""
     result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
-    for part, mean, growth, errors, share in _distribution(model, x):
-        order = np.argsort(errors, kind="stable")
+    for part, mean, growth, errors, share in _distribution(model, x, weight):
+        order, alike = np.argsort(errors, kind="stable"), model._smoother.alike
         below = np.cumsum(share[:, order], 1)
         rest = 1 - below[:, -1]
         for k, level in enumerate(q):
-            index = (below + rest[:, None] / 2 < level - 1e-12).sum(1).clip(max=len(errors) - 1)
-            error = np.where(
-                min(level, 1 - level) < rest - 1e-12, np.copysign(np.inf, level - 0.5), errors[order][index]
-            )
-            known, more = growth * error, stdtrit(_UNSEEN, level) * added[part]
+            tail = min(level, 1 - level)
+            left = np.where(tail < rest, rest, np.minimum(alike * rest / (1 + (alike - 1) * rest), tail))  # by κ
+            reached = below * ((1 - left) / (1 - rest))[:, None] + left[:, None] / 2
+            index = (reached < level - 1e-12).sum(1).clip(max=len(errors) - 1)
+            error = np.where(tail < rest - 1e-12, np.copysign(np.inf, level - 0.5), errors[order][index])
+            with np.errstate(invalid="ignore"):
+                known = np.where(np.isinf(growth), np.copysign(np.inf, level - 0.5), growth * error)
+            more = stdtrit(_UNSEEN, level) * added[part]
             wider = np.hypot(known, more) - np.where(np.isfinite(known), abs(known), 0)  # which may be infinite
             result[part, k] = mean + known + np.where(more == 0, 0, np.copysign(wider, more))
     return result
@@ -138,37 +167,46 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
         reached = np.cumsum(share, 1)
         drawn = random.uniform(size=(len(share), count)) * reached[:, -1:]
         chosen = np.array([np.searchsorted(*each, side="right") for each in zip(reached, drawn, strict=True)])
-        result[part] = mean[:, None] + growth[:, None] * errors[chosen.clip(max=len(errors) - 1)]
+        result[part] = mean[:, None] + _grown(growth, errors[chosen.clip(max=len(errors) - 1)])
     if (added := np.sqrt(unknown(model, x))).any():
         result += added * random.standard_t(_UNSEEN, size=result.shape)
     return result
 
 
-def _distribution(model: Any, x: Array) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
+def _growth(model: Any, x: Array, weight: Array | None) -> Array:
+    """c (n,): the deviation of new values, of precisions (n,) or of the mean one, over that of rows of the latter."""
+    growth: Array = model._deviations(x)[1]
+    return growth if weight is None else np.sqrt(growth**2 - 1 + model._rows.unit / weight)
+
+
+def _distribution(
+    model: Any, x: Array, weight: Array | None = None
+) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
     """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = _errors(model)
     smoother = model._smoother
-    mean, deviation = (np.asarray(each, np.float64).ravel() for each in model._answer(x, return_std=True))
-    deviation = np.sqrt(np.maximum(deviation**2 - unknown(model, x)[:, 0], 0))
+    mean, growth = np.asarray(model._answer(x), np.float64).ravel(), _growth(model, x, weight)
     if rows.times.sum() == 1:
         errors = np.full(1, np.inf)
-    whole = smoother.joined.weight if smoother.tested is None else smoother.tested.weight
-    own = rows.weight / whole[rows.unique]
-    for part, variance, share in smoother.errors_near(model._coordinates(x)):
-        usual = np.sqrt(variance[:, 0])
-        growth = np.divide(deviation[part], usual, out=np.ones_like(usual), where=(usual > 0) & np.isfinite(usual))
-        yield part, mean[part], growth.clip(1), errors, share[:, rows.unique] * own
+    count = np.bincount(rows.unique, rows.weight, len(smoother.joined.x)).astype(np.float64)
+    own = rows.weight / count[rows.unique]
+    for part, share in smoother.errors_near(model._coordinates(x), count):
+        yield part, mean[part], growth[part], errors, share[:, rows.unique] * own
 
 
 def _errors(model: Any) -> tuple[Repeats, Array]:
-    """The rows that are left out one by one, and their errors (m,)."""
+    """The rows that are left out one by one, and their errors (m,); of precisions as those of rows of the mean one."""
     if model.n_outputs_ > 1:
         raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one, since each has its own distribution")
     if (tested := model._smoother.tested) is not None:
-        return tested.rows, tested.errors[:, 0]
-    rows, (_, trial) = model._smoother.joined.rows(), model._smoother.left_out
-    alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
-    return rows, -torch.cat([trial.left[alone], trial.repeated])[:, 0].numpy()
+        rows, errors = tested.rows, tested.errors[:, 0]
+    else:
+        rows, (_, trial) = model._smoother.joined.rows(), model._smoother.left_out
+        alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
+        errors = -torch.cat([trial.left[alone], trial.repeated])[:, 0].numpy()
+    if model._smoother.joined.precise:
+        return rows._replace(weight=np.ones(len(errors))), errors * np.sqrt(rows.weight)
+    return rows, errors
 
 
 def _left_out(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Array]]:
@@ -215,9 +253,15 @@ def _solved(local: Local) -> tuple[torch.Tensor, ...]:
     return local.design, local.inverse, theta, local.share
 
 
-def _quantile(values: Array, weight: Array, level: float) -> Array:
-    """(n,): of values (n, m) the one that a share `level` of the weights and of one more row is not above; else ∞."""
-    enough = level * (weight.sum() + 1) - 1e-9
+def _grown(growth: Array, errors: Array) -> Array:
+    """Errors (m,) times the growth at queries (n,), (n, m); infinite if nothing tells how far off a query is."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(growth)[:, None], np.copysign(np.inf, errors), growth[:, None] * errors)
+
+
+def _quantile(values: Array, weight: Array, level: float, more: float = 1.0) -> Array:
+    """(n,): of values (n, m) the one that a share `level` of the weights and `more` is not above; else ∞."""
+    enough = level * (weight.sum() + more) - 1e-9
     if (weight == weight[0]).all():
         index = int((np.cumsum(weight) < enough).sum())
         return np.asarray(
@@ -229,7 +273,7 @@ def _quantile(values: Array, weight: Array, level: float) -> Array:
     return np.asarray(ends[np.arange(len(values)), index])
 
 
-def _split(model: Any, x: Array, coverage: float, random_state: object) -> tuple[Array, Array]:
+def _split(model: Any, x: Array, coverage: float, random_state: object, weight: Array | None) -> tuple[Array, Array]:
     if model.folds_ is not None:
         raise ValueError(
             "method: got 'split', whose halves are drawn at random, with cv; expected 'jackknife+' or 'local'"
@@ -241,7 +285,13 @@ def _split(model: Any, x: Array, coverage: float, random_state: object) -> tuple
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, held = (rows.take(np.flatnonzero(fold == each)) for each in (0, 1))
     half = model._anew(learned)
-    errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel())
+    held = held._replace(x=refilled(held.x, half.columns_)[0])
+    x = refilled(x, half.columns_)[0]
+    precise, own = rows.weights == "precision", held.weight.astype(np.float64)
+    growth = _growth(half, held.x, own if precise else None)
+    errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel()) / growth
+    if precise:
+        own, weight = np.ones_like(own), np.full(len(x), rows.unit) if weight is None else weight
     center = np.asarray(half._answer(x), np.float64).ravel()
-    reach = _quantile(errors[None], held.weight.astype(np.float64), coverage)
+    reach = _quantile(errors[None], own, coverage) * _growth(half, x, weight)
     return center - reach, center + reach

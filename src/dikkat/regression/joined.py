@@ -138,11 +138,18 @@ class Rows(NamedTuple):
     columns: tuple[Column, ...]  # what each column is; nothing where all are numbers
     metric: Array | None = None  # (numbers, k), along which numbers are compared; None for the columns themselves
     folds: NDArray[np.int8] | None = None  # (folds, n), whether a row is learned from or tested (`folds`)
+    weights: str = "repeats"  # or "precision": the variance of a row's error is one over its weight
 
     def take(self, chosen: NDArray[np.intp]) -> "Rows":
         """Some of the rows, with all that is known of them."""
         folds = None if self.folds is None else self.folds[:, chosen]
         return self._replace(x=self.x[chosen], y=self.y[chosen], weight=self.weight[chosen], folds=folds)
+
+    @property
+    def unit(self) -> float:
+        """The weight of a row that counts as one: the mean of precisions, else 1."""
+        precise = self.weights == "precision"
+        return float(self.weight[self.weight > 0].mean(dtype=np.float64)) if precise else 1.0
 
     @property
     def coding(self) -> "Coding":
@@ -153,7 +160,8 @@ class Rows(NamedTuple):
         """The rows with those of equal coordinates joined."""
         coding, y = self.coding, self.y.reshape(len(self.y), -1)
         x = coding.coordinates(self.x)
-        return join(x, y, self.weight, coding.feature, coding.numbers, coding.center().astype(x.dtype))
+        weight, precise = self.weight / self.unit, self.weights == "precision"
+        return join(x, y, weight, coding.feature, coding.numbers, coding.center().astype(x.dtype), precise)
 
 
 class Repeats(NamedTuple):
@@ -190,6 +198,7 @@ class Joined(NamedTuple):
     feature: NDArray[np.intp]  # (d,), ascending from 0: the feature of each coordinate; a category has several
     numbers: int  # how many features are numbers; they come first, and only they have slopes
     center: Array  # (d,), where a category is that was not there; NaN of numbers and of categories with an order
+    precise: bool = False  # whether weights are precisions, of rows that count once each
 
     @property
     def features(self) -> int:
@@ -261,7 +270,7 @@ class Joined(NamedTuple):
 
 def join(
     x: Array, y: Array, weight: Array, feature: NDArray[np.intp] | None = None, numbers: int | None = None,
-    center: Array | None = None,
+    center: Array | None = None, precise: bool = False,
 ) -> Joined:  # fmt: skip
     """Rows x (n, d), values y (n, v) and weights (n,), at least one of them positive; all numbers by default."""
     if feature is None:
@@ -285,13 +294,14 @@ def join(
     order = spatial_order(ordered[starts])
     inverse, repeat, unique = np.full(len(x), -1, np.intp), np.full(len(x), -1, np.intp), np.argsort(order)[label]
     inverse[kept] = unique
-    repeats, repeat[kept] = _repeats(unique, values - origin, counts, new)
+    repeats, repeat[kept] = _repeats(unique, values - origin, counts, new, precise)
     numbers = len(feature) if numbers is None else numbers
     center = np.full(x.shape[1], np.nan, x.dtype) if center is None else center
     means, within = means[order] - origin, within[order]
     return Joined(
-        ordered[starts[order]], means, within, total[order], origin, inverse, repeats, repeat, feature, numbers, center
-    )
+        ordered[starts[order]], means, within, total[order], origin, inverse, repeats, repeat, feature, numbers, center,
+        precise,
+    )  # fmt: skip
 
 
 def _differs(rows: Array) -> NDArray[np.bool_]:
@@ -300,7 +310,7 @@ def _differs(rows: Array) -> NDArray[np.bool_]:
 
 
 def _repeats(
-    unique: NDArray[np.intp], y: Array, weight: Array, new: NDArray[np.bool_]
+    unique: NDArray[np.intp], y: Array, weight: Array, new: NDArray[np.bool_], precise: bool
 ) -> tuple[Repeats, NDArray[np.intp]]:
     """The repeats, and which of these each of the ordered rows is, (n,)."""
     first = new | _differs(y)
@@ -308,7 +318,7 @@ def _repeats(
     own, total = unique[starts], np.add.reduceat(weight, starts)
     shared, out, counts = (np.bincount(own) > 1)[own], total, np.diff(np.append(starts, len(y)))
     alike, in_cells = bool((y == y[0]).all()), len(y) >= _CELL * np.count_nonzero(new)
-    if shared.any() or alike or in_cells:
+    if not precise and (shared.any() or alike or in_cells):
         _, value, times = np.unique(y[starts], axis=0, return_inverse=True, return_counts=True)
         discrete = times[value.ravel()] > 1
         out = np.where(discrete, np.minimum(total, 1), total)

@@ -61,12 +61,15 @@ def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
     targets = model.y_train_.reshape(len(model.y_train_), -1)
     name = model.target_name_ or "y"
     names = [name] if targets.shape[1] == 1 else [f"{name}{each}" for each in range(targets.shape[1])]
+    features = list(zip(names_of(model), columns_of(model), strict=True))[: model.n_features_in_]  # without gaps
+    names = [f"{each} (y)" if each in names_of(model) else each for each in names]
+    labels = getattr(model, "row_labels_", None)
     for query, (rows, weights) in enumerate(_nearest(model, model._cells(X), k)):
         for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-            cells = zip(names_of(model), columns_of(model), row_of(model, row), strict=True)
+            cells = zip(features, row_of(model, row), strict=False)
             records.append(
-                {"query": query, "row": row, "weight": weight}
-                | {each: column.cell(value) for each, column, value in cells}
+                {"query": query, "row": row if labels is None else labels[row], "weight": weight}
+                | {each: column.cell(value) for (each, column), value in cells}
                 | dict(zip(names, targets[row].tolist(), strict=True))
             )
     return pandas.DataFrame.from_records(records)
@@ -122,9 +125,12 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
 
 
 def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> str:
-    lines = [["row", "weight", *names_of(model), model.target_name_ or "y"]]
+    count = model.n_features_in_  # without the columns of gaps
+    lines = [["row", "weight", *names_of(model)[:count], model.target_name_ or "y"]]
     for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-        cells = [column.shown(value) for column, value in zip(columns_of(model), row_of(model, row), strict=True)]
+        cells = [
+            column.shown(value) for column, value in zip(columns_of(model)[:count], row_of(model, row), strict=False)
+        ]
         lines.append([str(row), f"{weight:.3f}", *cells, written(model.y_train_.ravel()[row])])
     cells = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
     return f"<table>{''.join(f'<tr>{each}</tr>' for each in cells)}</table>"

@@ -51,7 +51,6 @@ from dikkat.regression.local import (
     LocalFit,
     Moments,
     Points,
-    fits,
     has_unseen,
     is_flat,
     local_fit,
@@ -157,16 +156,19 @@ class Smoother:
         result: Array = (mass * (mean + self.joined.origin) + doubt * prior) / (mass + doubt)
         return result
 
-    def deviation(self, query: Array) -> Array:
-        """The deviation of single values from the estimates, (n, v), at queries with rows in reach."""
+    def deviation(self, query: Array) -> list[Array]:
+        """The deviation of single values from the estimates and its growth, (n, v), at queries with rows in reach.
+
+        The growth is the deviation over that of the rows which the query looks at, at least 1.
+        """
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
             around = self._about(part, window)
             doubt = _open(around, self._doubt(window))
-            return (self._deviation(part + around.offset * window.bandwidth, doubt),)
+            return self._deviation(part + around.offset * window.bandwidth, doubt)
 
-        return self._by_parts(query, self._wide, work)[0]
+        return self._by_parts(query, self._wide, work)
 
     def unseen(self, query: Array) -> Array:
         """The variance that categories that were not there in fit add at queries, (n, v).
@@ -192,19 +194,19 @@ class Smoother:
         """The variances that unknown cells add, by a category's first coordinate or by what is missing."""
         return {}
 
-    def nearest_deviation(self, query: Array) -> Array:
-        """The deviation at queries with no row in reach, (n, v), which are answered by the nearest rows."""
+    def nearest_deviation(self, query: Array) -> list[Array]:
+        """The deviation and its growth at queries with no row in reach, (n, v), which the nearest rows answer."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             own, seen = part.chunk(2, 1)
             window = self._window(own)
             far = _unknown(((seen - own) / window.bandwidth)[:, : self.joined.numbers], self._doubt(window))
-            return (self._deviation(seen, far.square().sum(1, keepdim=True)),)
+            return self._deviation(seen, far.square().sum(1, keepdim=True))
 
-        return self._by_parts(np.hstack([query, self.nearest(query) @ self.joined.x]), self._wide, work)[0]
+        return self._by_parts(np.hstack([query, self.nearest(query) @ self.joined.x]), self._wide, work)
 
-    def errors_near(self, query: Array) -> Iterator[tuple[slice, Array, Array]]:
-        """Some queries at a time: τ² (n, v), and the probabilities of the rows' errors (n, m), less than 1 in all."""
+    def errors_near(self, query: Array, count: Array) -> Iterator[tuple[slice, Array]]:
+        """Some queries at a time: the probabilities of the errors of so many rows, (n, m), less than 1 in all."""
 
         def looked_at(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
@@ -214,10 +216,7 @@ class Smoother:
         at, lse = self._by_parts(query, self._wide, looked_at)
         if (lost := ~np.isfinite(lse)).any():
             at[lost] = self.nearest(query[lost]) @ self.joined.x
-        erring = self._wide
-        if self.tested is not None:
-            weight = torch.tensor(self.tested.weight).clamp(min=_UNTESTED)
-            erring = Points(erring.key, erring.value, weight)
+        erring = Points(self._wide.key, self._wide.value, torch.tensor(count).clamp(min=_UNTESTED))
         for rows in parts(len(at), self.joined.x.size):
             part = torch.tensor(at[rows])
             window = self._window(part, _WIDER)
@@ -229,7 +228,12 @@ class Smoother:
                     break
                 window = replace(window, bandwidth=window.bandwidth * torch.where(few, 1.5, 1.0))
             share = weights(part, erring, window) * mass / (1 + mass)
-            yield rows, self._errors(part)[0].numpy(), share.numpy()
+            yield rows, share.numpy()
+
+    @property
+    def alike(self) -> float:
+        """κ of the first output: as how many rows the errors of one fold count, at least 1."""
+        return 1.0 if self.tested is None else float(self.tested.alike[0])
 
     @cached_property
     def left_out(self) -> tuple[Criterion, Trial]:
@@ -272,15 +276,18 @@ class Smoother:
 
     def _of_plane(self, part: Tensor, around: Moments, fit: LocalFit, window: Window) -> Tensor:
         """The plane's part of ‖l‖², (n, 1): the slopes to which a line is drawn are of y too."""
-        plane, own = self.trend, slice(self.joined.numbers)
-        size = len(plane.spread)
+        plane, rest = self.trend, self._of_slopes(around, fit, window)
+        at = (part[:, : len(plane.spread)] - plane.center) / plane.spread - rest  # Σ_j l_j z_j
+        square = plane.row.mT @ (plane.row / self._wide.weight[:, None])
+        return (rest * (2 * at @ plane.gain + rest @ square)).sum(1, keepdim=True)
+
+    def _of_slopes(self, around: Moments, fit: LocalFit, window: Window) -> Tensor:
+        """z − Σ_j l_j z_j, (n, p): how much of each of the plane's slopes an estimate has."""
+        own, size = slice(self.joined.numbers), len(self.trend.spread)
         offset = around.offset[:, :size, None]
         spread = around.spread[:, :size, own] - offset @ around.offset[:, None, own]
         rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.numbers, None]  # Σ_j l_j δ_j
-        rest = -rest[..., 0] * window.bandwidth[..., :size] / plane.spread
-        at = (part[:, :size] - plane.center) / plane.spread - rest  # Σ_j l_j z_j
-        square = plane.row.mT @ (plane.row / self._wide.weight[:, None])
-        return (rest * (2 * at @ plane.gain + rest @ square)).sum(1, keepdim=True)
+        return -rest[..., 0] * window.bandwidth[..., :size] / self.trend.spread
 
     def noise(self, query: Array) -> Array:
         """s², (n, v), about the rows that queries look at; infinite where none is left to measure it by."""
@@ -323,11 +330,14 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            lse, fit = fits(part, self._wide, window, *self._drawn(window))
-            return lse, fit.row[:, 0]
+            around = moments(part, self._wide, window, degree=1 if self.drawn else self.degree)
+            fit = local_fit(around, *self._drawn(window))
+            rest = self._of_slopes(around, fit, window) if self.drawn else fit.row[:, :0]
+            return around.lse, fit.row[:, 0], rest
 
-        lse, own = self._by_parts(self.joined.x, self._wide, work)
-        return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
+        lse, own, rest = self._by_parts(self.joined.x, self._wide, work)
+        plane = float((rest * self.trend.row.numpy()).sum()) if self.drawn else 0.0
+        return float((np.exp(np.log(self.joined.weight) - lse) * own).sum()) + plane
 
     def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
         """The weights of all training rows at each query; or the largest, sparse."""
@@ -386,9 +396,10 @@ class Smoother:
         around = moments(part, self._wide, window, degree=1)
         return without_unseen(around, self.joined, part, window.bandwidth, window.squared)
 
-    def _deviation(self, at: Tensor, doubt: Tensor) -> Tensor:
+    def _deviation(self, at: Tensor, doubt: Tensor) -> tuple[Tensor, Tensor]:
         error, noise, _ = self._errors(at)
-        return (error + torch.where(doubt > 0, noise * doubt, 0.0)).sqrt()
+        extra = torch.where(doubt > 0, noise * doubt, 0.0)
+        return (error + extra).sqrt(), torch.where((error > 0) & (extra > 0), 1 + extra / error, 1.0).sqrt()
 
     def _errors(self, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """τ² (n, v), s² (n, v) and ν (n, 1) at points among the data."""
@@ -421,10 +432,11 @@ class Smoother:
         within, weight = (torch.tensor(each, dtype=torch.float64) for each in (self.joined.within, self.joined.weight))
         criterion, trial = self.left_out
         share = trial.kept[:, None]
-        kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
+        count = torch.tensor(self.joined.counts()).double() if self.joined.precise else weight
+        kept = 1 - (1 - share) / count.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
         loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss)
-        values = torch.cat([loss, (share * trial.left).square() + within, kept], 1)
-        return Points(self._wide.key, values, self._wide.weight)
+        squares = torch.cat([loss, (share * trial.left).square() + within], 1) * (weight / count)[:, None]
+        return Points(self._wide.key, torch.cat([squares, kept], 1), count)
 
     @cached_property
     def _spread(self) -> Tensor:

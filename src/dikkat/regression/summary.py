@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 HEADINGS = ["feature", "from", "to", "bandwidth", "moves y by"]
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
+_ALONE = 1e-6  # λ below which other categories do not count
 _LEVELS = 5  # most categories that are named
 _CHOSEN = ", by which the bandwidth was chosen"
 
@@ -137,7 +138,9 @@ def _reach(model: KernelRegressor, column: Column, sigma: float, spread: float) 
     if column.kind == "periodic":
         return ("a wave" if steps else "no influence") if _FAR * float(column.levels[0]) < sigma else written(sigma)
     if column.coded:
-        return ("steps" if steps else "no influence") if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
+        if sigma >= largest(column) * (1 - 1e-6):
+            return "steps" if steps else "no influence"
+        return "each by itself" if sigma < _ALONE else f"λ {sigma:.4g}"
     if spread == 0:
         return "constant"
     if _FAR * spread < sigma:

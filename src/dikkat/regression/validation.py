@@ -66,7 +66,13 @@ def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, A
         raise ValueError(
             f"cv: got {cv!r}; expected a splitter of scikit-learn's, pairs of indices, or a number"
         ) from error
-    return list(splitter.split(rows.x, rows.y, groups))
+    splits = list(splitter.split(rows.x, rows.y, groups))
+    if isinstance(cv, Integral):  # blocks of rows, less those next to the block, whose errors are like the block's
+        splits = [
+            (learned[np.abs(learned[:, None] - tested[[0, -1]]).min(1) > len(tested) // 2], tested)
+            for learned, tested in splits
+        ]
+    return splits
 
 
 def check_count(name: str, given: object, least: int = 1, or_none: str = "") -> None:
@@ -89,11 +95,13 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     kinds = estimator.categorical_features, estimator.ordered_features
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
-    plain = isinstance(X, np.ndarray | list | tuple) and not (named or periodic or gaps)
-    there: Any = True
+    plain = isinstance(X, np.ndarray | list | tuple) and not (
+        named or periodic or gaps or (isinstance(X, np.ndarray) and X.dtype == object)
+    )
+    counts: Any = np.ones(1)
     if gaps and sample_weight is not None and np.asarray(sample_weight).shape == (_num_samples(X),):
-        there = np.asarray(sample_weight) > 0  # a row of weight 0 is not there
-    columns = () if plain else find(X, *kinds, names, periodic, gaps and there)
+        counts = np.asarray(sample_weight, np.float64)
+    columns = () if plain else find(X, *kinds, names, periodic, gaps and counts)
     if estimator.kernel != "gaussian" and any(each.coded for each in columns):
         raise ValueError(
             f"kernel: got {estimator.kernel!r} beside categories; expected 'gaussian', of whose weights theirs are "
@@ -107,10 +115,10 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
             x, values = check_X_y(encoded(X, columns, names), y, estimator=estimator, **settings)
         else:
             x, values = validate_data(estimator, X, y, **settings)
-    weight = _checked_weights(sample_weight, x)
+    weight = _checked_weights(estimator, sample_weight, x)
     values = values.astype(np.float64)
     _check_sizes(x, values, weight)
-    return Rows(x, values, weight, columns)
+    return Rows(x, values, weight, columns, weights=estimator.weights)
 
 
 @contextmanager
@@ -119,6 +127,11 @@ def gaps_named(estimator: Any, X: Any) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        if "Input X contains infinity" in str(error) and np.ndim(X) == 2:
+            names = _get_feature_names(X)
+            infinite = [_is_infinite(_safe_indexing(X, j, axis=1)) for j in range(np.shape(X)[1])]
+            found = [f"column {j if names is None else repr(names[j])}" for j in np.flatnonzero(infinite)]
+            raise ValueError(f"X: got an infinite number in {', '.join(found[:5])}; expected finite numbers") from None
         if "Input X contains NaN" not in str(error) or "missing" not in estimator.get_params():
             raise
         if estimator.missing == "indicator":
@@ -132,6 +145,13 @@ def gaps_named(estimator: Any, X: Any) -> Iterator[None]:
             f"X: got missing cells (NaN){where}; expected a value in each, or missing='indicator' in fit, which "
             "learns from rows with gaps and predicts them"
         ) from None
+
+
+def _is_infinite(column: Any) -> bool:
+    try:
+        return bool(np.isinf(np.asarray(column, np.float64)).any())
+    except (TypeError, ValueError):
+        return False  # a category
 
 
 def unmasked(given: Any) -> Any:
@@ -162,7 +182,7 @@ def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[A
     return _safe_indexing(X, there), values[there], weight, groups
 
 
-def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
+def _checked_weights(estimator: Any, given: ArrayLike | None, x: Array) -> Array:
     """The weights of the rows x, (n,), in their dtype: 1 each for None."""
     if given is None:
         return np.ones(len(x), dtype=x.dtype)
@@ -176,13 +196,31 @@ def _checked_weights(given: ArrayLike | None, x: Array) -> Array:
         raise ValueError(f"sample_weight: got {weight.min()}; expected numbers of at least 0")
     if not weight.any():
         raise ValueError("sample_weight: got zeros alone; expected at least one row whose weight is positive")
-    if (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1:
+    if (
+        estimator.weights == "repeats"
+        and (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1
+    ):
         warnings.warn(
             f"sample_weight: got weights that sum up to {total:.3g}. One says how many rows a row is, so all are "
             "worth that many, and intervals are infinite; expected a sum of about the number of rows",
             stacklevel=5,
         )
     return weight
+
+
+def warn_of_weights(weight: Array) -> None:
+    """Warn of weights that are no counts of rows, such as one over a squared error."""
+    count, total = np.count_nonzero(weight), float(weight.sum(dtype=np.float64))
+    if total > 2 * count or (weight != np.round(weight)).any():
+        warnings.warn(
+            f"sample_weight: got weights that sum to {total:.4g} for {count} rows"
+            + (", not all whole numbers" if (weight != np.round(weight)).any() else "")
+            + ". They count repeated rows, so intervals are those of that many rows. If they are precisions, such as "
+            "1/σ² of known errors or weights of importance, expected weights='precision', for which their scale does "
+            "not matter",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _check_sizes(x: Array, values: Array, weight: Array) -> None:

@@ -1,0 +1,170 @@
+"""Coverage of intervals on data that break their assumptions: dependent rows, known errors, queries beyond the data.
+
+    PYTHONPATH=src python -m benchmarks.regression.silent [DRAWS] [NAME...]
+
+For each case it prints the share of new values inside 90 % intervals of each method (of the true values inside 95 %
+confidence intervals), the standard error over the draws, and the share of draws in which dikkat warned.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.signal import lfilter
+from sklearn.model_selection import GroupKFold
+
+from benchmarks.regression.data import Array
+from dikkat.regression import KernelRegressor
+
+
+class Case(NamedTuple):
+    """One draw: the settings, the arguments of `fit`, the queries and their new values or true means."""
+
+    settings: dict[str, Any]
+    fit: dict[str, Any]
+    queries: Any
+    values: Array
+    answer: str = "value"  # or "mean", of confidence intervals
+
+
+def autoregressive(random: np.random.Generator, count: int, memory: float) -> Array:
+    """Return a stationary series of variance 1."""
+    noise = random.normal(size=count + 100)
+    series: Array = lfilter([(1 - memory**2) ** 0.5], [1, -memory], noise)[100:]
+    return series
+
+
+def near_repeats(
+    columns: int, rows_per_place: int, grouped: bool, jitter: float = 0.05
+) -> Callable[[np.random.Generator], Case]:
+    """Places with an effect of their own, each measured several times; the queries are at new places."""
+
+    def draw(random: np.random.Generator) -> Case:
+        def rows(places: int, repeats: int) -> tuple[Array, Array, Array]:
+            center, effect = random.uniform(0, 10 if columns == 1 else 3, (places, columns)), random.normal(size=places)
+            place = np.repeat(np.arange(places), repeats)
+            x = center[place] + jitter * random.normal(size=(len(place), columns))
+            y = np.sin(2 * x[:, 0]) + x[:, 1:].sum(1) + 0.7 * effect[place] + 0.3 * random.normal(size=len(place))
+            return x, y, place
+
+        x, y, place = rows(20, rows_per_place)
+        queries, values, _ = rows(200, 1)
+        settings, groups = ({"cv": GroupKFold(10)}, {"groups": place}) if grouped else ({}, {})
+        return Case(settings, {"X": x, "y": y, **groups}, queries, values)
+
+    return draw
+
+
+def days(cv: int | None) -> Callable[[np.random.Generator], Case]:
+    """300 days with a weekday beside the date, errors of memory 0.6; the queries are the same days, errors new."""
+
+    def draw(random: np.random.Generator) -> Case:
+        day = np.arange(300)
+        mean = 5 * np.sin(day / 28) + np.array([0, 1, 2, 1, 3, -4, -5])[day % 7]
+        error = [1.25 * autoregressive(random, 300, 0.6) for _ in range(2)]
+        dates = pd.date_range("2024-01-01", periods=300)
+        table = pd.DataFrame({"date": dates, "weekday": pd.Categorical(day % 7)})
+        return Case({"cv": cv}, {"X": table, "y": mean + error[0]}, table, mean + error[1])
+
+    return draw
+
+
+def series(cv: int | None, columns: int = 1, memory: float = 0.7) -> Callable[[np.random.Generator], Case]:
+    """100 rows in order with errors of memory 0.7, as in the review; further columns are uniform."""
+
+    def draw(random: np.random.Generator) -> Case:
+        x = np.column_stack([np.linspace(0, 1, 100), random.uniform(size=(100, columns - 1))])
+        mean = np.sin(6 * x[:, 0]) + x[:, 1:].sum(1)
+        error = [0.5 * autoregressive(random, 100, memory) for _ in range(2)]
+        return Case({"cv": cv}, {"X": x, "y": mean + error[0]}, x, mean + error[1])
+
+    return draw
+
+
+CURVES: dict[str, Callable[[Array], Array]] = {
+    "parabola": lambda x: (x - 6) ** 2 / 8,
+    "sine": np.sin,
+    "line": lambda x: x / 3,
+    "exponential": lambda x: np.exp(x / 4),
+    "logarithm": lambda x: 3 * np.log(1 + x),
+    "step": lambda x: 3.0 * (x > 5),
+}
+
+
+def beyond(curve: str, ranges: float) -> Callable[[np.random.Generator], Case]:
+    """80 rows in 0 … 10; the queries are up to so many ranges above and below."""
+
+    def draw(random: np.random.Generator) -> Case:
+        x = random.uniform(0, 10, 80)
+        queries = 10 * (random.uniform(ranges - 1, ranges, 50) + 1)
+        mean = CURVES[curve]
+        y, values = mean(x) + 0.2 * random.normal(size=80), mean(queries) + 0.2 * random.normal(size=50)
+        return Case({}, {"X": x[:, None], "y": y}, queries[:, None], values)
+
+    return draw
+
+
+def known_errors(weights: str) -> Callable[[np.random.Generator], Case]:
+    """60 rows whose errors are known, weights 1/σ² as precisions or as repeats; the values are the curve itself."""
+
+    def draw(random: np.random.Generator) -> Case:
+        x = np.sort(random.uniform(0, 10, 60))
+        error = 0.05 + 0.06 * x
+        y = np.sin(x) + error * random.normal(size=60)
+        fit = {"X": x[:, None], "y": y, "sample_weight": 1 / error**2}
+        return Case({"weights": weights}, fit, x[:, None], np.sin(x), "mean")
+
+    return draw
+
+
+CASES: dict[str, Callable[[np.random.Generator], Case]] = {
+    **{
+        f"near repeats, d = {d}, {m} per place{', groups' * grouped}": near_repeats(d, m, grouped)
+        for d in (1, 3) for m in (3, 5, 20) for grouped in (False, True)
+    },
+    "date and weekday": days(None), "date and weekday, cv=20": days(20),
+    "AR(.7)": series(None), "AR(.7), cv=20": series(20),
+    "AR(.7), d = 3": series(None, 3), "AR(.7), d = 3, cv=20": series(20, 3),
+    "independent, d = 1": series(None, 1, 0.0), "independent, d = 3": series(None, 3, 0.0),
+    "independent, d = 1, cv=20": series(20, 1, 0.0), "independent, d = 3, cv=20": series(20, 3, 0.0),
+    **{f"beyond, {name}, {ranges} ranges": beyond(name, ranges) for name in CURVES for ranges in (1, 2)},
+    **{f"weights 1/σ² as {weights}": known_errors(weights) for weights in ("repeats", "precision")},
+}  # fmt: skip
+
+
+def held(case: Case, model: KernelRegressor) -> Iterator[tuple[str, float]]:
+    """The share of the values inside the intervals of each method."""
+    if case.answer == "mean":
+        ends = {"confidence": model.confidence_interval(case.queries)}
+    else:
+        ends = {way: model.predict_interval(case.queries, 0.9, way) for way in ("jackknife+", "local")}
+        if model.cv is None:
+            ends["split"] = model.predict_interval(case.queries, 0.9, "split")
+    for way, (lower, upper) in ends.items():
+        yield way, float(((lower <= case.values) & (case.values <= upper)).mean())
+
+
+def main(draws: int, names: list[str]) -> None:
+    """Print one line for each case."""
+    for name, draw in CASES.items():
+        if names and not any(each in name for each in names):
+            continue
+        shares: dict[str, list[float]] = {}
+        warned = []
+        for seed in range(draws):
+            case = draw(np.random.default_rng(seed))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                model = KernelRegressor(**case.settings).fit(**case.fit)
+                for way, share in held(case, model):
+                    shares.setdefault(way, []).append(share)
+            warned.append(bool(caught))
+        text = ", ".join(f"{k} {np.mean(v):.3f} ± {np.std(v, ddof=1) / draws**0.5:.3f}" for k, v in shares.items())
+        print(f"{name}: {text}; warned in {np.mean(warned):.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40, sys.argv[2:])

@@ -1,0 +1,200 @@
+"""Data for which intervals or answers were false without a word: each is right now, or warned of, or an error."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dikkat.regression import KernelRegressor, smooth
+from dikkat.regression.diagnostics import hold_out
+
+METHODS = ("jackknife+", "local", "split")
+
+
+def known_errors(seed, count=60):
+    random = np.random.default_rng(seed)
+    x = np.sort(random.uniform(0, 10, count))
+    error = 0.05 + 0.06 * x
+    return x[:, None], np.sin(x), error, np.sin(x) + error * random.normal(size=count), random
+
+
+def ends_of(model, x, weight=None):
+    yield model.confidence_interval(x)
+    for method in METHODS:
+        yield model.predict_interval(x, 0.9, method, sample_weight=weight)
+
+
+def test_precisions_have_no_scale():
+    x, _, error, y, _ = known_errors(0)
+    one, other = (KernelRegressor(weights="precision").fit(x, y, w / error**2) for w in (1, 700))
+    for scale, model in ((1, one), (700, other)):
+        for weight in (None, scale / error**2):
+            pairs = zip(
+                ends_of(model, x, weight), ends_of(one, x, None if weight is None else weight / scale), strict=True
+            )
+            for found, expected in pairs:
+                np.testing.assert_allclose(found, expected, rtol=1e-5)
+    ends = dict(zip((1, 4), (one.predict_interval([[5.0]], sample_weight=w / 0.35**2) for w in (1, 4)), strict=True))
+    widths = {weight: float(np.diff(np.ravel(each))[0]) for weight, each in ends.items()}
+    assert 1.7 < widths[1] / widths[4] <= 2  # σ²/w, and what is not known of the curve
+
+
+def test_precisions_that_are_equal_are_no_weights():
+    x, _, _, y, _ = known_errors(1)
+    plain, equal = KernelRegressor().fit(x, y), KernelRegressor(weights="precision").fit(x, y, np.full(60, 100.0))
+    np.testing.assert_allclose(equal.bandwidth_, plain.bandwidth_, rtol=1e-5)
+    for found, expected in zip(ends_of(equal, x), ends_of(plain, x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:X. got rows at")  # a draw whose rows are in heaps
+def test_intervals_of_precisions_hold_as_often_as_they_say():
+    held = {name: [] for name in ("confidence", *METHODS)}
+    for seed in range(8):
+        x, mean, error, y, random = known_errors(seed)
+        new = mean + error * random.normal(size=60)
+        model = KernelRegressor(weights="precision").fit(x, y, 1 / error**2)
+        for name, (lower, upper) in zip(held, ends_of(model, x, 1 / error**2), strict=True):
+            values = mean if name == "confidence" else new
+            held[name].append(np.reshape((lower <= values) & (values <= upper), (3, 20)).mean(1))
+    assert np.mean(held["confidence"]) >= 0.93
+    for method in METHODS:  # as often at the exact end as at the noisy one
+        np.testing.assert_allclose(np.mean(held[method], 0), 0.9, atol=0.08)
+
+
+@pytest.mark.parametrize("weight", [np.full(60, 100.0), np.linspace(0.4, 1.5, 60), np.full(60, 3)])
+def test_weights_that_are_no_counts_are_warned_of(weight):
+    x, _, _, y, _ = known_errors(2)
+    with pytest.warns(UserWarning, match=r"sample_weight: got weights that sum to .* weights='precision'"):
+        KernelRegressor(bandwidth=1.0).fit(x, y, weight)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KernelRegressor(bandwidth=1.0, weights="precision").fit(x, y, weight)
+        KernelRegressor(bandwidth=1.0).fit(x, y, np.arange(60) % 3)
+        smooth(x[:, 0], y, robust=1, bandwidth=1.0)
+
+
+def test_settings_of_weights_are_checked():
+    x, _, _, y, _ = known_errors(2)
+    with pytest.raises(ValueError, match="weights: got 'errors'; expected 'repeats', 'precision'"):
+        KernelRegressor(weights="errors").fit(x, y)
+    with pytest.raises(ValueError, match=r"sample_weight: got 2.0 and weights='repeats' in fit; expected positive"):
+        KernelRegressor(bandwidth=1.0).fit(x, y).predict_interval(x, sample_weight=2)
+
+
+def test_beyond_the_data_every_answer_widens_and_warns():
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 10, 80)
+    model = KernelRegressor().fit(x[:, None], (x - 6) ** 2 / 8 + 0.2 * random.normal(size=80))
+    asks = [lambda at, m=m: np.diff(model.predict_interval(at, 0.9, m), axis=0)[0] for m in METHODS]
+    asks += [lambda at: np.diff(model.predict_quantiles(at, [0.05, 0.95]))[:, 0]]
+    asks += [lambda at: 3.3 * model.predict(at, return_std=True)[1]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        inside = [ask([[5.0], [10.5]])[0] for ask in asks]
+        model.predict([[15.0]])
+    beyond = []
+    for ask in asks:
+        with pytest.warns(UserWarning, match=r"X: got 2 of 3 rows beyond the rows in fit, in x \(.* to .*\)") as told:
+            beyond.append(ask([[5.0], [15.0], [30.0]]))
+        assert told[0].filename == __file__
+    for near, (_, far, farther) in zip(inside, beyond, strict=True):
+        assert 5 * near < far < farther
+    assert np.ptp([np.log(far) for _, far, _ in beyond]) < np.log(3)  # they do not contradict each other
+
+
+def test_weights_are_repeats_where_cells_are_missing():
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        a = np.where(random.random(15) < 0.35, np.nan, np.exp(random.normal(size=15)))
+        X = pd.DataFrame({"a": a, "b": random.normal(size=15)})
+        y = np.nan_to_num(a) * 3 + random.normal(size=15)
+        weight = random.integers(1, 6, 15)
+        rows = np.repeat(np.arange(15), weight)
+        weighted = KernelRegressor(missing="indicator").fit(X, y, weight)
+        repeated = KernelRegressor(missing="indicator").fit(X.iloc[rows], y[rows])
+        assert weighted.columns_[0].levels[0] == np.median(np.repeat(a, weight)[~np.isnan(np.repeat(a, weight))])
+        np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), atol=1e-4 * np.ptp(y))
+
+
+def test_rows_held_out_do_not_say_what_stands_in_gaps():
+    x = np.column_stack([[0.0, 1, 2, 3, 4, np.nan, 500, 600], np.arange(8.0)])
+    model = KernelRegressor(bandwidth=[1.0, 3.0, 0.3], missing="indicator").fit(x, np.arange(8.0) ** 2)
+    fit = model._anew(model._rows.take(np.arange(6)))
+    assert model.columns_[0].levels == (3.0,)
+    assert fit.columns_[0].levels == (2.0,)
+    assert fit.X_train_[5, 0] == 2.0
+    assert np.isfinite(hold_out(model, 2).error)
+
+
+def test_extreme_weights_give_no_nan():
+    model = KernelRegressor(bandwidth=0.02, order="constant")
+    model.fit([[0.0], [1.0], [2.0], [3.0]], [1, 0, 1, 1], [1e-9, 1, 1, 1e9])
+    for method in ("jackknife+", "local"):
+        lower, upper = model.predict_interval([[0.5]], method=method)
+        assert lower[0] < upper[0]
+    assert not np.isnan(model.predict_quantiles([[0.5]], [0.1, 0.5, 0.9])).any()
+    assert not np.isnan(model.sample([[0.5]], 20, random_state=0)).any()
+    assert not np.isnan(model.confidence_interval([[0.5]])).any()
+
+
+def test_smooth_takes_dates_and_weights_and_keeps_the_order():
+    date = pd.Series(pd.date_range("2024-01-01", periods=60))
+    y = np.sin(np.arange(60) / 9) + 0.1 * np.random.default_rng(0).normal(size=60)
+    days, dated = smooth(np.arange(60.0), y), smooth(date, y)
+    assert dated.x.dtype.kind == "M"
+    assert (dated.x[0], dated.x[-1]) == (np.datetime64("2024-01-01"), np.datetime64("2024-02-29"))
+    np.testing.assert_allclose(dated.y, days.y)
+    assert dated.bandwidth == pytest.approx(days.bandwidth)
+    at = smooth(np.arange(60.0), y, at=[9, 6, 12])
+    assert at.x.tolist() == [9, 6, 12]
+    np.testing.assert_allclose(at.y, smooth(np.arange(60.0), y, at=[6, 9, 12]).y[[1, 0, 2]])
+    assert smooth(date, y, at=date[[5, 2]]).x.tolist() == date[[5, 2]].tolist()
+    with pytest.raises(ValueError, match=r"y: got datetime64.*; expected numbers"):
+        smooth(y, date)
+    with pytest.raises(ValueError, match="at: got float64; expected dates"):
+        smooth(date, y, at=[3.0])
+    weight = 1 / np.linspace(0.05, 0.5, 60) ** 2
+    model = KernelRegressor(weights="precision").fit(np.arange(60.0)[:, None], y, weight)
+    curve = smooth(np.arange(60.0), y, at=[3.0], sample_weight=weight, weights="precision")
+    np.testing.assert_allclose(curve.y, model.predict([[3.0]]))
+
+
+MIXED = np.array([[1.0, "a"], [2.0, "b"], [3.0, "a"]], object)
+
+
+@pytest.mark.parametrize(("X", "message"), [
+    ({"t": pd.to_timedelta([1, 2, 3], "D")}, r"got Timedelta\(.*column 't'; expected numbers, by .dt.total_seconds"),
+    ({"t": pd.period_range("2024-01", periods=3, freq="M")}, r"column 't'; expected numbers, dates, by .dt"),
+    ({"t": pd.Series([1, "a", 2.5], dtype=object)}, "got 'a' in column 't'; expected numbers"),
+    (MIXED, "got 'a' in column 1; expected numbers, or the column among the categorical_features"),
+    ({"u": [1.0, 2, 3], "t": [1.0, np.inf, 2]}, "got an infinite number in column 't'"),
+    (np.array([[1.0, 2], [3, -np.inf], [4, 5]]), "got an infinite number in column 1"),
+    ({"t": ["1.0", "?", "3"]}, r"got '\?' in column 't', of whose 3 texts 2 are numbers; .*pandas.to_numeric"),
+    ({"t": [str(k % 9) for k in range(99)] + ["?"]}, r"got '\?' in column 't', of whose 100 texts 99 are numbers"),
+    ({"t": [f"{k / 7}" for k in range(99)] + ["n/a"]}, r"got 'n/a' in column 't', of whose 100 texts 99 are numbers"),
+])  # fmt: skip
+def test_messages_name_the_column(X, message):
+    X = X if isinstance(X, np.ndarray) else pd.DataFrame({"z": np.arange(float(len(X["t"])))} | X)
+    with pytest.raises(ValueError, match=message):
+        KernelRegressor().fit(X, np.arange(float(len(X))))
+
+
+def test_nearest_has_the_index_of_the_frame_and_no_columns_of_gaps():
+    random = np.random.default_rng(0)
+    X = pd.DataFrame({"a": random.normal(size=40), "b": random.normal(size=40)}, index=[f"home {k}" for k in range(40)])
+    X.loc["home 3", "a"] = np.nan
+    y = (2 * X["a"].fillna(0) + 0.01 * X["b"]).rename("a")
+    found = KernelRegressor(missing="indicator").fit(X, y).nearest(X.iloc[[7]], k=4)
+    assert found.columns.tolist() == ["query", "row", "weight", "a", "b", "a (y)"]
+    assert found["row"][0] == "home 7"
+    np.testing.assert_allclose(found["a (y)"], y[found["row"]])
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_a_plane_has_as_many_degrees_of_freedom_as_parameters(columns):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(80, columns))
+    model = KernelRegressor().fit(x, x.sum(1) + 0.01 * random.normal(size=80))
+    assert model.effective_degrees_of_freedom() == pytest.approx(1 + columns, abs=0.05)

@@ -172,6 +172,7 @@ def test_translations_as_lines_of_json(run, model):
             "unknown": list(other.unknown),
             "score": other.score,
             "finished": other.finished,
+            "repeated": False,
             "alignment": [max(range(len(row)), key=row.__getitem__) for row in other.weights.tolist()],
         }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dikkat.translation import InputError, ModelFolderError, Search, Tokenizer, Translator
 from dikkat.translation.decoding import translator as translator_module
 from dikkat.translation.decoding.hypothesis import Hypothesis
-from dikkat.translation.text.slots import NO_SLOTS, Shape, Slots
+from dikkat.translation.text.slots import NO_SLOTS, Masked, Shape, Slots
 from dikkat.translation.text.units import Units
 from dikkat.translation.training.train import train
 from tests.stress.hostile_models import seal
@@ -113,6 +113,15 @@ def test_numbers_that_nobody_taught_are_right(taught):
     for mark in "\x01\ue000\x1b":  # characters of slots, in a user's own text
         assert taught.translate(f"João left {mark} at 14:05.").target.count("14h05") == 1
         assert "\x01" not in taught.translate(f"Ana {mark} left.").target
+
+
+def test_a_number_never_touches_a_word():
+    target = Masked("", ["100", "<b>", "%s"], [])
+    for text, written in [
+        ("et\x01kg", "et 100 kg"), ("\x01\x01", "100 100"), ("\x02et\x02.", "<b>et<b>."), ("(\x01)%", "(100)%"),
+        ("x\x03y", "x%s y"), ("a\x04b", "ab"), ("ab 1", "ab 1"), ("", ""),
+    ]:  # fmt: skip
+        assert target.write(text) == written
 
 
 def test_it_is_the_same_however_it_is_asked(taught, tmp_path):

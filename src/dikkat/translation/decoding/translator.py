@@ -466,7 +466,7 @@ class BaseTranslator:
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         return Translation(
             source=sentence,
-            target=target.restore(self.target_tokenizer.decode(ids, replace=copied)),
+            target=target.write(self.target_tokenizer.decode(ids, replace=copied)),
             source_tokens=list(map(source.restore, encoded.pieces)),
             target_tokens=[target.restore(word or label) for word, label in zip(copied, labels, strict=True)],
             weights=hypothesis.weights[:cut],

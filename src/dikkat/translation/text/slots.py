@@ -83,13 +83,23 @@ class Masked(NamedTuple):
         parts = dict(enumerate(self.parts))
         return text.translate({ord(character): parts.get(slot) for slot, character in enumerate(SLOTS)})
 
+    def write(self, text: str) -> str:
+        """Restore a translation, with a space between a part and a neighbour if both have a letter or digit there."""
+        parts, written, last = dict(zip(SLOTS, self.parts, strict=False)), "", False
+        for character in text:
+            part = parts.get(character, "" if character in SLOTS else character)
+            touches = (last or character in parts) and written[-1:].isalnum() and part[:1].isalnum()
+            written, last = f"{written}{' ' * touches}{part}", character in parts
+        return written
+
     def locate(self, places: Iterable[Place]) -> list[Place]:
         """Return places of the masked text as places of the original."""
         characters, end = list[Place](), 0
-        for cut in [*sorted(self.cuts), None]:
-            start = cut[0] if cut else end + len(self.text) - len(characters)
-            characters += [(index, index + 1) for index in range(end, start)] + [cut] * bool(cut)
-            end = cut[1] if cut else end
+        for cut in sorted(self.cuts):
+            characters += [(index, index + 1) for index in range(end, cut[0])] + [cut]
+            end = cut[1]
+        rest = range(end, end + len(self.text) - len(characters))
+        characters += [(index, index + 1) for index in rest]
         return locate(places, characters)
 
 
@@ -135,8 +145,8 @@ class Slots:
         shapes = {}
         for shape, total in seen.most_common(_MOST_SHAPES):
             if total >= _ENOUGH:
-                (way, times), *_ = [*ways[shape].most_common(1), ((), 0)]
-                shapes[shape] = Shape(list(way) if times >= _SHARE * total - 0.5 else None, times, total)
+                (written, times), *_ = [*ways[shape].most_common(1), ((), 0)]
+                shapes[shape] = Shape(list(written) if times >= _SHARE * total - 0.5 else None, times, total)
         slots = cls(shapes, len(SLOTS))
         counts = Counter(len(slots.mask(source, target)[0].parts) for source, target in pairs)
         most = sum(sum(counts[many] for many in counts if many > slot) >= _ENOUGH for slot in range(slots.most))
@@ -232,7 +242,7 @@ def _spans(text: str) -> Iterator[_Span]:
             if separators:
                 shape = "#" + "".join(s + "9" * len(group) for s, group in zip(separators, groups[1:], strict=True))
             coarse = "~" + "".join(sorted(set(separators)))
-        yield _Span(*match.span(), shape, coarse, groups, separators)
+        yield _Span(match.start(), match.end(), shape, coarse, groups, separators)
 
 
 def _rewritings(span: _Span, target: str, taken: list[Place]) -> set[tuple[int | str, ...]]:

@@ -276,21 +276,3 @@ def test_batches_are_the_same_from_a_file_and_from_memory(tokenizers):
     from_file, from_memory = build(Told(PAIR_LIST), tokenizers), build(PAIR_LIST, tokenizers)
     for one, other in zip(Batches(from_file, 3, 0), Batches(from_memory, 3, 0), strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def test_a_tenth_of_the_pairs_is_learnt_without_its_last_marks():
-    """A pair whose sides do not both end in a mark stays as it is, and so do marks behind digits."""
-    pairs = [(f"man {number} goes.", f"l'homme {number} va !") for number in range(1000)]
-    others = [("go", "va."), ("go.", "va"), ("It is 5.", "5."), (".", "."), ('"Go."', '"Va."')] * 100
-    sides = list(zip(*pairs, *others, strict=True))
-    tokenizers = [Tokenizer.train(side, "word", min_freq=1, vocabulary_size=9999) for side in sides]
-    stores = [
-        Store.build(pairs + others, *tokenizers, max_length=9, distinct=False, unmarked=unmarked)
-        for unmarked in (False, True)
-    ]
-    plain, changed = ([store[row] for row in range(len(store))] for store in stores)
-    assert plain[1000:] == changed[1000:]
-    fewer = [row for row in range(1000) if plain[row] != changed[row]]
-    assert 70 < len(fewer) < 130
-    for row in fewer:
-        assert changed[row] == (plain[row][0][:-1], plain[row][1][:-1])

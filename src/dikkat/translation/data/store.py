@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import regex
 from numpy.typing import NDArray
 
 from dikkat.storage.cache import cache_folder, made, waited_for, writing
@@ -25,7 +24,6 @@ _FORMAT = 3  # of the file; another number, and files of the old one are made an
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
 _WHAT = "a corpus's token numbers"
-_LAST_MARK = regex.compile(r"(?<=[\p{L}\p{M}])\s?[.!?…。！？]+$")
 
 
 class Sentences(NamedTuple):
@@ -95,13 +93,9 @@ class Store:
         slots: Slots = NO_SLOTS,
         max_length: int,
         distinct: bool = True,
-        unmarked: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> "Store":
         """Tokenise a corpus, once: the second time, it is opened from the cache folder.
-
-        With `unmarked`, a tenth of the pairs lose the mark that ends both sides, so that a model learns to translate
-        sentences without one.
 
         The corpus is gone through once. Equal pairs are told by 64-bit hashes, which take about 70 bytes of memory a
         pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
@@ -119,21 +113,13 @@ class Store:
             (1, 1, 1)
         """
         corpus = as_corpus(corpus)
-        work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, unmarked, progress)
+        work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, progress)
         fingerprint = corpus.fingerprint()
         if fingerprint is None:
             batches: list[Any] = []
             work.into(batches.append)
             return cls(_table(batches), work.counts)
-        parts = [
-            _FORMAT,
-            fingerprint,
-            max_length,
-            distinct,
-            unmarked,
-            source_tokenizer.to_json(),
-            target_tokenizer.to_json(),
-        ]
+        parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
         parts.append(slots.to_dict())
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return cls._from_cache(cache_folder("tokenised") / f"{key[:32]}.arrow", work)
@@ -260,7 +246,6 @@ class _Work:
     slots: Slots
     max_length: int
     distinct: bool
-    unmarked: bool
     progress: Callable[[int], None] | None
     counts: Counts = field(default_factory=Counts)
 
@@ -292,7 +277,7 @@ class _Work:
         self.counts.digest = digest.hexdigest()
 
     def _numbered(self, pairs: Sequence[Pair]) -> list[TokenPair]:
-        masked = [self.slots.mask(*(_without_mark(pair) if self.unmarked else pair)) for pair in pairs]
+        masked = [self.slots.mask(*pair) for pair in pairs]
         sides = ([pair[side].text for pair in masked] for side in (0, 1))
         numbers = [tokenizer.numbers(side) for tokenizer, side in zip(self.tokenizers, sides, strict=True)]
         short = [pair for pair in zip(*numbers, strict=True) if max(map(len, pair)) <= self.max_length]
@@ -300,12 +285,6 @@ class _Work:
         self.counts.left_out += len(pairs) - len(short)
         self.counts.without_tokens += len(short) - len(kept)
         return kept
-
-
-def _without_mark(pair: Pair) -> Pair:
-    """Return one pair of ten without the marks that end its sides, if both have one; the others unchanged."""
-    source, target = (_LAST_MARK.sub("", side) for side in pair)
-    return (source, target) if pair[0] != source and pair[1] != target and _hash(pair) % 10 == 0 else pair
 
 
 def _hash(pair: Pair) -> int:

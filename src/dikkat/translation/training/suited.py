@@ -35,7 +35,7 @@ _TIMED = 64  # pairs of the step by which the time is estimated
 # too few steps. The learning rate grows with the root of what 64 pairs, about 1,024 tokens, grow by.
 _GPU: dict[str, Any] = {"batch_tokens": 4_096, "learning_rate": 2e-3}
 _PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
-_PARTS_OF_SINGLE = 300  # of a corpus of single words: little more than letters
+_PARTS_OF_SINGLE = 260  # of a corpus of single words: the 256 bytes, so that letters are read and written
 _GAVE = (  # BLEU of validation pairs, by the number of pairs
     (1_000, "10 (help texts, English to French) and 27 (captions, to French)"),
     (3_000, "7 (help texts, English to Turkish), 27 (the same to French) and 40 (captions, to French)"),

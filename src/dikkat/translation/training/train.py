@@ -193,9 +193,8 @@ def _loop(
     translator = Translator(model, settings, source, target, slots=slots)
     if pairs is training:
         say(f"reading {training}, sentence by sentence")
-    distinct = not keeps_duplicates(training)
-    learnt = _stored(translator, pairs, "training", say, distinct=distinct, unmarked=True)
-    judged = None if validation is None else _stored(translator, validation, "validation", say)
+    learnt = _stored(translator, pairs, "training", say, distinct=not keeps_duplicates(training))
+    judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
     for line in _sizes(translator, learnt, judged, resumed=newest is not None):
         say(line)
     group = Group(processes())
@@ -410,13 +409,7 @@ def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resum
 
 
 def _stored(
-    translator: Translator,
-    corpus: Corpus,
-    purpose: str,
-    say: Callable[[str], object],
-    *,
-    distinct: bool = False,
-    unmarked: bool = False,
+    translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], *, distinct: bool
 ) -> Store:
     """A corpus as token numbers."""
     said = 0
@@ -434,7 +427,6 @@ def _stored(
         slots=translator.slots,
         max_length=translator.settings.max_length,
         distinct=distinct,
-        unmarked=unmarked,
         progress=read,
     )
     if losses := store.losses():

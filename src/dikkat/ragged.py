@@ -162,7 +162,10 @@ def _weights(
     for part in split_sequences(problem, query_offsets, key_offsets):
         asked = part.unchecked_copy(dropout=0.0, wants_state=False, wants_weights=True)
         with recording_hooks.observed_by():
-            weights.append(dispatch.run_problem(asked, impl).weights.to(dtype))
+            found = dispatch.run_problem(asked, impl).weights
+        if found is None:  # pragma: no cover - an implementation that returns no weights does not accept the request
+            raise RuntimeError("the implementation returned no weights")
+        weights.append(found.to(dtype))
     return weights
 
 
@@ -250,7 +253,7 @@ def problem_of_jagged(
 
 
 def attend_jagged(
-    query: Any, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str, **options: Any
+    query: Any, key: Any, value: Tensor, score: Score, requested: validation.Requested, impl: str, **options: Any
 ) -> Any:
     """`attend` of nested tensors: such a tensor, and a list of weights where they are requested."""
     problem = problem_of_jagged(query, key, value, score, requested._replace(wants_weights=False), **options)

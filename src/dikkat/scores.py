@@ -104,7 +104,7 @@ class _Capped(Score):
     """Inner products, perhaps kept between ±c: c·tanh(a / c)."""
 
     pair = "inner"
-    projection = "none"
+    projection: ClassVar[Projection] = "none"
     reads_values = False
 
     def __init__(self, softcap: float | None = None) -> None:

@@ -61,7 +61,7 @@ def device() -> Iterator[None]:
         for module in everywhere:
             for name in ("can_read_values", "on_cpu"):
                 if name in vars(module):
-                    patch.setattr(module, name, lambda *_: False)
+                    patch.setattr(module, name, lambda *_, **__: False)
         patch.setattr(pytorch_state, "_modes", lambda: 0)
         patch.setattr(dispatch, "_PROGRAMS", {})
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -44,9 +44,10 @@ def current_observers() -> tuple[Observer, ...]:
 
 @contextmanager
 def observed_by(*observers: Observer) -> Iterator[None]:
-    """Replace this thread's observers by these for the duration of the context."""
+    """Replace this thread's observers by these for the duration of the context; without any, nobody follows tensors."""
     before, _thread.observers = _thread.observers, observers
     try:
-        yield
+        with nullcontext() if observers else torch._C.DisableTorchFunction():
+            yield
     finally:
         _thread.observers = before

@@ -24,7 +24,8 @@ _REARRANGE = {
     "squeeze", "swapaxes", "t", "transpose", "unbind", "unflatten", "unsqueeze", "view",
 }  # fmt: skip
 _ELLIPSIS = "UVWXYZ"  # the letters of an ellipsis in an einsum, of which it has the last ones
-_TRANSPOSE = (Tensor.mT.__get__, Tensor.T.__get__)
+_PROPERTIES: tuple[Any, ...] = (Tensor.mT, Tensor.T)
+_TRANSPOSE = [attribute.__get__ for attribute in _PROPERTIES]
 
 
 class Origin(NamedTuple):
@@ -190,24 +191,25 @@ class Dataflow(TorchFunctionMode):
 
     def _multiplies(self, name: str, args: Any, tensors: list[Tensor], result: Tensor) -> bool:
         """Whether a product sums values over the keys of weights, which are then told."""
-        index = next(
-            (k for k, each in enumerate(tensors) if each in self._origins and self.origin(each).keys is not None), -1
-        )
+        index = next((k for k, each in enumerate(tensors) if each in self._origins
+                      and self._origins[each].keys is not None), -1)  # fmt: skip
         if index < 0 or len(tensors) != 2:
             return False
         origin, key = self.origin(tensors[index]), self.origin(tensors[1 - index])
-        order = _order_of(args[0], [each.ndim for each in tensors], index) if name == "einsum" else None
-        if name != "einsum":
-            order = [*range(origin.keys.ndim)]
-            order[-2:] = order[-2:] if index == 0 else reversed(order[-2:])
-        if order is None or origin.keys.numel() == 0:
+        dims = [*range(tensors[index].ndim)]
+        order: list[int] | None = dims if index == 0 else [*dims[:-2], dims[-1], dims[-2]]
+        if name == "einsum":
+            order = _order_of(args[0], [each.ndim for each in tensors], index)
+        if order is None or origin.keys is None or origin.keys.numel() == 0:
             return False
-        keys, places = (None if each is None else _permuted(each, order) for each in (origin.keys, origin.places))
+        keys, places = _permuted(origin.keys, order), origin.places
+        places = None if places is None else _permuted(places, order)
         row = keys[(0,) * (keys.ndim - 1)]
         if len(row) > 1 and row[0] == row[-1]:  # the product sums over another dimension
             return False
         output = self.output_of(origin._replace(places=places), key)
-        if heads := _joined_heads(keys, places):
+        heads = 0 if places is None else _joined_heads(places)
+        if places is not None and heads:
             places = places.unflatten(0, (-1, heads))
 
         def arranged(tensor: Tensor) -> Tensor:
@@ -220,9 +222,9 @@ class Dataflow(TorchFunctionMode):
         return True
 
 
-def _joined_heads(keys: Tensor, places: Tensor | None) -> int:
+def _joined_heads(places: Tensor) -> int:
     """The number of heads of weights (B · H, n, m), whose heads have the positions of one element; 0 for others."""
-    if keys.ndim != 3 or places is None:
+    if places.ndim != 3:
         return 0
     rows = places[..., 0]
     heads = int((rows == rows[0]).all(-1).long().cumprod(0).sum())

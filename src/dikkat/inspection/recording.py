@@ -304,7 +304,7 @@ class _Recorder:
         """Look at weights (..., n, m) of a softmax of the model's own, or of a recurrence, which looks at a memory."""
         query, key = (self.flow.origin(weights.new_zeros(())) for _ in range(2))
         look, source = partial(of_weights, weights, self._request), OWN if streams else ""
-        self.add(look, streams or (query, key, query), *weights.shape[-2:], source=source)
+        self.add(look, streams or (query, key, query), weights.shape[-2], weights.shape[-1], source)
 
     def _streams(self, problem: Problem) -> Streams:
         """The origins of a call's queries, keys and output."""

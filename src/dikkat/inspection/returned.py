@@ -72,6 +72,10 @@ def attentions(
     if found or not own or not plain or any(each.shape[-1] != each.shape[-2] for each in (*own, *encoder)):
         return trace.attentions()  # raises: what the model returns are no maps (B, H, n, m)
     request = Request(weights=True, heads=heads, queries=queries)
-    parts = ([of_weights(each, request).weights for each in maps] for maps in (own, encoder, cross))
-    by_name = {name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names}
-    return Attentions(*parts, by_name, source="returned by the model")
+    parts: list[list[Any]] = [
+        [of_weights(maps, request).weights for maps in of_kind] for of_kind in (own, encoder, cross)
+    ]
+    by_name: dict[str, Any] = {
+        name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names
+    }
+    return Attentions(parts[0], parts[1], parts[2], by_name, "returned by the model")

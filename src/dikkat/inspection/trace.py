@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -388,11 +388,10 @@ class Trace:
         with needing("translation"):
             from safetensors.torch import save
         tensors = {f"{n}:{i}:{what}": t.contiguous() for n, i, seen in self for what, t in seen.tensors().items()}
-        content = header(_FORMAT, _VERSION) | {"calls": self._order, "tokens": self._tokens}
-        content["tokens_by_element"] = [*self._tokens_by_element.items()]
-        content["withheld"] = self.withheld
-        content["shapes"] = [seen.shape for _, seen in self.calls()]
-        content["positions"] = [seen.positions for _, seen in self.calls()]
+        content = header(_FORMAT, _VERSION) | {
+            "calls": [[*call, seen.shape, seen.positions] for call, seen in self.calls()],
+            "tokens": self._tokens, "tokens_by_element": [*self._tokens_by_element.items()], "withheld": self.withheld,
+        }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
     @classmethod
@@ -436,37 +435,28 @@ class Trace:
     @classmethod
     def _parsed(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
         """The trace of a file's content."""
-        order, shapes, positions, made = (*(content.get(each) for each in ("calls", "shapes", "positions")), cls())
+        order, labels = content.get("calls"), content.get("tokens_by_element")
         if not isinstance(order, list) or not all(map(_is_call, order)):
-            raise ValueError(
-                "calls: got something else; expected each call's module, run, layer, kind ... Record again"
-            )
-        for name, listed in (("shapes", shapes), ("positions", positions)):
-            if not isinstance(listed, list) or len(listed) != len(order) or not all(map(_is_shape, listed)):
-                raise ValueError(f"{name}: got something else; expected each call's sizes and positions. Record again")
-        if len(order) > len(tensors):
-            raise ValueError(f"calls: got more than the {len(tensors)} tensors; expected no more. Record again")
-        calls, counts = dict[tuple[str, int], dict[str, torch.Tensor]](), Counter[str]()
-        for entry in order:
-            call = Call(*entry)
-            calls[call.name, counts[call.name]] = {}
-            counts[call.name] += 1
-            made._order.append(call)
+            raise ValueError("calls: got something else; expected each call's module, run, layer ... Record again")
+        if not isinstance(labels, list) or not all(isinstance(pair, list) and [*map(type, pair)] == [int, dict]
+                                                   for pair in labels):  # fmt: skip
+            raise ValueError("tokens_by_element: got something else; expected pairs. Record again")
+        made, recorded = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict)
         for key, tensor in tensors.items():
             name, number, what = [*key.rsplit(":", 2), "", ""][:3]
-            place = (name, int(number) if number.isdecimal() else -1)
-            if place not in calls or what not in _FIELDS:
-                raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")
-            calls[place][what] = tensor
-        for ((name, index), named), shape, starts in zip(calls.items(), shapes, positions, strict=True):
-            if not named:
-                raise ValueError(f"{name}:{index}: got no tensor; expected what was recorded. Record again")
-            made._calls.setdefault(name, []).append(Inspection(**named, shape=tuple(shape), positions=tuple(starts)))
-        for entry in content.get("tokens_by_element", ()):
-            place, labels = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
-            if type(place) is not int:
-                raise ValueError("tokens_by_element: got something else; expected pairs. Record again")
-            made._tokens_by_element[place] = _tokens(labels)
+            recorded[name, number][what] = tensor
+        for *call, shape, positions in order:
+            calls = made._calls.setdefault(call[0], [])
+            named = recorded.pop((call[0], str(len(calls))), {})
+            if not named or not named.keys() <= _FIELDS:
+                raise ValueError(f"{call[0]}:{len(calls)}: got {', '.join(named) or 'no tensor'}; expected what was "
+                                 "recorded. Record again")  # fmt: skip
+            calls.append(Inspection(**named, shape=tuple(shape), positions=(positions[0], positions[1])))
+            made._order.append(Call(*call))
+        for (name, number), named in recorded.items():
+            raise ValueError(f"{name}:{number}:{next(iter(named))}: got a tensor that belongs to no call; expected "
+                             "<module>:<call>:<what>")  # fmt: skip
+        made._tokens_by_element = {element: _tokens(tokens) for element, tokens in labels}
         made._tokens, made.withheld = _tokens(content.get("tokens")), str(content.get("withheld", ""))
         return made
 
@@ -616,11 +606,9 @@ def _continued(whole: Inspection, seen: Inspection, kept: int) -> Inspection:
 
 
 def _is_call(entry: object) -> bool:
-    return isinstance(entry, list) and [*map(type, entry)] == [*map(type, Call(""))] and entry[1] >= 0
-
-
-def _is_shape(entry: object) -> bool:
-    return isinstance(entry, list) and all(type(size) is int and size >= -1 for size in entry)
+    if not isinstance(entry, list) or [*map(type, entry)] != [*map(type, Call("")), list, list]:
+        return False
+    return entry[1] >= 0 and len(entry[-1]) == 2 and all(type(size) is int for size in (*entry[-2], *entry[-1]))
 
 
 def _tokens(content: object) -> dict[str, list[Token]]:

@@ -68,8 +68,9 @@ class Dataflow(TorchFunctionMode):
         super().__init__()
         self._origins: Any = WeakIdKeyDictionary()
         self._numbers = itertools.count(1)
+        self._rows: dict[int, Tensor | None] = {}  # the positions of each output of self-attention
 
-    def call_fused(self, function: Any, arguments: Any, named: Any) -> Any:
+    def call_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> Any:
         """Call one of PyTorch's attention functions."""
         raise NotImplementedError
 
@@ -99,6 +100,18 @@ class Dataflow(TorchFunctionMode):
             origin = self._origins[tensor] = origin._replace(places=places)
         return origin
 
+    def streams(self, query: Tensor, key: Tensor, heads: bool = True) -> Streams:
+        """The origins of queries (..., n, d), keys and output."""
+        asked = self.placed(query, heads), self.origin(key)
+        return *asked, self.output_of(*asked)
+
+    def reads(self, streams: Streams) -> int:
+        """The number of the sequence that self-attention continues; −1 if it has other windows of it."""
+        query, _, output = streams
+        before, self._rows[output.sequence] = self._rows.get(query.sequence), query.rows
+        continues = before is None or (query.rows is not None and torch.equal(before, query.rows))
+        return query.sequence if continues else -1
+
     def output_of(self, query: Origin, key: Origin) -> Origin:
         """The origin of an output of attention: a new sequence after self-attention, else that of the queries."""
         is_self = query.sequence == key.sequence
@@ -114,7 +127,11 @@ class Dataflow(TorchFunctionMode):
         named, weights = kwargs or {}, None
         name = getattr(func, "__name__", "").partition(".")[0].strip("_")
         if func is F.multi_head_attention_forward or name == "scaled_dot_product_attention":
-            return self.call_fused(func, args, named)
+            query, key = [*args, *(named[name] for name in ("query", "key") if name in named)][:2]
+            streams = self.streams(query, key, func is not F.multi_head_attention_forward)
+            result = self.call_fused(func, args, named, streams)
+            self.follow(result[0] if isinstance(result, tuple) else result, streams[2])
+            return result
         if name in _SOFTMAX:
             result, weights = self.softmax(func, args, named)
         else:

@@ -23,7 +23,7 @@ from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import check_names
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.attention import weights_of
-from dikkat.inspection.captured import given_to_heads, of_fused_function, of_multi_head_function, of_weights
+from dikkat.inspection.captured import call_multi_head, multi_head_arguments, of_fused_function, of_weights
 from dikkat.inspection.dataflow import Dataflow, Origin, Streams
 from dikkat.inspection.front import inspected, is_by_product
 from dikkat.inspection.kinds import Kind, kinds_of
@@ -152,8 +152,8 @@ class _Recorder:
         self.layers = 0  # that ran, of those that were looked for
         self.unseen: list[str] = []  # modules, of flexible attention
         self.flow = _Flow(self)
-        # By the number of the output's sequence, for each self-attention: its input, its positions, the first of them.
-        self._made: dict[int, tuple[int, Tensor | None, int]] = {}
+        # For each self-attention by the number of its output's sequence: that of its input, the first position.
+        self._made: dict[int, tuple[int, int]] = {}
         self._asked, self._looked_at = set[int](), set[int]()  # sequences of queries and of keys in cross attention
         self._reached: dict[tuple[str, int], tuple[int, int]] = {}  # the last call of a module: its end, its keys
         self._softmaxes = set[str]()  # modules of attention, by their classes' names, that take a softmax
@@ -223,14 +223,16 @@ class _Recorder:
             self.trace.keep(
                 lambda call: any(each.takes(call.name, call.layer, runs[call.run]) for each in self._entries)
             )
-        encoders = self._before(self._looked_at) - self._before(self._asked)
-        if not self._kinds:
-            self.trace.set_kinds(
-                ["encoder" if call.writes in encoders else call.kind for call, _ in self.trace.calls()]
-            )
+        # An encoder makes a sequence that others look at, and looks at none itself.
+        chains = [chain for chain in map(self._chain, self._looked_at) if not self._asked & {*chain}]
+        encoders = set().union(*chains) - set().union(*map(self._chain, self._asked))
         calls = [(call, self._kind(call.name).root) for call, _ in self.trace.calls()]
         last = {(call.run, root): call.name for call, root in calls}
-        self.trace.set_kinds(["" if root and last[call.run, root] != call.name else call.kind for call, root in calls])
+        self.trace.set_kinds(
+            "" if root and last[call.run, root] != call.name
+            else "encoder" if not self._kinds and call.writes in encoders else call.kind
+            for call, root in calls
+        )  # fmt: skip
         returns = hasattr(model, "get_encoder")
         times = Counter(
             (call.run, call.layer, call.name)
@@ -238,32 +240,26 @@ class _Recorder:
             if (root or (returns and not self._kinds)) and call.layer >= 0
         )
         several = {name for (_, _, name), count in times.items() if count > 1}
-        heard = {call.name for call, _ in calls}
-        own = {name for name in self._softmaxes if not any(is_within(each, name) for each in heard)}
+        own = {name for name in self._softmaxes if not any(is_within(call.name, name) for call, _ in calls)}
         silent = sorted((self._entered - {root for _, root in calls if root}) | own)
         if silent and calls:
             names = ", ".join(map(repr, silent))
             self.trace.withheld = f"{names}: not recorded, as they compute their weights by operations of their own"
             warnings.warn(f"record: {self.trace.withheld}", stacklevel=4)
-        flat = any(
-            call.source and len(seen.shape) == 3 for call, seen in self.trace.calls()
-        )  # heads joined to the batch
-        if not self.trace.withheld and (several or not self._says or (flat and returns)):
-            why = (
-                f"{min(several)!r} attended several times in one layer, of which transformers returns one"
-                if several
-                else f"{type(model).__name__} does not say which weights it returns"
-            )
+        # Weights (B · H, n, m) are not those that transformers returns.
+        joined = returns and any(call.source and len(seen.shape) == 3 for call, seen in self.trace.calls())
+        if not self.trace.withheld and (several or not self._says or joined):
+            why = f"{type(model).__name__} does not say which weights it returns"
+            if several:
+                why = f"{min(several)!r} attended several times in one layer, of which transformers returns one"
             self.trace.withheld = f"{why}: take them by name, of dikkat.record(model, weights=True)"
 
-    def _before(self, sequences: set[int]) -> set[int]:
-        """The outputs of self-attention that sequences are made of, one after the other."""
-        found = set[int]()
-        for number in sequences:
-            while number in self._made and number not in found:
-                found.add(number)
-                number = self._made[number][0]
-        return found
+    def _chain(self, number: int) -> list[int]:
+        """A sequence and those that self-attention made it of, the latest first."""
+        chain = [number]
+        while (number := self._made.get(number, (number, 0))[0]) not in chain:
+            chain.append(number)
+        return chain
 
     def _kind(self, name: str) -> Kind:
         return self._kinds.get(name, Kind(""))
@@ -308,21 +304,18 @@ class _Recorder:
 
     def _streams(self, problem: Problem) -> Streams:
         """The origins of a call's queries, keys and output."""
-        query, key = self.flow.placed(problem.query, heads=True), self.flow.origin(problem.key)
-        self._output = self.flow.output_of(query, key)
-        return query, key, self._output
+        streams = self.flow.streams(problem.query, problem.key)
+        self._output = streams[2]
+        return streams
 
-    def saw_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> None:
-        """Look at a call of one of PyTorch's functions."""
-        if function is F.multi_head_attention_forward:
-            given = given_to_heads(*arguments, **named)
-            queries, keys = (len(given[name]) for name in ("query", "key"))
-            self.add(lambda: of_multi_head_function(self._request, *arguments, **named), streams, queries, keys)
-            return
-        if self._calls:
-            arguments, named = _unpacked(self._calls[-1].module, *arguments, **named)
+    def saw_fused(self, streams: Streams, *arguments: Any, alone: bool = False, **named: Any) -> None:
+        """Look at a call of `scaled_dot_product_attention`; if `alone`, of a layer whose inputs have no batch."""
         query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
-        look = partial(of_fused_function, self._request, *arguments, **named)
+
+        def look() -> Inspection:
+            seen = of_fused_function(self._request, *arguments, **named)
+            return seen.of_element(0) if alone else seen
+
         self.add(look, streams, query.shape[-2], key.shape[-2])
 
     def saw_softmax(self) -> None:
@@ -372,12 +365,10 @@ class _Recorder:
     def _placed(self, name: str, streams: Streams, queries: int, keys: int) -> tuple[tuple[int, int], int]:
         """The positions of the first query and key of a call, and the sequence that it continues."""
         query, key, output = streams
-        _, rows, start = self._made.get(query.sequence, (0, None, 0))
         if query.sequence != key.sequence:
             self._asked.add(query.sequence)
             self._looked_at.add(key.sequence)
-            return (start, -1), 0
-        continues = rows is None or (query.rows is not None and torch.equal(rows, query.rows))
+            return (self._made.get(query.sequence, (0, 0))[1], -1), 0
         place = name, self._in_run[self._runs, name]
         self._in_run[self._runs, name] += 1
         reached, last_keys = self._reached.get(place, (0, 0))
@@ -385,8 +376,8 @@ class _Recorder:
         if cached is None:
             cached = max(keys - queries, reached if keys >= last_keys else 0) if keys > queries else 0
         self._reached[place] = cached + queries, keys
-        self._made[output.sequence] = query.sequence, query.rows, cached
-        return (cached, max(0, cached + queries - keys) if keys >= queries else -1), query.sequence if continues else -1
+        self._made[output.sequence] = query.sequence, cached
+        return (cached, max(0, cached + queries - keys) if keys >= queries else -1), self.flow.reads(streams)
 
 
 def _is_passed_over(module: nn.Module) -> bool:
@@ -408,18 +399,15 @@ def _cached(module: nn.Module, given: tuple[Any, ...]) -> int | None:
         return None
 
 
-def _unpacked(module: nn.Module, *arguments: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call with its heads apart, where transformers hands on those of one query that share keys as queries of one."""
-    groups, config = getattr(module, "num_key_value_groups", 1), getattr(module, "config", None)
-    query, *rest = arguments or (None,)
-    heads = getattr(config, "num_attention_heads", None)
-    if not isinstance(query, Tensor) or groups == 1 or query.ndim != 4 or query.shape[1] * groups != heads:
+def _with_heads_apart(rows: Tensor | None, *arguments: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call whose queries (B, H', g, d) are g heads of one position, as `rows` (B, g) say, with all heads apart."""
+    if rows is None or rows.ndim != 2 or rows.shape[1] == 1 or not bool((rows == rows[:, :1]).all()):
         return arguments, named
-    apart = {
-        name: each.flatten(1, 2)[:, :, None] if isinstance(each, Tensor) and each.shape[1] != 1 else each
-        for name, each in {"query": query, "attn_mask": named.get("attn_mask")}.items()
-    }
-    return (apart["query"], *rest), {**named, "attn_mask": apart["attn_mask"], "enable_gqa": True}
+    given = dict(zip(("query", "key", "value", "attn_mask"), arguments, strict=False)) | named
+    for name in ("query", "attn_mask"):
+        if isinstance(given.get(name), Tensor) and given[name].shape[1] != 1:
+            given[name] = given[name].flatten(1, 2)[:, :, None]
+    return arguments[4:], given | {"enable_gqa": True}
 
 
 class _Flow(Dataflow):
@@ -439,15 +427,21 @@ class _Flow(Dataflow):
     def _listens(self) -> bool:
         return self._recorder in recording_hooks.current_observers()
 
-    def call_fused(self, function: Any, arguments: Any, named: Any) -> Any:
+    def call_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> Any:
         """Look at a call of one of PyTorch's functions."""
         result = function(*arguments, **named)
-        query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
-        asked = self.placed(query, heads=function is not F.multi_head_attention_forward), self.origin(key)
-        output = self.output_of(*asked)
-        if self._listens:
-            self._recorder.saw_fused(function, arguments, named, (*asked, output))
-        self.follow(result[0] if isinstance(result, tuple) else result, output)
+        if self._listens and function is F.multi_head_attention_forward:
+            given = multi_head_arguments(*arguments, **named)
+
+            def attend(query: Tensor, *more: Any) -> Tensor:
+                self._recorder.saw_fused(streams, query, *more, alone=given["query"].ndim == 2)
+                return query
+
+            with torch.no_grad():
+                call_multi_head(attend, given)
+        elif self._listens:
+            arguments, named = _with_heads_apart(streams[0].rows, *arguments, **named)
+            self._recorder.saw_fused(streams, *arguments, **named)
         return result
 
     def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:

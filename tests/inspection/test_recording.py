@@ -518,7 +518,7 @@ def test_a_trace_in_a_file(tmp_path: Path) -> None:
 def test_a_trace_that_claims_many_calls_takes_no_memory(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    content = {"format": "dikkat trace", "version": 4, "tokens_by_element": []}
+    content = {"format": "dikkat trace", "version": 4, "tokens": []}
     content["calls"] = [["m", 1, -1, "self", "", 0, 0, [3], [0, 0]]] * 50_000
     save_file({"m:0:sums": torch.zeros(3)}, tmp_path / "trace", metadata={"dikkat": json.dumps(content)})
     tracemalloc.start()

@@ -588,14 +588,19 @@ def small_of(kind: str, **settings: Any) -> Any:
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="dikkat").eval()
 
 
-def test_attentions_are_refused_where_a_layer_attends_twice() -> None:
-    model = small_of("diffllama")
-    ids = torch.tensor([[3, 1, 4, 1, 5]])
-    with pytest.raises(ValueError, match=r"layers\.0\.self_attn' attended several times in one layer.*by name"):
-        dikkat.attentions(model, input_ids=ids)
+def test_a_layer_that_attends_twice_is_asked_for_its_weights() -> None:
+    model, ids = small_of("diffllama"), torch.tensor([[3, 1, 4, 1, 5]])
+    config = model.config.__class__(**model.config.to_dict() | {"attn_implementation": "eager"})
+    eager = type(model)._from_config(config, attn_implementation="eager").eval()
+    eager.load_state_dict(model.state_dict())
+    found = dikkat.attentions(model, input_ids=ids)
+    torch.testing.assert_close([*found], [*eager(input_ids=ids, output_attentions=True).attentions])
+    assert found.source == "returned by the model"
     with torch.no_grad(), dikkat.record(model, weights=True) as trace:
         model(input_ids=ids)
     assert trace["model.layers.1.self_attn", -1].weights.shape == (1, 2, 5, 5)
+    with pytest.raises(ValueError, match=r"layers\.0\.self_attn' attended several times in one layer.*by name"):
+        trace.attentions()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

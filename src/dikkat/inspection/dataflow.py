@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from dikkat._core.problem import Problem
 from dikkat._engine.pytorch_state import is_transformed
 
 # Functions by name, without underscores: "softmax" is `x.softmax`, `F.softmax` and `torch.ops.aten._softmax`.
@@ -68,6 +69,7 @@ class Dataflow(TorchFunctionMode):
         super().__init__()
         self._origins: Any = WeakIdKeyDictionary()
         self._numbers = itertools.count(1)
+        self._output: Origin | None = None  # of the last call of dikkat's
         self._rows: dict[int, Tensor | None] = {}  # the positions of each output of self-attention
 
     def call_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> Any:
@@ -104,6 +106,17 @@ class Dataflow(TorchFunctionMode):
         """The origins of queries (..., n, d), keys and output."""
         asked = self.placed(query, heads), self.origin(key)
         return *asked, self.output_of(*asked)
+
+    def streams_of(self, problem: Problem) -> Streams:
+        """The origins of queries, keys and output of a call of dikkat's, whose output is observed next."""
+        streams = self.streams(problem.query, problem.key)
+        self._output = streams[2]
+        return streams
+
+    def observe_output(self, output: Tensor) -> None:
+        """Take note of the output of the last call of dikkat's."""
+        if self._output is not None:
+            self.follow(output, self._output)
 
     def reads(self, streams: Streams) -> int:
         """The number of the sequence that self-attention continues; −1 if it has other windows of it."""

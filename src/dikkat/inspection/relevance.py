@@ -89,7 +89,7 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
         )
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ValueError(f"model: got {type(model).__name__}, an encoder and decoder; expected self-attention alone")
-    with torch.enable_grad(), uncompiled(), _Flow() as flow, recording_hooks.observed_by(_Dense(flow)):
+    with torch.enable_grad(), uncompiled(), _Dense() as flow, recording_hooks.observed_by(flow):
         output = model(*arguments, **inputs)
         result = (target(output) if callable(target) else output.logits[..., target]).sum()
     if not flow.layers:
@@ -128,8 +128,8 @@ def _rooted(tensor: Tensor) -> Tensor:
     return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
-class _Flow(Dataflow):
-    """Computes PyTorch's attention by its weights, and collects these."""
+class _Dense(Dataflow):
+    """Computes all attention by its weights, and collects these."""
 
     before_dropout = False
 
@@ -195,33 +195,21 @@ class _Flow(Dataflow):
         weights = torch.softmax(logits.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
         return F.dropout(weights, dropout_p) @ value, weights
 
-
-class _Dense:
-    """Computes dikkat's calls by all their weights."""
-
-    def __init__(self, flow: _Flow) -> None:
-        self._flow, self._output = flow, Origin(0)
-
     def compute(self, name: str, problem: Problem) -> Result | None:
-        """The result, and its weights kept."""
-        streams = self._flow.streams(problem.query, problem.key)
-        self._output = streams[2]
+        """Compute a call of dikkat's, and keep its weights."""
+        streams = self.streams_of(problem)
         with recording_hooks.observed_by(), torch._C.DisableTorchFunction():
             problem = replace(problem, query=_rooted(problem.query), kept=None)
             whole = run_problem(replace(problem, wants_weights=True), "reference")
         if whole.weights is not None:
-            self._flow.saw_weights(whole.weights, _unchanged, streams)
+            self.saw_weights(whole.weights, _unchanged, streams)
         return whole._replace(weights=whole.weights if problem.wants_weights else None)
 
     def observe_calls(self, problems: Sequence[Problem]) -> None:
         """Refuse packed sequences, the only calls that `compute` does not run."""
         raise ValueError("relevance: got a call of packed sequences (attend_ragged); expected a padded batch")
 
-    def observe_output(self, output: Tensor) -> None:
-        """Take note of the output of the call."""
-        self._flow.follow(output, self._output)
-
     def observe_weights(self, weights: Tensor) -> None:
         """Take what a recurrence made, which looks at a memory."""
         unknown = Origin(-1)
-        self._flow.saw_weights(weights, _unchanged, (unknown, Origin(0), unknown))
+        self.saw_weights(weights, _unchanged, (unknown, Origin(0), unknown))

@@ -625,3 +625,24 @@ def test_weights_of_a_model_that_attends_by_itself(kind: str) -> None:
     found = dikkat.attentions(made, input_ids=ids, heads=[1])
     torch.testing.assert_close(list(found), [each[:, [1]] for each in right], rtol=1e-5, atol=1e-6)
     assert found.source == ("by its own softmax" if kind == "original_full" else "returned by the model")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_of_a_model_that_draws_keys_are_of_one_run() -> None:
+    torch.manual_seed(0)
+    config = transformers.InformerConfig(
+        prediction_length=4, context_length=8, lags_sequence=[1], num_time_features=1, d_model=16, encoder_layers=2,
+        decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8,
+    )  # fmt: skip
+    made, values, times = transformers.InformerModel(config).eval(), torch.randn(2, 13), torch.randn(2, 13, 1)
+    given = {
+        "past_values": values[:, :9], "past_time_features": times[:, :9], "past_observed_mask": torch.ones(2, 9),
+        "future_values": values[:, 9:], "future_time_features": times[:, 9:],
+    }  # fmt: skip
+    torch.manual_seed(1)
+    right = made(**given, output_attentions=True)
+    torch.manual_seed(1)
+    found = dikkat.attentions(made, **given)
+    assert found.source == "returned by the model"
+    torch.testing.assert_close([*found, *found.cross_attentions], [*right.decoder_attentions, *right.cross_attentions])
+    torch.testing.assert_close([*found.encoder_attentions], [*right.encoder_attentions])

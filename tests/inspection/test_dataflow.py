@@ -143,6 +143,28 @@ def test_layers_of_several_sequences_are_not_multiplied(model: Callable[[], nn.M
             trace.rollout()
 
 
+class Latents(nn.Module):
+    """A text that is read by latents, which look at themselves and are then read by output queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents, self.outputs = (nn.Parameter(torch.randn(n, SIZE)) for n in (4, 3))
+        self.reads, self.writes = (nn.MultiheadAttention(SIZE, HEADS, batch_first=True) for _ in range(2))
+        self.layers = nn.Sequential(Layer(F.scaled_dot_product_attention), Layer(SPELLINGS["method, @"]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        latents, outputs = (each.expand(len(x), -1, -1) for each in (self.latents, self.outputs))
+        latents = self.layers(self.reads(latents, x, x)[0])
+        return self.writes(outputs, latents, latents)[0]
+
+
+def test_latents_are_no_encoder() -> None:
+    found = dikkat.attentions(Latents().eval(), X)
+    assert [each.shape[-1] for each in found] == [4, 4]
+    assert [each.shape[-1] for each in found.cross_attentions] == [LENGTH, 4]
+    assert not found.encoder_attentions
+
+
 def test_rollout_in_double_precision() -> None:
     model = three(F.scaled_dot_product_attention).double()
     with torch.no_grad(), dikkat.record(model, weights=True) as trace:

@@ -54,11 +54,12 @@ def looked_at(i: int, count: int, causal: bool) -> list[tuple[str, list[tuple[fl
         ("next", [(0.7, [i + 1]), (0.3, [i])]),
         ("next", [(0.6, [i + 1]), (0.25, [i + 2]), (0.15, [i + 3])]),
     ]
+    few = ("same", "induction", "separator" if causal else "")  # in seven rows
     return [
         (score, [(share, [j for j in keys if j in seen] or [0]) for share, keys in parts])
         for score, parts in kinds
         # Of a few rows several is evenly, and one or two queries are no pattern.
-        if not (causal and score == "next") and (count > 7 or (len(parts) == 1 and score not in ("same", "induction")))
+        if not (causal and score == "next") and (count > 7 or (len(parts) == 1 and score not in few))
     ]
 
 

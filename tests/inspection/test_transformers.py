@@ -588,14 +588,19 @@ def small_of(kind: str, **settings: Any) -> Any:
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="dikkat").eval()
 
 
-def test_attentions_are_refused_where_a_layer_attends_twice() -> None:
-    model = small_of("diffllama")
-    ids = torch.tensor([[3, 1, 4, 1, 5]])
-    with pytest.raises(ValueError, match=r"layers\.0\.self_attn' attended several times in one layer.*by name"):
-        dikkat.attentions(model, input_ids=ids)
+def test_a_layer_that_attends_twice_is_asked_for_its_weights() -> None:
+    model, ids = small_of("diffllama"), torch.tensor([[3, 1, 4, 1, 5]])
+    config = model.config.__class__(**model.config.to_dict() | {"attn_implementation": "eager"})
+    eager = type(model)._from_config(config, attn_implementation="eager").eval()
+    eager.load_state_dict(model.state_dict())
+    found = dikkat.attentions(model, input_ids=ids)
+    torch.testing.assert_close([*found], [*eager(input_ids=ids, output_attentions=True).attentions])
+    assert found.source == "returned by the model"
     with torch.no_grad(), dikkat.record(model, weights=True) as trace:
         model(input_ids=ids)
     assert trace["model.layers.1.self_attn", -1].weights.shape == (1, 2, 5, 5)
+    with pytest.raises(ValueError, match=r"layers\.0\.self_attn' attended several times in one layer.*by name"):
+        trace.attentions()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -620,3 +625,24 @@ def test_weights_of_a_model_that_attends_by_itself(kind: str) -> None:
     found = dikkat.attentions(made, input_ids=ids, heads=[1])
     torch.testing.assert_close(list(found), [each[:, [1]] for each in right], rtol=1e-5, atol=1e-6)
     assert found.source == ("by its own softmax" if kind == "original_full" else "returned by the model")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_of_a_model_that_draws_keys_are_of_one_run() -> None:
+    torch.manual_seed(0)
+    config = transformers.InformerConfig(
+        prediction_length=4, context_length=8, lags_sequence=[1], num_time_features=1, d_model=16, encoder_layers=2,
+        decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8,
+    )  # fmt: skip
+    made, values, times = transformers.InformerModel(config).eval(), torch.randn(2, 13), torch.randn(2, 13, 1)
+    given = {
+        "past_values": values[:, :9], "past_time_features": times[:, :9], "past_observed_mask": torch.ones(2, 9),
+        "future_values": values[:, 9:], "future_time_features": times[:, 9:],
+    }  # fmt: skip
+    torch.manual_seed(1)
+    right = made(**given, output_attentions=True)
+    torch.manual_seed(1)
+    found = dikkat.attentions(made, **given)
+    assert found.source == "returned by the model"
+    torch.testing.assert_close([*found, *found.cross_attentions], [*right.decoder_attentions, *right.cross_attentions])
+    torch.testing.assert_close([*found.encoder_attentions], [*right.encoder_attentions])

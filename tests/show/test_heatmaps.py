@@ -238,6 +238,8 @@ def test_another_ending_is_refused(tmp_path):
         (np.ones((0, 3)), {}, ValueError, r"got shape \(0, 3\)"),
         ([["a"]], {}, TypeError, "weights: got list of dtype <U1"),
         ([[1, 2], [3]], {}, TypeError, "unequal lengths"),
+        (np.ones((1, 3, 5)), {}, ValueError, r"for a batch of matrices use weights\[None\]"),
+        (None, {}, TypeError, r"got None; expected .*dikkat\.record\(model, weights=True"),
         (torch.ones(2, 2, dtype=torch.complex64), {}, TypeError, "complex64; expected real numbers"),
         (np.eye(3), {"keys": "abc"}, TypeError, "keys: got one string, 'abc'"),
         (np.eye(3), {"keys": ["a", "b"]}, ValueError, "keys: got 2 tokens; expected 3"),

@@ -2,7 +2,9 @@
 
 import inspect
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -68,73 +70,22 @@ def of_fused_function(
     return of_dot_product(wide * scale, key.to(wide.dtype), attn_mask, request, causal=is_causal)
 
 
-_SIGNATURE = inspect.signature(F.multi_head_attention_forward)
+_MULTI_HEAD = F.multi_head_attention_forward
+_SIGNATURE = inspect.signature(_MULTI_HEAD)
 
 
-def of_multi_head_function(request: Request, *arguments: object, **named: object) -> Inspection:
-    """The requested summaries of each head of a call of `torch.nn.functional.multi_head_attention_forward`."""
-    given = given_to_heads(*arguments, **named)
-    query, key, mask = heads_of(given)
-    seen = of_dot_product(query / math.sqrt(query.shape[-1]), key, mask, request)
-    return seen.of_element(0) if given["query"].ndim == 2 else seen
+def call_multi_head(attend: Callable[..., Tensor], given: Mapping[str, Any]) -> Tensor:
+    """Return the output of `multi_head_attention_forward` with `attend` as its `scaled_dot_product_attention`."""
+    functions = {**_MULTI_HEAD.__globals__, "scaled_dot_product_attention": attend}
+    forward = FunctionType(_MULTI_HEAD.__code__, functions)
+    # With `need_weights`, PyTorch ignores the hint and uses the mask.
+    causal = given["is_causal"] and not given["need_weights"]
+    output: Tensor = forward(**{**given, "need_weights": False, "is_causal": causal})[0]
+    return output
 
 
-def given_to_heads(*arguments: object, **named: object) -> dict[str, Any]:
-    """The arguments of a call of `multi_head_attention_forward`, by name."""
+def multi_head_arguments(*arguments: object, **named: object) -> dict[str, Any]:
+    """Return all arguments of a call of `multi_head_attention_forward`, by name."""
     bound = _SIGNATURE.bind(*arguments, **named)
     bound.apply_defaults()
     return bound.arguments
-
-
-def heads_of(given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Queries and keys (B, H, length, d) of a call of `multi_head_attention_forward`, and its masks in one."""
-    query, key, heads = given["query"], given["key"], given["num_heads"]
-    attn_mask, padding = given["attn_mask"], given["key_padding_mask"]
-    if query.ndim == 2:
-        query, key, padding = query[:, None], key[:, None], None if padding is None else padding[None]
-    query, key = _projected(given, query, key)
-    if given["bias_k"] is not None:
-        key = torch.cat([key, given["bias_k"].expand(1, key.shape[1], -1)])
-    if given["add_zero_attn"]:
-        key = torch.cat([key, key.new_zeros(1, *key.shape[1:])])
-    # (length, batch, heads · d) -> (batch, heads, length, d)
-    query, key = (t.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for t in (query, key))
-    if given["static_k"] is not None:
-        key = given["static_k"].unflatten(0, (len(query), heads))
-    if attn_mask is not None and attn_mask.ndim == 3:
-        attn_mask = attn_mask.unflatten(0, (len(query), heads))
-    padding = None if padding is None else padding[:, None, None]
-    mask = _joined(*(_padded(part, key.shape[-2]) for part in (attn_mask, padding)))
-    return query, key, mask
-
-
-def _projected(given: dict[str, Tensor], query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys as the function projects them."""
-    weights: tuple[Tensor, ...]
-    if given["use_separate_proj_weight"]:
-        weights = given["q_proj_weight"], given["k_proj_weight"]
-    else:
-        weights = given["in_proj_weight"].chunk(3)
-    biases = (None, None) if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)
-    return F.linear(query, weights[0], biases[0]), F.linear(key, weights[1], biases[1])
-
-
-def _padded(mask: Tensor | None, keys: int) -> Tensor | None:
-    """PyTorch's mask in the form of `attend`, extended to the keys that its layer appends."""
-    if mask is None:
-        return None
-    mask = F.pad(mask, (0, keys - mask.shape[-1]))
-    return ~mask if mask.dtype == torch.bool else mask
-
-
-def _joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Both masks."""
-    if one is None or other is None:
-        return other if one is None else one
-    if one.dtype == other.dtype == torch.bool:
-        return one & other
-    numbers = [
-        torch.zeros_like(m, dtype=torch.get_default_dtype()).masked_fill(~m, -math.inf) if m.dtype == torch.bool else m
-        for m in (one, other)
-    ]
-    return numbers[0] + numbers[1]

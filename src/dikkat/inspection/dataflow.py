@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from dikkat._core.problem import Problem
 from dikkat._engine.pytorch_state import is_transformed
 
 # Functions by name, without underscores: "softmax" is `x.softmax`, `F.softmax` and `torch.ops.aten._softmax`.
@@ -24,7 +25,8 @@ _REARRANGE = {
     "squeeze", "swapaxes", "t", "transpose", "unbind", "unflatten", "unsqueeze", "view",
 }  # fmt: skip
 _ELLIPSIS = "UVWXYZ"  # the letters of an ellipsis in an einsum, of which it has the last ones
-_TRANSPOSE = (Tensor.mT.__get__, Tensor.T.__get__)
+_PROPERTIES: tuple[Any, ...] = (Tensor.mT, Tensor.T)
+_TRANSPOSE = [attribute.__get__ for attribute in _PROPERTIES]
 
 
 class Origin(NamedTuple):
@@ -67,8 +69,10 @@ class Dataflow(TorchFunctionMode):
         super().__init__()
         self._origins: Any = WeakIdKeyDictionary()
         self._numbers = itertools.count(1)
+        self._output: Origin | None = None  # of the last call of dikkat's
+        self._rows: dict[int, Tensor | None] = {}  # the positions of each output of self-attention
 
-    def call_fused(self, function: Any, arguments: Any, named: Any) -> Any:
+    def call_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> Any:
         """Call one of PyTorch's attention functions."""
         raise NotImplementedError
 
@@ -98,6 +102,29 @@ class Dataflow(TorchFunctionMode):
             origin = self._origins[tensor] = origin._replace(places=places)
         return origin
 
+    def streams(self, query: Tensor, key: Tensor, heads: bool = True) -> Streams:
+        """The origins of queries (..., n, d), keys and output."""
+        asked = self.placed(query, heads), self.origin(key)
+        return *asked, self.output_of(*asked)
+
+    def streams_of(self, problem: Problem) -> Streams:
+        """The origins of queries, keys and output of a call of dikkat's, whose output is observed next."""
+        streams = self.streams(problem.query, problem.key)
+        self._output = streams[2]
+        return streams
+
+    def observe_output(self, output: Tensor) -> None:
+        """Take note of the output of the last call of dikkat's."""
+        if self._output is not None:
+            self.follow(output, self._output)
+
+    def reads(self, streams: Streams) -> int:
+        """The number of the sequence that self-attention continues; −1 if it has other windows of it."""
+        query, _, output = streams
+        before, self._rows[output.sequence] = self._rows.get(query.sequence), query.rows
+        continues = before is None or (query.rows is not None and torch.equal(before, query.rows))
+        return query.sequence if continues else -1
+
     def output_of(self, query: Origin, key: Origin) -> Origin:
         """The origin of an output of attention: a new sequence after self-attention, else that of the queries."""
         is_self = query.sequence == key.sequence
@@ -113,7 +140,11 @@ class Dataflow(TorchFunctionMode):
         named, weights = kwargs or {}, None
         name = getattr(func, "__name__", "").partition(".")[0].strip("_")
         if func is F.multi_head_attention_forward or name == "scaled_dot_product_attention":
-            return self.call_fused(func, args, named)
+            query, key = [*args, *(named[name] for name in ("query", "key") if name in named)][:2]
+            streams = self.streams(query, key, func is not F.multi_head_attention_forward)
+            result = self.call_fused(func, args, named, streams)
+            self.follow(result[0] if isinstance(result, tuple) else result, streams[2])
+            return result
         if name in _SOFTMAX:
             result, weights = self.softmax(func, args, named)
         else:
@@ -190,24 +221,25 @@ class Dataflow(TorchFunctionMode):
 
     def _multiplies(self, name: str, args: Any, tensors: list[Tensor], result: Tensor) -> bool:
         """Whether a product sums values over the keys of weights, which are then told."""
-        index = next(
-            (k for k, each in enumerate(tensors) if each in self._origins and self.origin(each).keys is not None), -1
-        )
+        index = next((k for k, each in enumerate(tensors) if each in self._origins
+                      and self._origins[each].keys is not None), -1)  # fmt: skip
         if index < 0 or len(tensors) != 2:
             return False
         origin, key = self.origin(tensors[index]), self.origin(tensors[1 - index])
-        order = _order_of(args[0], [each.ndim for each in tensors], index) if name == "einsum" else None
-        if name != "einsum":
-            order = [*range(origin.keys.ndim)]
-            order[-2:] = order[-2:] if index == 0 else reversed(order[-2:])
-        if order is None or origin.keys.numel() == 0:
+        dims = [*range(tensors[index].ndim)]
+        order: list[int] | None = dims if index == 0 else [*dims[:-2], dims[-1], dims[-2]]
+        if name == "einsum":
+            order = _order_of(args[0], [each.ndim for each in tensors], index)
+        if order is None or origin.keys is None or origin.keys.numel() == 0:
             return False
-        keys, places = (None if each is None else _permuted(each, order) for each in (origin.keys, origin.places))
+        keys, places = _permuted(origin.keys, order), origin.places
+        places = None if places is None else _permuted(places, order)
         row = keys[(0,) * (keys.ndim - 1)]
         if len(row) > 1 and row[0] == row[-1]:  # the product sums over another dimension
             return False
         output = self.output_of(origin._replace(places=places), key)
-        if heads := _joined_heads(keys, places):
+        heads = 0 if places is None else _joined_heads(places)
+        if places is not None and heads:
             places = places.unflatten(0, (-1, heads))
 
         def arranged(tensor: Tensor) -> Tensor:
@@ -220,9 +252,9 @@ class Dataflow(TorchFunctionMode):
         return True
 
 
-def _joined_heads(keys: Tensor, places: Tensor | None) -> int:
+def _joined_heads(places: Tensor) -> int:
     """The number of heads of weights (B · H, n, m), whose heads have the positions of one element; 0 for others."""
-    if keys.ndim != 3 or places is None:
+    if places.ndim != 3:
         return 0
     rows = places[..., 0]
     heads = int((rows == rows[0]).all(-1).long().cumprod(0).sum())

@@ -125,14 +125,9 @@ def _looks(shares: Mapping[str, tuple[float, int]]) -> str:
     believed = {name: share * (of - 1) / (of + 1) for name, (share, of) in shares.items() if share == share}
     patterns = {name: believed[name] for name in KINDS if name in believed and name != "evenly"}
     best = max(patterns, key=lambda name: patterns[name], default="")
-    clear = bool(best) and patterns[best] >= _CLEAR
-    return (
-        best
-        if clear or patterns.get(best, 0.0) > believed.get("evenly", 0.0)
-        else "evenly"
-        if "evenly" in believed
-        else best
-    )
+    if patterns.get(best, 0.0) >= _CLEAR or patterns.get(best, 0.0) > believed.get("evenly", 0.0):
+        return best
+    return "evenly" if "evenly" in believed else best
 
 
 def _mean(values: Tensor, of: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ def kinds_of(model: nn.Module) -> tuple[dict[str, Kind], bool]:
     What `output_attentions=True` returns of one of Hugging Face's models is written in its class, module by module.
     Returns no kinds for other models, whose calls are told apart by what they look at.
     """
-    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft's
+    base: Any = getattr(model, "get_base_model", None)  # of peft's
+    inner = model if base is None else base()
     tabled = _tabled(inner)
     if tabled is None or not tabled[0]:
         return {}, tabled is None

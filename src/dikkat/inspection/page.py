@@ -84,10 +84,9 @@ def attention(
         record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace,
     ):
         model(*arguments, **inputs)
-    one = isinstance(element, int)
     if labels is None:
         pass  # positions are called 0, 1, 2 ...
-    elif one:
+    elif isinstance(element, int):
         trace.tokens = labels
     else:
         if len(labels) != len(element):
@@ -95,7 +94,7 @@ def attention(
         for number, each in zip(element, labels, strict=True):
             trace.set_tokens_of(number, each)
     if path is not None:
-        trace.to_html(path, tokens=None if one or labels is None else labels, element=element, title=title)
+        trace.to_html(path, element=element, title=title)
     return trace
 
 

@@ -23,8 +23,8 @@ from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import check_names
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.attention import weights_of
-from dikkat.inspection.captured import given_to_heads, of_fused_function, of_multi_head_function, of_weights
-from dikkat.inspection.dataflow import Dataflow, Origin, Streams
+from dikkat.inspection.captured import call_multi_head, multi_head_arguments, of_fused_function, of_weights
+from dikkat.inspection.dataflow import Dataflow, Streams
 from dikkat.inspection.front import inspected, is_by_product
 from dikkat.inspection.kinds import Kind, kinds_of
 from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen, is_within
@@ -98,7 +98,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         stack.enter_context(uncompiled())
         stack.callback(recorder.stop)
         stack.enter_context(recorder.hooked(model))
-        stack.enter_context(recorder.flow)
+        stack.enter_context(recorder)
         yield recorder.trace
     if recorder.unseen:
         names = ", ".join(map(repr, dict.fromkeys(recorder.unseen)))
@@ -139,10 +139,11 @@ class _Running(NamedTuple):
     cached: int | None
 
 
-class _Recorder:
+class _Recorder(Dataflow):
     """Adds to a trace what this thread's calls within a model look at."""
 
     def __init__(self, model: nn.Module, request: Request, entries: list[Chosen]) -> None:
+        super().__init__()
         self.trace, self._request, self._entries = Trace(), request, entries
         self._modules = {name: module for each in entries for name, module in each.modules.items()}
         (self._kinds, self._says), self._numbering = kinds_of(model), Numbering(list(self._modules))
@@ -151,14 +152,13 @@ class _Recorder:
         self._listening, self._since, self._runs = ExitStack(), 0, 0
         self.layers = 0  # that ran, of those that were looked for
         self.unseen: list[str] = []  # modules, of flexible attention
-        self.flow = _Flow(self)
-        # By the number of the output's sequence, for each self-attention: its input, its positions, the first of them.
-        self._made: dict[int, tuple[int, Tensor | None, int]] = {}
+        # For each self-attention by the number of its output's sequence: that of its input, the first position.
+        self._made: dict[int, tuple[int, int]] = {}
         self._asked, self._looked_at = set[int](), set[int]()  # sequences of queries and of keys in cross attention
         self._reached: dict[tuple[str, int], tuple[int, int]] = {}  # the last call of a module: its end, its keys
         self._softmaxes = set[str]()  # modules of attention, by their classes' names, that take a softmax
         self._in_run = Counter[tuple[int, str]]()
-        self._output: Origin | None = None  # of the last call of dikkat's
+        self._logits: Tensor | None = None  # of the last softmax
 
     def start(self) -> None:
         """Start to observe this thread's calls of attention."""
@@ -223,14 +223,16 @@ class _Recorder:
             self.trace.keep(
                 lambda call: any(each.takes(call.name, call.layer, runs[call.run]) for each in self._entries)
             )
-        encoders = self._before(self._looked_at) - self._before(self._asked)
-        if not self._kinds:
-            self.trace.set_kinds(
-                ["encoder" if call.writes in encoders else call.kind for call, _ in self.trace.calls()]
-            )
+        # An encoder makes a sequence that others look at, and looks at none itself.
+        chains = [chain for chain in map(self._chain, self._looked_at) if not self._asked & {*chain}]
+        encoders = set().union(*chains) - set().union(*map(self._chain, self._asked))
         calls = [(call, self._kind(call.name).root) for call, _ in self.trace.calls()]
         last = {(call.run, root): call.name for call, root in calls}
-        self.trace.set_kinds(["" if root and last[call.run, root] != call.name else call.kind for call, root in calls])
+        self.trace.set_kinds(
+            "" if root and last[call.run, root] != call.name
+            else "encoder" if not self._kinds and call.writes in encoders else call.kind
+            for call, root in calls
+        )  # fmt: skip
         returns = hasattr(model, "get_encoder")
         times = Counter(
             (call.run, call.layer, call.name)
@@ -238,32 +240,26 @@ class _Recorder:
             if (root or (returns and not self._kinds)) and call.layer >= 0
         )
         several = {name for (_, _, name), count in times.items() if count > 1}
-        heard = {call.name for call, _ in calls}
-        own = {name for name in self._softmaxes if not any(is_within(each, name) for each in heard)}
+        own = {name for name in self._softmaxes if not any(is_within(call.name, name) for call, _ in calls)}
         silent = sorted((self._entered - {root for _, root in calls if root}) | own)
         if silent and calls:
             names = ", ".join(map(repr, silent))
             self.trace.withheld = f"{names}: not recorded, as they compute their weights by operations of their own"
             warnings.warn(f"record: {self.trace.withheld}", stacklevel=4)
-        flat = any(
-            call.source and len(seen.shape) == 3 for call, seen in self.trace.calls()
-        )  # heads joined to the batch
-        if not self.trace.withheld and (several or not self._says or (flat and returns)):
-            why = (
-                f"{min(several)!r} attended several times in one layer, of which transformers returns one"
-                if several
-                else f"{type(model).__name__} does not say which weights it returns"
-            )
+        # Weights (B · H, n, m) are not those that transformers returns.
+        joined = returns and any(call.source and len(seen.shape) == 3 for call, seen in self.trace.calls())
+        if not self.trace.withheld and (several or not self._says or joined):
+            why = f"{type(model).__name__} does not say which weights it returns"
+            if several:
+                why = f"{min(several)!r} attended several times in one layer, of which transformers returns one"
             self.trace.withheld = f"{why}: take them by name, of dikkat.record(model, weights=True)"
 
-    def _before(self, sequences: set[int]) -> set[int]:
-        """The outputs of self-attention that sequences are made of, one after the other."""
-        found = set[int]()
-        for number in sequences:
-            while number in self._made and number not in found:
-                found.add(number)
-                number = self._made[number][0]
-        return found
+    def _chain(self, number: int) -> list[int]:
+        """A sequence and those that self-attention made it of, the latest first."""
+        chain = [number]
+        while (number := self._made.get(number, (number, 0))[0]) not in chain:
+            chain.append(number)
+        return chain
 
     def _kind(self, name: str) -> Kind:
         return self._kinds.get(name, Kind(""))
@@ -273,18 +269,12 @@ class _Recorder:
         # It computes all weights anyway; with gradients, a checkpoint must not find other tensors saved.
         if name == "reference" and self._calls and not problem.records:
             all_of_it = run_problem(replace(problem, wants_state=True, wants_weights=True), name)
-            self.add(
-                lambda: of_weights(weights_of(all_of_it), self._request, all_of_it.lse),
-                self._streams(problem), problem.restrictions.queries, problem.restrictions.keys,
-            )  # fmt: skip
+            self._add_call(problem, lambda: of_weights(weights_of(all_of_it), self._request, all_of_it.lse))
             wanted = problem.wants_state, problem.wants_weights, problem.wants_state
             return Result(all_of_it.mean, *(each if w else None for each, w in zip(all_of_it[1:], wanted, strict=True)))
         if self._request.is_of_some or self._request.weights or not is_by_product(name, problem):
             return None
-        seen = self.add(
-            lambda: inspected(problem, self._request, impl=name, pools=True),
-            self._streams(problem), problem.restrictions.queries, problem.restrictions.keys,
-        )  # fmt: skip
+        seen = self._add_call(problem, lambda: inspected(problem, self._request, impl=name, pools=True))
         return None if seen is None or seen.output is None else Result(seen.output, None, None)
 
     def observe_calls(self, problems: Sequence[Problem]) -> None:
@@ -292,53 +282,69 @@ class _Recorder:
         longest = max(problem.restrictions.queries for problem in problems)
         request = replace(self._request, longest=longest or math.inf)  # a batch without a query has none of the rows
         for problem in problems:
-            plain, sizes = replace(problem, dropout=0.0, seeds=None), problem.restrictions
-            self.add(partial(inspected, plain, request), self._streams(problem), sizes.queries, sizes.keys)
+            self._add_call(problem, partial(inspected, replace(problem, dropout=0.0, seeds=None), request))
 
-    def observe_output(self, output: Tensor) -> None:
-        """Take note of the output of the last call of dikkat's."""
-        if self._output is not None:
-            self.flow.follow(output, self._output)
+    def _add_call(self, problem: Problem, look: Callable[[], Inspection]) -> Inspection | None:
+        return self.add(look, self.streams_of(problem), problem.restrictions.queries, problem.restrictions.keys)
 
     def observe_weights(self, weights: Tensor, streams: Streams | None = None) -> None:
         """Look at weights (..., n, m) of a softmax of the model's own, or of a recurrence, which looks at a memory."""
-        query, key = (self.flow.origin(weights.new_zeros(())) for _ in range(2))
+        query, key = (self.origin(weights.new_zeros(())) for _ in range(2))
         look, source = partial(of_weights, weights, self._request), OWN if streams else ""
-        self.add(look, streams or (query, key, query), *weights.shape[-2:], source=source)
-
-    def _streams(self, problem: Problem) -> Streams:
-        """The origins of a call's queries, keys and output."""
-        query, key = self.flow.placed(problem.query, heads=True), self.flow.origin(problem.key)
-        self._output = self.flow.output_of(query, key)
-        return query, key, self._output
-
-    def saw_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> None:
-        """Look at a call of one of PyTorch's functions."""
-        if function is F.multi_head_attention_forward:
-            given = given_to_heads(*arguments, **named)
-            queries, keys = (len(given[name]) for name in ("query", "key"))
-            self.add(lambda: of_multi_head_function(self._request, *arguments, **named), streams, queries, keys)
-            return
-        if self._calls:
-            arguments, named = _unpacked(self._calls[-1].module, *arguments, **named)
-        query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
-        look = partial(of_fused_function, self._request, *arguments, **named)
-        self.add(look, streams, query.shape[-2], key.shape[-2])
-
-    def saw_softmax(self) -> None:
-        """Take note of the module that takes a softmax, which may be attention that is not seen."""
-        if self._calls and re.search(r"att(entio)?n", type(self._calls[-1].module).__name__, re.IGNORECASE):
-            self._softmaxes.add(self._calls[-1].name)
+        self.add(look, streams or (query, key, query), weights.shape[-2], weights.shape[-1], source)
 
     @property
-    def sinks(self) -> Tensor | None:
-        """The sinks of the module that is being called."""
-        return getattr(self._calls[-1].module, "sinks", None) if self._calls else None
+    def _listens(self) -> bool:
+        return self in recording_hooks.current_observers()
 
-    def could_not_see(self) -> None:
-        """Take note of a call whose weights nobody can see."""
-        if self._calls:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function, follow its tensors, and look at attention."""
+        if func is flex_attention and self._listens and self._calls:
             self.unseen.append(self._calls[-1].name)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def call_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> Any:
+        """Look at a call of one of PyTorch's functions."""
+        result = function(*arguments, **named)
+        if self._listens and function is F.multi_head_attention_forward:
+            given = multi_head_arguments(*arguments, **named)
+
+            def attend(query: Tensor, key: Tensor, *more: Any) -> Tensor:
+                def look() -> Inspection:
+                    seen = of_fused_function(self._request, query, key, *more)
+                    return seen.of_element(0) if given["query"].ndim == 2 else seen
+
+                self.add(look, streams, query.shape[-2], key.shape[-2])
+                return query
+
+            with torch.no_grad():
+                call_multi_head(attend, given)
+        elif self._listens:
+            inputs = _with_heads_apart(streams[0].rows, *arguments, **named)
+            look, sizes = partial(of_fused_function, self._request, **inputs), (inputs["query"], inputs["key"])
+            self.add(look, streams, *(each.shape[-2] for each in sizes))
+        return result
+
+    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
+        """The result; and weights of 0 for a query that sees no key, of which "eager" makes the mean of all."""
+        result, logits = function(*arguments, **named), arguments[0] if arguments else named["input"]
+        self._logits = logits
+        if not self._listens or not logits.is_floating_point() or logits.ndim < 2:
+            return result, None
+        if self._calls and re.search(r"att(entio)?n", type(self._calls[-1].module).__name__, re.IGNORECASE):
+            self._softmaxes.add(self._calls[-1].name)  # which may be attention that is not seen
+        dead = (logits.detach() <= torch.finfo(logits.dtype).min / 2).all(-1, keepdim=True)
+        return result, result.detach().masked_fill(dead, 0.0) if bool(dead.any()) else None
+
+    def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
+        """Look at weights that a softmax of the model's own made."""
+        weights, logits, self._logits = arranged(weights), self._logits, None
+        sinks = getattr(self._calls[-1].module, "sinks", None) if self._calls else None
+        if sinks is not None and logits is not None and logits.shape == weights.shape:
+            # Granite's sinks scale the output afterwards. Those of other models have a column in the softmax.
+            weights = weights * (logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
+        if self._listens:
+            self.observe_weights(weights, streams)
 
     def add(
         self, look: Callable[[], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
@@ -372,12 +378,10 @@ class _Recorder:
     def _placed(self, name: str, streams: Streams, queries: int, keys: int) -> tuple[tuple[int, int], int]:
         """The positions of the first query and key of a call, and the sequence that it continues."""
         query, key, output = streams
-        _, rows, start = self._made.get(query.sequence, (0, None, 0))
         if query.sequence != key.sequence:
             self._asked.add(query.sequence)
             self._looked_at.add(key.sequence)
-            return (start, -1), 0
-        continues = rows is None or (query.rows is not None and torch.equal(rows, query.rows))
+            return (self._made.get(query.sequence, (0, 0))[1], -1), 0
         place = name, self._in_run[self._runs, name]
         self._in_run[self._runs, name] += 1
         reached, last_keys = self._reached.get(place, (0, 0))
@@ -385,8 +389,8 @@ class _Recorder:
         if cached is None:
             cached = max(keys - queries, reached if keys >= last_keys else 0) if keys > queries else 0
         self._reached[place] = cached + queries, keys
-        self._made[output.sequence] = query.sequence, query.rows, cached
-        return (cached, max(0, cached + queries - keys) if keys >= queries else -1), query.sequence if continues else -1
+        self._made[output.sequence] = query.sequence, cached
+        return (cached, max(0, cached + queries - keys) if keys >= queries else -1), self.reads(streams)
 
 
 def _is_passed_over(module: nn.Module) -> bool:
@@ -408,65 +412,15 @@ def _cached(module: nn.Module, given: tuple[Any, ...]) -> int | None:
         return None
 
 
-def _unpacked(module: nn.Module, *arguments: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call with its heads apart, where transformers hands on those of one query that share keys as queries of one."""
-    groups, config = getattr(module, "num_key_value_groups", 1), getattr(module, "config", None)
-    query, *rest = arguments or (None,)
-    heads = getattr(config, "num_attention_heads", None)
-    if not isinstance(query, Tensor) or groups == 1 or query.ndim != 4 or query.shape[1] * groups != heads:
-        return arguments, named
-    apart = {
-        name: each.flatten(1, 2)[:, :, None] if isinstance(each, Tensor) and each.shape[1] != 1 else each
-        for name, each in {"query": query, "attn_mask": named.get("attn_mask")}.items()
-    }
-    return (apart["query"], *rest), {**named, "attn_mask": apart["attn_mask"], "enable_gqa": True}
+def _with_heads_apart(rows: Tensor | None, *arguments: Any, **named: Any) -> dict[str, Any]:
+    """A call by name, where queries (B, H', g, d) may be g heads of one position, as their `rows` (B, g) say."""
+    given = dict(zip(_FUSED, arguments, strict=False)) | named
+    if rows is not None and rows.ndim == 2 and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all()):
+        given["enable_gqa"] = True
+        for name in ("query", "attn_mask"):
+            if isinstance(given.get(name), Tensor) and given[name].shape[1] != 1:
+                given[name] = given[name].flatten(1, 2)[:, :, None]
+    return given
 
 
-class _Flow(Dataflow):
-    """Tells a recorder of a model's own attention and of PyTorch's, in this thread."""
-
-    def __init__(self, recorder: _Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-        self._before: Tensor | None = None  # the logits of the last softmax
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is flex_attention and self._listens:
-            self._recorder.could_not_see()
-        return super().__torch_function__(func, types, args, kwargs)
-
-    @property
-    def _listens(self) -> bool:
-        return self._recorder in recording_hooks.current_observers()
-
-    def call_fused(self, function: Any, arguments: Any, named: Any) -> Any:
-        """Look at a call of one of PyTorch's functions."""
-        result = function(*arguments, **named)
-        query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
-        asked = self.placed(query, heads=function is not F.multi_head_attention_forward), self.origin(key)
-        output = self.output_of(*asked)
-        if self._listens:
-            self._recorder.saw_fused(function, arguments, named, (*asked, output))
-        self.follow(result[0] if isinstance(result, tuple) else result, output)
-        return result
-
-    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
-        """The result; and weights of 0 for a query that sees no key, of which "eager" makes the mean of all."""
-        result, logits = function(*arguments, **named), arguments[0] if arguments else named["input"]
-        self._before = logits
-        if self._listens:
-            self._recorder.saw_softmax()
-        if not self._listens or not logits.is_floating_point() or logits.ndim < 2:
-            return result, None
-        dead = (logits.detach() <= torch.finfo(logits.dtype).min / 2).all(-1, keepdim=True)
-        return result, result.detach().masked_fill(dead, 0.0) if bool(dead.any()) else None
-
-    def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
-        """Look at weights that a softmax of the model's own made."""
-        if self._listens:
-            weights, sinks, logits = arranged(weights), self._recorder.sinks, self._before
-            if sinks is not None and logits is not None and logits.shape == weights.shape:
-                # Granite's sinks scale the output afterwards. Those of other models have a column in the softmax.
-                weights = weights * (logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
-            self._recorder.observe_weights(weights, streams)
-        self._before = None
+_FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments by position

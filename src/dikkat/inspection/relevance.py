@@ -14,7 +14,7 @@ from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
-from dikkat.inspection.captured import given_to_heads, heads_of
+from dikkat.inspection.captured import call_multi_head, multi_head_arguments
 from dikkat.inspection.dataflow import Dataflow, Origin, Streams
 
 __all__ = ["relevance", "rolled_out"]
@@ -89,7 +89,7 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
         )
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ValueError(f"model: got {type(model).__name__}, an encoder and decoder; expected self-attention alone")
-    with torch.enable_grad(), uncompiled(), _Flow() as flow, recording_hooks.observed_by(_Dense(flow)):
+    with torch.enable_grad(), uncompiled(), _Dense() as flow, recording_hooks.observed_by(flow):
         output = model(*arguments, **inputs)
         result = (target(output) if callable(target) else output.logits[..., target]).sum()
     if not flow.layers:
@@ -128,8 +128,8 @@ def _rooted(tensor: Tensor) -> Tensor:
     return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
-class _Flow(Dataflow):
-    """Computes PyTorch's attention by its weights, and collects these."""
+class _Dense(Dataflow):
+    """Computes all attention by its weights, and collects these."""
 
     before_dropout = False
 
@@ -139,7 +139,6 @@ class _Flow(Dataflow):
         self.arranged: list[Callable[[Tensor], Tensor]] = []
         self.chain: list[tuple[int, int]] = []
         self.crosses = False  # whether a call looked at another sequence
-        self._rows: dict[int, Tensor | None] = {}
 
     def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
         """The result, in a graph."""
@@ -150,47 +149,26 @@ class _Flow(Dataflow):
 
     def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
         """Collect the weights of a layer."""
-        query, key, output = streams
-        before, rows = self._rows.get(query.sequence), query.rows
-        follows = before is None or (rows is not None and torch.equal(before, rows))
-        self._rows[output.sequence] = rows
-        self.crosses |= query.sequence != key.sequence
+        self.crosses |= streams[0].sequence != streams[1].sequence
         self.layers.append(weights)
         self.arranged.append(arranged)
-        self.chain.append((query.sequence if follows else -1, output.sequence))
+        self.chain.append((self.reads(streams), streams[2].sequence))
 
-    def call_fused(self, function: Any, arguments: Any, named: Any) -> Any:
+    def call_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> Any:
         """Compute by all weights."""
-        query, key = [*arguments, *(named[name] for name in ("query", "key") if name in named)][:2]
-        by_heads = function is F.multi_head_attention_forward
-        asked = self.placed(query, heads=not by_heads), self.origin(key)
-        output = self.output_of(*asked)
-        if by_heads:
-            result, weights, shown = self._attend_by_heads(given_to_heads(*arguments, **named))
-        else:
-            result, weights = self._attend(*arguments, **named)
-        self.saw_weights(weights, _unchanged, (*asked, output))
-        self.follow(result, output)
-        return (result, shown) if by_heads else result
 
-    def _attend_by_heads(self, given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The output of `multi_head_attention_forward`, its weights, and those that it returns."""
-        query, key, mask = heads_of(given)
-        value, heads, alone = given["value"], given["num_heads"], given["value"].ndim == 2
-        matrix = given["v_proj_weight"] if given["use_separate_proj_weight"] else given["in_proj_weight"].chunk(3)[2]
-        bias = given["in_proj_bias"]
-        value = F.linear(value[:, None] if alone else value, matrix, None if bias is None else bias.chunk(3)[2])
-        if given["bias_v"] is not None:
-            value = torch.cat([value, given["bias_v"].expand(1, value.shape[1], -1)])
-        if given["add_zero_attn"]:
-            value = torch.cat([value, value.new_zeros(1, *value.shape[1:])])
-        value = value.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
-        value = value if given["static_v"] is None else given["static_v"].unflatten(0, (-1, heads))
-        mean, found = self._attend(query, key, value, mask, given["dropout_p"] if given["training"] else 0.0)
-        output = F.linear(mean.permute(2, 0, 1, 3).flatten(-2), given["out_proj_weight"], given["out_proj_bias"])
-        weights = found.mean(1) if given["average_attn_weights"] else found
-        weights = weights[0] if alone else weights
-        return output[:, 0] if alone else output, found, weights if given["need_weights"] else None
+        def attend(*inputs: Any, **more: Any) -> Tensor:
+            result, weights = self._attend(*inputs, **more)
+            self.saw_weights(weights, _unchanged, streams)
+            return result
+
+        if function is not F.multi_head_attention_forward:
+            return attend(*arguments, **named)
+        given = multi_head_arguments(*arguments, **named)
+        output, weights = call_multi_head(attend, given), self.layers[-1]
+        weights = weights.mean(1) if given["average_attn_weights"] else weights
+        weights = weights[0] if given["query"].ndim == 2 else weights
+        return output, weights if given["need_weights"] else None
 
     def _attend(
         self,
@@ -217,33 +195,21 @@ class _Flow(Dataflow):
         weights = torch.softmax(logits.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
         return F.dropout(weights, dropout_p) @ value, weights
 
-
-class _Dense:
-    """Computes dikkat's calls by all their weights."""
-
-    def __init__(self, flow: _Flow) -> None:
-        self._flow, self._output = flow, Origin(0)
-
     def compute(self, name: str, problem: Problem) -> Result | None:
-        """The result, and its weights kept."""
-        asked = self._flow.placed(problem.query, heads=True), self._flow.origin(problem.key)
-        self._output = self._flow.output_of(*asked)
+        """Compute a call of dikkat's, and keep its weights."""
+        streams = self.streams_of(problem)
         with recording_hooks.observed_by(), torch._C.DisableTorchFunction():
             problem = replace(problem, query=_rooted(problem.query), kept=None)
             whole = run_problem(replace(problem, wants_weights=True), "reference")
         if whole.weights is not None:
-            self._flow.saw_weights(whole.weights, _unchanged, (*asked, self._output))
+            self.saw_weights(whole.weights, _unchanged, streams)
         return whole._replace(weights=whole.weights if problem.wants_weights else None)
 
     def observe_calls(self, problems: Sequence[Problem]) -> None:
         """Refuse packed sequences, the only calls that `compute` does not run."""
         raise ValueError("relevance: got a call of packed sequences (attend_ragged); expected a padded batch")
 
-    def observe_output(self, output: Tensor) -> None:
-        """Take note of the output of the call."""
-        self._flow.follow(output, self._output)
-
     def observe_weights(self, weights: Tensor) -> None:
         """Take what a recurrence made, which looks at a memory."""
         unknown = Origin(-1)
-        self._flow.saw_weights(weights, _unchanged, (unknown, Origin(0), unknown))
+        self.saw_weights(weights, _unchanged, (unknown, Origin(0), unknown))

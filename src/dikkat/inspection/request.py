@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class Inspection:
 
     def of_element(self, index: int) -> "Inspection":
         """One element of the first leading dimension."""
-        own = {name: tensor[index] for name, tensor in self.tensors().items() if name not in ("heads", "queries")}
+        own: dict[str, Any] = {name: self.tensors()[name][index] for name in self.tensors().keys() & _OWN}
         return replace(self, **own, shape=self.shape[1:])
 
     @property
@@ -109,15 +109,14 @@ class Inspection:
         Raises:
             ValueError: No such element.
         """
-        named = {name: tensor for name, tensor in self.tensors().items() if name in _OWN}
         heads, queries, keys = self.sizes
-        own = {
-            name: tensor.reshape(-1, heads, *tensor.shape[tensor.ndim - _OWN[name] :]) for name, tensor in named.items()
-        }
-        count = min(map(len, own.values()), default=0)
+        batches = {name: tensor.reshape(-1, heads, *tensor.shape[tensor.ndim - _OWN[name] :])
+                   for name, tensor in self.tensors().items() if name in _OWN}  # fmt: skip
+        count = min(map(len, batches.values()), default=0)
         if not -count <= element < count:
             raise ValueError(f"element: got {element}; expected {-count} to {count - 1}, as the batch has {count}")
-        return replace(self, **{name: tensor[element] for name, tensor in own.items()}, shape=(1, heads, queries, keys))
+        own: dict[str, Any] = {name: tensor[element] for name, tensor in batches.items()}
+        return replace(self, **own, shape=(1, heads, queries, keys))
 
     def of_head(self, head: int) -> "Inspection":
         """One head of those that were recorded, by its number: the last leading dimension is gone.
@@ -129,8 +128,8 @@ class Inspection:
         if head not in heads and not -len(heads) <= head < 0:
             raise IndexError(f"head: got {head}; expected one of {', '.join(map(str, heads))}")
         place = heads.index(head) if head >= 0 else head
-        named = {name: tensor for name, tensor in self.tensors().items() if name not in ("heads", "queries")}
-        own = {name: each.select(-1 - _OWN[name], place) for name, each in named.items() if each.ndim > _OWN[name]}
+        own: dict[str, Any] = {name: tensor.select(-1 - _OWN[name], place) for name, tensor in self.tensors().items()
+                               if name in _OWN and tensor.ndim > _OWN[name]}  # fmt: skip
         return replace(self, **own, heads=None, shape=(*self.shape[:-3], *self.shape[-2:]))
 
     def tensors(self) -> dict[str, Tensor]:

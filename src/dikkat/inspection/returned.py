@@ -54,16 +54,18 @@ def attentions(
         >>> len(weights), weights[2].shape
         (3, torch.Size([1, 1, 5, 5]))
     """
-    try:
-        with torch.no_grad(), record(model, layers=layers, heads=heads, queries=queries, weights=True) as trace:
-            model(*arguments, **inputs)
-    except NotSeenError as error:
-        if not hasattr(model, "get_encoder") or layers is not None:
-            raise
-        trace.withheld = str(error)
-    if not trace.withheld or not hasattr(model, "get_encoder") or layers is not None:
+    can_return, devices = hasattr(model, "get_encoder") and layers is None, {each.device for each in model.parameters()}
+    with torch.random.fork_rng([device for device in devices if device.type == "cuda"], enabled=can_return):
+        try:
+            with torch.no_grad(), record(model, layers=layers, heads=heads, queries=queries, weights=True) as trace:
+                model(*arguments, **inputs)
+        except NotSeenError as error:
+            if not can_return:
+                raise
+            trace.withheld = str(error)
+    if not trace.withheld or not can_return:
         return trace.attentions()
-    with torch.no_grad():
+    with torch.no_grad():  # with the random numbers of the first run, as Informer draws keys
         returned = model(*arguments, **inputs, output_attentions=True)
     found = {name: returned[name] or () for name in returned if "attentions" in name}
     own = found.pop("decoder_attentions", found.pop("attentions", ()))
@@ -72,6 +74,10 @@ def attentions(
     if found or not own or not plain or any(each.shape[-1] != each.shape[-2] for each in (*own, *encoder)):
         return trace.attentions()  # raises: what the model returns are no maps (B, H, n, m)
     request = Request(weights=True, heads=heads, queries=queries)
-    parts = ([of_weights(each, request).weights for each in maps] for maps in (own, encoder, cross))
-    by_name = {name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names}
-    return Attentions(*parts, by_name, source="returned by the model")
+    parts: list[list[Any]] = [
+        [of_weights(maps, request).weights for maps in of_kind] for of_kind in (own, encoder, cross)
+    ]
+    by_name: dict[str, Any] = {
+        name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names
+    }
+    return Attentions(parts[0], parts[1], parts[2], by_name, "returned by the model")

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -110,8 +110,7 @@ class Trace:
     def __init__(self) -> None:
         self._calls: dict[str, list[Inspection]] = {}
         self._order: list[Call] = []
-        self._tokens: dict[str, list[Token]] = {}
-        self._tokens_by_element: dict[int, dict[str, list[Token]]] = {}
+        self._tokens: dict[int | None, dict[str, list[Token]]] = {}  # by element; None for those of all others
         self.withheld = ""
 
     @property
@@ -120,22 +119,22 @@ class Trace:
 
         Set a list of strings, or of `Token`, or two lists, (source, target): as many as there are queries or keys.
         """
-        return MappingProxyType(self._tokens)
+        return MappingProxyType(self._tokens.get(None, {}))
 
     @tokens.setter
     def tokens(self, given: Tokens) -> None:
-        self._tokens, self._tokens_by_element = self._checked(given), {}
+        self._tokens = {None: self._checked(given)}
 
     def set_tokens_of(self, element: int, tokens: Tokens) -> None:
         """Set the tokens of one element of the batch, as `tokens` are set."""
-        self._tokens_by_element[element] = self._checked(tokens)
+        self._tokens[element] = self._checked(tokens)
 
     def _tokens_of(self, element: int) -> dict[str, list[Token]]:
         """The tokens of an element, counted from either end."""
         batch = max((math.prod(seen.shape[:-3]) if len(seen.shape) > 3 else seen.shape[0] for _, seen in self.calls()
                      if len(seen.shape) > 2), default=1)  # fmt: skip
-        known = {place % batch: tokens for place, tokens in self._tokens_by_element.items()}
-        return known.get(element % batch, self._tokens)
+        known = {place % batch: tokens for place, tokens in self._tokens.items() if place is not None}
+        return known.get(element % batch, self._tokens.get(None, {}))
 
     def _checked(self, given: Tokens) -> dict[str, list[Token]]:
         tokens = tokens_of(given)
@@ -388,11 +387,10 @@ class Trace:
         with needing("translation"):
             from safetensors.torch import save
         tensors = {f"{n}:{i}:{what}": t.contiguous() for n, i, seen in self for what, t in seen.tensors().items()}
-        content = header(_FORMAT, _VERSION) | {"calls": self._order, "tokens": self._tokens}
-        content["tokens_by_element"] = [*self._tokens_by_element.items()]
-        content["withheld"] = self.withheld
-        content["shapes"] = [seen.shape for _, seen in self.calls()]
-        content["positions"] = [seen.positions for _, seen in self.calls()]
+        content = header(_FORMAT, _VERSION) | {
+            "calls": [[*call, seen.shape, seen.positions] for call, seen in self.calls()],
+            "tokens": [*self._tokens.items()], "withheld": self.withheld,
+        }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
     @classmethod
@@ -436,38 +434,25 @@ class Trace:
     @classmethod
     def _parsed(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
         """The trace of a file's content."""
-        order, shapes, positions, made = (*(content.get(each) for each in ("calls", "shapes", "positions")), cls())
+        order, labels = content.get("calls"), content.get("tokens")
         if not isinstance(order, list) or not all(map(_is_call, order)):
-            raise ValueError(
-                "calls: got something else; expected each call's module, run, layer, kind ... Record again"
-            )
-        for name, listed in (("shapes", shapes), ("positions", positions)):
-            if not isinstance(listed, list) or len(listed) != len(order) or not all(map(_is_shape, listed)):
-                raise ValueError(f"{name}: got something else; expected each call's sizes and positions. Record again")
-        if len(order) > len(tensors):
-            raise ValueError(f"calls: got more than the {len(tensors)} tensors; expected no more. Record again")
-        calls, counts = dict[tuple[str, int], dict[str, torch.Tensor]](), Counter[str]()
-        for entry in order:
-            call = Call(*entry)
-            calls[call.name, counts[call.name]] = {}
-            counts[call.name] += 1
-            made._order.append(call)
+            raise ValueError("calls: got something else; expected each call's module, run, layer ... Record again")
+        made, recorded = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict)
         for key, tensor in tensors.items():
             name, number, what = [*key.rsplit(":", 2), "", ""][:3]
-            place = (name, int(number) if number.isdecimal() else -1)
-            if place not in calls or what not in _FIELDS:
-                raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")
-            calls[place][what] = tensor
-        for ((name, index), named), shape, starts in zip(calls.items(), shapes, positions, strict=True):
-            if not named:
-                raise ValueError(f"{name}:{index}: got no tensor; expected what was recorded. Record again")
-            made._calls.setdefault(name, []).append(Inspection(**named, shape=tuple(shape), positions=tuple(starts)))
-        for entry in content.get("tokens_by_element", ()):
-            place, labels = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
-            if type(place) is not int:
-                raise ValueError("tokens_by_element: got something else; expected pairs. Record again")
-            made._tokens_by_element[place] = _tokens(labels)
-        made._tokens, made.withheld = _tokens(content.get("tokens")), str(content.get("withheld", ""))
+            recorded[name, number][what] = tensor
+        for *call, shape, positions in order:
+            calls = made._calls.setdefault(call[0], [])
+            named = recorded.pop((call[0], str(len(calls))), {})
+            if not named or not named.keys() <= _FIELDS:
+                raise ValueError(f"{call[0]}:{len(calls)}: got {', '.join(named) or 'no tensor'}; expected what was "
+                                 "recorded. Record again")  # fmt: skip
+            calls.append(Inspection(**named, shape=tuple(shape), positions=(positions[0], positions[1])))
+            made._order.append(Call(*call))
+        for (name, number), named in recorded.items():
+            raise ValueError(f"{name}:{number}:{next(iter(named))}: got a tensor that belongs to no call; expected "
+                             "<module>:<call>:<what>")  # fmt: skip
+        made._tokens, made.withheld = _tokens(labels), str(content.get("withheld", ""))
         return made
 
     def to_html(
@@ -576,22 +561,13 @@ def _joined(runs: Sequence[tuple[Call, str, Inspection]]) -> Iterator[tuple[Call
     """A module's runs; those that write a text on, each with keys for what it adds, as one."""
     whole: tuple[Call, str, Inspection] | None = None
     for call, label, seen in runs:
-        kept = 0 if whole is None else seen.positions[0] - whole[2].positions[0]
-        alike = (
-            whole is not None
-            and call.kind == whole[0].kind
-            and (seen.positions[1] >= 0 or whole[2].sizes[2] == seen.sizes[2])
-        )
-        if (
-            whole is not None
-            and alike
-            and call.run > whole[0].run
-            and 0 < kept <= whole[2].sizes[1]
-            and seen.queries is None
-        ):
-            whole = (*whole[:2], _continued(whole[2], seen, kept))
-            continue
         if whole is not None:
+            first, name, so_far = whole
+            kept = seen.positions[0] - so_far.positions[0]
+            alike = call.kind == first.kind and (seen.positions[1] >= 0 or so_far.sizes[2] == seen.sizes[2])
+            if alike and call.run > first.run and 0 < kept <= so_far.sizes[1] and seen.queries is None:
+                whole = first, name, _continued(so_far, seen, kept)
+                continue
             yield whole
         whole = call, label, seen
     if whole is not None:
@@ -616,20 +592,21 @@ def _continued(whole: Inspection, seen: Inspection, kept: int) -> Inspection:
 
 
 def _is_call(entry: object) -> bool:
-    return isinstance(entry, list) and [*map(type, entry)] == [*map(type, Call(""))] and entry[1] >= 0
+    if not isinstance(entry, list) or [*map(type, entry)] != [*map(type, Call("")), list, list]:
+        return False
+    return entry[1] >= 0 and len(entry[-1]) == 2 and all(type(size) is int for size in (*entry[-2], *entry[-1]))
 
 
-def _is_shape(entry: object) -> bool:
-    return isinstance(entry, list) and all(type(size) is int and size >= -1 for size in entry)
-
-
-def _tokens(content: object) -> dict[str, list[Token]]:
-    """The labels of a file, checked."""
-    kinds = content.items() if isinstance(content, dict) else ()
-    found = {kind: [Token(*entry) for entry in entries if _is_token(entry)] for kind, entries in kinds
-             if isinstance(entries, list)}  # fmt: skip
-    if not isinstance(content, dict) or any(len(found.get(kind, ())) != len(entries) for kind, entries in kinds):
-        raise ValueError("tokens: got something else; expected each kind's labels. Record again")
+def _tokens(content: object) -> dict[int | None, dict[str, list[Token]]]:
+    """The labels of a file, by element, checked."""
+    found = dict[int | None, dict[str, list[Token]]]()
+    for pair in content if isinstance(content, list) else [None]:
+        labelled: Any = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
+        element, kinds = labelled
+        checked = isinstance(kinds, dict) and (element is None or type(element) is int)
+        if not checked or not all(isinstance(each, list) and all(map(_is_token, each)) for each in kinds.values()):
+            raise ValueError("tokens: got something else; expected each element's labels. Record again")
+        found[element] = {kind: [Token(*entry) for entry in entries] for kind, entries in kinds.items()}
     return found
 
 

@@ -25,6 +25,10 @@ def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
         if weights.is_complex():
             raise TypeError(f"{name}: got dtype {weights.dtype}; expected real numbers")
         return weights.detach().to("cpu", torch.float64).numpy()
+    if weights is None:
+        raise TypeError(
+            f"{name}: got None; expected {_EXPECTED}, as of dikkat.record(model, weights=True, sums=True, entropy=True)"
+        )
     try:
         given = np.asarray(weights)
     except ValueError as error:

@@ -23,7 +23,7 @@ interface Layer {
   readonly heads: readonly number[];
   readonly shares: { readonly [doing in Doing | "information"]?: readonly (number | null)[] };
   /** What each head does; "" if that is not known. */
-  readonly looks?: readonly (Doing | "")[];
+  readonly looks: readonly (Doing | "")[];
   readonly top: number;
   readonly keys: string;
   readonly weights: string;
@@ -76,7 +76,7 @@ export function viewsOf(views: readonly View[]): HTMLElement {
 
 /** What a head does, and how large a share of its weight that is. */
 function doingOf({ looks, shares }: Layer, k: number): readonly [Doing, number] {
-  const doing = looks?.[k] || DOING.reduce((best, each) => ((shares[each]?.[k] ?? -1) > (shares[best]?.[k] ?? -1) ? each : best));
+  const doing = looks[k] || "evenly";
   return [doing, shares[doing]?.[k] ?? -1];
 }
 

@@ -28,7 +28,7 @@ from dikkat.regression.joined import Array
 _LAGS, _POWERS, _BLOCK = np.arange(1, 7), (0, 4, 6), 5
 _LEAST = 60  # rows
 _EXACT = 1e-24  # squares of errors, in units of y's, that are rounding
-_RARE = 0.012  # the chance of a false alarm if the means of blocks are normal
+_RARE = 0.01  # the chance of a false alarm if the means of blocks are normal
 _NEIGHBORS, _STEP, _PLACES = 25, 5.5, 5  # most rows at a place; least median of the largest steps; least places
 _APART = 8.0  # least distance between places over that of neighbours at one, to the power of the dimensions
 _SMALL = 0.15  # the quantile of rows' radii that separates places: larger ones join places

@@ -98,7 +98,7 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
-    settings = ["kernel=epanechnikov", "ridge=0.5", "bandwidth=silverman", "cv=4"]
+    settings = ["kernel=epanechnikov", "ridge=0.5", "bandwidth=silverman", "cv=4", "weights=precision"]
     options = ["--order", "linear", *(part for each in settings for part in ("--set", each))]
     made(run("homes.csv", "--target", "price", "--feature", "area", *options))
     model = KernelRegressor.load("regression/model.safetensors")
@@ -117,6 +117,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "periodic_features": None,
         "missing": "refuse",
         "cv": 4,
+        "weights": "precision",
     }
 
 

@@ -122,7 +122,7 @@ def test_a_series_has_intervals_that_hold_what_they_say(order: Any) -> None:
     places = np.linspace(0.05, 0.95, 60)[:, None]
     for _ in range(5):
         y = mean + 0.3 * autoregressive(random, 101)
-        model = KernelRegressor(order=order, cv=10).fit(x, y)
+        model = KernelRegressor(order=order, cv=20).fit(x, y)
         new = mean + 0.3 * autoregressive(random, 101)
         held = [
             (low <= new) & (new <= high)
@@ -132,7 +132,7 @@ def test_a_series_has_intervals_that_hold_what_they_say(order: Any) -> None:
         curve = np.sin(4 * np.pi * places[:, 0])
         inside.append([*(each.mean() for each in held), ((low <= curve) & (curve <= high)).mean()])
     assert (np.mean(inside, 0) >= 0.90).all(), np.mean(inside, 0)
-    assert np.mean(inside, 0)[0] <= 0.995
+    assert np.mean(inside, 0)[0] < 1  # and they are not infinite
 
 
 def test_independent_errors_have_nearly_the_same_intervals() -> None:

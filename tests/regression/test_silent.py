@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from dikkat.regression import KernelRegressor, smooth
-from dikkat.regression.diagnostics import hold_out
+from dikkat.regression.bandwidth import _updated
+from dikkat.regression.diagnostics import along, hold_out
 
 METHODS = ("jackknife+", "local", "split")
 
@@ -198,3 +199,34 @@ def test_a_plane_has_as_many_degrees_of_freedom_as_parameters(columns):
     x = random.normal(size=(80, columns))
     model = KernelRegressor().fit(x, x.sum(1) + 0.01 * random.normal(size=80))
     assert model.effective_degrees_of_freedom() == pytest.approx(1 + columns, abs=0.05)
+
+
+@pytest.mark.filterwarnings("error")
+def test_columns_of_huge_numbers_give_the_same_model_without_warnings():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(30, 2))
+    y = np.sin(x[:, 0]) + 0.1 * random.normal(size=30)
+    unit = np.array([2.0**660, 1.0])  # 10¹⁹⁸
+    plain, huge = KernelRegressor().fit(x, y), KernelRegressor().fit(x * unit, y)
+    np.testing.assert_allclose(huge.bandwidth_ / unit, plain.bandwidth_, rtol=1e-6)
+    np.testing.assert_allclose(huge.predict(x * unit), plain.predict(x), rtol=1e-6)
+    np.testing.assert_allclose(huge.predict_interval(x * unit), plain.predict_interval(x), rtol=1e-6)
+
+
+def test_a_curvature_that_is_no_number_is_left_as_it_was():
+    curve = np.eye(2)
+    assert _updated(curve, np.zeros(2), np.array([1.0, 0.0])) is curve
+    assert _updated(curve, np.array([1e-300, 0.0]), np.array([1e300, 0.0])) is curve
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning", "ignore:X. got rows at")
+def test_bars_of_infinite_intervals_end_at_the_panel():
+    x = pd.DataFrame({"town": pd.Categorical(list("abcab"))})
+    model = KernelRegressor().fit(x, np.arange(5.0))
+    low, high, _ = along(model, 0, "town", 0.9).values
+    assert np.isinf(high - low).any()
+    figure = model.plot()
+    figure.canvas.draw()
+    widths = [bar.get_width() for axes in figure.axes for bar in axes.patches]
+    assert widths
+    assert np.isfinite(widths).all()

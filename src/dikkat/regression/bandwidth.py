@@ -442,4 +442,6 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
     if seen < 0.2 * bend:
         share = 0.8 * bend / (bend - seen)
         change = share * change + (1 - share) * along
-    return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        result: Array = curve - np.outer(along, along) / bend + np.outer(change, change) / np.float64(step @ change)
+    return result if np.isfinite(result).all() else curve

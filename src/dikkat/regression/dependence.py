@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
-from scipy.special import ndtri
+from scipy.special import stdtrit
 
 from dikkat.regression.joined import Array
 
 _LAGS, _POWERS, _BLOCK = np.arange(1, 7), (0, 4, 6), 5
 _LEAST = 60  # rows
 _EXACT = 1e-24  # squares of errors, in units of y's, that are rounding
-_RARE = 0.018  # the chance of a false alarm, of normal means
-_NEIGHBORS, _STEP, _PLACES = 25, 4.4, 5  # most rows at a place; least median of the largest steps; least places
+_RARE = 0.01  # the chance of a false alarm if the means of blocks are normal
+_NEIGHBORS, _STEP, _PLACES = 25, 5.5, 5  # most rows at a place; least median of the largest steps; least places
 _APART = 8.0  # least distance between places over that of neighbours at one, to the power of the dimensions
 _SMALL = 0.15  # the quantile of rows' radii that separates places: larger ones join places
 
@@ -37,7 +37,7 @@ _SMALL = 0.15  # the quantile of rows' radii that separates places: larger ones 
 def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
     """The place of each row of x (n, d), (n,), if rows are equal or nearly equal in groups; else None.
 
-    The rows are spread in so many dimensions.
+    The rows are spread in at most so many dimensions.
     """
     most = min(_NEIGHBORS, len(x) - 2)
     if len(x) < _LEAST // 2:
@@ -45,7 +45,8 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
     tree = cKDTree(x)
     apart = tree.query(x, most + 2)[0][:, 1:]
     with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.nan_to_num(np.log(apart[:, 1:] / apart[:, :-1]), posinf=np.inf) * np.arange(1, most + 1) * dimensions
+        steps = np.nan_to_num(np.log(apart[:, 1:] / apart[:, :-1]), posinf=np.inf) * np.arange(1, most + 1)
+        steps *= min(dimensions, np.log(2) / np.median(steps))  # fewer if rows lie near a line or a plane
     row, last = np.arange(len(x)), steps.argmax(1)
     if np.median(steps[row, last]) < _STEP:
         return None
@@ -55,7 +56,7 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
     count, place = connected_components(coo_array((np.ones(len(pairs)), pairs.T), (len(x), len(x))))
     sizes, between = np.bincount(place), np.full(count, np.inf)
     np.minimum.at(between, place, np.where(apart > radius, apart, np.inf).min(1))
-    if count < _PLACES or sizes.max() > len(x) / 3 or (sizes[place] > 1).mean() < 0.5:
+    if count < _PLACES or sizes.max() > len(x) / 2 or (sizes[place] > 1).mean() < 0.5:
         return None
     return place if np.median(between) > _APART ** (1 / dimensions) * np.median(apart[:, 0]) else None
 
@@ -74,7 +75,8 @@ def errors_are_alike(x: Array, y: Array, tests: int = 1) -> bool:
     terms = (_LAGS[:, None] / _LAGS[-1]) ** np.array(_POWERS)
     excess = terms[0] @ np.linalg.pinv(terms[1:]) @ squares[1:] - squares[0]
     means = excess[: len(excess) // _BLOCK * _BLOCK].reshape(-1, _BLOCK).mean(1)
-    return bool(means.mean() > -ndtri(_RARE / tests) * means.std(ddof=1) / np.sqrt(len(means)))
+    limit = -stdtrit(len(means) - 1, _RARE / tests)
+    return bool(means.mean() > limit * means.std(ddof=1) / np.sqrt(len(means)))
 
 
 def _squares(x: Array, y: Array, inner: Array, lag: int) -> Array:

@@ -105,14 +105,14 @@ def errors_at_places(model: Any) -> tuple[int, float, float] | None:
     And the root mean squared errors of rows beside the others of their place, and without them.
     """
     joined, smoother = model._smoother.joined, model._smoother
-    reached = np.ptp(joined.x, axis=0) > smoother.bandwidth
-    rows, errors = _errors(model)
+    reached, rows = np.ptp(joined.x, axis=0) > smoother.bandwidth, joined.rows()
     if not reached[: joined.numbers].any():
         return None
     scaled = joined.x[rows.unique] / smoother.bandwidth
     place = places_of(scaled, len(np.unique(joined.feature[reached])))
     if place is None:
         return None
+    errors = _errors(model)[1]
     groups = np.full(len(joined.inverse), -1)
     own = np.empty(len(joined.x), np.intp)
     own[rows.unique] = place

@@ -192,9 +192,10 @@ def _draw_categories(axes: Axes, curve: Curve, target: str, limits: tuple[float,
         shown = shown[np.argsort(curve.estimate[shown], kind="stable")]
     places, estimate = np.arange(len(shown)), curve.estimate[shown]
     if curve.values is not None:
-        low, high, coverage = curve.values
-        width, label = (high - low)[shown], f"{100 * coverage:g} % of new values"
-        axes.barh(places, width, 0.6, low[shown], color="C0", alpha=0.12, linewidth=0, label=label)
+        *ends, coverage = curve.values
+        low, high = (each[shown].clip(*limits) for each in ends)  # which may be infinite
+        label = f"{100 * coverage:g} % of new values"
+        axes.barh(places, high - low, 0.6, low, color="C0", alpha=0.12, linewidth=0, label=label)
     center, half = (curve.upper + curve.lower)[shown] / 2, (curve.upper - curve.lower)[shown] / 2
     axes.errorbar(center, places, xerr=half, fmt="none", color="C0", alpha=0.5, label="95 % confidence")
     axes.plot(estimate, places, "o", color="C0", markersize=4, label="estimate")

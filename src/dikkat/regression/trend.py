@@ -55,7 +55,10 @@ class Trend(NamedTuple):
 def trend(joined: Joined) -> Trend:
     """The plane through joined rows."""
     # A category has one unit: the plane hangs on how far its levels are apart, and not on their order.
-    unit = np.sqrt(np.bincount(joined.feature, joined.spread() ** 2))[joined.feature]
+    spread, largest = joined.spread(), np.zeros(joined.feature.max() + 1)
+    np.maximum.at(largest, joined.feature, spread)
+    largest = np.where(largest > 0, largest, 1.0)[joined.feature]  # whose square may be no number
+    unit = largest * np.sqrt(np.bincount(joined.feature, (spread / largest) ** 2))[joined.feature]
     unit, share = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum()
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
     scaled, about = scaled - share @ scaled, joined.y - share @ joined.y

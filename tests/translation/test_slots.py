@@ -160,6 +160,7 @@ def test_units_of_a_pair_are_those_of_the_whole_text(taught):
         (["Ana saiu", "Ana saiu \x01"], "Ana saiu 14h05", False),
         (["Ana \x01 saiu \x01", "Ana \x02", "\x01 saiu"], "14h05 saiu", False),
         (["Ana saiu", "saiu Ana"], "Ana saiu", False),  # none has it: the likeliest
+        (["Ana \x02 saiu"], "Ana saiu", False),  # a slot that the source lacks gives nothing
         (["\x01 Ana Ana Ana saiu", "Ana"], "Ana", False),
         (["\x01 Ana saiu Ana saiu Ana saiu Ana", "saiu saiu saiu"], "14h05 Ana saiu", True),
     ],
@@ -180,6 +181,8 @@ def test_of_one_search_the_candidate_with_each_slot_once_is_taken(taught, monkey
         assert best.target.lower().replace(" ", "") == chosen.lower().replace(" ", "")
         assert best.repeated is repeated
         assert best.weights.shape == (len(best.target_tokens), 4)
+        assert all(best.target_tokens)
+        assert "  " not in best.target
 
 
 def test_a_training_with_slots_goes_on_to_the_same_bits(tmp_path):

@@ -187,6 +187,15 @@ def test_labels_show_where_a_word_goes_on(bpe):
     assert not labels[0].startswith("·")
 
 
+@pytest.mark.parametrize("make", [word, byte_pairs])
+@pytest.mark.parametrize("text", FRENCH)
+def test_labels_have_the_letters_of_the_text(make, text):
+    labels = make().labels(make().encode(text).ids)
+    letters = "".join(label for label in labels if "\ufffd" not in label).replace("·", "").replace("␣", "")
+    assert labels[0][0] == text[0]
+    assert [each for each in letters if each.isupper()] == [each for each in text if each.isupper()]
+
+
 def test_a_full_stop_is_labelled_as_it_is(bpe):
     assert bpe.labels(bpe.encode("Marie dort.").ids)[-1] == "."
 

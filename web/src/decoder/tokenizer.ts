@@ -40,6 +40,7 @@ const BYTE_PIECES = new RegExp(
   `[${SPACE}]?${ELIDED.replace("['’]", "'")}|[${SPACE}]?${LETTER}+|[${SPACE}]?\\p{N}|` +
   `[${SPACE}]?[${SLOT}]|[${SPACE}]?[^${SPACE}\\p{L}\\p{M}\\p{N}${SLOT}]+|[${SPACE}]+`, "gu",
 );
+const LETTERS = /\p{L}[^\ufffd]*/u; // of a label, without bytes that are no letter
 const BLANK = new RegExp(`[${SPACE}]`, "u");
 const INNER = new RegExp(`[${INSIDE}]`, "u");
 const stripped = (text: string): string => text.replace(new RegExp(`^[${SPACE}]+|[${SPACE}]+$`, "gu"), "");
@@ -151,10 +152,28 @@ export abstract class Tokenizer {
     return places.filter((place) => isUnknown(bare(read.text.slice(...place)))).map((place) => read.original.slice(...placeOf(read, place)));
   }
 
+  /** The text of tokens before the capitals of beginnings are exchanged. */
+  protected abstract raw(ids: readonly number[], replace: readonly (string | null)[]): string;
+  /** Label of a token without a text. */
+  protected abstract label(id: number): string;
+
   /** Text as a person would write it; `replace` has a word in place of a token, or null. */
-  abstract decode(ids: readonly number[], replace?: readonly (string | null)[]): string;
-  /** Label of a token in a picture. */
-  abstract label(id: number): string;
+  decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
+    return this.capitals.exchanged(this.raw(ids, replace), capital(replace));
+  }
+
+  /** The tokens of a text as labels for a picture, with capitals as the text has them. */
+  labels(ids: readonly number[], replace: readonly (string | null)[] = []): string[] {
+    const raw = this.raw(ids, replace);
+    const text = this.capitals.exchanged(raw, capital(replace));
+    let end = 0;
+    return ids.map((id, k) => (replace[k] ?? this.label(id)).replace(LETTERS, (letters) => {
+      const start = raw.indexOf(letters, end);
+      if (start < 0) return letters;
+      end = start + letters.length;
+      return text.slice(start, end);
+    }));
+  }
 
   /** The number of the slot that a token stands for; −1: none. */
   slot(id: number): number {
@@ -188,7 +207,7 @@ class Words extends Tokenizer {
     return { ids: pieces.map(({ id }) => id), pieces: pieces.map(({ span }) => read.original.slice(...span)), spans: pieces.map(({ span }) => span) };
   }
 
-  decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
+  protected raw(ids: readonly number[], replace: readonly (string | null)[]): string {
     let text = "";
     ids.forEach((id, k) => {
       const word = replace[k] ?? (id === UNKNOWN ? this.tokens[UNKNOWN]! : null);
@@ -198,11 +217,10 @@ class Words extends Tokenizer {
       if (!starts && BLANK.test(last(text))) text = text.slice(0, -1);
       text += starts && ended ? ` ${piece}` : piece;
     });
-    text = text.replace(/^ /u, "").replace(/ $/u, "").replace(/^ /u, "");
-    return this.capitals.exchanged(text, capital(replace));
+    return text.replace(/^ /u, "").replace(/ $/u, "").replace(/^ /u, "");
   }
 
-  label(id: number): string {
+  protected label(id: number): string {
     return stripped(this.tokens[id]!) || "␣";
   }
 }
@@ -235,8 +253,8 @@ function byteLetters(): string[] {
   return letters;
 }
 
-const LETTERS = byteLetters();
-const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
+const BYTE_LETTERS = byteLetters();
+const BYTES = new Map(BYTE_LETTERS.map((letter, byte) => [letter, byte]));
 
 class BytePairs extends Tokenizer {
   readonly cuts = true;
@@ -265,15 +283,14 @@ class BytePairs extends Tokenizer {
       const own = bytes.slice(at, (at += this.tokens[id]!.length));
       return placeOf(read, [own[0]![0], own.at(-1)![1]]);
     });
-    return { ids, pieces: ids.map((id) => this.label(id)), spans };
+    return { ids, pieces: this.labels(ids), spans };
   }
 
-  decode(ids: readonly number[]): string {
-    const text = this.text(ids.filter((id) => id !== PAD && id !== BEGIN && id !== END)).replaceAll("\ufffd", "");
-    return this.capitals.exchanged(text.replace(/^ /u, ""));
+  protected raw(ids: readonly number[]): string {
+    return this.text(ids.filter((id) => id !== PAD && id !== BEGIN && id !== END)).replaceAll("\ufffd", "").replace(/^ /u, "");
   }
 
-  label(id: number): string {
+  protected label(id: number): string {
     const text = this.text([id]);
     if (text.startsWith(" ")) return text.slice(1) || "␣";
     return !text || /^[\p{L}\p{N}]/u.test(text) ? `·${text}` : text;
@@ -293,7 +310,7 @@ class BytePairs extends Tokenizer {
   private parts(piece: string): number[] {
     const before = this.known.get(piece);
     if (before) return before;
-    let parts = Array.from(new TextEncoder().encode(piece), (byte) => LETTERS[byte]!);
+    let parts = Array.from(new TextEncoder().encode(piece), (byte) => BYTE_LETTERS[byte]!);
     for (;;) {
       let best = Infinity;
       for (let i = 0; i + 1 < parts.length; i++) {

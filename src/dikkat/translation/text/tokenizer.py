@@ -35,6 +35,7 @@ _BEFORE = "\u2581"  # stands before each token in decoding
 _CARRIED = "\0"  # no text has it
 # A run of blanks, or a character with all that Unicode's composed form may join to it.
 _COMPOSED = regex.compile(rf"(?P<blank>{_BLANK})|(?s:.)[\p{{M}}\u1161-\u1175\u11A8-\u11C2]*")
+_LETTERS = regex.compile(r"\p{L}[^\ufffd]*")  # of a label, without bytes that are no letter
 _NOT_NORMAL = regex.compile(rf"\A\s|\s\Z|{_BLANK}")
 
 Place = tuple[int, int]
@@ -217,6 +218,36 @@ class Tokenizer:
         Raises:
             ValueError: A number outside the vocabulary, or not as many replacements as numbers.
         """
+        return self._texts(ids, replace)[1]
+
+    def labels(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> list[str]:
+        """The tokens of a text as labels for a picture, with capitals as the text has them.
+
+        Args:
+            ids: Token numbers of a text.
+            replace: As in `decode`.
+
+        Returns:
+            Words, or parts of words with · in front where they continue a word.
+        """
+        replacements = replace or [None] * len(ids)
+        labels = [word or self._label(number) for number, word in zip(ids, replacements, strict=True)]
+        (raw, text), end = self._texts(ids, replace), 0
+        for index, label in enumerate(labels):
+            if (letters := _LETTERS.search(label)) and (start := raw.find(letters[0], end)) >= 0:
+                end = start + len(letters[0])
+                labels[index] = label.replace(letters[0], text[start:end], 1)
+        return labels
+
+    def _label(self, number: int) -> str:
+        if self.kind == "word":
+            return self._token(number).strip(SPACES) or "␣"
+        if number not in self._labels:
+            self._labels[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
+        return self._labels[number]
+
+    def _texts(self, ids: Sequence[int], replace: Sequence[str | None] | None) -> tuple[str, str]:
+        """Return the text of tokens, and the same with the capitals of beginnings exchanged."""
         replacements = [None] * len(ids) if replace is None else replace
         if self.kind == "word":  # nothing else is unknown
             unknown = SPECIAL_TOKENS[UNKNOWN]
@@ -234,17 +265,8 @@ class Tokenizer:
         if any(replacements):
             given = ("Unk", *(word for word in replacements if word and word[0].isupper()))
             capitals = Capitals(capitals.marks, capitals.names.union(given))
-        return capitals.exchanged([text.removeprefix(" ")])[0]
-
-    def labels(self, ids: Sequence[int]) -> list[str]:
-        """Each token as a label for a picture: a word, or a part of one with · in front where it continues a word."""
-        if self.kind == "word":
-            return [self._token(number).strip(SPACES) or "␣" for number in ids]
-        known = self._labels
-        for number in ids:
-            if number not in known:
-                known[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
-        return [known[number] for number in ids]
+        text = text.removeprefix(" ")
+        return text, capitals.exchanged([text])[0]
 
     def to_json(self) -> str:
         """The contents of a tokenizer.json, which the `tokenizers` library reads too."""

@@ -228,14 +228,6 @@ def test_pairs_without_spans_have_no_slots(translator):
     assert Slots.learn(PAIRS) == translator.slots == NO_SLOTS
 
 
-def test_a_byte_pair_file_of_before_slots_is_read():
-    tokenizer = Tokenizer.train(["At 9:30, (12)."], "bpe", min_freq=1, vocabulary_size=300)
-    older = tokenizer.to_json().replace(r"|\\s?[\\x01-\\x08\\x0e-\\x1b]", "").replace(r"\\x01-\\x08\\x0e-\\x1b", "")
-    assert older != tokenizer.to_json()
-    read = Tokenizer.from_json(older.encode(), "here")
-    assert read.encode("At (9:30)!").ids == tokenizer.encode("At (9:30)!").ids
-
-
 @pytest.mark.parametrize("kind", ["word", "bpe"])
 def test_texts_are_composed_and_their_blanks_collapsed_first(kind):
     tokenizer = Tokenizer.train(["The man left. Ọ́ ẹ̀ i̇", "the ạ́ man"], kind, min_freq=1, vocabulary_size=400)

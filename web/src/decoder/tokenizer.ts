@@ -50,14 +50,11 @@ const bare = (piece: string): string => stripped(piece).toLowerCase().replaceAll
 class Capitals {
   private readonly begins: RegExp | null;
   private readonly names: ReadonlySet<string>;
-  /** Whether they were learnt: tokenizers of parts once had none. */
-  readonly known: boolean;
   /** Whether several sentences often stood in a line. */
   readonly several: boolean;
 
   constructor(stored: Stored) {
     const carried = stored.decoder.decoders?.[0]?.pattern?.String ?? "";
-    this.known = carried.startsWith("\0");
     const [, marks = "", names = ""] = carried.split("\0");
     this.names = new Set(names.split(" "));
     this.several = marks.includes("\r");
@@ -112,16 +109,15 @@ export abstract class Tokenizer {
   protected readonly numbers: Map<string, number>;
   protected readonly tokens: string[];
   protected readonly capitals: Capitals;
-  /** Bare pieces of the training text; null: not known. */
-  protected met: { has(piece: string): boolean } | null;
+  /** Bare pieces of the training text. */
+  protected met: { has(piece: string): boolean };
 
   protected constructor(stored: Stored) {
     this.numbers = new Map(Object.entries(stored.model.vocab));
     this.tokens = [];
     for (const [token, number] of this.numbers) this.tokens[number] = token;
     this.capitals = new Capitals(stored);
-    const words = stored.decoder.decoders?.[1]?.pattern?.String;
-    this.met = words?.startsWith("\0") ? new Set(words.slice(1).split(" ")) : null;
+    this.met = new Set(stored.decoder.decoders?.[1]?.pattern?.String?.slice(1).split(" "));
   }
 
   static from(json: string): Tokenizer {
@@ -148,7 +144,7 @@ export abstract class Tokenizer {
     const { met } = this;
     const read = normalise(given);
     const places = [...read.text.matchAll(PIECES)].map(({ 0: piece, index }) => withoutSpaces(read.text, [index, index + piece.length]));
-    const isUnknown = (word: string): boolean => !!word && !/^\p{Nd}/u.test(word) && !!met && !met.has(word);
+    const isUnknown = (word: string): boolean => !!word && !/^\p{Nd}/u.test(word) && !met.has(word);
     return places.filter((place) => isUnknown(bare(read.text.slice(...place)))).map((place) => read.original.slice(...placeOf(read, place)));
   }
 
@@ -270,9 +266,8 @@ class BytePairs extends Tokenizer {
 
   encode(given: Placed): Encoded {
     const read = normalise(given);
-    const text = this.capitals.known ? read.text : read.text.replace(new RegExp(BLANK, "gu"), " ");
-    if (!text) return { ids: [], pieces: [], spans: [] };
-    const exchanged = this.capitals.exchanged(text);
+    if (!read.text) return { ids: [], pieces: [], spans: [] };
+    const exchanged = this.capitals.exchanged(read.text);
     const ids = [...` ${exchanged}`.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
     const letters = [...exchanged.matchAll(/[^]/gu)].map(({ 0: letter, index }) => ({ letter, within: [index, index + letter.length] as const }));
     letters.unshift({ letter: " ", within: letters[0]!.within });

@@ -9,12 +9,34 @@ FOLDER/val.tsv has the pairs to score on, which no training has seen.
 
 import argparse
 import statistics
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.kit.report import write
 from benchmarks.translation.multi30k import score, training
 from dikkat.translation import Search, Translator
 from dikkat.translation.data.corpus import TsvCorpus
+from dikkat.translation.text.slots import SPAN
+
+
+def count_spans(sources: Sequence[str], references: Sequence[str], written: Sequence[str]) -> dict[str, int]:
+    """Count the numbers, addresses and placeholders that references copy, and how translations write them.
+
+    Returns:
+        copied: Different spans of a sentence that its reference has as often as the source.
+        right: Those that the translation has as often, too.
+        lost, repeated: The others, which it has less often or more often.
+        invented: Spans of translations that neither source nor reference has.
+    """
+    counts = Counter(copied=0, right=0, lost=0, repeated=0, invented=0)
+    for texts in zip(sources, references, written, strict=True):
+        source, reference, translation = (Counter(match[0] for match in SPAN.finditer(text)) for text in texts)
+        for span in [span for span in source if source[span] == reference[span]]:
+            more = translation[span] - source[span]
+            counts.update(copied=1, right=int(more == 0), lost=int(more < 0), repeated=int(more > 0))
+        counts["invented"] += sum(count for span, count in translation.items() if span not in source | reference)
+    return dict(counts)
 
 
 def main() -> None:
@@ -25,15 +47,19 @@ def main() -> None:
     if not places:
         raise SystemExit(f"{folder}: no translators; expected those of `dikkat train --output {folder}/0` and so on")
     val = list(TsvCorpus(folder / "val.tsv"))
+    sources, references = [source for source, _ in val], [target for _, target in val]
     found = {}
     for place in places:
         translator = Translator.load(place)
+        written = [each.target for each in translator.translate(sources)]
         found[place.name] = {
             "pairs": translator.origin and translator.origin.pairs,
             "training": training(place.with_name(f"{place.name}.training")),
             "settings": translator.settings.to_dict(),
             "val": score(translator, val, Search()),
+            "spans": count_spans(sources, references, written),
         }
+        print(place.name, found[place.name]["spans"])
     results = {"what": f"{folder.name}, no option given, beam 5", "models": found}
     for name in ("bleu", "chrf"):
         each = [one["val"][name] for one in found.values()]

@@ -120,7 +120,7 @@ def test_commands_exist_with_their_options(name):
     context = typer.Context(ours)
     targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    others = "pip uv source torchrun srun split ls cat tensorboard git cd npm npx"
+    others = "pip uv source torchrun srun split ls cat git cd npm npx"
     for words in _commands(ROOT / name):
         first = words[0]
         if first == "dikkat":

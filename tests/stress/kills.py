@@ -30,8 +30,6 @@ import torch._dynamo  # an optimiser imports it, for seconds: here once, so that
 from benchmarks.kit import report
 from dikkat.translation import Settings, phrasebook
 from dikkat.translation.training import checkpoints
-from dikkat.translation.training.callbacks import Callback
-from dikkat.translation.training.curves import Curves
 from dikkat.translation.training.run_folder import RunFolder, step_of
 from dikkat.translation.training.train import train
 
@@ -111,9 +109,7 @@ def main() -> None:
 
 def import_once() -> None:
     """Import here what a training imports late, and not again in each child."""
-    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
     for late in (
-        "torch.utils.tensorboard",
         "sacrebleu",
         "dikkat._core.implementations.numba.kernel",
         "dikkat.recurrent.fused.kernel",
@@ -144,8 +140,6 @@ def kill(
 
     def run(name: str, threads: Threads) -> Callable[[], None]:
         def body() -> None:
-            # To draw a heat map takes longer than ten steps: nearly all kills would fall into that.
-            Curves.on_translations = Callback.on_translations  # type: ignore[method-assign]
             warnings.showwarning = lambda message, *_: (folder / f"{name}.said").write_text(str(message))
             threads.take()
             place = folder / name

@@ -16,7 +16,7 @@ from dikkat.translation.text.units import Units
 def carried(marked, target, links):
     """What comes of HTML where `links` has the source unit of each target unit; of None, all alike."""
     text, root = parse(marked)
-    source, units = Units.of(text), Units.of(target)
+    source, units = (Units.of(each, whole_spans=True) for each in (text, target))
     weights = torch.full((len(units.spans), len(source.spans)), 1 / max(1, len(source.spans)))
     for row, place in zip(weights, links, strict=True):
         if place is not None:
@@ -56,6 +56,10 @@ def carried(marked, target, links):
         ("un<b>believ</b>able x", "x incroyable", [1, 0], "x <b>incroyable</b>"),
         ("<b>1</b><sup>st</sup> man", "le 1er homme", [None, 0, 1], "le <b>1er</b> <sup></sup>homme"),
         ("un<b></b>able x", "incapable x", [0, 1], "incapable <b></b>x"),
+        # A placeholder, a number and an address are not parted.
+        ("{{ a <b>b</b> }} c", "c {{ a b }}", [1, 0], "c <b>{{ a b }}</b>"),
+        ("<b>3</b>.5 km", "km 3.5", [1, 0], "km <b>3.5</b>"),
+        ("c at <i>www</i>.example.org/a", "www.example.org/a c", [2, 0], "<i>www.example.org/a</i> c"),
     ],
 )
 def test_tags_go_where_their_words_went(marked, target, links, wanted):
@@ -156,7 +160,9 @@ def test_sentences_without_a_tag_are_not_looked_through(translator, monkeypatch)
     asked = []
     real = Translator.weights_of_units
     monkeypatch.setattr(
-        Translator, "weights_of_units", lambda self, pairs, size: asked.extend(pairs) or real(self, pairs, size)
+        Translator,
+        "weights_of_units",
+        lambda self, pairs, *options, **names: asked.extend(pairs) or real(self, pairs, *options, **names),
     )
     found = translator.translate(["Go.", "<b>Go</b>.", "1 &lt; 2"], markup="html")
     assert [source for source, _ in asked] == ["Go."]

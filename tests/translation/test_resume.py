@@ -18,7 +18,6 @@ from dikkat.storage import folders
 from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError
 from dikkat.translation.errors import TrainingFolderError
 from dikkat.translation.training import checkpoints, run_folder
-from dikkat.translation.training.curves import Curves
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import TrainingStorageError
 from dikkat.translation.training.run_folder import RunFolder
@@ -47,11 +46,6 @@ KINDS = {
 
 class KilledError(BaseException):
     """As abrupt as something within the process can be."""
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    monkeypatch.setattr(Curves, "on_translations", lambda *_: None)  # they take longer than everything else
 
 
 def weights(result):

@@ -160,6 +160,7 @@ def test_units_of_a_pair_are_those_of_the_whole_text(taught):
         (["Ana saiu", "Ana saiu \x01"], "Ana saiu 14h05", False),
         (["Ana \x01 saiu \x01", "Ana \x02", "\x01 saiu"], "14h05 saiu", False),
         (["Ana saiu", "saiu Ana"], "Ana saiu", False),  # none has it: the likeliest
+        (["Ana \x02 saiu"], "Ana saiu", False),  # a slot that the source lacks gives nothing
         (["\x01 Ana Ana Ana saiu", "Ana"], "Ana", False),
         (["\x01 Ana saiu Ana saiu Ana saiu Ana", "saiu saiu saiu"], "14h05 Ana saiu", True),
     ],
@@ -180,6 +181,8 @@ def test_of_one_search_the_candidate_with_each_slot_once_is_taken(taught, monkey
         assert best.target.lower().replace(" ", "") == chosen.lower().replace(" ", "")
         assert best.repeated is repeated
         assert best.weights.shape == (len(best.target_tokens), 4)
+        assert all(best.target_tokens)
+        assert "  " not in best.target
 
 
 def test_a_training_with_slots_goes_on_to_the_same_bits(tmp_path):
@@ -223,14 +226,6 @@ def test_a_record_that_dikkat_does_not_write_is_refused(taught, tmp_path, record
 
 def test_pairs_without_spans_have_no_slots(translator):
     assert Slots.learn(PAIRS) == translator.slots == NO_SLOTS
-
-
-def test_a_byte_pair_file_of_before_slots_is_read():
-    tokenizer = Tokenizer.train(["At 9:30, (12)."], "bpe", min_freq=1, vocabulary_size=300)
-    older = tokenizer.to_json().replace(r"|\\s?[\\x01-\\x08\\x0e-\\x1b]", "").replace(r"\\x01-\\x08\\x0e-\\x1b", "")
-    assert older != tokenizer.to_json()
-    read = Tokenizer.from_json(older.encode(), "here")
-    assert read.encode("At (9:30)!").ids == tokenizer.encode("At (9:30)!").ids
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])

@@ -155,17 +155,12 @@ def test_what_is_given_stays_whatever_the_corpus(pairs, rare, validated):
         assert (settings.criterion, settings.average) == ("loss", 1)
 
 
-def test_the_reason_is_one_line_with_the_minutes_and_what_to_expect(monkeypatch):
+def test_the_reason_is_one_line_with_the_minutes(monkeypatch):
     settings = Settings(hidden_size=8, embedding_size=8, epochs=7)
     line = reason(corpus(3_000), settings)
     assert "\n" not in line
     assert line.startswith("3,000 pairs, 0% of running words occur once (of 400 of them): whole words, hidden_size 8,")
     assert "up to 7 epochs in float32; less than a minute of CPU time" in line
-    assert "; 3,000 pairs of other corpora reached BLEU 7 (help texts, English to Turkish), 27 (the same" in line
-    assert "; 23,000 pairs of other corpora reached BLEU" in reason(corpus(20_000), settings)
-    assert "; 29,000 pairs of other corpora reached BLEU" in reason(corpus(30_000), settings)
-    assert "; 10,000 pairs of other corpora reached BLEU" in reason(corpus(12_000), settings)
-    assert not any("reached" in reason(corpus(pairs), settings) for pairs in (400, 100_000))
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1
     limited = reason(corpus(9_000_000), replace(settings, max_minutes=2))

@@ -106,28 +106,6 @@ def test_a_form_that_was_never_met_is_read_as_its_kin():
     assert tokenizer.encode("OÙ? va!").ids == tokenizer.encode("Où ? Va !").ids
 
 
-def test_a_folder_of_before_is_spelt_as_it_was():
-    """Small letters and a step for each spelling, as they once were stored."""
-    old = json.loads(word().to_json())
-    step = {"type": "Replace", "content": ""}
-    names = [("(?<=[ ])marie(?=[ ]|$)", "Marie"), (module_start("e"), "E"), (r"[ ](?=\.(?:[ ]|$))", "")]
-    steps = [{**step, "pattern": {"Regex": pattern}, "content": content} for pattern, content in names]
-    tokens = ["<pad>", "<unk>", "<bos>", "<eos>", "elle", "voit", "marie", ".", "l'", "homme"]
-    old["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
-    old["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
-    old["decoder"] = {"type": "Sequence", "decoders": [{}, {}, *steps, {}, {}]}
-    tokenizer = Tokenizer.from_json(json.dumps(old).encode(), "here")
-    assert tokenizer.encode("elle voit MARIE. L’homme").ids == [4, 5, 6, 7, 8, 9]
-    assert tokenizer.decode([4, 5, 6, 7, 8, 9]) == "Elle voit Marie. L'homme"
-    steps[0]["pattern"]["Regex"] = "(a+)+$"
-    with pytest.raises(ModelFolderError, match=r"here: .*a step that dikkat does not write"):
-        Tokenizer.from_json(json.dumps(old).encode(), "here")
-
-
-def module_start(letter):
-    return rf"(?:(?<=\A[ ])|(?<=\A[ ][\"«“(][ ])|(?<=[ ][.!?][ ])){letter}"
-
-
 def test_min_freq_and_vocabulary_size_leave_the_most_frequent_words():
     texts = ["a a a b b c"]
     assert [len(word(texts, min_freq=frequency)) for frequency in (1, 2, 3, 4)] == [7, 6, 5, 4]
@@ -187,6 +165,15 @@ def test_labels_show_where_a_word_goes_on(bpe):
     assert not labels[0].startswith("·")
 
 
+@pytest.mark.parametrize("make", [word, byte_pairs])
+@pytest.mark.parametrize("text", FRENCH)
+def test_labels_have_the_letters_of_the_text(make, text):
+    labels = make().labels(make().encode(text).ids)
+    letters = "".join(label for label in labels if "\ufffd" not in label).replace("·", "").replace("␣", "")
+    assert labels[0][0] == text[0]
+    assert [each for each in letters if each.isupper()] == [each for each in text if each.isupper()]
+
+
 def test_a_full_stop_is_labelled_as_it_is(bpe):
     assert bpe.labels(bpe.encode("Marie dort.").ids)[-1] == "."
 
@@ -208,14 +195,6 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, make):
     for text in FRENCH:
         assert again.encode(text) == tokenizer.encode(text)
         assert again.decode(again.encode(text).ids) == text
-
-
-def test_one_of_before_capitals_were_learnt_exchanges_none():
-    content, older = (json.loads(each.to_json()) for each in (byte_pairs(), Tokenizer(module._byte_pairs(None, ())[0])))
-    text = json.dumps(older | {name: content[name] for name in ("model", "added_tokens")})
-    for sentence in FRENCH:
-        expected = tokenizers.Tokenizer.from_str(text).encode(sentence).ids
-        assert Tokenizer.from_json(text.encode(), "older").encode(sentence).ids == expected
 
 
 def test_the_library_itself_reads_and_decodes_all_but_capitals():

@@ -464,3 +464,18 @@ def test_a_length_penalty_stays_where_it_is_given_or_nothing_can_choose_it():
     assert blind.scores is None
     assert scored.sentences == len(PAIRS)
     assert blind.translator.settings.length_penalty is None
+
+
+def test_bleu_is_that_of_what_translate_writes(tmp_path):
+    settings = dataclasses.replace(TINY, criterion="bleu", epochs=8, batch_size=1, learning_rate=0.01, warmup_steps=0)
+    result = train(settings, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
+    best = max(each.bleu for each in result.validations)
+    found = result.translator.translate([source for source, _ in PAIRS[:5]], search=Search(length_penalty=1))
+    score = corpus_bleu([each.target for each in found], [[target for _, target in PAIRS[:5]]]).score
+    assert best == pytest.approx(score)
+    assert min(each.bleu for each in result.validations) < best  # the choice was one
+
+
+def test_of_equally_good_validations_the_earlier_is_the_better():
+    state = TrainingState(validations=[Validation(step, loss) for step, loss in ((2, 1.5), (3, 0.5), (5, 0.5), (7, 1))])
+    assert state.best("loss", 3) == [3, 5, 7]

@@ -115,9 +115,9 @@ def test_another_device_gets_more_sentences_at_once() -> None:
         def _models(self) -> tuple[SimpleNamespace, ...]:
             return (SimpleNamespace(output_bias=self._bias),)
 
-        def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[str]]:
+        def _lines(self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool) -> list[list[str]]:
             asked.append(batch_size)
-            return [[sentence] for sentence in sentences]
+            return [[line] for line in lines]
 
     for is_cpu in (True, False):
         for search in (Search(beam=1), Search(beam=5), Search(sample=True, n_best=8)):

@@ -1,9 +1,10 @@
 /** Which word translates which, as `dikkat.translation.decoding.alignment` and `.text.units` have it. */
 import { softmax, type Network, type State } from "./network";
 import { gainOf, type Read } from "./search";
+import { SPAN } from "./slots";
 import { BEGIN, SPACE, type Span } from "./tokenizer";
 
-/** The words and marks of a text: smaller than what white space separates, larger than pieces of words. */
+/** The words, marks and slots of a text: larger than pieces of words. */
 export interface Units {
   readonly spans: readonly Span[];
   /** Of each, whether it is a word, and no mark. */
@@ -13,14 +14,14 @@ export interface Units {
 export const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 const UNSPACED = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"].map((script) => `\\p{Script=${script}}`).join("");
 const WORD = `(?=[${LETTER}])(?!\\p{Nd})[${UNSPACED}ーｰ][\\p{M}\\p{Join_Control}ﾞﾟ]*`;
-const UNIT = new RegExp(`${WORD}|(?:(?!${WORD})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
+const UNIT = new RegExp(`${SPAN.source}|${WORD}|(?:(?!${WORD})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
 
 /** Places of a step that are tried. */
 const TRIED = 4;
 /** The weight of attention itself. */
 const ATTENTION = 0.01;
 
-/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop, `老人。` has three. */
+/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop, `{a b}3.5` has two. */
 export function unitsOf(text: string): Units {
   const found = [...text.matchAll(UNIT)];
   return {

@@ -219,8 +219,8 @@ export interface Opened extends Step {
   readonly likely: Continuation[];
 }
 
-/** Opened steps of a hypothesis; their alternatives are computed on first use. */
-export function opened(network: Network, { ids, steps }: Hypothesis, slots: readonly string[], count = 8): Opened[] {
+/** Opened steps of a translation; their alternatives are computed on first use. */
+export function opened(network: Network, ids: readonly number[], steps: readonly Step[], slots: readonly string[], count = 8): Opened[] {
   return steps.map((step, index) => {
     const token = ids[index] ?? END;
     let known: { gain: number; likely: Continuation[] } | undefined;

@@ -16,7 +16,7 @@ const BEFORE = "(?<![\\p{L}\\p{M}\\p{N}_])(?<!\\p{N}[.,:/'’\\-])";
 const AFTER = "(?![\\p{L}\\p{M}\\p{N}_])(?![.,:/'’\\-]\\p{N})";
 const OUTSIDE = `${SPACE}<>"«»“”()`;
 const FACE = "\\u{1F000}-\\u{1FAFF}\\u2600-\\u27BF";
-const SPAN = new RegExp(
+export const SPAN = new RegExp(
   `(?<url>(?:https?://|www\\.)(?:[^${OUTSIDE}]|\\([^${OUTSIDE}]*\\))*(?:[^${OUTSIDE}.,;:!?'’\\]]|\\([^${OUTSIDE}]*\\)))` +
   `|(?<email>[\\p{L}\\p{N}._+\\-]{1,64}@[\\p{L}\\p{N}\\-]+(?:\\.[\\p{L}\\p{N}\\-]+)+)` +
   `|(?<printf>%(?:\\([\\p{L}\\p{N}_.\\-]{1,64}\\)|[0-9]{1,2}\\$)?[\\-+#]{0,4}[0-9]{0,9}(?:\\.[0-9]{1,9})?(?:hh?|ll?|[Lzjt])?` +

@@ -40,6 +40,7 @@ const BYTE_PIECES = new RegExp(
   `[${SPACE}]?${ELIDED.replace("['’]", "'")}|[${SPACE}]?${LETTER}+|[${SPACE}]?\\p{N}|` +
   `[${SPACE}]?[${SLOT}]|[${SPACE}]?[^${SPACE}\\p{L}\\p{M}\\p{N}${SLOT}]+|[${SPACE}]+`, "gu",
 );
+const LETTERS = /\p{L}[^\ufffd]*/u; // of a label, without bytes that are no letter
 const BLANK = new RegExp(`[${SPACE}]`, "u");
 const INNER = new RegExp(`[${INSIDE}]`, "u");
 const stripped = (text: string): string => text.replace(new RegExp(`^[${SPACE}]+|[${SPACE}]+$`, "gu"), "");
@@ -49,14 +50,11 @@ const bare = (piece: string): string => stripped(piece).toLowerCase().replaceAll
 class Capitals {
   private readonly begins: RegExp | null;
   private readonly names: ReadonlySet<string>;
-  /** Whether they were learnt: tokenizers of parts once had none. */
-  readonly known: boolean;
   /** Whether several sentences often stood in a line. */
   readonly several: boolean;
 
   constructor(stored: Stored) {
     const carried = stored.decoder.decoders?.[0]?.pattern?.String ?? "";
-    this.known = carried.startsWith("\0");
     const [, marks = "", names = ""] = carried.split("\0");
     this.names = new Set(names.split(" "));
     this.several = marks.includes("\r");
@@ -111,16 +109,15 @@ export abstract class Tokenizer {
   protected readonly numbers: Map<string, number>;
   protected readonly tokens: string[];
   protected readonly capitals: Capitals;
-  /** Bare pieces of the training text; null: not known. */
-  protected met: { has(piece: string): boolean } | null;
+  /** Bare pieces of the training text. */
+  protected met: { has(piece: string): boolean };
 
   protected constructor(stored: Stored) {
     this.numbers = new Map(Object.entries(stored.model.vocab));
     this.tokens = [];
     for (const [token, number] of this.numbers) this.tokens[number] = token;
     this.capitals = new Capitals(stored);
-    const words = stored.decoder.decoders?.[1]?.pattern?.String;
-    this.met = words?.startsWith("\0") ? new Set(words.slice(1).split(" ")) : null;
+    this.met = new Set(stored.decoder.decoders?.[1]?.pattern?.String?.slice(1).split(" "));
   }
 
   static from(json: string): Tokenizer {
@@ -147,14 +144,32 @@ export abstract class Tokenizer {
     const { met } = this;
     const read = normalise(given);
     const places = [...read.text.matchAll(PIECES)].map(({ 0: piece, index }) => withoutSpaces(read.text, [index, index + piece.length]));
-    const isUnknown = (word: string): boolean => !!word && !/^\p{Nd}/u.test(word) && !!met && !met.has(word);
+    const isUnknown = (word: string): boolean => !!word && !/^\p{Nd}/u.test(word) && !met.has(word);
     return places.filter((place) => isUnknown(bare(read.text.slice(...place)))).map((place) => read.original.slice(...placeOf(read, place)));
   }
 
+  /** The text of tokens before the capitals of beginnings are exchanged. */
+  protected abstract raw(ids: readonly number[], replace: readonly (string | null)[]): string;
+  /** Label of a token without a text. */
+  protected abstract label(id: number): string;
+
   /** Text as a person would write it; `replace` has a word in place of a token, or null. */
-  abstract decode(ids: readonly number[], replace?: readonly (string | null)[]): string;
-  /** Label of a token in a picture. */
-  abstract label(id: number): string;
+  decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
+    return this.capitals.exchanged(this.raw(ids, replace), capital(replace));
+  }
+
+  /** The tokens of a text as labels for a picture, with capitals as the text has them. */
+  labels(ids: readonly number[], replace: readonly (string | null)[] = []): string[] {
+    const raw = this.raw(ids, replace);
+    const text = this.capitals.exchanged(raw, capital(replace));
+    let end = 0;
+    return ids.map((id, k) => (replace[k] ?? this.label(id)).replace(LETTERS, (letters) => {
+      const start = raw.indexOf(letters, end);
+      if (start < 0) return letters;
+      end = start + letters.length;
+      return text.slice(start, end);
+    }));
+  }
 
   /** The number of the slot that a token stands for; −1: none. */
   slot(id: number): number {
@@ -188,7 +203,7 @@ class Words extends Tokenizer {
     return { ids: pieces.map(({ id }) => id), pieces: pieces.map(({ span }) => read.original.slice(...span)), spans: pieces.map(({ span }) => span) };
   }
 
-  decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
+  protected raw(ids: readonly number[], replace: readonly (string | null)[]): string {
     let text = "";
     ids.forEach((id, k) => {
       const word = replace[k] ?? (id === UNKNOWN ? this.tokens[UNKNOWN]! : null);
@@ -198,11 +213,10 @@ class Words extends Tokenizer {
       if (!starts && BLANK.test(last(text))) text = text.slice(0, -1);
       text += starts && ended ? ` ${piece}` : piece;
     });
-    text = text.replace(/^ /u, "").replace(/ $/u, "").replace(/^ /u, "");
-    return this.capitals.exchanged(text, capital(replace));
+    return text.replace(/^ /u, "").replace(/ $/u, "").replace(/^ /u, "");
   }
 
-  label(id: number): string {
+  protected label(id: number): string {
     return stripped(this.tokens[id]!) || "␣";
   }
 }
@@ -235,8 +249,8 @@ function byteLetters(): string[] {
   return letters;
 }
 
-const LETTERS = byteLetters();
-const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
+const BYTE_LETTERS = byteLetters();
+const BYTES = new Map(BYTE_LETTERS.map((letter, byte) => [letter, byte]));
 
 class BytePairs extends Tokenizer {
   readonly cuts = true;
@@ -252,9 +266,8 @@ class BytePairs extends Tokenizer {
 
   encode(given: Placed): Encoded {
     const read = normalise(given);
-    const text = this.capitals.known ? read.text : read.text.replace(new RegExp(BLANK, "gu"), " ");
-    if (!text) return { ids: [], pieces: [], spans: [] };
-    const exchanged = this.capitals.exchanged(text);
+    if (!read.text) return { ids: [], pieces: [], spans: [] };
+    const exchanged = this.capitals.exchanged(read.text);
     const ids = [...` ${exchanged}`.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
     const letters = [...exchanged.matchAll(/[^]/gu)].map(({ 0: letter, index }) => ({ letter, within: [index, index + letter.length] as const }));
     letters.unshift({ letter: " ", within: letters[0]!.within });
@@ -265,15 +278,14 @@ class BytePairs extends Tokenizer {
       const own = bytes.slice(at, (at += this.tokens[id]!.length));
       return placeOf(read, [own[0]![0], own.at(-1)![1]]);
     });
-    return { ids, pieces: ids.map((id) => this.label(id)), spans };
+    return { ids, pieces: this.labels(ids), spans };
   }
 
-  decode(ids: readonly number[]): string {
-    const text = this.text(ids.filter((id) => id !== PAD && id !== BEGIN && id !== END)).replaceAll("\ufffd", "");
-    return this.capitals.exchanged(text.replace(/^ /u, ""));
+  protected raw(ids: readonly number[]): string {
+    return this.text(ids.filter((id) => id !== PAD && id !== BEGIN && id !== END)).replaceAll("\ufffd", "").replace(/^ /u, "");
   }
 
-  label(id: number): string {
+  protected label(id: number): string {
     const text = this.text([id]);
     if (text.startsWith(" ")) return text.slice(1) || "␣";
     return !text || /^[\p{L}\p{N}]/u.test(text) ? `·${text}` : text;
@@ -293,7 +305,7 @@ class BytePairs extends Tokenizer {
   private parts(piece: string): number[] {
     const before = this.known.get(piece);
     if (before) return before;
-    let parts = Array.from(new TextEncoder().encode(piece), (byte) => LETTERS[byte]!);
+    let parts = Array.from(new TextEncoder().encode(piece), (byte) => BYTE_LETTERS[byte]!);
     for (;;) {
       let best = Infinity;
       for (let i = 0; i + 1 < parts.length; i++) {

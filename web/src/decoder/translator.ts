@@ -119,9 +119,9 @@ export class Translator {
   private *marked(sentence: string, options: Options, entities: Entities): Generator<() => string, Translation[]> {
     const { text, root } = parse(sentence, entities);
     if (root.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
-    if (!this.encode(text).ids.length) return [];
+    const isBlank = !this.encode(text).ids.length;
     const best = yield* this.plain(text, options);
-    for (const each of best) Object.assign(each, { source: sentence, target: yield* this.tagging(root, text, each.target) });
+    for (const each of best) Object.assign(each, { source: sentence, target: isBlank ? sentence : yield* this.tagging(root, text, each.target) });
     return best;
   }
 
@@ -177,22 +177,26 @@ export class Translator {
   }
 
   private translation(text: string, encoded: EncodedSource, found: Hypothesis): Translation {
-    const copied = found.ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, found.steps[index]!.weights) : null));
-    const { network } = this;
+    const { network, target } = this;
+    // A slot that the source lacks gives nothing.
+    const written = [...found.steps.keys()].filter((step) => step >= found.ids.length || target.slot(found.ids[step]!) < encoded.slots.length);
+    const taken = written.map((step) => found.steps[step]!);
+    const ids = written.flatMap((step) => found.ids[step] ?? []);
+    const copied = ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, taken[index]!.weights) : null));
     let steps: Opened[] | undefined;
     return {
       source: text,
       sourceTokens: encoded.pieces,
       sourceIds: encoded.ids,
-      target: writtenOut(this.target.decode(found.ids, copied), encoded.slots),
-      targetTokens: found.ids.map((id, index) => copied[index] ?? restored(this.target.label(id), encoded.slots)),
-      ids: found.ids,
+      target: writtenOut(target.decode(ids, copied), encoded.slots),
+      targetTokens: target.labels(ids, copied).map((label) => restored(label, encoded.slots)),
+      ids,
       score: found.total,
       finished: found.finished,
       repeated: found.repeated,
       unknown: encoded.unknown,
       get steps() {
-        return (steps ??= opened(network, found, encoded.slots));
+        return (steps ??= opened(network, ids, taken, encoded.slots));
       },
     };
   }

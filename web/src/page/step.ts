@@ -183,7 +183,8 @@ export class StepPanel {
   }
 
   private showChoices({ likely, token, gain, slots }: Opened): void {
-    const all = likely.some((each) => each.token === token) ? likely : [...likely, { token, gain }];
+    const possible = likely.filter((each) => this.translator.target.slot(each.token) < slots.length);
+    const all = possible.some((each) => each.token === token) ? possible : [...possible, { token, gain }];
     const focused = [this.choices, this.unlikely].some((each) => each.contains(activeIn(each)));
     const items = all.map((each) => {
       const share = Math.exp(each.gain);
@@ -209,8 +210,9 @@ export class StepPanel {
 
   private label(token: number, slots: readonly string[]): string {
     if (token === END) return `⏎ ${t("end")}`;
-    const label = this.translator.target.label(token);
-    return token === UNKNOWN ? "?" : visible(restored(label, slots) || label);
+    const before = this.translation?.ids.slice(0, this.step) ?? [];
+    const label = this.translator.target.labels([...before.slice(before.lastIndexOf(END) + 1), token]).at(-1)!;
+    return token === UNKNOWN ? "?" : visible(restored(label, slots));
   }
 
   /** What source words add to the score of the word that is written, the largest first. */

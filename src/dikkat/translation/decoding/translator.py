@@ -26,6 +26,7 @@ from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
+from dikkat.translation.text.capitals import SPACES
 from dikkat.translation.text.lines import sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
@@ -353,12 +354,15 @@ class BaseTranslator:
             for each, (source, target) in zip(weights, checked, strict=True)
         ]
 
-    def weights_of_units(self, pairs: Sequence[tuple[str, str]], batch_size: int = 64) -> list[Tensor]:
+    def weights_of_units(
+        self, pairs: Sequence[tuple[str, str]], batch_size: int = 64, *, whole_spans: bool = False
+    ) -> list[Tensor]:
         """From which unit of the source each unit of the target comes, of several models the mean.
 
         Args:
             pairs: Sentences and their translations.
             batch_size: How many to go through at once.
+            whole_spans: As in `Units.of`.
 
         Returns:
             (T, S) for each pair, of the `Units` of both; every row adds up to 1.
@@ -377,7 +381,7 @@ class BaseTranslator:
             numbers.append(tokenizer.numbers(texts))
             shares.append(
                 [
-                    Units.of(pair[side]).shares(both[side].locate(places))
+                    Units.of(pair[side], whole_spans=whole_spans).shares(both[side].locate(places))
                     for pair, both, places in zip(pairs, masked, tokenizer.offsets(texts), strict=True)
                 ]
             )
@@ -394,15 +398,19 @@ class BaseTranslator:
         found = self._window([text for _, text, _ in window], batch_size, search)
         tagged = [group for (_, _, root), group in zip(window, found, strict=True) if root.inside]
         pairs = [(each.source, each.target) for group in tagged for each in group]
-        looked = iter(self.weights_of_units(pairs, batch_size) if pairs else [])
+        looked = iter(self.weights_of_units(pairs, batch_size, whole_spans=True) if pairs else [])
 
-        def carried(each: Translation, root: Element) -> str:
-            if not root.inside:
+        def carried(each: Translation, root: Element, sentence: str) -> str:
+            weights = next(looked) if root.inside else None
+            if not each.source_tokens and not each.target.strip(SPACES):
+                return sentence
+            if weights is None:
                 return html.escape(each.target, quote=False)
-            return carry(root, each.target, agreed(next(looked)), Units.of(each.source), Units.of(each.target))
+            units = [Units.of(text, whole_spans=True) for text in (each.source, each.target)]
+            return carry(root, each.target, agreed(weights), *units)
 
         return [
-            [replace(each, source=sentence, target=carried(each, root)) for each in group]
+            [replace(each, source=sentence, target=carried(each, root, sentence)) for each in group]
             for (sentence, _, root), group in zip(window, found, strict=True)
         ]
 
@@ -460,16 +468,18 @@ class BaseTranslator:
     ) -> Translation:
         """Return the text, tokens and weights of a hypothesis for a sentence."""
         cut = cut_of(hypothesis.ids, encoded.ids)
-        ids = hypothesis.ids[:cut]
-        copied = _copied_words(encoded, hypothesis)[:cut]
-        labels = self.target_tokenizer.labels(ids)
+        slots, count = self.target_tokenizer.slots, len(target.parts)
+        written = [k for k, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
+        ids = [hypothesis.ids[k] for k in written]
+        weights = hypothesis.weights[written]
+        copied = _copied_words(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         return Translation(
             source=sentence,
             target=target.write(self.target_tokenizer.decode(ids, replace=copied)),
             source_tokens=list(map(source.restore, encoded.pieces)),
-            target_tokens=[target.restore(word or label) for word, label in zip(copied, labels, strict=True)],
-            weights=hypothesis.weights[:cut],
+            target_tokens=list(map(target.restore, self.target_tokenizer.labels(ids, replace=copied))),
+            weights=weights,
             score=hypothesis.score,
             finished=hypothesis.finished,
             unknown=tuple(sentence[start:end] for start, end in unknown),
@@ -736,15 +746,15 @@ def _joined(line: str, parts: Sequence[Translation], spaces: Sequence[str]) -> T
     )
 
 
-def _copied_words(encoded: Encoded, hypothesis: Hypothesis) -> list[str | None]:
+def _copied_words(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
     """For each target token the source word to put in its place, if it is unknown."""
-    words: list[str | None] = [None] * len(hypothesis.ids)
-    if UNKNOWN not in hypothesis.ids or UNKNOWN not in encoded.ids:
+    words: list[str | None] = [None] * len(ids)
+    if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
         return words
     known = torch.tensor([number != UNKNOWN for number in encoded.ids], device="cpu")
-    for index, number in enumerate(hypothesis.ids):
+    for index, number in enumerate(ids):
         if number == UNKNOWN:
-            words[index] = encoded.pieces[int(hypothesis.weights[index].masked_fill(known, -1.0).argmax())]
+            words[index] = encoded.pieces[int(weights[index].masked_fill(known, -1.0).argmax())]
     return words
 
 

@@ -15,7 +15,7 @@ from dikkat.translation.text.tokenizer import Place, Tokenizer, locate
 _BEFORE = r"(?<![\p{L}\p{M}\p{N}_])(?<!\p{N}[.,:/'’\-])"
 _AFTER = r"(?![\p{L}\p{M}\p{N}_])(?![.,:/'’\-]\p{N})"
 _OUTSIDE = r"\s<>\"«»“”()"
-_SPAN = regex.compile(
+SPAN = regex.compile(
     rf"(?<url>(?:https?://|www\.)(?:[^{_OUTSIDE}]|\([^{_OUTSIDE}]*\))*(?:[^{_OUTSIDE}.,;:!?'’\]]|\([^{_OUTSIDE}]*\)))"
     r"|(?<email>[\p{L}\p{N}._+\-]{1,64}@[\p{L}\p{N}\-]+(?:\.[\p{L}\p{N}\-]+)+)"
     r"|(?<printf>%(?:\([\p{L}\p{N}_.\-]{1,64}\)|[0-9]{1,2}\$)?[\-+#]{0,4}[0-9]{0,9}(?:\.[0-9]{1,9})?(?:hh?|ll?|[Lzjt])?"
@@ -234,7 +234,7 @@ def _checked(name: str, value: Any) -> Shape:
 
 
 def _spans(text: str) -> Iterator[_Span]:
-    for match in _SPAN.finditer(text):
+    for match in SPAN.finditer(text):
         groups, separators, shape, coarse = [match[0]], list[str](), match.lastgroup or "", None
         if shape == "number":
             groups, separators = _DIGITS.findall(match[0]), [each for each in _DIGITS.split(match[0]) if each]

@@ -16,7 +16,6 @@ from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.text.capitals import ELIDED, INSIDE, LETTER, SLOT, SPACES, WORD, Capitals
-from dikkat.translation.text.older import converted, is_older
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, SLOTS, UNKNOWN
 
 Kind = Literal["word", "bpe"]
@@ -29,12 +28,12 @@ _PIECES = rf"{WORD}|{_MARK}|[^\S ]"
 _PIECE = regex.compile(_PIECES)
 _ELIDED = ELIDED.replace("['’]", "'")
 _BYTE_PIECES = rf"\s?{_ELIDED}|\s?{LETTER}+|\s?\p{{N}}|\s?[{SLOT}]|\s?[^\s\p{{L}}\p{{M}}\p{{N}}{SLOT}]+|\s+"
-_WITHOUT_SLOTS = _BYTE_PIECES.replace(rf"\s?[{SLOT}]|", "").replace(SLOT, "")  # of earlier files
 _BLANK = r"\s{2,}|[\t-\r]"  # becomes a space; other white space, as before « ? » in French, is told apart
 _BEFORE = "\u2581"  # stands before each token in decoding
 _CARRIED = "\0"  # no text has it
 # A run of blanks, or a character with all that Unicode's composed form may join to it.
 _COMPOSED = regex.compile(rf"(?P<blank>{_BLANK})|(?s:.)[\p{{M}}\u1161-\u1175\u11A8-\u11C2]*")
+_LETTERS = regex.compile(r"\p{L}[^\ufffd]*")  # of a label, without bytes that are no letter
 _NOT_NORMAL = regex.compile(rf"\A\s|\s\Z|{_BLANK}")
 
 Place = tuple[int, int]
@@ -92,10 +91,10 @@ class Tokenizer:
         self._inner.encode_special_tokens = True
         self.kind: Kind = "bpe" if isinstance(inner.model, models.BPE) else "word"
         steps = json.loads(inner.decoder.__getstate__())
-        self._capitals = _carried(steps) or Capitals()
+        self._capitals = _carried(steps)
         self._labels: dict[int, str] = {}  # of the tokens met so far
         self._nearest: dict[str, int] = {}  # the most frequent piece of those that differ in case and spaces alone
-        self._met: Container[str] | None = _carried_words(steps)  # bare pieces of the training text; None: not known
+        self._met: Container[str] = _carried_words(steps)  # bare pieces of the training text
         if self.kind == "word":
             for token, number in sorted(inner.get_vocab().items(), key=itemgetter(1)):
                 self._nearest.setdefault(_bare(token), number)
@@ -178,8 +177,6 @@ class Tokenizer:
 
     def unknown(self, sentence: str) -> list[tuple[int, int]]:
         """The places of the words and marks that no sentence had that this was trained on; numbers are none of them."""
-        if self._met is None:
-            return []
         text, characters = _normalised(sentence)
         places = [
             _without_spaces(text, piece.span())
@@ -217,6 +214,36 @@ class Tokenizer:
         Raises:
             ValueError: A number outside the vocabulary, or not as many replacements as numbers.
         """
+        return self._texts(ids, replace)[1]
+
+    def labels(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> list[str]:
+        """The tokens of a text as labels for a picture, with capitals as the text has them.
+
+        Args:
+            ids: Token numbers of a text.
+            replace: As in `decode`.
+
+        Returns:
+            Words, or parts of words with · in front where they continue a word.
+        """
+        replacements = replace or [None] * len(ids)
+        labels = [word or self._label(number) for number, word in zip(ids, replacements, strict=True)]
+        (raw, text), end = self._texts(ids, replace), 0
+        for index, label in enumerate(labels):
+            if (letters := _LETTERS.search(label)) and (start := raw.find(letters[0], end)) >= 0:
+                end = start + len(letters[0])
+                labels[index] = label.replace(letters[0], text[start:end], 1)
+        return labels
+
+    def _label(self, number: int) -> str:
+        if self.kind == "word":
+            return self._token(number).strip(SPACES) or "␣"
+        if number not in self._labels:
+            self._labels[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
+        return self._labels[number]
+
+    def _texts(self, ids: Sequence[int], replace: Sequence[str | None] | None) -> tuple[str, str]:
+        """Return the text of tokens, and the same with the capitals of beginnings exchanged."""
         replacements = [None] * len(ids) if replace is None else replace
         if self.kind == "word":  # nothing else is unknown
             unknown = SPECIAL_TOKENS[UNKNOWN]
@@ -234,17 +261,8 @@ class Tokenizer:
         if any(replacements):
             given = ("Unk", *(word for word in replacements if word and word[0].isupper()))
             capitals = Capitals(capitals.marks, capitals.names.union(given))
-        return capitals.exchanged([text.removeprefix(" ")])[0]
-
-    def labels(self, ids: Sequence[int]) -> list[str]:
-        """Each token as a label for a picture: a word, or a part of one with · in front where it continues a word."""
-        if self.kind == "word":
-            return [self._token(number).strip(SPACES) or "␣" for number in ids]
-        known = self._labels
-        for number in ids:
-            if number not in known:
-                known[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
-        return [known[number] for number in ids]
+        text = text.removeprefix(" ")
+        return text, capitals.exchanged([text])[0]
 
     def to_json(self) -> str:
         """The contents of a tokenizer.json, which the `tokenizers` library reads too."""
@@ -264,8 +282,6 @@ class Tokenizer:
         """
         try:
             content = parse_json(data)
-            if is_older(content):
-                content = converted(content, json.loads(_words(Capitals())[0].to_str()))
             _check(content)
             # What the library is given has no pattern but those written here: it does not stop at any that never ends.
             return cls(tokenizers.Tokenizer.from_str(json.dumps(content)))
@@ -347,7 +363,7 @@ def _words(capitals: Capitals) -> tuple[tokenizers.Tokenizer, Any]:
     inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS[UNKNOWN]))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), "removed", invert=True)
     ends = (normalizers.Prepend(" "), normalizers.Replace(Regex("$"), " "))  # marks there are as those within
-    inner.normalizer = normalizers.Sequence([*_normal(_BLANK), *ends])
+    inner.normalizer = normalizers.Sequence([*_normal(), *ends])
     inner.decoder = decoders.Sequence(
         [
             _carrier(capitals),
@@ -367,30 +383,23 @@ def _frequent_pieces(sentences: Sequence[str]) -> list[str]:
     return sorted(piece for piece, _ in counts.most_common(_MOST_MET) if piece and not piece[0].isdecimal())
 
 
-def _byte_pairs(
-    capitals: Capitals | None, met: Sequence[str], pieces: str = _BYTE_PIECES
-) -> tuple[tokenizers.Tokenizer, Any]:
-    """An untrained tokenizer of bytes; without capitals as it was before they were learnt."""
+def _byte_pairs(capitals: Capitals, met: Sequence[str]) -> tuple[tokenizers.Tokenizer, Any]:
     inner = tokenizers.Tokenizer(models.BPE())
     # A space in front of the first word as well, so that a word is the same token wherever it stands.
-    inner.normalizer = normalizers.Sequence(
-        [*_normal(r"\s+" if capitals is None else _BLANK), normalizers.Prepend(" ")]
-    )
-    pieces = pieces if capitals is not None else pieces.replace(r"\s?", " ?")
+    inner.normalizer = normalizers.Sequence([*_normal(), normalizers.Prepend(" ")])
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(pieces), "isolated"),
+            pre_tokenizers.Split(Regex(_BYTE_PIECES), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    of_bytes = decoders.ByteLevel()
     words = decoders.Replace(_CARRIED + " ".join(met), "")
-    inner.decoder = of_bytes if capitals is None else decoders.Sequence([_carrier(capitals), words, of_bytes])
+    inner.decoder = decoders.Sequence([_carrier(capitals), words, decoders.ByteLevel()])
     return inner, trainers.BpeTrainer
 
 
-def _normal(blank: str) -> list[normalizers.Normalizer]:
-    return [normalizers.NFC(), normalizers.Replace(Regex(blank), " "), normalizers.Strip()]
+def _normal() -> list[normalizers.Normalizer]:
+    return [normalizers.NFC(), normalizers.Replace(Regex(_BLANK), " "), normalizers.Strip()]
 
 
 def _carrier(capitals: Capitals) -> decoders.Decoder:
@@ -398,21 +407,21 @@ def _carrier(capitals: Capitals) -> decoders.Decoder:
     return decoders.Replace(_CARRIED.join(["", capitals.marks, " ".join(sorted(capitals.names))]), "")
 
 
-def _carried(decoder: Any) -> Capitals | None:
-    """The capitals that a decoder carries; None: it has no such step."""
+def _carried(decoder: Any) -> Capitals:
+    """The capitals that a decoder carries."""
     match decoder:
         case {"decoders": [{"pattern": {"String": str(text)}}, *_]} if text.startswith(_CARRIED):
             _, marks, names = text.split(_CARRIED)
             return Capitals(marks, frozenset(names.split()))
-    return None
+    return Capitals()
 
 
-def _carried_words(decoder: Any) -> frozenset[str] | None:
+def _carried_words(decoder: Any) -> frozenset[str]:
     """The bare pieces of the training text that a decoder of byte pairs carries."""
     match decoder:
         case {"decoders": [_, {"pattern": {"String": str(text)}}, _]} if text.startswith(_CARRIED):
             return frozenset(text.removeprefix(_CARRIED).split(" "))
-    return None
+    return frozenset()
 
 
 def _check(content: Any) -> None:
@@ -423,9 +432,8 @@ def _check(content: Any) -> None:
     if kind not in ("WordLevel", "BPE"):
         raise ValueError(f"model: got {kind!r}; expected WordLevel or BPE")
     capitals = _carried(content.get("decoder"))
-    met = sorted(_carried_words(content.get("decoder")) or ())
-    pieces = _BYTE_PIECES if SLOT in str(content.get("pre_tokenizer")).replace("\\\\", "\\") else _WITHOUT_SLOTS
-    inner, _ = _words(capitals or Capitals()) if kind == "WordLevel" else _byte_pairs(capitals, met, pieces)
+    met = sorted(_carried_words(content.get("decoder")))
+    inner, _ = _words(capitals) if kind == "WordLevel" else _byte_pairs(capitals, met)
     own = json.loads(inner.to_str())
     vocabulary = content["model"].get("vocab")
     _check_vocabulary(vocabulary)

@@ -8,6 +8,8 @@ import regex
 import torch
 from torch import Tensor
 
+from dikkat.translation.text.slots import SPAN
+
 # Scripts without spaces: a letter, with its marks, is a word.
 _UNSPACED = (
     r"(?=\w)(?!\p{Nd})[\p{Han}\p{Hiragana}\p{Katakana}ーｰ\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
@@ -15,6 +17,7 @@ _UNSPACED = (
 )
 _LETTERS = rf"(?:(?!{_UNSPACED})\w)+"  # of this module's \w are marks on letters too, as in हिन्दी
 UNIT = regex.compile(rf"{_UNSPACED}|{_LETTERS}['’]?|[^\w\s]")
+_UNIT_OR_SPAN = regex.compile(rf"{SPAN.pattern}|{UNIT.pattern}")
 UNSPACED = regex.compile(_UNSPACED)
 WORD = regex.compile(rf"{_UNSPACED}|{_LETTERS}(?:[-'’.,:]{_LETTERS})*")  # 3.14 and well-known are one
 
@@ -33,10 +36,19 @@ class Units(NamedTuple):
     words: list[int]
 
     @classmethod
-    def of(cls, sentence: str) -> "Units":
-        """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop, `老人。` has three."""
+    def of(cls, sentence: str, *, whole_spans: bool = False) -> "Units":
+        """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop, `老人。` has three.
+
+        Args:
+            sentence: Any text.
+            whole_spans: Whether a number, an address or a placeholder is one unit, with the white space in it.
+
+        Example:
+            >>> len(Units.of("{{ a }} 3.5").spans), len(Units.of("{{ a }} 3.5", whole_spans=True).spans)
+            (8, 2)
+        """
         words = [word.start() for word in regex.finditer(r"\S+", sentence)]
-        spans = [unit.span() for unit in UNIT.finditer(sentence)]
+        spans = [unit.span() for unit in (_UNIT_OR_SPAN if whole_spans else UNIT).finditer(sentence)]
         return cls(
             spans,
             [sentence[start].isalnum() or sentence[start] == "_" for start, _ in spans],

@@ -1,9 +1,7 @@
-"""Callbacks of a training: for the screen and for curves."""
+"""Callbacks of a training."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from dikkat.translation.decoding.translator import Translation
 from dikkat.translation.training.state import Epoch, Validation
 
 LOG_EVERY = 10  # steps: to show a number costs as much as a small step
@@ -40,9 +38,6 @@ class Callback:
 
     def on_validation(self, validation: Validation) -> None:
         """A validation is over."""
-
-    def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
-        """Translations of validation sentences, always the same ones."""
 
     def on_epoch_end(self, epoch: Epoch) -> None:
         """An epoch is over."""

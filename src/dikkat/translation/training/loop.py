@@ -34,8 +34,6 @@ from dikkat.translation.training.signals import Interrupts
 from dikkat.translation.training.state import TrainingState, Validation
 
 _PENALTIES = (1.0, 1.2, 1.4)  # of length; with 1 models of few pairs translate too briefly
-_SHOW_SECONDS = 30  # from one set of translations for the curves to the next, at least
-_SHOW_SHARE = 0.04  # of the training's time, at most, for these translations
 
 
 class _Loss(nn.Module):
@@ -134,7 +132,6 @@ class Loop:
         self._callbacks: Sequence[Callback] = ()
         self._batch: Batch | None = None  # the one at work
         self._kept: dict[int, dict[str, Tensor]] = {}
-        self._next_show = 0.0  # of the clock
         self.scores: Evaluation | None = None
         self._random: dict[str, Tensor] | None = None
         self._late = False
@@ -332,31 +329,18 @@ class Loop:
         loss = total_of_all / tokens_of_all
         if not math.isfinite(loss) or _first_not_finite(self._parameters()):
             raise self._diverged(f"the validation loss is {loss} after step {self.state.step}", self._parameters())
-        validation = Validation(self.state.step, loss, self._bleu() if self.sample else None)
+        validation = Validation(self.state.step, loss, self._bleu_of_sample() if self.sample else None)
         self.model.train()
         self._keep_weights(validation)
         self._call("on_validation", validation)
 
-    def _bleu(self) -> float | None:
-        """BLEU of the sample's translations, by one process; None if it is only for curves and not yet due."""
-        # The clocks of the processes differ: the first one's counts.
-        score, judges = 0.0, False
+    def _bleu_of_sample(self) -> float:
+        """BLEU of the sample's translations, by one process."""
+        score = 0.0
         if self.group.rank == 0:
-            shows = time.monotonic() >= self._next_show
-            judges = shows or self.settings.criterion == "bleu"
-            if judges:
-                score = self._score_sample(shows=shows)
-        score, judged = self.group.total(score, judges)
-        return score if judged else None
-
-    def _score_sample(self, *, shows: bool) -> float:
-        start = time.monotonic()
-        translations = self.translator.translate([source for source, _ in self.sample])
-        if shows:
-            self._call("on_translations", self.state.step, translations)
-            end = time.monotonic()
-            self._next_show = end + max(_SHOW_SECONDS, (end - start) / _SHOW_SHARE)
-        return _bleu([each.target for each in translations], [target for _, target in self.sample])
+            found = self.translator.translate([source for source, _ in self.sample])
+            score = _bleu([each.target for each in found], [target for _, target in self.sample])
+        return self.group.total(score, 1)[0]
 
     def _keep_weights(self, validation: Validation) -> None:
         """Add a validation to the state, once the weights are safe if they are among the best."""

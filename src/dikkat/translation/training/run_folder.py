@@ -29,13 +29,12 @@ class RunFolder:
     """Settings, tokenizers, the newest checkpoint and the best weights of a training.
 
     `settings.json`, `slots.json`, `source.tokenizer.json`, `target.tokenizer.json`; `checkpoints/step-000001234/`;
-    `best/step-000001000.safetensors`; `tensorboard/`; `lock`, which a training holds while it runs.
+    `best/step-000001000.safetensors`; `lock`, which a training holds while it runs.
     """
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path = path
         self.writes = writes
-        self.curves = path / "tensorboard"
         self._checkpoints, self._best = path / "checkpoints", path / "best"
 
     @contextmanager
@@ -76,7 +75,7 @@ class RunFolder:
         if not self.writes:
             return
         (self.path / SETTINGS).unlink(missing_ok=True)
-        for folder in (self._checkpoints, self._best, self.curves):
+        for folder in (self._checkpoints, self._best):
             if folder.exists():
                 remove_folder(folder)
         write_whole(self.path / SOURCE, source.to_json())

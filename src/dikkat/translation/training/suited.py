@@ -36,14 +36,6 @@ _TIMED = 64  # pairs of the step by which the time is estimated
 _GPU: dict[str, Any] = {"batch_tokens": 4_096, "learning_rate": 2e-3}
 _PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
 _PARTS_OF_SINGLE = 260  # of a corpus of single words: the 256 bytes, so that letters are read and written
-_GAVE = (  # BLEU of validation pairs, by the number of pairs
-    (1_000, "10 (help texts, English to French) and 27 (captions, to French)"),
-    (3_000, "7 (help texts, English to Turkish), 27 (the same to French) and 40 (captions, to French)"),
-    (10_000, "15 (help texts, English to Turkish) and 49 (captions, to French)"),
-    (23_000, "21 (help texts, English to Turkish)"),
-    (29_000, "57 (captions, English to French)"),
-    (34_000, "33 (help texts, English to German) and 50 (the same to French)"),
-)
 _LARGE: dict[str, Any] = {
     "tokenizer": "bpe", "hidden_size": 512, "dropout": 0.4, "label_smoothing": 0.1, "learning_rate": 1e-3,
     "warmup_steps": 300, "criterion": "bleu", "average": 3, "patience": 10,
@@ -193,14 +185,8 @@ def reason(sample: Sample, settings: Settings) -> str:
     return (
         f"{pairs}, {sample.once:.0%} of running words occur once{of}{kind}: {whole}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
-        f"epochs in {settings.precision}{minutes}{_gave(sample.pairs)}. A setting that is given counts instead"
+        f"epochs in {settings.precision}{minutes}. A setting that is given counts instead"
     )
-
-
-def _gave(pairs: int) -> str:
-    """The BLEU of the measured corpus that is about as large, as the end of a sentence; empty where none is."""
-    size, bleu = min(_GAVE, key=lambda each: abs(math.log(each[0] / max(1, pairs))))
-    return f"; {size:,} pairs of other corpora reached BLEU {bleu}" if size / 2 <= pairs <= 2 * size else ""
 
 
 def _minutes(sample: Sample, settings: Settings) -> str:

@@ -21,18 +21,16 @@ from dikkat.translation.settings import Settings
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
 from dikkat.translation.training.callbacks import Callback
-from dikkat.translation.training.curves import curves
 from dikkat.translation.training.display import Bar, Lines, say_where
 from dikkat.translation.training.distributed import Group, device_type, processes
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingError
-from dikkat.translation.training.run_folder import RunFolder, step_of
+from dikkat.translation.training.run_folder import RunFolder
 from dikkat.translation.training.signals import Interrupts
 
 __all__ = ["Training", "train"]
 
 _VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
-_BLEU_PAIRS = 200  # validation pairs, for the curve alone
 # Validation pairs whose BLEU chooses a model. One takes .92 of a training pair's CPU time (captions, beam of 5,
 # hidden_size 512): 2.9 % of the time of an epoch of 9,500 pairs, less of larger ones.
 _CRITERION_PAIRS = 300
@@ -63,8 +61,7 @@ def train(
     that of a training that was never stopped. For that it goes on with as many threads as before; where
     `OMP_NUM_THREADS` is set, or there are fewer processors, a warning says that the last bits may differ. The settings
     must be the same, save `epochs`, `max_minutes`, `patience`, `checkpoint_steps` and `length_penalty`: a training that
-    has come to its end is made longer by more epochs or minutes, counted from its beginning. Curves for TensorBoard are
-    there too; a disk too full for them ends them, and not the training.
+    has come to its end is made longer by more epochs or minutes, counted from its beginning.
 
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 
@@ -79,7 +76,7 @@ def train(
         validation: (source, target) sentences to stop by; none of them should be a training pair. None, or none at
             all: no validation, no early stopping, and the last weights are kept. At most 500 of them, spread evenly,
             choose the length penalty where the settings have None, once the training has come to its end.
-        folder: Where checkpoints and curves are kept; None: nowhere.
+        folder: Where checkpoints are kept; None: nowhere.
         resume: Whether to go on with the training there.
         progress: Whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
             a line on standard error; False shows nothing.
@@ -146,7 +143,7 @@ def train(
         shown = progress is not False and leads
         if shown and newest is not None:
             say_where(loop.state)
-        callbacks = _callbacks(settings, run_folder, newest, progress, len(loop.batches)) if leads else []
+        callbacks = _callbacks(settings, progress, len(loop.batches)) if leads else []
         fault = _run(loop, callbacks, Interrupts(aloud=shown))
         return _result(loop, pairs, fault, say)
 
@@ -202,7 +199,7 @@ def _loop(
         translator,
         _batches(learnt, settings, group, settings.seed),
         validation=None if judged is None else _batches(judged, settings, group, None),
-        sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
+        sample=[] if validation is None else _sample_for_bleu(settings, validation),
         judges=[] if validation is None else list(_judges(translator, validation)),
         fingerprint={
             "vocabulary": [len(source), len(target)],
@@ -312,16 +309,12 @@ def _check_average(settings: Settings) -> None:
         )
 
 
-def _callbacks(
-    settings: Settings, folder: RunFolder | None, newest: Path | None, progress: bool | None, batches: int
-) -> list[Callback]:
+def _callbacks(settings: Settings, progress: bool | None, batches: int) -> list[Callback]:
     callbacks: list[Callback] = []
     if sys.stderr.isatty() if progress is None else progress:
         callbacks.append(Bar(settings.epochs, batches, settings.criterion))
     elif progress is None:
         callbacks.append(Lines(settings.criterion, validations=settings.validation_steps is not None))
-    if folder is not None:
-        callbacks += curves(folder.curves, 0 if newest is None else step_of(newest))
     return callbacks
 
 
@@ -448,8 +441,6 @@ def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:
             yield pair
 
 
-def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder | None) -> list[Pair]:
-    """Validation pairs whose BLEU chooses a model, or is only shown as a curve."""
-    if settings.criterion == "bleu":
-        return evenly(validation, _CRITERION_PAIRS)[0]
-    return [] if folder is None else evenly(validation, _BLEU_PAIRS)[0]
+def _sample_for_bleu(settings: Settings, validation: Corpus) -> list[Pair]:
+    """Validation pairs whose BLEU chooses a model."""
+    return evenly(validation, _CRITERION_PAIRS)[0] if settings.criterion == "bleu" else []

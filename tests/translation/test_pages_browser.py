@@ -10,6 +10,7 @@ from chromium import names, needs_chromium, outcomes_of
 
 from dikkat import Trace, show
 from dikkat.inspection.request import Inspection
+from dikkat.inspection.trace import Call
 from dikkat.show import save_page
 from dikkat.show.views import Token
 
@@ -38,9 +39,9 @@ def trace():
     made, half = Trace(), math.log(2)
     map_ = torch.rand(1, 2, 5, 7, generator=torch.Generator().manual_seed(5))
     many = torch.rand(1, 17, 100_000, generator=torch.Generator().manual_seed(6))
-    made.add("<b>bold</b>", Inspection(rows=map_, entropy=torch.tensor([[[half], [0.0]]])))
-    made.add("<b>bold</b>", Inspection(overview=map_, entropy=torch.tensor([[[half]]])))
-    made.add("long", Inspection(sums=many))
+    made.add(Inspection(rows=map_, entropy=torch.tensor([[[half], [0.0]]])), Call("<b>bold</b>"))
+    made.add(Inspection(overview=map_, entropy=torch.tensor([[[half]]])), Call("<b>bold</b>"))
+    made.add(Inspection(sums=many), Call("long"))
     return made
 
 
@@ -51,7 +52,7 @@ def looks():
         rows = [[weights.roll(query + head + layer) for query in range(5)] for head in range(3)]
         map_ = torch.stack([torch.stack(each) for each in rows])[None]
         top = map_.topk(4, -1)
-        made.add(f"layers.{layer}", Inspection(top_weights=top.values, top_keys=top.indices, overview=map_))
+        made.add(Inspection(top_weights=top.values, top_keys=top.indices, overview=map_), Call(f"layers.{layer}"))
     made.tokens = {
         "self": [Token("<s>", special=True), Token("a"), Token("long"), Token("est", continues=True), Token("day")]
     }

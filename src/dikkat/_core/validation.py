@@ -8,6 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import NamedTuple, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -120,7 +121,7 @@ def problem_of_sequences(
             f"key_offsets: got shape {tuple(key_offsets.shape)}; expected {tuple(query_offsets.shape)}, as many "
             "sequences as of queries"
         )
-    if not isinstance(causal, bool):
+    if not isinstance(causal, bool | np.bool_):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     restrictions = restrict(lead, queries, keys, device, key_bias=key_bias)
     start, end = _visible_keys(query_offsets, key_offsets.clamp(0, keys), queries, causal, window)

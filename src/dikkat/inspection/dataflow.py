@@ -170,7 +170,7 @@ class Dataflow(TorchFunctionMode):
             known = [self._origins[each] for each in tensors if each in self._origins]
             latest = max(known, key=_number) if known else self.origin(main)
             self._origins[result] = Origin(latest.sequence, latest.attended, _spread(latest.places, result))
-        elif (name in _REARRANGE or func in _TRANSPOSE) and (name != "view" or result.shape != main.shape):
+        elif (name in _REARRANGE or func in _TRANSPOSE) and _moves_elements(name, args, main, result):
             self._rearrange(Tensor.reshape if name == "view" else func, args, named, main, outputs)
         else:
             origin = self.placed(main) if name in ("linear", "layer_norm", "rms_norm") else self.origin(main)
@@ -223,7 +223,7 @@ class Dataflow(TorchFunctionMode):
         """Whether a product sums values over the keys of weights, which are then told."""
         index = next((k for k, each in enumerate(tensors) if each in self._origins
                       and self._origins[each].keys is not None), -1)  # fmt: skip
-        if index < 0 or len(tensors) != 2:
+        if index < 0 or len(tensors) != 2 or tensors[index].ndim < 2:
             return False
         origin, key = self.origin(tensors[index]), self.origin(tensors[1 - index])
         dims = [*range(tensors[index].ndim)]
@@ -250,6 +250,13 @@ class Dataflow(TorchFunctionMode):
         self.saw_weights(weights, arranged, (origin._replace(places=places), key, output))
         self.follow(result, output)
         return True
+
+
+def _moves_elements(name: str, args: Any, main: Tensor, result: Any) -> bool:
+    """Whether a call that moves elements can be repeated with other tensors in the place of its first argument."""
+    if not args or args[0] is not main or any(isinstance(each, torch.dtype) for each in args):
+        return False
+    return name != "view" or result.shape != main.shape
 
 
 def _joined_heads(places: Tensor) -> int:

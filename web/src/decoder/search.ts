@@ -159,16 +159,25 @@ export function* searching(
 const ranked = (found: { hypothesis: Hypothesis; score: number }[]): Hypothesis[] =>
   [...found].sort((a, b) => b.score - a.score).map(({ hypothesis }) => hypothesis);
 
-/** How often a sequence of tokens directly follows itself, and the end of the first one that does so more than `allowed` times. */
-export function repetition(ids: readonly number[], allowed = Infinity): { times: number; end: number } {
+const LONGEST = 30; // tokens of a sequence that repeats itself
+
+/**
+ * How often a sequence of tokens directly follows itself, and the end of the first one that does so more than `allowed` times.
+ * Only sequences with the beginning of a word count.
+ */
+export function repetition(
+  ids: readonly number[], beginsWord: (id: number) => boolean, allowed = Infinity,
+): { times: number; end: number } {
   let [times, start, end] = [1, Infinity, ids.length];
-  for (let size = 1; 3 * size <= ids.length; size++) {
+  for (let size = 1; size <= LONGEST && 3 * size <= ids.length; size++) {
     for (let at = size, equal = 0; at <= ids.length; at++) {
       if (at < ids.length && ids[at] === ids[at - size]) equal++;
       else {
         const [found, first] = [1 + Math.floor(equal / size), at - size - equal];
-        times = Math.max(times, found);
-        if (found > allowed && first < start) [start, end] = [first, first + size];
+        if (found > 1 && ids.slice(first, first + size).some(beginsWord)) {
+          times = Math.max(times, found);
+          if (found > allowed && first < start) [start, end] = [first, first + size];
+        }
         equal = 0;
       }
     }
@@ -183,14 +192,15 @@ export function repetition(ids: readonly number[], allowed = Infinity): { times:
  */
 export function* choosing(
   network: Network, source: readonly number[], read: Read, options: Options, wrongSlots: (ids: readonly number[]) => number,
+  readsWord: (id: number) => boolean, beginsWord: (id: number) => boolean,
 ): Generator<readonly number[], Hypothesis[]> {
-  const allowed = Math.max(2, repetition(source).times, repetition(options.chosen.tokens).times);
+  const allowed = Math.max(2, repetition(source, readsWord).times, repetition(options.chosen.tokens, beginsWord).times);
   const cut = (hypothesis: Hypothesis): Hypothesis => {
-    const { end } = repetition(hypothesis.ids, allowed);
+    const { end } = repetition(hypothesis.ids, beginsWord, allowed);
     const [ids, steps] = [hypothesis.ids.slice(0, end), hypothesis.steps.slice(0, end + 1)];
     return { ...hypothesis, ids, steps, repeated: end < hypothesis.ids.length };
   };
-  const faults = (each: Hypothesis): number => 2e6 * Number(repetition(each.ids).times > allowed) + 1e6 * Number(!each.finished) + wrongSlots(each.ids);
+  const faults = (each: Hypothesis): number => 2e6 * Number(repetition(each.ids, beginsWord).times > allowed) + 1e6 * Number(!each.finished) + wrongSlots(each.ids);
   let found = yield* searching(network, source, read, options);
   if (options.best < options.beam && found.some(faults)) found = yield* searching(network, source, read, { ...options, best: options.beam });
   return [...found].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);

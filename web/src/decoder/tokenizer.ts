@@ -158,6 +158,12 @@ export abstract class Tokenizer {
     return this.capitals.exchanged(this.raw(ids, replace), capital(replace));
   }
 
+  /** Whether a token begins a word: marks, digits and later parts of a word do not. */
+  beginsWord(id: number): boolean {
+    const label = this.label(id);
+    return !label.startsWith("·") && /\p{L}/u.test(label);
+  }
+
   /** The tokens of a text as labels for a picture, with capitals as the text has them. */
   labels(ids: readonly number[], replace: readonly (string | null)[] = []): string[] {
     const raw = this.raw(ids, replace);

@@ -134,7 +134,9 @@ export class Translator {
     }
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
-    const search = choosing(this.network, encoded.ids, read, options, (ids) => this.wrongSlots(encoded.ids, ids));
+    const [readsWord, beginsWord] = [this.source, this.target].map((tokenizer) => (id: number) => tokenizer.beginsWord(id));
+    const wrongSlots = (ids: readonly number[]): number => this.wrongSlots(encoded.ids, ids);
+    const search = choosing(this.network, encoded.ids, read, options, wrongSlots, readsWord!, beginsWord!);
     const found = yield* showing(search, (ids) => () => writtenOut(this.target.decode(ids), encoded.slots));
     return found.map((each) => this.translation(text, encoded, each));
   }

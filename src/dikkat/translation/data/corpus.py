@@ -230,7 +230,10 @@ def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
 
 def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
     """Return how many rows have the most usual number of columns, at least two."""
-    widths = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter) if len(row) > 1)
+    try:
+        widths = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter) if len(row) > 1)
+    except csv.Error:  # an open quotation mark makes one cell of all that follows; reading the rows names its line
+        return 0
     return max(widths.values(), default=0)
 
 

@@ -1,11 +1,13 @@
 """The sentences that a search takes and the hypotheses that it returns, at each of its speeds."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
+
+_LONGEST = 30  # tokens of a sequence that repeats itself
 
 
 class Sentence(NamedTuple):
@@ -42,28 +44,34 @@ class Hypothesis:
     finished: bool
 
 
-def cut_of(ids: Sequence[int], source: Sequence[int]) -> int | None:
-    """Return the end of the first of some tokens that repeat three times in a row or more; None if nothing does so.
+def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: float = math.inf) -> tuple[int, int]:
+    """Find sequences of tokens that directly follow themselves.
 
-    Tokens that repeat no more often than some of the source do not count.
+    Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing.
+
+    Args:
+        ids: Token numbers.
+        begins_word: Whether a token begins a word.
+        allowed: How often a sequence may stand in a row.
+
+    Returns:
+        The most times in a row, and the end of the first sequence that stands there more than `allowed` times, or the
+        number of tokens.
 
     Example:
-        >>> cut_of([5, 6, 7, 6, 7, 6, 7], [4]), cut_of([5, 6, 6, 6], [8, 8, 8])
-        (3, None)
+        >>> repetition([5, 6, 7, 6, 7, 6, 7], lambda token: token == 6, allowed=2)
+        (3, 3)
     """
-    runs = list(_runs(ids))
-    most = max((times for _, times in _runs(source)), default=2) if runs else 2
-    return next((end for end, times in runs if times > most), None)
-
-
-def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the end of the first, and the number, of equal sequences of tokens that follow each other three times."""
-    if max(Counter(ids).values(), default=0) < 3:
-        return
-    for start in range(len(ids) - 2):
-        for length in range(1, (len(ids) - start) // 3 + 1):
-            end = start + length
-            while ids[end - length : end] == ids[end : end + length]:
-                end += length
-            if (times := (end - start) // length) > 2:
-                yield start + length, times
+    most, start, end = 1, len(ids), len(ids)
+    for size in range(1, min(_LONGEST, len(ids) // 3) + 1):
+        equal = 0
+        for index in range(size, len(ids) + 1):
+            if index < len(ids) and ids[index] == ids[index - size]:
+                equal += 1
+                continue
+            times, first, equal = 1 + equal // size, index - size - equal, 0
+            if times > most and any(begins_word(token) for token in ids[first : first + size]):
+                most = times
+            if allowed < times and first < start and any(begins_word(token) for token in ids[first : first + size]):
+                start, end = first, first + size
+    return most, end

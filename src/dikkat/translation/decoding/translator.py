@@ -19,7 +19,7 @@ from dikkat.extras import needing
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.alignment import Link, agreed, links, of_units, posteriors
-from dikkat.translation.decoding.hypothesis import Hypothesis, cut_of
+from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.search import beam_search, forced_scores
 from dikkat.translation.formats import model_folder
@@ -453,7 +453,7 @@ class BaseTranslator:
             wrong = sum(
                 abs(written[k] - known[index][k]) for k in written.keys() | known[index].keys() if k is not None
             )
-            return cut_of(hypothesis.ids, sources[index]) is not None, not hypothesis.finished, wrong
+            return self._cut(hypothesis.ids, sources[index]) < len(hypothesis.ids), not hypothesis.finished, wrong
 
         doubtful = [k for k, best in enumerate(found) if any(any(faults(k, each)) for each in best)]
         if doubtful and search.n_best < search.beam and not search.sample:
@@ -463,11 +463,18 @@ class BaseTranslator:
             found[k] = sorted(found[k], key=partial(faults, k))[: search.n_best]
         return found
 
+    def _cut(self, ids: Sequence[int], source: Sequence[int]) -> int:
+        """Return the end of the first tokens that repeat three times, and more often than any of the source do."""
+        allowed = 2
+        if repetition(ids, self.target_tokenizer.begins_word)[0] > allowed:
+            allowed = max(allowed, repetition(source, self.source_tokenizer.begins_word)[0])
+        return repetition(ids, self.target_tokenizer.begins_word, allowed)[1]
+
     def _as_translation(
         self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis
     ) -> Translation:
         """Return the text, tokens and weights of a hypothesis for a sentence."""
-        cut = cut_of(hypothesis.ids, encoded.ids)
+        cut = self._cut(hypothesis.ids, encoded.ids)
         slots, count = self.target_tokenizer.slots, len(target.parts)
         written = [k for k, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
         ids = [hypothesis.ids[k] for k in written]
@@ -483,7 +490,7 @@ class BaseTranslator:
             score=hypothesis.score,
             finished=hypothesis.finished,
             unknown=tuple(sentence[start:end] for start, end in unknown),
-            repeated=cut is not None,
+            repeated=cut < len(hypothesis.ids),
         )
 
 

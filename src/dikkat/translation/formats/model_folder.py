@@ -144,7 +144,7 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
     settings = {**header(FORMAT, _QUANTIZED if int8 else VERSION), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
         settings["origin"] = contents.origin.to_dict()
-    if contents.slots.shapes:
+    if contents.slots.most or contents.slots.shapes:
         settings["slots"] = contents.slots.to_dict()
     return {
         WEIGHTS: dump_tensors(weights, metadata={"format": "pt"}),

@@ -225,6 +225,7 @@ def _checked(name: str, value: Any) -> Shape:
             groups, texts = ([], parts) if coarse else (parts[::2], parts[1::2])
             count = len(name) - 1 if coarse else len(regex.findall("9+", name)) * name.startswith("#")
             of_text = all(isinstance(each, str) and len(each) <= _LONGEST for each in texts)
+            of_text = of_text and not any(regex.search(r"\p{C}", each) for each in texts)  # no slots, no controls
             in_order = all(type(each) is int for each in groups) and sorted(groups) == list(range(len(groups)))
             if written is None or (
                 of_text and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)

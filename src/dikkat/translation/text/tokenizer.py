@@ -34,6 +34,7 @@ _CARRIED = "\0"  # no text has it
 # A run of blanks, or a character with all that Unicode's composed form may join to it.
 _COMPOSED = regex.compile(rf"(?P<blank>{_BLANK})|(?s:.)[\p{{M}}\u1161-\u1175\u11A8-\u11C2]*")
 _LETTERS = regex.compile(r"\p{L}[^\ufffd]*")  # of a label, without bytes that are no letter
+_LETTER_IN = regex.compile(r"\p{L}")
 _NOT_NORMAL = regex.compile(rf"\A\s|\s\Z|{_BLANK}")
 
 Place = tuple[int, int]
@@ -234,6 +235,11 @@ class Tokenizer:
                 end = start + len(letters[0])
                 labels[index] = label.replace(letters[0], text[start:end], 1)
         return labels
+
+    def begins_word(self, number: int) -> bool:
+        """Return whether a token begins a word: marks, digits and later parts of a word do not."""
+        label = self._label(number)
+        return not label.startswith("·") and bool(_LETTER_IN.search(label))
 
     def _label(self, number: int) -> str:
         if self.kind == "word":

@@ -102,7 +102,7 @@ def test_a_training_goes_on_from_wherever_it_was_stopped(tmp_path, monkeypatch, 
         assert [each.training_loss for each in again.epochs] == [each.training_loss for each in whole.epochs]
 
 
-@pytest.mark.parametrize("method", ["_validate", "_bleu", "_save", "_checkpoint", "_keep_weights"])
+@pytest.mark.parametrize("method", ["_validate", "_bleu_of_sample", "_save", "_checkpoint", "_keep_weights"])
 def test_also_from_within_a_validation_or_a_checkpoint(tmp_path, monkeypatch, method):
     whole = in_peace(SHORT)
     for call in (1, 2):

@@ -25,7 +25,7 @@ def test_it_translates_what_it_learnt_as_a_person_writes_it(translator):
     assert [translation.target for translation in found] == [target for _, target in PAIRS]
     assert [translation.source for translation in found] == [source for source, _ in PAIRS]
     assert found[0].source_tokens == ["Where", "is", "the", "man", "?"]
-    assert found[0].target_tokens == ["où", "est", "l'", "homme", "?"]
+    assert found[0].target_tokens == ["Où", "est", "l'", "homme", "?"]
     for translation in found:
         assert translation.weights.shape == (len(translation.target_tokens), len(translation.source_tokens))
         torch.testing.assert_close(translation.weights.sum(1), torch.ones(len(translation.weights)))

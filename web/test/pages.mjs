@@ -296,7 +296,7 @@ const scenarios = {
     await says(page.locator(".result"), "Va !");
     await page.locator("#to-sentences").click();
     await page.locator('.links [aria-pressed="true"]').waitFor();
-    assert.deepEqual(await pressed(page), ["j'"]);
+    assert.deepEqual(await pressed(page), ["J'"]);
     await page.locator("#to-playground").click();
     assert.match(await page.locator(".answer").textContent(), /Prediction: \d/);
     await close();

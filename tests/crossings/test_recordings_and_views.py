@@ -266,7 +266,7 @@ def assert_page(page: str, right: Expected, words: str = "01234") -> None:
         shown = {maps["kind"]: numbers(maps) for maps in call["maps"]}
         for name, tensor in seen.items():
             assert f"{name} {tuple(tensor.shape)}" in call["recorded"]
-            if name not in EMPTY and name not in ("entropy", "heads", "queries", "hidden"):
+            if name not in EMPTY and name not in ("entropy", "heads", "hidden", "queries"):
                 of_first = tensor[0][None] if name == "sums" else tensor[0]
                 assert_near(shown.pop(name), of_first)
         assert not shown

@@ -588,12 +588,12 @@ def refusals(method, names):
     return "|".join({REFUSED[method, name] for name in names if (method, name) in REFUSED})
 
 
-# Cells that disagree with the slow model, for a reason that is not found yet. None of them is by rounding alone.
+# Cells that disagree with the slow model. The cause of each is not known yet.
 OPEN = {
-    ("epanechnikov", "silverman"): "split differs by 2e-5: the growth at the edge of a compact kernel",
-    ("epanechnikov", "one direction"): "split differs by 1e-4: the growth at the edge of a compact kernel",
-    ("metric", "cv"): "the slow model overflows where a direction has no width",
-    ("cv", "precision"): "errors of rows that are tested several times differ by .3 %",
+    ("epanechnikov", "silverman"): "split differs by up to 2e-5",
+    ("epanechnikov", "one direction"): "split differs by up to 1.3e-4",
+    ("metric", "cv"): "the slow model warns of an invalid value in a product",
+    ("cv", "precision"): "std and intervals differ by .3 to 3.5 %",
 }
 
 

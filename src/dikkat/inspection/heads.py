@@ -38,7 +38,7 @@ class Known(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What heads do: the `shares` (H,) by name, what each head `looks` at, of how many queries (`asked`)."""
+    """The `shares` (H,) of patterns by name, the pattern that each head `looks` like, and its number of queries (`asked`)."""
 
     shares: Mapping[str, Tensor]
     looks: list[str]

@@ -38,7 +38,7 @@ class Known(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The `shares` (H,) of patterns by name, the pattern that each head `looks` like, and its number of queries (`asked`)."""
+    """The `shares` (H,) of patterns by name, the pattern that each head `looks` like, with its queries (`asked`)."""
 
     shares: Mapping[str, Tensor]
     looks: list[str]

@@ -6,7 +6,12 @@ Times, dates and prices are written in another way than in English; 150 held-out
 new names, times, dates and prices.
 """
 
+import json
 import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 from benchmarks.kit.report import write
 from dikkat.translation import settings_for, train
@@ -49,18 +54,30 @@ def corpora(seed: int = 0) -> tuple[list[tuple[str, str]], list[tuple[str, str]]
     return list(pairs.items())[:220], list(pairs.items())[220:]
 
 
+def evaluate_by_command(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, float]:
+    """Return the scores that `dikkat evaluate` prints for the model in `folder`."""
+    corpus = folder / "pairs.tsv"
+    corpus.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+    command = [sys.executable, "-m", "dikkat", "evaluate", str(folder / "model"), "--corpus", str(corpus), "--json"]
+    scores = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {name: scores[name] for name in ("sentences", "bleu", "exact_matches", "lost_numbers", "invented_numbers")}
+
+
 def main() -> None:
     training, held_out = corpora()
     validation, learnt = training[::20], [each for index, each in enumerate(training) if index % 20]
     translator = train(settings_for(learnt), learnt, validation, progress=False).translator
     results: dict[str, object] = {"what": "Portuguese pairs, no option given", "pairs": len(learnt)}
-    for name, pairs in (("training", training), ("held out", held_out)):
-        found = translator.translate([source for source, _ in pairs])
-        wrong = [(*one, each.target) for one, each in zip(pairs, found, strict=True) if each.target != one[1]]
-        results[name] = f"{len(pairs) - len(wrong)} of {len(pairs)}"
-        print(name, results[name])
-        for source, target, written in wrong:
-            print(f"  {source} | {target} | {written}")
+    with tempfile.TemporaryDirectory() as folder:
+        translator.save(Path(folder, "model"))
+        for name, pairs in (("training", training), ("held out", held_out)):
+            translations = [each.target for each in translator.translate([source for source, _ in pairs])]
+            wrong = [(*one, text) for one, text in zip(pairs, translations, strict=True) if text != one[1]]
+            results[name] = f"{len(pairs) - len(wrong)} of {len(pairs)}"
+            results[f"dikkat evaluate, {name}"] = evaluate_by_command(Path(folder), pairs)
+            print(name, results[name], results[f"dikkat evaluate, {name}"])
+            for source, target, translation in wrong:
+                print(f"  {source} | {target} | {translation}")
     print(write("portuguese", results, "tokenizers"))
 
 

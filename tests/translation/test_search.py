@@ -23,7 +23,7 @@ from dikkat.translation import (
     greedy,
 )  # fmt: skip
 from dikkat.translation.decoding import search as search_module
-from dikkat.translation.decoding.beams import best
+from dikkat.translation.decoding.stepwise import likeliest
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
@@ -565,7 +565,8 @@ def test_the_best_are_those_of_a_sort_by_value_and_column(rows, columns, k, seed
     values = torch.randint(different, (rows, columns), generator=generator).double()
     values[values == 0] = -math.inf
     k = min(k, columns)
-    found, where = best(values, k)
+    where = likeliest(k, values)
+    found = values.gather(1, where)
     for row, row_found, row_where in zip(values.tolist(), found.tolist(), where.tolist(), strict=True):
         wanted = sorted(range(columns), key=lambda column: (-row[column], column))[:k]
         assert row_where == wanted

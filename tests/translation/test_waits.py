@@ -12,9 +12,9 @@ from dikkat.recurrent.fused import launch
 from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
-from dikkat.translation.decoding.beams import step_by_step
 from dikkat.translation.decoding.hypothesis import Sentence
 from dikkat.translation.decoding.options import limits
+from dikkat.translation.decoding.stepwise import step_by_step
 from dikkat.translation.decoding.translator import BaseTranslator
 from dikkat.translation.network import loss
 from dikkat.translation.network.model import TranslationModel

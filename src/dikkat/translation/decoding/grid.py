@@ -1,7 +1,7 @@
 """A search on an accelerator: the places of all sentences as one grid, on which nothing waits for the host.
 
 The places of a sentence read one memory, so that hypotheses are reordered without a copy of it. Tables go to the host
-some steps at once, where `Beams` does its bookkeeping with them; meanwhile a sentence that is decided goes on.
+some steps at once, where `StepBeams` does its bookkeeping with them; meanwhile a sentence that is decided goes on.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,13 @@ from dikkat._engine.addresses import sent
 from dikkat.recurrent import sequence
 from dikkat.recurrent.fused.calls import in_type
 from dikkat.recurrent.steps import Joined, Keys, moved
-from dikkat.translation.decoding.beams import OVER, Beams, mean_log
+from dikkat.translation.decoding.compiled.beams import StepBeams
+from dikkat.translation.decoding.compiled.record import ENDED
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
+from dikkat.translation.decoding.stepwise import mean_log
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, SPECIAL
 
 _AT_ONCE = 8  # steps from one look at the tables to the next
 
@@ -36,46 +38,44 @@ def searched(
     models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first; of equally likely tokens any goes first."""
-    beams, device = Beams(search, sentences), models[0].output_bias.device
+    beams, device = StepBeams(sentences, search.beam, search.n_best, search.penalty), models[0].output_bias.device
     count, beam = len(sentences), search.beam
     numbers, lengths = pad([each.tokens for each in sentences])
     grids = [Grid(model.eval(), sent(numbers, device), lengths, beam) for model in models]
-    barrier = torch.zeros(count, 1, len(models[0].output_bias))
-    barrier[:, :, [PAD, BEGIN]] = -torch.inf
-    barrier[torch.tensor([not each.copies for each in sentences]), :, UNKNOWN] = -torch.inf
-    may_end = sent(barrier, device)
-    bonus = sent(2 * OVER * F.one_hot(torch.tensor(END), barrier.shape[2]), device)
+    vocabulary = len(models[0].output_bias)
+    bonus = sent(ENDED * F.one_hot(torch.tensor(END), vocabulary), device)
     once = sent(torch.tensor([0.0, *[-torch.inf] * (beam - 1)]), device)
     origins = torch.arange(count * beam, device=device).view(count, beam)
     parents, tokens = origins.repeat_interleave(beam, 1), torch.full_like(origins, BEGIN)
     totals = once.double().repeat(count, 1)
     tables: list[tuple[Tensor, Tensor, Tensor]] = []
-    most = max(each.most for each in sentences)
-    for step in range(most):
+    weights: list[Tensor] = []
+    fewest = max(each.fewest for each in sentences)
+    for step in range(beams.room):
         cancellation.check()
-        barred = may_end
-        if any(each.fewest > step for each in sentences):
-            early = barrier.clone()
-            early[torch.tensor([each.fewest > step for each in sentences]), :, END] = -torch.inf
-            barred = sent(early, device)
-        found, weights = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
+        if step <= fewest:
+            special = torch.zeros(count, 1, SPECIAL).masked_fill_(
+                torch.from_numpy(~beams.allowed(step))[:, None], -torch.inf
+            )
+            barred = sent(F.pad(special, (0, vocabulary - SPECIAL)), device)
+        found, looked_at = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
         scores = mean_log(found) if len(found) > 1 else found[0].log_softmax(1)
         likeliest, chosen = (scores.unflatten(0, (count, beam)) + barred).topk(beam)
         # What has ended stands in front and keeps one place, whatever the network says behind it.
-        likeliest = torch.where((totals > OVER).unsqueeze(2), once, likeliest)
+        likeliest = torch.where((totals > ENDED / 2).unsqueeze(2), once, likeliest)
         totals, best = (totals.unsqueeze(2) + likeliest).flatten(1).topk(beam)
         tokens, origins = chosen.flatten(1).gather(1, best), parents.gather(1, best)
         tables.append((tokens, origins, totals))
-        attending = [each for each, model in zip(weights, models, strict=True) if model.attends]
+        attending = [each for each, model in zip(looked_at, models, strict=True) if model.attends]
         if attending:
-            beams.weights.append(attending[0] if len(attending) == 1 else torch.stack(attending).mean(0))
+            weights.append(attending[0] if len(attending) == 1 else torch.stack(attending).mean(0))
         totals = totals + bonus.index_select(0, tokens.flatten()).view_as(totals)
-        if len(tables) == _AT_ONCE or step == most - 1:
-            beams.take(tables)
+        if len(tables) == _AT_ONCE or step == beams.room - 1:
+            beams.take_chosen(tables)
             tables.clear()
-            if not len(beams.owners):
+            if not beams.state["rows"]:
                 break
-    return beams.hypotheses()
+    return beams.hypotheses(weights)
 
 
 class Grid:

@@ -1,7 +1,7 @@
 """Translations of a batch by beam search or at random, and the probability of given ones.
 
 A search runs at one of two speeds: as one compiled call on the weights of one model
-(`dikkat.translation.decoding.compiled`), or step by step in PyTorch (`beams`).
+(`dikkat.translation.decoding.compiled`), or step by step in PyTorch (`stepwise`).
 """
 
 import logging
@@ -16,11 +16,11 @@ from dikkat._engine import addresses
 from dikkat._engine.weight_versions import Writes
 from dikkat.errors import InputError
 from dikkat.translation.decoding import grid
-from dikkat.translation.decoding.beams import mean_log, step_by_step, unknown_scores
 from dikkat.translation.decoding.compiled import run
 from dikkat.translation.decoding.compiled.network import Panels
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
+from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network import described
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
@@ -227,10 +227,7 @@ def _compiled_search(
             f"sources: got token {least if least < 0 else most}; expected 0 to {known - 1}, the model's source "
             "vocabulary"
         )
-    try:
-        return run.search(panels, sentences, search.beam, search.n_best, search.penalty)
-    except run.UnknownScoresError:
-        raise unknown_scores() from None
+    return run.search(panels, sentences, search.beam, search.n_best, search.penalty)
 
 
 class Compiled:

@@ -17,7 +17,7 @@ from numba import carray
 
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp, sigmoid, tanh
-from dikkat._engine.memory import Call, clear, copy_vectors, flags_at, number_at, numbers_at, workplace_of
+from dikkat._engine.memory import Call, clear, copy_vectors, number_at, workplace_of
 from dikkat._engine.order import added, publish, seen, wait_a_little
 from dikkat._engine.panels import int8_blocks, narrow_blocks
 from dikkat._engine.vectors import (
@@ -38,14 +38,13 @@ from dikkat._engine.vectors import (
     store_int16,
 )
 from dikkat.recurrent.fused.attending import attend_row
-from dikkat.translation.decoding.compiled.ranking import Phase, State, book, rank
+from dikkat.translation.decoding.compiled.ranking import Phase, merge, rank
 from dikkat.translation.decoding.compiled.record import (
     ATTEND,
     BUDGET,
     CELL,
     CHUNK,
     DENSE,
-    DONE,
     ENCODE,
     FINISHED,
     FULL,
@@ -65,6 +64,7 @@ from dikkat.translation.decoding.compiled.record import (
     TICKETS,
 )
 from dikkat.translation.decoding.compiled.record import BUFFERS as _BUFFERS
+from dikkat.translation.decoding.compiled.rules import State, book
 
 # In a kernel's signature: the parts of all phases.
 Parts = Any
@@ -420,26 +420,6 @@ def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero
         state.tasks, state.cost = rows, 1 + call.keys * (call.features + call.values + call.lexical * call.embedded)
 
 
-@inlined
-def _trace(call: Call, state: State, zero: Any) -> None:
-    """Write the tokens of the best hypotheses, and what each looked at: as many steps of each as there is room for."""
-    for hypothesis in range(call.sentences * call.n_best):
-        step, place = number_at(call.result_steps, hypothesis), number_at(call.result_places, hypothesis)
-        b = hypothesis // call.n_best
-        keys, length = number_at(call.lengths, b), step + 1 - flags_at(call.result_ended, hypothesis)[0]
-        ids = numbers_at(call.result_ids, hypothesis * state.room)
-        for t in range(step, -1, -1):
-            own = (t * call.sentences + b) * call.beam + place
-            if t < length:
-                ids[t] = number_at(call.step_tokens, own)
-                if call.seen != 0:
-                    row = (t * call.capacity + number_at(call.step_rows, own)) * call.key_row
-                    into = (hypothesis * state.room + t) * call.longest
-                    for j in range(keys):
-                        pointer(call.result_weights, zero)[into + j] = pointer(call.weights, zero)[row + j]
-            place = number_at(call.step_origins, own) - b * call.beam
-
-
 @Kernel
 def search(zero: Any, int8: Any) -> Any:
     """Phase after phase, until all sentences are decided, the tables of steps are full, or the budget is spent.
@@ -494,10 +474,10 @@ def search(zero: Any, int8: Any) -> Any:
             if kind == ENCODE and state.inner + 1 < call.longest:
                 state.inner += 1
             elif kind == RANK:
-                book(call, state, zero)
+                for row in range(state.rows):
+                    merge(call, row, zero)
+                book(call, state, False)
                 state.phase = call.loop
-                if state.status == DONE:
-                    _trace(call, state, zero)
             else:
                 state.phase, state.inner = state.phase + 1, 0
             if state.status == GOING:

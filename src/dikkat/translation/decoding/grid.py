@@ -15,7 +15,7 @@ from dikkat._engine import cancellation
 from dikkat._engine.addresses import sent
 from dikkat.recurrent import sequence
 from dikkat.recurrent.fused.calls import in_type
-from dikkat.recurrent.steps import Joined, Keys, moved
+from dikkat.recurrent.steps import Keys, joined, moved
 from dikkat.translation.decoding.compiled.beams import StepBeams
 from dikkat.translation.decoding.compiled.record import ENDED
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
@@ -111,17 +111,18 @@ class Grid:
         self._state, self._cell = parts[0], parts[1] if len(parts) > 1 else None
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
         self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
-        self._joined = Joined.of(operands, self._layers[-1])
+        self._query_and_gates = joined(operands, self._layers[-1])
 
     def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (R, V) of the next tokens behind tokens (R,) of rows (R,), and where they looked (R, m)."""
         state = [each.index_select(0, origins) for each in self._state]
         cell = [None] * len(state) if self._cell is None else [each.index_select(0, origins) for each in self._cell]
-        query, recurrent = self._joined(state[-1])
+        query, recurrent = self._query_and_gates(state[-1])
         weights = self._look(query)
         words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
         gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)
         moves = moved(self._layers, gates, recurrent, state, cell)
-        self._state, self._cell = [each.state for each in moves], self._cell and [each.cell for each in moves]
+        self._state, cell, _ = zip(*moves, strict=True)
+        self._cell = self._cell and cell
         features = torch.addmm(readout, self._state[-1], self._readout).tanh_().add_(lexical)
         return torch.addmm(self._output[0], features, self._output[1]), weights.flatten(0, 1)

@@ -22,11 +22,12 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.network import described
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
+from dikkat.translation.network.weights import every_module_has_hooks
 from dikkat.translation.text.special_tokens import UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
+_lock = Lock()
 _CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
 
 Models = TranslationModel | Sequence[TranslationModel]
@@ -103,8 +104,8 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     # Without attention nobody could say which word to put in the place of an unknown one.
     attends = any(model.attends for model in together)
     sentences = [Sentence(each, attends and UNKNOWN in each, *limits(search, len(each))) for each in sources]
-    if kept := runnable(together, search):
-        return _compiled_search(together[0], kept, sentences, search)
+    if panels := runnable(together, search):
+        return run.search(panels, sentences, search.beam, search.n_best, search.penalty)
     if grid.runs(together, search):
         return grid.searched(together, sentences, search)
     return step_by_step(together, sentences, search)
@@ -183,51 +184,56 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
         >>> explain(model, Search(sample=True))
         ['samples are drawn, and nothing is searched']
     """
-    return _examined(gathered(models), search)[0]
-
-
-def runnable(models: Sequence[TranslationModel], search: Search) -> "Compiled | None":
-    """The model's kept panels, for the compiled call; None where it cannot do this search."""
-    reasons, kept = _examined(models, search)
-    if reasons and search.precision == "int8":
-        raise SettingsError(f"precision: got 'int8', which cannot run here: {'; '.join(reasons)}; expected 'float32'")
-    return None if reasons else kept
-
-
-def _examined(models: Sequence[TranslationModel], search: Search) -> "tuple[list[str], Compiled | None]":
-    """The reasons of `explain`; and the kept panels of the last model, where the compiled call can search it."""
-    reasons, kept = [], None
+    together, reasons = gathered(models), []
     if search.sample:
         reasons.append("samples are drawn, and nothing is searched")
-    if len(models) > 1:
-        reasons.append(f"{len(models)} models translate together")
-    for model in models:
-        kept = vars(model).get(COMPILED)
+    if len(together) > 1:
+        reasons.append(f"{len(together)} models translate together")
+    for model in together:
+        kept: Compiled | None = vars(model).get(COMPILED)
         if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits():
-            kept = None
             vars(model).pop(COMPILED, None)  # frees its panels, which are stale
-            if obstacles := model.eval().network_obstacles():
-                reasons += obstacles
-            else:
-                kept = _kept(model)
-    if search.precision == "int8" and models[0].output_bias.dtype != torch.float32:
-        reasons.append(f"int8 goes with weights of float32, and these are of {models[0].output_bias.dtype}")
-    return reasons, kept
+            reasons += model.eval().network_obstacles()
+    if search.precision == "int8" and together[0].output_bias.dtype != torch.float32:
+        reasons.append(f"int8 goes with weights of float32, and these are of {together[0].output_bias.dtype}")
+    return reasons
 
 
-def _compiled_search(
-    model: TranslationModel, kept: "Compiled", sentences: Sequence[Sentence], search: Search
-) -> list[list[Hypothesis]]:
-    """The hypotheses of each sentence, best first, by one compiled call."""
-    panels = _panels(model, kept, int8=search.precision == "int8")
-    numbers, known = [token for each in sentences for token in each.tokens], len(panels.tensors["source_table"])
-    least, most = min(numbers), max(numbers)
-    if least < 0 or most >= known:
-        raise InputError(
-            f"sources: got token {least if least < 0 else most}; expected 0 to {known - 1}, the model's source "
-            "vocabulary"
-        )
-    return run.search(panels, sentences, search.beam, search.n_best, search.penalty)
+def runnable(models: Sequence[TranslationModel], search: Search) -> Panels | None:
+    """Return the model's weights in panels, for the compiled call; None if it cannot do this search.
+
+    They are made for the first search, by one of the threads that search at once, and kept.
+    """
+    reasons, int8 = explain(models, search), search.precision == "int8"
+    if reasons and int8:
+        raise SettingsError(f"precision: got 'int8', which cannot run here: {'; '.join(reasons)}; expected 'float32'")
+    if reasons:
+        return None
+    model = models[0]
+    with _lock:
+        kept: Compiled | None = vars(model).get(COMPILED)
+        if kept is None or not kept.fits():
+            kept = vars(model)[COMPILED] = Compiled(model)
+        if int8 not in kept.panels:
+            kept.panels[int8] = _packed(model, int8=int8)
+        return kept.panels[int8]
+
+
+def _packed(model: TranslationModel, *, int8: bool) -> Panels:
+    """Pack a model's weights into panels."""
+    for name, tensor in model.named_parameters():
+        addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
+        if bool(tensor.isnan().any()):
+            raise InputError(
+                f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training "
+                "diverged. Train it again, with a lower learning rate"
+            )
+        if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
+            raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")
+    panels = Panels(model.network(), int8)
+    kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
+    _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
+    return panels
 
 
 class Compiled:
@@ -247,43 +253,8 @@ class Compiled:
 
     def fits(self) -> bool:
         """Whether a search of the model may run on the panels."""
-        return self._writes.are_none() and not described.every_module_has_hooks()
+        return self._writes.are_none() and not every_module_has_hooks()
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
         """A copy of a model, or one that is unpickled, has none."""
         return type(None), ()
-
-
-_lock = Lock()
-
-
-def _kept(model: TranslationModel) -> Compiled:
-    """The kept panels of a model, made by one of the threads that ask at once."""
-    with _lock:
-        kept: Compiled | None = vars(model).get(COMPILED)
-        if kept is None or not kept.fits():
-            kept = vars(model)[COMPILED] = Compiled(model)
-        return kept
-
-
-def _panels(model: TranslationModel, kept: Compiled, *, int8: bool) -> Panels:
-    """A model's weights in panels, made for the first search by one of the threads that ask at once."""
-    if panels := kept.panels.get(int8):
-        return panels
-    with _lock:
-        if panels := kept.panels.get(int8):
-            return panels
-        for name, tensor in model.named_parameters():
-            addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
-            if bool(tensor.isnan().any()):
-                raise InputError(
-                    f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training "
-                    "diverged. Train it again, with a lower learning rate"
-                )
-            if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
-                raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")
-        panels = Panels(model.network(), int8)
-        kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
-        _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
-        kept.panels[int8] = panels
-        return panels

@@ -16,7 +16,7 @@ import numpy as np
 from numba import carray
 
 from dikkat._engine.compile import Kernel, inlined
-from dikkat._engine.elementary import exp, sigmoid, tanh
+from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, copy_vectors, number_at, workplace_of
 from dikkat._engine.order import added, publish, seen, wait_a_little
 from dikkat._engine.panels import int8_blocks, narrow_blocks
@@ -38,6 +38,7 @@ from dikkat._engine.vectors import (
     store_int16,
 )
 from dikkat.recurrent.fused.attending import attend_row
+from dikkat.recurrent.fused.cells import gru, lstm
 from dikkat.translation.decoding.compiled.ranking import Phase, merge, rank
 from dikkat.translation.decoding.compiled.record import (
     ATTEND,
@@ -267,16 +268,14 @@ def _cell(
 ) -> None:
     """Write the new states of a vector of features, of gates i, f, g, o; or n's input side, r, z, n's other side."""
     lanes = lanes_of(zero)
+    first, second, third, fourth = load(gates, 0), load(gates, lanes), load(gates, 2 * lanes), load(gates, 3 * lanes)
     if call.lstm:
-        into, forget = sigmoid(load(gates, 0), zero), sigmoid(load(gates, lanes), zero)
-        candidate, out = tanh(load(gates, 2 * lanes), zero), sigmoid(load(gates, 3 * lanes), zero)
-        after = forget * load(cell, 0) + into * candidate
-        store(new_cell, 0, after)
-        store(new, 0, out * tanh(after, zero))
+        after, content, _, _, _, _ = lstm(first, second, third, fourth, load(cell, 0), zero)
+        store(new_cell, 0, content)
+        store(new, 0, after)
     else:
-        reset, update = sigmoid(load(gates, lanes), zero), sigmoid(load(gates, 2 * lanes), zero)
-        candidate = tanh(load(gates, 0) + reset * load(gates, 3 * lanes), zero)
-        store(new, 0, candidate + update * (load(state, 0) - candidate))
+        after, _, _, _ = gru(second, third, first, fourth, load(state, 0), zero)
+        store(new, 0, after)
 
 
 @inlined

@@ -8,6 +8,7 @@ import torch
 from dikkat._core.compiled.scoring import RANGES
 from dikkat._engine import addresses, cancellation
 from dikkat._engine.record import CallRecord, round_up
+from dikkat.errors import InputError
 from dikkat.translation.decoding.compiled.beams import Beams
 from dikkat.translation.decoding.compiled.network import Panels
 from dikkat.translation.decoding.compiled.record import (
@@ -56,8 +57,15 @@ def search(
         Of each sentence its best hypotheses, best first.
 
     Raises:
-        InputError: The model's scores are not numbers.
+        InputError: A token that the model does not know, or scores that are not numbers.
     """
+    numbers, known = [token for each in sentences for token in each.tokens], len(panels.tensors["source_table"])
+    least, most = min(numbers), max(numbers)
+    if least < 0 or most >= known:
+        raise InputError(
+            f"sources: got token {least if least < 0 else most}; expected 0 to {known - 1}, the model's source "
+            "vocabulary"
+        )
     order = sorted(range(len(sentences)), key=lambda index: -len(sentences[index].tokens))
     shape = len(sentences), len(sentences[order[0]].tokens), beam, n_best
     run = panels.idle.pop(shape, None) or Run(panels, *shape, min(_STEPS, max(each.most for each in sentences)))

@@ -34,7 +34,7 @@ def lstm(input_gates: Tensor, recurrent_gates: Tensor, cell: Tensor) -> tuple[Te
 
 
 def move(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tensor | None) -> Move:
-    """Take a step of `gru`, or with a cell of `lstm`; as one kernel if the device has it and no gradient is recorded."""
+    """Take a step of `gru`, or with a cell of `lstm`; one kernel if the device has it and no gradient is recorded."""
     fuses = state.device.type in FUSED and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     aten = torch.ops.aten
     if cell is None:

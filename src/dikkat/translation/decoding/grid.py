@@ -38,7 +38,7 @@ def searched(
     models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first; of equally likely tokens any goes first."""
-    beams, device = StepBeams(sentences, search.beam, search.n_best, search.penalty), models[0].output_bias.device
+    beams, device = StepBeams(sentences, search), models[0].output_bias.device
     count, beam = len(sentences), search.beam
     numbers, lengths = pad([each.tokens for each in sentences])
     grids = [Grid(model.eval(), sent(numbers, device), lengths, beam) for model in models]
@@ -49,7 +49,7 @@ def searched(
     parents, tokens = origins.repeat_interleave(beam, 1), torch.full_like(origins, BEGIN)
     totals = once.double().repeat(count, 1)
     tables: list[tuple[Tensor, Tensor, Tensor]] = []
-    weights: list[Tensor] = []
+    weights: list[Tensor | None] = []
     fewest = max(each.fewest for each in sentences)
     for step in range(beams.room):
         cancellation.check()
@@ -67,15 +67,14 @@ def searched(
         tokens, origins = chosen.flatten(1).gather(1, best), parents.gather(1, best)
         tables.append((tokens, origins, totals))
         attending = [each for each, model in zip(looked_at, models, strict=True) if model.attends]
-        if attending:
-            weights.append(attending[0] if len(attending) == 1 else torch.stack(attending).mean(0))
+        weights.append(torch.stack(attending).mean(0) if len(attending) > 1 else next(iter(attending), None))
         totals = totals + bonus.index_select(0, tokens.flatten()).view_as(totals)
         if len(tables) == _AT_ONCE or step == beams.room - 1:
-            beams.take_chosen(tables)
-            tables.clear()
+            beams.take_chosen(tables, weights)
+            tables, weights = [], []
             if not beams.state["rows"]:
                 break
-    return beams.hypotheses(weights)
+    return beams.results()
 
 
 class Grid:

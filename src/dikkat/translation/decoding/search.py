@@ -105,7 +105,7 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     attends = any(model.attends for model in together)
     sentences = [Sentence(each, attends and UNKNOWN in each, *limits(search, len(each))) for each in sources]
     if panels := runnable(together, search):
-        return run.search(panels, sentences, search.beam, search.n_best, search.penalty)
+        return run.search(panels, sentences, search)
     if grid.runs(together, search):
         return grid.searched(together, sentences, search)
     return step_by_step(together, sentences, search)

@@ -12,7 +12,7 @@ from dikkat._engine import cancellation
 from dikkat._engine.addresses import sent
 from dikkat.translation.decoding.compiled.beams import StepBeams, Table
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
-from dikkat.translation.decoding.options import Search
+from dikkat.translation.decoding.options import GREEDY, Search
 from dikkat.translation.network.model import TranslationModel, pad
 from dikkat.translation.text.special_tokens import BEGIN, SPECIAL
 
@@ -28,35 +28,33 @@ def step_by_step(
     steps, count = ModelSteps(models, [each.tokens for each in sentences]), search.n_best
     if not search.sample:
         choose = partial(likeliest, search.beam)
-        return _search(steps, StepBeams(sentences, search.beam, count, search.penalty), choose)
+        return _search(steps, StepBeams(sentences, search), choose)
     # Each sample is a sentence with one place.
     repeated = [each for each in sentences for _ in range(count)]
     steps.select(torch.arange(len(sentences), device="cpu").repeat_interleave(count), memories=True)
-    samples = _search(steps, StepBeams(repeated, 1, 1, 0.0), Draws(search, repeated))
+    samples = _search(steps, StepBeams(repeated, GREEDY), Draws(search, repeated))
     return [[sample for (sample,) in samples[start : start + count]] for start in range(0, len(samples), count)]
 
 
 def _search(steps: "ModelSteps", beams: StepBeams, choose: Choice) -> list[list[Hypothesis]]:
     """Take steps until every sentence is decided."""
-    fewest, weights, step = beams.tables["fewest"], list[Tensor](), 0
+    fewest, step = beams.tables["fewest"], 0
     sentences, previous = np.arange(len(fewest)), np.full(len(fewest), BEGIN)
     while len(previous):
         cancellation.check()
-        scores, looked_at = steps.step(torch.from_numpy(previous))
-        if looked_at is not None:
-            weights.append(looked_at)
+        scores, weights = steps.step(torch.from_numpy(previous))
         if step <= fewest.max():
             allowed = beams.allowed(step)
         possible = scores.clone()
         possible[:, :SPECIAL].masked_fill_(torch.from_numpy(~allowed[sentences]).to(scores.device), -torch.inf)
         tokens = choose(possible, sentences, step)
         gains = (possible.gather(1, tokens) - scores.logsumexp(1, keepdim=True)).double()
-        beams.take(gains, tokens)
+        beams.take(gains, tokens, weights)
         before, step = sentences, step + 1
         previous, rows, sentences = beams.rows
         # Hypotheses of one sentence share its memory.
         steps.select(torch.from_numpy(rows), memories=not np.array_equal(sentences, before))
-    return beams.hypotheses(weights)
+    return beams.results()
 
 
 def mean_log(scores: Sequence[Tensor]) -> Tensor:

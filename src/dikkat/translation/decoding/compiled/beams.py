@@ -12,6 +12,7 @@ from dikkat._engine.record import NUMPY, CallRecord, round_up
 from dikkat.errors import InputError
 from dikkat.translation.decoding.compiled.record import HYPOTHESES, LINE, STATE, UNKNOWN_SCORES
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
+from dikkat.translation.decoding.options import Search
 from dikkat.translation.text.special_tokens import BEGIN, SPECIAL
 
 _STEP_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_ended", "step_out")
@@ -71,12 +72,12 @@ class Beams:
         self.state["rows"] = count
         self._initial = memory.copy()
 
-    def begin(self, sentences: Sequence[Sentence], penalty: float) -> None:
-        """Take B new sentences, and a length penalty."""
+    def begin(self, sentences: Sequence[Sentence], search: Search) -> None:
+        """Take B new sentences, and the options by which ended hypotheses compete."""
         self._sentences = sentences
         self._memory[:] = self._initial
         self.state["room"] = self.room
-        self.call.fields["penalty"] = penalty
+        self.call.fields["penalty"] = search.penalty
         for name, values in (("copies", "copies"), ("fewest", "fewest"), ("limits", "most")):
             self.tables[name][:] = [getattr(each, values) for each in sentences]
 
@@ -137,12 +138,13 @@ class Beams:
 class StepBeams(Beams):
     """Hypotheses whose rows an engine of PyTorch's operations continues, step by step."""
 
-    def __init__(self, sentences: Sequence[Sentence], beam: int, n_best: int, penalty: float) -> None:
+    def __init__(self, sentences: Sequence[Sentence], search: Search) -> None:
         call = CallRecord(HYPOTHESES, torch.float64)
         call.alone = True
-        super().__init__(call, len(sentences), beam, n_best)
-        self.begin(sentences, penalty)
+        super().__init__(call, len(sentences), search.beam, search.n_best)
+        self.begin(sentences, search)
         self.make_room(max(each.most for each in sentences))
+        self._weights: list[Tensor] = []
 
     def allowed(self, step: int) -> Table:
         """Return which special tokens may come at a step, (B, SPECIAL) bool."""
@@ -159,24 +161,29 @@ class StepBeams(Beams):
         names = ("next_tokens", "next_rows", "next_sentences")
         return tuple(self.tables[name][:count].copy() for name in names)  # type: ignore[return-value]
 
-    def take(self, gains: Tensor, tokens: Tensor) -> None:
-        """Take a step, of likeliest next tokens (R, K) and their log-probabilities, best first."""
-        kept, count = self.call.kept, len(gains)
-        kept["gains"][:count], kept["tokens"][:count] = gains, tokens
-        self._advance(chosen=0)
+    def take(self, gains: Tensor, tokens: Tensor, weights: Tensor | None) -> None:
+        """Take a step: the likeliest tokens (R, K), best first, their log-probabilities, and weights (R, S)."""
+        arrays, count = self.call.kept, len(gains)
+        arrays["gains"][:count], arrays["tokens"][:count] = gains, tokens
+        self._advance([weights], chosen=0)
 
-    def take_chosen(self, steps: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """Take steps that a device chose: their tokens, origins and log-probabilities (B, K)."""
+    def take_chosen(self, steps: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Sequence[Tensor | None]) -> None:
+        """Take steps that a device chose: tokens, origins and log-probabilities (B, K), and weights (B·K, S)."""
         begin = int(self.state["step"][0])
         columns = torch.stack([torch.stack(each).double() for each in zip(*steps, strict=True)]).cpu()
         for name, column in zip(("step_tokens", "step_origins", "step_totals"), columns, strict=True):
             self.call.kept[name][begin : begin + len(steps)] = column
         self.call.kept["step_rows"][begin : begin + len(steps)] = columns[1]
-        self._advance(chosen=len(steps))
+        self._advance(weights, chosen=len(steps))
 
-    def _advance(self, chosen: int) -> None:
+    def results(self) -> list[list[Hypothesis]]:
+        """Return each sentence's best hypotheses, after its last step."""
+        return self.hypotheses(self._weights)
+
+    def _advance(self, weights: Sequence[Tensor | None], chosen: int) -> None:
         from dikkat.translation.decoding.compiled import rules
 
+        self._weights += [each for each in weights if each is not None]
         self.call.fields["chosen"] = chosen
         self.call.run(rules.advance, 1)
         self.check()

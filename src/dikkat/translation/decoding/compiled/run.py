@@ -9,23 +9,11 @@ from dikkat._core.compiled.scoring import RANGES
 from dikkat._engine import addresses, cancellation
 from dikkat._engine.record import CallRecord, round_up
 from dikkat.errors import InputError
+from dikkat.translation.decoding.compiled import record
 from dikkat.translation.decoding.compiled.beams import Beams
 from dikkat.translation.decoding.compiled.network import Panels
-from dikkat.translation.decoding.compiled.record import (
-    BUDGET,
-    BUFFERS,
-    CHUNK,
-    CONTROL,
-    DONE,
-    FINISHED,
-    FULL,
-    GOING,
-    OVER,
-    PUBLISHED,
-    SEARCH,
-    TICKETS,
-)  # fmt: skip
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
+from dikkat.translation.decoding.options import Search
 
 # About the seconds between two checks for Ctrl-C.
 _PART = 0.05
@@ -41,17 +29,13 @@ _STEPS = 64
 _SMALL, _IDLE = 1 << 18, 64
 
 
-def search(
-    panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int, penalty: float
-) -> list[list[Hypothesis]]:
+def search(panels: Panels, sentences: Sequence[Sentence], search: Search) -> list[list[Hypothesis]]:
     """Beam search of a batch, as one call.
 
     Args:
         panels: The weights.
         sentences: At least one.
-        beam: Hypotheses of a sentence that go on; at most as many as there are tokens.
-        n_best: Hypotheses to return of a sentence, at most `beam`.
-        penalty: The length penalty's exponent.
+        search: The options; the beam is at most as many as there are tokens.
 
     Returns:
         Of each sentence its best hypotheses, best first.
@@ -67,9 +51,9 @@ def search(
             "vocabulary"
         )
     order = sorted(range(len(sentences)), key=lambda index: -len(sentences[index].tokens))
-    shape = len(sentences), len(sentences[order[0]].tokens), beam, n_best
+    shape = len(sentences), len(sentences[order[0]].tokens), search.beam, search.n_best
     run = panels.idle.pop(shape, None) or Run(panels, *shape, min(_STEPS, max(each.most for each in sentences)))
-    run.begin([sentences[index] for index in order], penalty)
+    run.begin([sentences[index] for index in order], search)
     run.go()
     results: list[list[Hypothesis]] = [[] for _ in sentences]
     for index, group in zip(order, run.results(), strict=True):
@@ -99,7 +83,7 @@ class Run:
     def __init__(self, panels: Panels, count: int, longest: int, beam: int, n_best: int, steps: int) -> None:
         self._count, self._longest = count, longest
         self._capacity, self._attends = count * beam, panels.attends
-        self._call = call = CallRecord(SEARCH, panels.dtype, (True if panels.int8 else None,))
+        self._call = call = CallRecord(record.SEARCH, panels.dtype, (True if panels.int8 else None,))
         ranges = RANGES[panels.dtype]
         keys = longest if panels.attends else 1
         call.fields |= panels.sizes | {
@@ -118,35 +102,35 @@ class Run:
             call.new(name, rows, panels.blocks)
         for name in ("block_gains", "block_tokens"):
             call.new(name, rows, panels.blocks, beam)
-        chunks = count * -(-longest // CHUNK)
+        chunks = count * -(-longest // record.CHUNK)
         self._beams = Beams(
             call, count, beam, n_best, sources=count * longest, lengths=count, chunk_first=chunks, chunk_rows=chunks,
-            control=CONTROL // 8,
+            control=record.CONTROL // 8,
         )  # fmt: skip
         self._tables, self._state = self._beams.tables, self._beams.state
         call.fields["seen"] = call.fields["lengths"] if self._attends else 0
         self._make_room(steps)
-        call.alone = panels.matrices * min(self._capacity, CHUNK) < _ONE_THREAD_BYTES
-        call.lay_out(block=CHUNK * panels.widest, exps=panels.sizes["features"])
+        call.alone = panels.matrices * min(self._capacity, record.CHUNK) < _ONE_THREAD_BYTES
+        call.lay_out(block=record.CHUNK * panels.widest, exps=panels.sizes["features"])
         self.nbytes = sum(tensor.nbytes for name, tensor in call.kept.items() if name not in panels.tensors)
 
-    def begin(self, sentences: Sequence[Sentence], penalty: float) -> None:
+    def begin(self, sentences: Sequence[Sentence], search: Search) -> None:
         """Take sentences of this shape, the longest first."""
-        self._beams.begin(sentences, penalty)
+        self._beams.begin(sentences, search)
         self._limit = max(each.most for each in sentences)
         lengths, tables, longest = [len(each.tokens) for each in sentences], self._tables, self._longest
         for b, each in enumerate(sentences):
             tables["sources"][b * longest : b * longest + lengths[b]] = each.tokens
         tables["lengths"][:] = lengths
         chunks = [
-            (b * longest + first, min(CHUNK, length - first))
+            (b * longest + first, min(record.CHUNK, length - first))
             for b, length in enumerate(lengths)
-            for first in range(0, length, CHUNK)
+            for first in range(0, length, record.CHUNK)
         ]
         tables["chunk_first"][: len(chunks)] = [first for first, _ in chunks]
         tables["chunk_rows"][: len(chunks)] = [rows for _, rows in chunks]
         self._call.fields["chunks"] = self._state["tasks"] = len(chunks)
-        self._set(PUBLISHED, len(chunks))
+        self._set(record.PUBLISHED, len(chunks))
 
     def _buffers(self, panels: Panels, keys: int) -> None:
         """Make the buffers of the phases, in one piece of memory: each some layers of some rows."""
@@ -173,17 +157,17 @@ class Run:
             "query": (1, rows * at["features"]),
             "readout": (1, rows * at["readout"]),
         }
-        sizes = [shapes[name][0] * shapes[name][1] for name in BUFFERS]
+        sizes = [shapes[name][0] * shapes[name][1] for name in record.BUFFERS]
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
         # Zeros: of the padding behind sentences nothing comes out, but it is read.
         room = self._call.point("value", torch.zeros(sum(sizes), dtype=panels.dtype, device="cpu"))
         base, size = self._call.fields["value"], room.itemsize
         for name, numbers in (
             ("buffers", [base + start * size for start in starts]),
-            ("strides", [shapes[name][1] for name in BUFFERS]),
+            ("strides", [shapes[name][1] for name in record.BUFFERS]),
         ):
             self._call.point(name, torch.tensor(numbers, dtype=torch.int64, device="cpu"))
-        start = dict(zip(BUFFERS, starts, strict=True))
+        start = dict(zip(record.BUFFERS, starts, strict=True))
         last = start["outputs"]
         if not panels.attends:
             last = start["final"] + (at["encoder_layers"] - 1) * count * at["values"]
@@ -211,21 +195,26 @@ class Run:
         call, budget = self._call, _FIRST
         workers = 1 if call.alone else torch.get_num_threads()
         while True:
-            self._set(BUDGET, budget)
+            self._set(record.BUDGET, budget)
             began = time.perf_counter()
             call.run(phases.search, workers)
             seconds = time.perf_counter() - began
             status = int(self._state["status"][0])
             self._beams.check()
-            if status == DONE:
+            if status == record.DONE:
                 return
             cancellation.check()
-            if status == FULL:
+            if status == record.FULL:
                 self._make_room(min(self._limit, 2 * self._beams.room))
                 self.nbytes = _SMALL + 1  # and is not kept
                 first, tasks = (int(self._state[name][0]) for name in ("first", "tasks"))
-                self._state["status"] = GOING
-                for place, number in ((TICKETS, first), (FINISHED, first), (OVER, 0), (PUBLISHED, first + tasks)):
+                self._state["status"] = record.GOING
+                for place, number in (
+                    (record.TICKETS, first),
+                    (record.FINISHED, first),
+                    (record.OVER, 0),
+                    (record.PUBLISHED, first + tasks),
+                ):
                     self._set(place, number)
             elif seconds < _PART / 2:
                 budget *= 2

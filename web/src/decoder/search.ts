@@ -1,4 +1,4 @@
-/** Beam search, equal to `dikkat.translation.decoding.compiled`, with forced words and pinned weights. */
+/** Beam search by the rules of `dikkat.translation.decoding.compiled.rules`, with forced words and pinned weights. */
 import type { Memory, Network, Pins, State, Step } from "./network";
 import { Refusal } from "./refusal";
 import { BEGIN, END, PAD, UNKNOWN } from "./tokenizer";

@@ -7,6 +7,7 @@ some steps at once, where `StepBeams` does its bookkeeping with them; meanwhile 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,23 +23,24 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.stepwise import mean_log
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.text.special_tokens import BEGIN, END, SPECIAL
+from dikkat.translation.text.special_tokens import BEGIN, END
 
 _AT_ONCE = 8  # steps from one look at the tables to the next
 
 
-def runs(models: Sequence[TranslationModel], search: Search) -> bool:
-    """Whether these models' steps are what their weights say, and are not on a CPU."""
+def runs(models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search) -> bool:
+    """Whether these models' steps are what their weights say, and are not on a CPU, and no sentence has slots."""
     plain = (not model.undescribed() and not sequence.score_obstacles(model.decoder.score) for model in models)
-    return not search.sample and not models[0].output_bias.is_cpu and all(plain)
+    is_plain = not search.sample and not models[0].output_bias.is_cpu and all(plain)
+    return is_plain and not any(each.slots for each in sentences)
 
 
 @torch.no_grad()
 def searched(
-    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search
+    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search, slot_bits: Tensor
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first; of equally likely tokens any goes first."""
-    beams, device = StepBeams(sentences, search), models[0].output_bias.device
+    beams, device = StepBeams(sentences, search, slot_bits), models[0].output_bias.device
     count, beam = len(sentences), search.beam
     numbers, lengths = pad([each.tokens for each in sentences])
     grids = [Grid(model.eval(), sent(numbers, device), lengths, beam) for model in models]
@@ -54,10 +56,10 @@ def searched(
     for step in range(beams.room):
         cancellation.check()
         if step <= fewest:
-            special = torch.zeros(count, 1, SPECIAL).masked_fill_(
-                torch.from_numpy(~beams.allowed(step))[:, None], -torch.inf
-            )
-            barred = sent(F.pad(special, (0, vocabulary - SPECIAL)), device)
+            numbers = np.arange(count)
+            allowed = beams.allowed(step, numbers, np.zeros_like(numbers))
+            special = torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
+            barred = sent(torch.zeros(count, 1, vocabulary).index_copy_(2, beams.limited, special[:, None]), device)
         found, looked_at = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
         scores = mean_log(found) if len(found) > 1 else found[0].log_softmax(1)
         likeliest, chosen = (scores.unflatten(0, (count, beam)) + barred).topk(beam)

@@ -6,7 +6,9 @@ A search runs at one of two speeds: as one compiled call on the weights of one m
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from threading import Lock
 
 import torch
@@ -50,7 +52,12 @@ def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]
 
 
 @torch.no_grad()
-def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search = DEFAULT) -> list[list[Hypothesis]]:
+def beam_search(
+    models: Models,
+    sources: Sequence[Sequence[int]],
+    search: Search = DEFAULT,
+    slots: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
+) -> list[list[Hypothesis]]:
     r"""Translate a batch by beam search, or draw translations. What has ended costs nothing any more.
 
     `<pad>` and `<bos>` are never output, and `<eos>` not before the fewest tokens that `search` wants, of which there
@@ -70,6 +77,9 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
         models: The network, or several of the same vocabularies and on one device; they are put in evaluation mode.
         sources: Token numbers, at least one in each sentence.
         search: The beam and what else there is to choose.
+        slots: The slot numbers of source and target tokens, 0 to 62. A hypothesis writes only slots of its source, each
+            at most once. A hypothesis that lacks some ends no search and ranks behind those that have all. Samples
+            ignore slots.
 
     Returns:
         For each source, in their order, `search.n_best` hypotheses, best first (fewer where the model gives all
@@ -103,12 +113,24 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
         return []
     # Without attention nobody could say which word to put in the place of an unknown one.
     attends = any(model.attends for model in together)
-    sentences = [Sentence(each, attends and UNKNOWN in each, *limits(search, len(each))) for each in sources]
+    bits_of_source, slot_bits = dict[int, int](), torch.zeros(vocabulary, dtype=torch.int64, device="cpu")
+    if not search.sample:
+        bits_of_source = {token: 1 << slot for token, slot in slots[0].items() if slot in slots[1].values()}
+        slot_bits[list(slots[1])] = torch.tensor([1 << slot for slot in slots[1].values()], device="cpu")
+    sentences = [
+        Sentence(
+            source,
+            attends and UNKNOWN in source,
+            *limits(search, len(source)),
+            reduce(or_, (bits_of_source.get(token, 0) for token in source), 0),
+        )
+        for source in sources
+    ]
     if panels := runnable(together, search):
-        return run.search(panels, sentences, search)
-    if grid.runs(together, search):
-        return grid.searched(together, sentences, search)
-    return step_by_step(together, sentences, search)
+        return run.search(panels, sentences, search, slot_bits)
+    if grid.runs(together, sentences, search):
+        return grid.searched(together, sentences, search, slot_bits)
+    return step_by_step(together, sentences, search, slot_bits)
 
 
 def gathered(models: Models) -> list[TranslationModel]:

@@ -14,7 +14,6 @@ from dikkat.translation.decoding.compiled.beams import StepBeams, Table
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import GREEDY, Search
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.text.special_tokens import BEGIN, SPECIAL
 
 # Of the scores (R, V) that may come, the sentences of the rows and the step: tokens (R, K).
 Choice = Callable[[Tensor, Table, int], Tensor]
@@ -22,36 +21,36 @@ Choice = Callable[[Tensor, Table, int], Tensor]
 
 @torch.no_grad()
 def step_by_step(
-    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search
+    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search, slot_bits: Tensor
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each sentence, best first; or its samples, in the order in which they are drawn."""
     steps, count = ModelSteps(models, [each.tokens for each in sentences]), search.n_best
     if not search.sample:
         choose = partial(likeliest, search.beam)
-        return _search(steps, StepBeams(sentences, search), choose)
+        return _search(steps, StepBeams(sentences, search, slot_bits), choose)
     # Each sample is a sentence with one place.
     repeated = [each for each in sentences for _ in range(count)]
     steps.select(torch.arange(len(sentences), device="cpu").repeat_interleave(count), memories=True)
-    samples = _search(steps, StepBeams(repeated, GREEDY), Draws(search, repeated))
+    samples = _search(steps, StepBeams(repeated, GREEDY, slot_bits), Draws(search, repeated))
     return [[sample for (sample,) in samples[start : start + count]] for start in range(0, len(samples), count)]
 
 
 def _search(steps: "ModelSteps", beams: StepBeams, choose: Choice) -> list[list[Hypothesis]]:
     """Take steps until every sentence is decided."""
-    fewest, step = beams.tables["fewest"], 0
-    sentences, previous = np.arange(len(fewest)), np.full(len(fewest), BEGIN)
+    step = 0
+    previous, _, sentences, missing = beams.rows
     while len(previous):
         cancellation.check()
         scores, weights = steps.step(torch.from_numpy(previous))
-        if step <= fewest.max():
-            allowed = beams.allowed(step)
-        possible = scores.clone()
-        possible[:, :SPECIAL].masked_fill_(torch.from_numpy(~allowed[sentences]).to(scores.device), -torch.inf)
+        limited, allowed = (
+            sent(each, scores.device) for each in (beams.limited, beams.allowed(step, sentences, missing))
+        )
+        possible = scores.index_copy(1, limited, scores[:, limited].masked_fill(~allowed, -torch.inf))
         tokens = choose(possible, sentences, step)
         gains = (possible.gather(1, tokens) - scores.logsumexp(1, keepdim=True)).double()
         beams.take(gains, tokens, weights)
         before, step = sentences, step + 1
-        previous, rows, sentences = beams.rows
+        previous, rows, sentences, missing = beams.rows
         # Hypotheses of one sentence share its memory.
         steps.select(torch.from_numpy(rows), memories=not np.array_equal(sentences, before))
     return beams.results()

@@ -1,7 +1,6 @@
 """Translators as a user has them: text in, text out, and where each word was looked for."""
 
 import html
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -266,20 +265,17 @@ class BaseTranslator(PairScorer):
         return results
 
     def _searched(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the n best hypotheses of each source; those that lack a slot or repeat themselves are the last."""
-        found = beam_search(self._models(), sources, search)
-        known = [Counter(self.source_tokenizer.slots.get(token) for token in source) for source in sources]
+        """Return the n best hypotheses of each source; those that repeat themselves or do not end are the last."""
+        slots = self.source_tokenizer.slots, self.target_tokenizer.slots
+        found = beam_search(self._models(), sources, search, slots)
 
-        def faults(index: int, hypothesis: Hypothesis) -> tuple[bool, bool, int]:
-            written = Counter(self.target_tokenizer.slots.get(token) for token in hypothesis.ids)
-            wrong = sum(
-                abs(written[k] - known[index][k]) for k in written.keys() | known[index].keys() if k is not None
-            )
-            return self._cut(hypothesis.ids, sources[index]) < len(hypothesis.ids), not hypothesis.finished, wrong
+        def faults(index: int, hypothesis: Hypothesis) -> tuple[bool, bool]:
+            return self._cut(hypothesis.ids, sources[index]) < len(hypothesis.ids), not hypothesis.finished
 
         doubtful = [k for k, best in enumerate(found) if any(any(faults(k, each)) for each in best)]
         if doubtful and search.n_best < search.beam and not search.sample:
-            again = beam_search(self._models(), [sources[k] for k in doubtful], replace(search, n_best=search.beam))
+            wide = replace(search, n_best=search.beam)
+            again = beam_search(self._models(), [sources[k] for k in doubtful], wide, slots)
             found = [dict(zip(doubtful, again, strict=True)).get(k, best) for k, best in enumerate(found)]
         for k in () if search.sample else doubtful:
             found[k] = sorted(found[k], key=partial(faults, k))[: search.n_best]

@@ -15,7 +15,7 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.text.special_tokens import BEGIN, SPECIAL
 
-_STEP_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_ended", "step_out")
+_STEP_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_missing", "step_ended", "step_out")
 _KINDS = NUMPY | {torch.int64: np.dtype(np.int64), torch.bool: np.dtype(np.bool_)}
 
 Table = np.ndarray[Any, Any]
@@ -44,8 +44,8 @@ class Beams:
         for name in ("gains", "tokens"):
             call.new(name, rows, beam)
         sizes = {
-            **dict.fromkeys(("fewest", "limits", "open", "copies"), count),
-            **dict.fromkeys(("next_rows", "next_sentences", "next_tokens", "totals"), rows),
+            **dict.fromkeys(("fewest", "limits", "open", "copies", "slots"), count),
+            **dict.fromkeys(("next_rows", "next_sentences", "next_tokens", "next_missing", "totals"), rows),
             **dict.fromkeys(("best_ended", "result_steps", "result_places", "result_ended"), results),
             **dict.fromkeys(("result_scores", "result_totals"), results),
             "state": STATE.itemsize // 8,
@@ -72,14 +72,16 @@ class Beams:
         self.state["rows"] = count
         self._initial = memory.copy()
 
-    def begin(self, sentences: Sequence[Sentence], search: Search) -> None:
-        """Take B new sentences, and the options by which ended hypotheses compete."""
+    def begin(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
+        """Take B new sentences, how ended hypotheses compete, and the bit of each token's slot (V,)."""
         self._sentences = sentences
         self._memory[:] = self._initial
         self.state["room"] = self.room
         self.call.fields["penalty"] = search.penalty
-        for name, values in (("copies", "copies"), ("fewest", "fewest"), ("limits", "most")):
+        self.call.point("slot_bits", slot_bits)
+        for name, values in (("copies", "copies"), ("fewest", "fewest"), ("limits", "most"), ("slots", "slots")):
             self.tables[name][:] = [getattr(each, values) for each in sentences]
+        self.tables["next_missing"][: len(sentences)] = self.tables["slots"]
 
     def make_room(self, steps: int) -> None:
         """Make tables for this many steps, with the contents of the present ones."""
@@ -138,27 +140,30 @@ class Beams:
 class StepBeams(Beams):
     """Hypotheses whose rows an engine of PyTorch's operations continues, step by step."""
 
-    def __init__(self, sentences: Sequence[Sentence], search: Search) -> None:
+    def __init__(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
         call = CallRecord(HYPOTHESES, torch.float64)
         call.alone = True
         super().__init__(call, len(sentences), search.beam, search.n_best)
-        self.begin(sentences, search)
+        self.begin(sentences, search, slot_bits)
+        slots = slot_bits.nonzero().flatten()
+        self.limited = torch.cat([torch.arange(SPECIAL, device="cpu"), slots[slots >= SPECIAL]])
+        self._limited_bits = slot_bits[self.limited].numpy()
         self.make_room(max(each.most for each in sentences))
         self._weights: list[Tensor] = []
 
-    def allowed(self, step: int) -> Table:
-        """Return which special tokens may come at a step, (B, SPECIAL) bool."""
+    def allowed(self, step: int, sentences: Table, missing: Table) -> Tensor:
+        """Return which of the `limited` tokens may come at a step, (R, L) bool, by sentence and missing slots (R,)."""
         from dikkat.translation.decoding.compiled.rules import may_come
 
-        fewest, copies = (self.tables[name][:, None] for name in ("fewest", "copies"))
-        allowed: Table = may_come(np.arange(SPECIAL), copies, fewest, step)
-        return allowed
+        fewest, copies = (self.tables[name][sentences, None] for name in ("fewest", "copies"))
+        allowed = may_come(self.limited.numpy(), self._limited_bits, missing[:, None], copies, fewest, step)
+        return torch.from_numpy(allowed)
 
     @property
-    def rows(self) -> tuple[Table, Table, Table]:
-        """The hypotheses that go on: their last tokens, the rows that they continue and their sentences, (R,) each."""
+    def rows(self) -> tuple[Table, Table, Table, Table]:
+        """The hypotheses that go on: last tokens, the rows that they continue, sentences, missing slots, (R,) each."""
         count = int(self.state["rows"][0])
-        names = ("next_tokens", "next_rows", "next_sentences")
+        names = ("next_tokens", "next_rows", "next_sentences", "next_missing")
         return tuple(self.tables[name][:count].copy() for name in names)  # type: ignore[return-value]
 
     def take(self, gains: Tensor, tokens: Tensor, weights: Tensor | None) -> None:

@@ -39,6 +39,7 @@ def rank(
         scores, place = at(results, i * wide), (first + i) * call.blocks + block
         b = number_at(call.next_sentences, first + i)
         copies, fewest = flags_at(call.copies, b)[0] != 0, number_at(call.fewest, b)
+        missing = number_at(call.next_missing, first + i)
         gains, tokens = at(pointer(call.block_gains, zero), place * count), numbers_at(call.block_tokens, place * count)
         for k in range(count):
             gains[k], tokens[k] = -np.inf, 0
@@ -49,7 +50,9 @@ def rank(
             if token < SPECIAL or some(full(gains[count - 1], zero) < x):
                 for k in range(lanes):
                     better = scores[c + k] > gains[count - 1]
-                    if better and (token + k >= SPECIAL or _allowed(token + k, copies, fewest, state.step)):
+                    if better and _allowed(
+                        token + k, number_at(call.slot_bits, token + k), missing, copies, fewest, state.step
+                    ):
                         _insert(gains, tokens, count, scores[c + k], token + k)
         peak = largest_lane(top)
         base, sums = full(peak if peak > -np.inf else zero, zero), full(0, zero)

@@ -10,8 +10,8 @@ CHUNK = 48
 _HYPOTHESES = {
     "doubles": "gains totals best_ended step_totals result_scores result_totals",
     "integers": """
-        state tokens fewest limits open next_rows next_tokens next_sentences step_tokens step_rows step_origins
-        result_steps result_places result_ids result_rows
+        state tokens fewest limits open slots slot_bits next_rows next_tokens next_sentences next_missing step_tokens
+        step_rows step_origins step_missing result_steps result_places result_ids result_rows
     """,
     "flags": "copies step_ended step_out result_ended",
     "whole": "sentences beam n_best",
@@ -22,8 +22,11 @@ HYPOTHESES = Record(**_HYPOTHESES | {"whole": f"{_HYPOTHESES['whole']} chosen"})
 
 - What an engine writes at each step: `tokens` and log-probabilities `gains` (R, K), best first; or the tables of
   `chosen` whole steps.
-- What it reads: of each row `next_tokens`, `next_sentences` and the row before it, `next_rows`.
-- The tables of all steps (T, B, K): tokens, log-probabilities, rows, places before, which ended and which are over.
+- What it reads: of each row `next_tokens`, `next_sentences`, the slots that are missing, `next_missing`, and the row
+  before it, `next_rows`.
+- Sets of slots are whole numbers, a bit for each: the `slots` of a sentence (B), `slot_bits` of a token (V).
+- The tables of all steps (T, B, K): tokens, log-probabilities, rows, places before, missing slots, which ended and
+  which are over.
 - The results (B, n_best): the last step, its place, the tokens and the rows of all steps (B, n_best, T).
 """
 

@@ -13,15 +13,97 @@ from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
 from dikkat._engine.vectors import address
 from dikkat.translation.decoding.compiled.record import DONE, ENDED, GOING, HYPOTHESES, STATE, UNKNOWN_SCORES
-from dikkat.translation.text.special_tokens import END, UNKNOWN
+from dikkat.translation.text.special_tokens import END, SPECIAL, UNKNOWN
 
 # In a kernel's signature: the progress of a search, `record.STATE`.
 State = Any
 
 
-def may_come(token: Any, copies: Any, fewest: Any, step: int) -> Any:
-    """Whether a special token may be the next one, for numbers or arrays, compiled or not."""
-    return ((token == UNKNOWN) & copies) | ((token == END) & (fewest <= step))
+def may_come(token: Any, bit: Any, missing: Any, copies: Any, fewest: Any, step: int) -> Any:
+    """Whether a token may be the next one, for numbers or arrays, compiled or not; a slot only if it is missing."""
+    usual = (token >= SPECIAL) & ((bit == 0) | (bit & missing != 0))
+    return usual | ((token == UNKNOWN) & copies) | ((token == END) & (fewest <= step))
+
+
+@inlined
+def _count(bits: int) -> int:
+    """Return the number of slots in a set."""
+    count = 0
+    while bits:
+        bits, count = bits & (bits - 1), count + 1
+    return count
+
+
+@inlined
+def _missing_before(call: Call, state: State, b: int, place: int) -> int:
+    """Return the slots that a hypothesis lacked before this step."""
+    if state.step == 0:
+        return number_at(call.slots, b)
+    return number_at(call.step_missing, ((state.step - 1) * call.sentences + b) * call.beam + place)
+
+
+@inlined
+def _insert(call: Call, state: State, b: int, first: int, total: float, row: int, origin: int, token: int) -> None:
+    """Insert a continuation into a sentence's places from the `first` on, behind those that are as good."""
+    beam, place = call.beam, (state.step * call.sentences + b) * call.beam
+    totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
+    rows, origins = numbers_at(call.step_rows, place), numbers_at(call.step_origins, place)
+    e = beam - 1
+    while e > first and totals[e - 1] < total:
+        totals[e], tokens[e], rows[e], origins[e] = totals[e - 1], tokens[e - 1], rows[e - 1], origins[e - 1]
+        e -= 1
+    totals[e], tokens[e], rows[e], origins[e] = total, token, row, b * beam + origin
+
+
+@inlined
+def _reserve(call: Call, state: State, b: int, first_row: int) -> int:
+    """Write the best continuation with each number of missing slots; return how many there are.
+
+    Hypotheses with few slots would otherwise take all places, since text is often likelier than a slot: Post and Vilar,
+    "Fast lexically constrained decoding with dynamic beam allocation" (2018).
+    """
+    beam, reserved = call.beam, 0
+    before, gains = doubles_at(call.totals, b * beam), doubles_at(call.gains, 0)
+    for count in range(_count(number_at(call.slots, b)) + 1):
+        best, best_row, best_origin, best_token, row = -np.inf, 0, 0, 0, first_row
+        for origin in range(beam):
+            if before[origin] == -np.inf:
+                continue
+            missing = _missing_before(call, state, b, origin)
+            for k in range(beam):
+                token = number_at(call.tokens, row * beam + k)
+                total = before[origin] + gains[row * beam + k]
+                if total > best and _count(missing & ~number_at(call.slot_bits, token)) == count:
+                    best, best_row, best_origin, best_token = total, row, origin, token
+            row += 1
+        worst = doubles_at(call.step_totals, (state.step * call.sentences + b) * beam + beam - 1)[0]
+        if best > worst:
+            _insert(call, state, b, 0, best, best_row, best_origin, best_token)
+            reserved = min(reserved + 1, beam)
+    return reserved
+
+
+@inlined
+def _is_reserved(call: Call, state: State, b: int, reserved: int, row: int, token: int) -> bool:
+    place = (state.step * call.sentences + b) * call.beam
+    for e in range(place, place + reserved):
+        if number_at(call.step_rows, e) == row and number_at(call.step_tokens, e) == token:
+            return True
+    return False
+
+
+@inlined
+def _sort(call: Call, state: State, b: int) -> None:
+    """Sort a sentence's places, best first."""
+    beam, place = call.beam, (state.step * call.sentences + b) * call.beam
+    totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
+    rows, origins = numbers_at(call.step_rows, place), numbers_at(call.step_origins, place)
+    for last in range(1, beam):
+        total, token, row, origin, e = totals[last], tokens[last], rows[last], origins[last], last
+        while e > 0 and totals[e - 1] < total:
+            totals[e], tokens[e], rows[e], origins[e] = totals[e - 1], tokens[e - 1], rows[e - 1], origins[e - 1]
+            e -= 1
+        totals[e], tokens[e], rows[e], origins[e] = total, token, row, origin
 
 
 @inlined
@@ -44,22 +126,24 @@ def _extend(call: Call, state: State, b: int, row: int) -> int:
     before, gains = doubles_at(call.totals, b * beam), doubles_at(call.gains, 0)
     for e in range(beam):
         totals[e], tokens[e], rows[e], origins[e] = -np.inf, 0, 0, b * beam
+    reserved = _reserve(call, state, b, row) if number_at(call.slots, b) != 0 else 0
     for origin in range(beam):
         if before[origin] == -np.inf:
             continue
         if not abs(gains[row * beam]) < np.inf:
             state.status = UNKNOWN_SCORES
         for k in range(beam):
-            total = before[origin] + gains[row * beam + k]
-            if not total > totals[beam - 1]:  # and none of those that follow is better
+            total, token = before[origin] + gains[row * beam + k], number_at(call.tokens, row * beam + k)
+            if reserved == beam or not total > totals[beam - 1]:  # and none of those that follow is better
                 break
-            e = beam - 1
-            while e > 0 and totals[e - 1] < total:
-                totals[e], tokens[e], rows[e], origins[e] = totals[e - 1], tokens[e - 1], rows[e - 1], origins[e - 1]
-                e -= 1
-            totals[e], tokens[e] = total, number_at(call.tokens, row * beam + k)
-            rows[e], origins[e] = row, b * beam + origin
+            if not _is_reserved(call, state, b, reserved, row, token):
+                _insert(call, state, b, reserved, total, row, origin, token)
         row += 1
+    if reserved:
+        _sort(call, state, b)
+    for e in range(beam):
+        missing = _missing_before(call, state, b, origins[e] - b * beam)
+        numbers_at(call.step_missing, place + e)[0] = missing & ~number_at(call.slot_bits, tokens[e])
     return row
 
 
@@ -75,6 +159,7 @@ def _adopt(call: Call, state: State, b: int) -> None:
     for e in range(beam):
         if not searched or totals[e] > ENDED / 2:
             totals[e] = -np.inf
+        numbers_at(call.step_missing, place + e)[0] = 0  # a device searches no sentences with slots
     numbers_at(call.open, b)[0] = beam  # hypotheses that ended have places of their own
 
 
@@ -84,13 +169,14 @@ def _decide(call: Call, state: State, b: int, going: int) -> int:
     beam, place, length = call.beam, (state.step * call.sentences + b) * call.beam, state.step + 1
     totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
     ended, out = flags_at(call.step_ended, place), flags_at(call.step_out, place)
+    missing = numbers_at(call.step_missing, place)
     best = doubles_at(call.best_ended, b * call.n_best)
     open_places, limit = numbers_at(call.open, b), number_at(call.limits, b)
     places, hope = open_places[0], -np.inf
     for e in range(beam):
         there = e < places and totals[e] > -np.inf
         ended[e] = out[e] = there and tokens[e] == END
-        if ended[e]:
+        if ended[e] and missing[e] == 0:  # one that lacks a slot ends no search
             score, k = _normalised(totals[e], length, call.penalty), call.n_best - 1
             if score > best[k]:
                 while k > 0 and best[k - 1] < score:
@@ -98,7 +184,7 @@ def _decide(call: Call, state: State, b: int, going: int) -> int:
                     k -= 1
                 best[k] = score
             open_places[0] -= 1
-        elif there:
+        elif there and not ended[e]:
             hope = max(hope, totals[e])
     at_limit = limit == length
     # Log-probabilities only fall as a hypothesis grows and the divisor grows with length, so this bounds every final
@@ -113,13 +199,25 @@ def _decide(call: Call, state: State, b: int, going: int) -> int:
             numbers_at(call.next_rows, going)[0] = numbers_at(call.step_rows, place)[e]
             numbers_at(call.next_tokens, going)[0] = tokens[e]
             numbers_at(call.next_sentences, going)[0] = b
+            numbers_at(call.next_missing, going)[0] = missing[e]
             going += 1
     return going
 
 
 @inlined
+def _grade(call: Call, at: int) -> int:
+    """Return 2 for a hypothesis that ended with all slots, 1 for one that ended, 0 for one that was cut."""
+    if not flags_at(call.step_ended, at)[0]:
+        return 0
+    return 2 if number_at(call.step_missing, at) == 0 else 1
+
+
+@inlined
 def _choose(call: Call, state: State, b: int) -> None:
-    """Write a sentence's results: finished ones first, the best first; of equal ones that which was out first."""
+    """Write a sentence's results, the best first; of equal ones that which was out first.
+
+    Finished ones with all slots come first, then finished ones, then those that the limit cut.
+    """
     count, place = 0, b * call.n_best
     steps, places = numbers_at(call.result_steps, place), numbers_at(call.result_places, place)
     finished, scores = flags_at(call.result_ended, place), doubles_at(call.result_scores, place)
@@ -133,7 +231,11 @@ def _choose(call: Call, state: State, b: int) -> None:
                 continue
             total, ended = doubles_at(call.step_totals, at)[0], flags_at(call.step_ended, at)[0]
             score, k = _normalised(total, step + 1, call.penalty), count
-            while k > 0 and (ended > finished[k - 1] or (ended == finished[k - 1] and score > scores[k - 1])):
+            grade = _grade(call, at)
+            while k > 0:
+                other = _grade(call, (steps[k - 1] * call.sentences + b) * call.beam + places[k - 1])
+                if grade < other or (grade == other and not score > scores[k - 1]):
+                    break
                 if k < call.n_best:
                     steps[k], places[k], finished[k] = steps[k - 1], places[k - 1], finished[k - 1]
                     scores[k], totals[k] = scores[k - 1], totals[k - 1]

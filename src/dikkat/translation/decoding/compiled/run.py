@@ -29,13 +29,16 @@ _STEPS = 64
 _SMALL, _IDLE = 1 << 18, 64
 
 
-def search(panels: Panels, sentences: Sequence[Sentence], search: Search) -> list[list[Hypothesis]]:
+def search(
+    panels: Panels, sentences: Sequence[Sentence], search: Search, slot_bits: torch.Tensor
+) -> list[list[Hypothesis]]:
     """Beam search of a batch, as one call.
 
     Args:
         panels: The weights.
         sentences: At least one.
         search: The options; the beam is at most as many as there are tokens.
+        slot_bits: The bit of each target token's slot (V,), or 0.
 
     Returns:
         Of each sentence its best hypotheses, best first.
@@ -53,7 +56,7 @@ def search(panels: Panels, sentences: Sequence[Sentence], search: Search) -> lis
     order = sorted(range(len(sentences)), key=lambda index: -len(sentences[index].tokens))
     shape = len(sentences), len(sentences[order[0]].tokens), search.beam, search.n_best
     run = panels.idle.pop(shape, None) or Run(panels, *shape, min(_STEPS, max(each.most for each in sentences)))
-    run.begin([sentences[index] for index in order], search)
+    run.begin([sentences[index] for index in order], search, slot_bits)
     run.go()
     results: list[list[Hypothesis]] = [[] for _ in sentences]
     for index, group in zip(order, run.results(), strict=True):
@@ -114,9 +117,9 @@ class Run:
         call.lay_out(block=record.CHUNK * panels.widest, exps=panels.sizes["features"])
         self.nbytes = sum(tensor.nbytes for name, tensor in call.kept.items() if name not in panels.tensors)
 
-    def begin(self, sentences: Sequence[Sentence], search: Search) -> None:
+    def begin(self, sentences: Sequence[Sentence], search: Search, slot_bits: torch.Tensor) -> None:
         """Take sentences of this shape, the longest first."""
-        self._beams.begin(sentences, search)
+        self._beams.begin(sentences, search, slot_bits)
         self._limit = max(each.most for each in sentences)
         lengths, tables, longest = [len(each.tokens) for each in sentences], self._tables, self._longest
         for b, each in enumerate(sentences):

@@ -96,12 +96,13 @@ def plain(models, source, search, slots=({}, {})):
             gains = (sum(scores[0].softmax(0) for scores, *_ in steps) / len(models)).log()
             looks = [step[1][0] for step, model in zip(steps, models, strict=True) if model.attends]
             looked_at = sum(looks) / len(looks) if looks else torch.ones(len(source)) / len(source)
-            after = [state for *_, state in steps]
+            after, row = [state for *_, state in steps], []
             for token, gain in enumerate(gains.tolist()):
                 is_needed = token not in of_target or of_target[token] in missing(ids)
                 if token not in forbidden and is_needed and (len(ids) >= fewest or token != END):
                     grown = (score + gain, [*ids, token], after, [*weights, looked_at])
-                    candidates.append((-score - gain, place, token, grown))
+                    row.append((-score - gain, place, token, grown))
+            candidates += sorted(row, key=lambda each: each[:3])[: search.beam]
         candidates.sort(key=lambda each: each[:3])
         if needed:  # the best one with each number of missing slots comes first
             best = {}

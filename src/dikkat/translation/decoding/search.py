@@ -116,7 +116,8 @@ def beam_search(
     bits_of_source, slot_bits = dict[int, int](), torch.zeros(vocabulary, dtype=torch.int64, device="cpu")
     if not search.sample:
         bits_of_source = {token: 1 << slot for token, slot in slots[0].items() if slot in slots[1].values()}
-        slot_bits[list(slots[1])] = torch.tensor([1 << slot for slot in slots[1].values()], device="cpu")
+        for token, slot in slots[1].items():
+            slot_bits[token] = 1 << slot
     sentences = [
         Sentence(
             source,

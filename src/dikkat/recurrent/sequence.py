@@ -119,7 +119,8 @@ def as_operation(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operand
         context_weight=cells.context_weight(),
     )
     results = fused.run_stack(operands, cells.layer_weights(), rows, score.pair, score.profile)
-    return Results(*(fused.put(cast(Tensor, each), rows) for each in results[:3]), *results[3:])
+    outputs, contexts, weights = (fused.put(cast(Tensor, each), rows) for each in results[:3])
+    return Results(outputs, contexts, weights, results.state, results.cell)
 
 
 # --- in PyTorch's operations

@@ -39,7 +39,8 @@ def run(operands: Operands, layers: list[Layer], pair: Pair, profile: Profile, l
     alone = look is None and operands.context_weight is None and len(operands.gates) == len(cast(Tensor, operands.key))
     with exact(device):
         if learns and alone and not (torch.compiler.is_compiling() or is_transformed() or have_tangents(*present)):
-            return _Run.apply(pair, profile, low, *tensors)  # type: ignore[no-untyped-call]  # PyTorch's own has no types
+            steps: Steps = _Run.apply(pair, profile, low, *tensors)  # type: ignore[no-untyped-call]
+            return steps
         return _forward(operands, layers, look or Keys(operands, pair, profile).look)[0]
 
 

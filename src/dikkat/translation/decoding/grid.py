@@ -5,7 +5,7 @@ some steps at once, where `StepBeams` does its bookkeeping with them; meanwhile 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -104,12 +104,13 @@ class Grid:
         further = F.linear(memory.value.to(kind), torch.cat([of_context, to_lexical]))
         if shown is not None:
             further = torch.where(shown.mT, further, 0.0)
-        self._values = torch.cat([operands.value, further], 2)
+        self._values = torch.cat([cast(Tensor, operands.value), further], 2)
         self._sizes = [shares[0].shape[1], *[len(of_word)] * 2]
         self._readout, self._output = of_state.t(), (model.output_bias.to(kind), network.output.weight.to(kind).t())
         states = state if isinstance(state, tuple) else (state,)
-        parts: list[Any] = [list(each.to(kind).repeat_interleave(beam, 1)) for each in states]
-        self._state, self._cell = parts[0], parts[1] if len(parts) > 1 else None
+        parts = [list(each.to(kind).repeat_interleave(beam, 1)) for each in states]
+        self._state: Sequence[Tensor] = parts[0]
+        self._cell: Any = parts[1] if len(parts) > 1 else None
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
         self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
         self._query_and_gates = joined(operands, self._layers[-1])

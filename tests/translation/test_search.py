@@ -23,7 +23,7 @@ from dikkat.translation import (
     greedy,
 )  # fmt: skip
 from dikkat.translation.decoding import search as search_module
-from dikkat.translation.decoding.beams import best
+from dikkat.translation.decoding.stepwise import likeliest
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
@@ -68,8 +68,11 @@ def lengths_of(source, search):
     return fewest, min(most, search.max_length or math.inf)
 
 
+SLOTS = ({8: 0, 9: 1, 10: 2}, {5: 0, 6: 0, 7: 1, 8: 2})  # of source and target tokens
+
+
 @torch.no_grad()
-def plain(models, source, search):
+def plain(models, source, search, slots=({}, {})):
     """Beam search of one sentence with lists, as one would say it, and without stopping early."""
     models = models if isinstance(models, list) else [models]
     memories, states = zip(
@@ -78,7 +81,13 @@ def plain(models, source, search):
     copies = UNKNOWN in source and any(model.attends for model in models)
     forbidden = {PAD, BEGIN} if copies else {PAD, BEGIN, UNKNOWN}
     fewest, most = lengths_of(source, search)
+    of_source, of_target = slots
+    needed = {of_source[token] for token in source if token in of_source}
     live, finished, room = [(0.0, [], states, [])], [], search.beam
+
+    def missing(ids):
+        return needed - {of_target[token] for token in ids if token in of_target}
+
     for length in range(1, most + 1):
         candidates = []
         for place, (score, ids, states, weights) in enumerate(live):
@@ -87,22 +96,32 @@ def plain(models, source, search):
             gains = (sum(scores[0].softmax(0) for scores, *_ in steps) / len(models)).log()
             looks = [step[1][0] for step, model in zip(steps, models, strict=True) if model.attends]
             looked_at = sum(looks) / len(looks) if looks else torch.ones(len(source)) / len(source)
-            after = [state for *_, state in steps]
+            after, row = [state for *_, state in steps], []
             for token, gain in enumerate(gains.tolist()):
-                if token not in forbidden and (len(ids) >= fewest or token != END):
+                is_needed = token not in of_target or of_target[token] in missing(ids)
+                if token not in forbidden and is_needed and (len(ids) >= fewest or token != END):
                     grown = (score + gain, [*ids, token], after, [*weights, looked_at])
-                    candidates.append((-score - gain, place, token, grown))
-        chosen = [grown for *_, grown in sorted(candidates, key=lambda each: each[:3])[:room]]
+                    row.append((-score - gain, place, token, grown))
+            candidates += sorted(row, key=lambda each: each[:3])[: search.beam]
+        candidates.sort(key=lambda each: each[:3])
+        if needed:  # the best one with each number of missing slots comes first
+            best = {}
+            for each in candidates:
+                best.setdefault(len(missing(each[3][1])), each)
+            reserved = sorted(best.values(), key=lambda each: each[:3])[: search.beam]
+            others = [each for each in candidates if not any(each is one for one in reserved)]
+            candidates = sorted(reserved + others[: search.beam - len(reserved)], key=lambda each: each[0])
+        chosen = [grown for *_, grown in candidates[:room]]
         live = [grown for grown in chosen if grown[1][-1] != END]
         finished += [
-            (normalised(score, length, search), ids[:-1], score, weights[:-1])
+            (bool(missing(ids)), -normalised(score, length, search), ids[:-1], score, weights[:-1])
             for score, ids, _, weights in chosen
             if ids[-1] == END
         ]
-        room = search.beam - len(finished)
+        room = search.beam - sum(not lacks for lacks, *_ in finished)
         if not live:
             break
-    found = [(ids, score, weights, True) for _, ids, score, weights in sorted(finished, key=lambda each: -each[0])]
+    found = [(ids, score, weights, True) for *_, ids, score, weights in sorted(finished, key=lambda each: each[:2])]
     return (found + [(ids, score, weights, False) for score, ids, _, weights in live])[: search.n_best]
 
 
@@ -127,18 +146,19 @@ SOURCES = st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=
     st.sampled_from([0, 0.6, 1.0, 3.0]),
     st.sampled_from([1, 2, 7, None]),
     st.sampled_from([(0, None), (0.4, None), (1, 1.1), (2.2, 2.2), (0, 0.3), (3, None)]),
+    st.sampled_from([({}, {}), SLOTS]),
 )
 def test_a_batch_is_searched_as_its_sentences_are_one_by_one(
-    sources, vocabulary, seed, widths, penalty, longest, ratios
+    sources, vocabulary, seed, widths, penalty, longest, ratios, slots
 ):
     model = make(vocabulary, seed)
     search = Search(*widths, penalty, *ratios, max_length=longest)
-    compiled = beam_search(model, sources, search)
+    compiled = beam_search(model, sources, search, slots)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_module, "runnable", lambda *_: None)
-        stepped = beam_search(model, sources, search)
+        stepped = beam_search(model, sources, search, slots)
     for source, *found in zip(sources, compiled, stepped, strict=True):
-        wanted = plain(model, source, search)
+        wanted = plain(model, source, search, slots)
         for each in found:
             agree(each, wanted)
 
@@ -565,7 +585,8 @@ def test_the_best_are_those_of_a_sort_by_value_and_column(rows, columns, k, seed
     values = torch.randint(different, (rows, columns), generator=generator).double()
     values[values == 0] = -math.inf
     k = min(k, columns)
-    found, where = best(values, k)
+    where = likeliest(k, values)
+    found = values.gather(1, where)
     for row, row_found, row_where in zip(values.tolist(), found.tolist(), where.tolist(), strict=True):
         wanted = sorted(range(columns), key=lambda column: (-row[column], column))[:k]
         assert row_where == wanted

@@ -53,7 +53,15 @@ def learned(*frames, count=12):
         ([("{t} or {t}", "{t} ou {t}")], "See 777 of 888 or 999.", ["777", "888"]),  # more spans than slots
         # The pairs write other numbers in words, so that these stay for the model.
         ([("12 and {t}", "douze et {t}")], "12 and 345", ["345"]),
-        ([("12 and {t}", "douze et {t}")], "12 and 345678", []),  # unlike any number, and not all are copied
+        # No number so long was met; of those met, numbers of two digits stay text and the rest is copied.
+        ([("12 and {t}", "douze et {t}")], "12 and 345678", ["345678"]),
+        # Half of the decimals have a comma, half a point: such are copied, rather than left to the model.
+        ([("{t}.5", "{t},5"), ("Write {t}.7", "{t}.7 Yaz")], "7.2", ["7.2"]),
+        ([("{t} a", "{t} a"), ("{t} b", "{t}"), ("1{t} c", "c")], "777 or 7777", ["777"]),
+        ([("{t} a", "a {t}"), ("{t} b", "b"), ("{t} c", "c")], "777", []),  # a third is too little
+        # Dates change their order, which other numbers with hyphens do not.
+        ([("{y}-{m}-{d}", "{d}/{m}/{y}"), ("0-{y}", "0-{y}")], "5-6", ["5-6"]),
+        ([("{{file}} {d}", "{{dosya}} {d}"), ("{{}} {m}", "{{}} {m}")], "{name} {}", ["{}"]),
         # No number so long was met, but all with commas are written alike.
         ([("1,{t}", "1.{t}")], "1,234,567", ["1.234.567"]),
         ([("1,{t}", "1.{t}")], "1:30", []),
@@ -98,6 +106,37 @@ def test_masking_and_restoring_gives_the_text_back(text, pairs, paired):
     places = masked.locate((at, at + 1) for at in range(len(masked.text)))
     pieces = [masked.restore(each) for each in masked.text]
     assert [blanked[first:last] for first, last in places] == pieces
+
+
+@pytest.mark.parametrize(
+    ("most", "pair", "practised"),
+    [
+        (1, ("Open Calc.", "Ouvrez Calc."), ("Open \x01.", "Ouvrez \x01.")),
+        (1, ("Calc and Calc", "Calc et Calc"), None),  # which is which?
+        (1, ("Calc and calc", "Calc et Calc"), None),
+        (1, ("The Calculator is a", "Un Calc, a"), None),  # single letters and parts of words are no words
+        (3, ("Calc has 3 of $X", "3 : Calc, $X"), ("\x01 has \x02 of \x03", "\x02 : \x01, \x03")),
+        (2, ("At 9:30 Ana left", "Ana saiu às 9h30"), ("At \x01 \x02 left", "\x02 saiu às \x01")),
+        (0, ("Open Calc.", "Ouvrez Calc."), None),
+        (1, ("\x01 left", "\x01 saiu"), None),
+    ],
+)
+def test_words_of_both_sides_practise_slots(most, pair, practised):
+    slots = Slots({"9": Shape([0], 9, 9), "#:99": Shape([0, "h", 1], 9, 9)}, most)
+    assert slots.practise(*pair) == practised
+
+
+def test_practice_uses_all_slots_in_increasing_order():
+    slots, met = Slots({}, 4), set[str]()
+    for k in range(40):
+        source, target = slots.practise(f"Ana{k} and Zé{k} left.", f"Ana{k} e Zé{k} saíram.")
+        first, second = source[0], source[6]
+        assert (source, target) == (f"{first} and {second} left.", f"{first} e {second} saíram.")
+        assert first < second
+        met |= {first, second}
+    assert met == set("\x01\x02\x03\x04")
+    (crowded, _) = slots.practise("Ana Bo Cy Di Ed Flo", "Ana Bo Cy Di Ed Flo")
+    assert [each for each in crowded if each in "\x01\x02\x03\x04"] == list("\x01\x02\x03\x04")
 
 
 def test_numbers_that_nobody_taught_are_right(taught):

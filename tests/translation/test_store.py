@@ -13,6 +13,7 @@ from dikkat.translation import Corpus, CorpusError, Tokenizer
 from dikkat.translation.data import store as store_module
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.store import Store
+from dikkat.translation.text.slots import Slots
 
 WORDS = ["a", "bb", "ccc", "dd", "e"]
 SENTENCES = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join)
@@ -276,3 +277,18 @@ def test_batches_are_the_same_from_a_file_and_from_memory(tokenizers):
     from_file, from_memory = build(Told(PAIR_LIST), tokenizers), build(PAIR_LIST, tokenizers)
     for one, other in zip(Batches(from_file, 3, 0), Batches(from_memory, 3, 0), strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_copies_with_slots_are_added_up_to_a_limit(tokenizers, monkeypatch):
+    monkeypatch.setattr(store_module, "_COPIES", 2)
+    names = ["Ana", "Rita", "Zoe"]
+    pairs = [*((f"{name} left", f"{name} saiu") for name in names), ("a a a a a Ana", "Ana"), ("he left", "ele saiu")]
+    sides = [
+        Tokenizer.train([*text, "\x01"], "word", min_freq=1, vocabulary_size=99) for text in zip(*pairs, strict=True)
+    ]
+    alone, practised = (build(pairs, sides, slots=Slots({}, 1), practice=practice) for practice in (False, True))
+    copy = tuple(side.encode(text).ids for side, text in zip(sides, ("\x01 left", "\x01 saiu"), strict=True))
+    assert contents(practised) == [*contents(alone), copy, copy]
+    assert (alone.counts.copies, practised.counts.copies) == (0, 2)
+    assert alone.losses() == practised.losses() == "1 of 5 pairs left out: 1 longer than max_length tokens on a side"
+    assert contents(build(pairs, sides, practice=True)) == contents(alone)  # a model without slots

@@ -12,9 +12,9 @@ from dikkat.recurrent.fused import launch
 from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
-from dikkat.translation.decoding.beams import step_by_step
 from dikkat.translation.decoding.hypothesis import Sentence
 from dikkat.translation.decoding.options import limits
+from dikkat.translation.decoding.stepwise import step_by_step
 from dikkat.translation.decoding.translator import BaseTranslator
 from dikkat.translation.network import loss
 from dikkat.translation.network.model import TranslationModel
@@ -22,6 +22,7 @@ from dikkat.translation.text.special_tokens import UNKNOWN
 from operations import Operations
 
 PAIRS = [(f"{a} {b} {c}", f"{c} {a} {b}") for a in "abcde" for b in "fghij" for c in "kl"]
+NO_SLOTS = torch.zeros(13, dtype=torch.int64)  # a bit for each target token
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ SEARCHES = [
 def both(models: Sequence[TranslationModel], search: Search) -> None:
     copies = any(model.attends for model in models)
     sentences = [Sentence(each, copies and UNKNOWN in each, *limits(search, len(each))) for each in SOURCES]
-    wanted, found = step_by_step(models, sentences, search), grid.searched(models, sentences, search)
+    wanted, found = (way(models, sentences, search, NO_SLOTS) for way in (step_by_step, grid.searched))
     for one, other in zip(wanted, found, strict=True):
         assert [each.ids for each in one] == [each.ids for each in other]
         assert [each.finished for each in one] == [each.finished for each in other]
@@ -93,7 +94,7 @@ def test_a_step_of_a_grid_is_few_operations_and_reads_nothing() -> None:
         search = Search(beam=3, max_length=longest)
         sentences = [Sentence(each, True, *limits(search, len(each))) for each in SOURCES]
         with Operations() as seen:
-            grid.searched([model], sentences, search)
+            grid.searched([model], sentences, search, NO_SLOTS)
         return seen
 
     few, more = counted(2).counted, counted(7).counted
@@ -133,7 +134,7 @@ def test_scores_that_are_no_numbers_are_an_error_on_a_grid() -> None:
     model.output_bias.data[7] = torch.nan
     search = Search(beam=2)
     with pytest.raises(InputError, match="not numbers"):
-        grid.searched([model], [Sentence([5, 6], False, *limits(search, 2))], search)
+        grid.searched([model], [Sentence([5, 6], False, *limits(search, 2))], search, NO_SLOTS)
 
 
 def test_a_search_on_another_device_takes_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,6 @@ COMPILED = (
     "dikkat._core.compiled",
     "dikkat.recurrent.fused",
     "dikkat.translation.decoding.compiled",
-    "dikkat.translation.decoding.length_penalty",
     "dikkat.translation.text.special_tokens",
 )
 _IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, ]*)", re.MULTILINE)

@@ -13,7 +13,7 @@ from dikkat._engine.weight_versions import frozen, is_traced, learns
 from dikkat.attention import Memory, project_keys
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
-from dikkat.recurrent.sequence import CellState, Masks, SequenceTask
+from dikkat.recurrent.fused.launch import Operands
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, chosen_implementation
 from dikkat.scores import Score
 
@@ -106,28 +106,21 @@ class _Attentional(StackedCells):
         batch, steps = inputs.shape[:2]
         if lengths is not None:
             lengths = check_lengths(lengths, batch, steps, "steps of inputs")
-        masks = Masks()
+        masks: tuple[Tensor | None, Tensor | None] = None, None
         if self.training:
-            masks = Masks.drawn(inputs, memory.key.shape[-2], self, self.dropout, self.weight_dropout)
+            masks = sequence.masks(self, inputs, memory.key.shape[-2], self.dropout, self.weight_dropout)
         memory = self._as_seen(memory)
-        memory.check_recorded(self, inputs, before.hidden)
-        told = recording_hooks.current_observers()
-        weights_needed = return_weights or bool(told)
-        task = SequenceTask(inputs, memory, before, lengths, masks, weights_needed)
-        fused = (
-            chosen_implementation(impl, sequence.recurrence_obstacles(self, inputs, memory, memory.score, before))
-            == "numba"
-        )
-        with recording_hooks.observed_by() if told else nullcontext():  # all steps are one call
-            outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.in_steps)(self, task)
-            for observer in told:
-                observer.observe_weights(cast(Tensor, weights))
-        return (
-            outputs,
-            contexts,
-            weights if return_weights else None,
-            cast(StateT, last.hidden if last.cell is None else (last.hidden, last.cell)),
-        )
+        memory.check_recorded(self, inputs, before[0])
+        observers = recording_hooks.current_observers()
+        fused = chosen_implementation(impl, sequence.recurrence_obstacles(self, inputs, memory, *before)) == "numba"
+        with recording_hooks.observed_by() if observers else nullcontext():  # all steps are one call
+            run = sequence.as_operation if fused else sequence.in_steps
+            results = run(self, inputs, memory, Operands(inputs, *before, *masks), lengths)
+            for observer in observers:
+                observer.observe_weights(cast(Tensor, results.weights))
+        last = results.state if results.cell is None else (results.state, results.cell)
+        weights = results.weights if return_weights else None
+        return results.states, cast(Tensor, results.contexts), weights, cast(StateT, last)
 
     def step(
         self, inputs: Tensor, memory: Memory, state: StateT, *, return_weights: bool = False
@@ -188,7 +181,7 @@ class _Attentional(StackedCells):
             score = memory.scoring()
         return Memory(score, memory.key, memory.value, memory.valid_lens, memory.packed)
 
-    def _check(self, inputs: Tensor, memory: Memory, state: Any) -> CellState:
+    def _check(self, inputs: Tensor, memory: Memory, state: Any) -> tuple[Tensor, Tensor | None]:
         if inputs.ndim != 3 or inputs.shape[1] < 1 or inputs.shape[2] != self.input_size:
             raise ValueError(
                 f"inputs: got shape {tuple(inputs.shape)}; expected (batch, steps, {self.input_size}), "
@@ -200,7 +193,7 @@ class _Attentional(StackedCells):
             if each is not None and tuple(each.shape) != expected:
                 raise ValueError(f"state: got shape {tuple(each.shape)}; expected (layers, batch, hidden) = {expected}")
         # Under autocast a state may come narrower than the inputs are.
-        return CellState(hidden.to(inputs.dtype), None if cell is None else cell.to(inputs.dtype))
+        return hidden.to(inputs.dtype), None if cell is None else cell.to(inputs.dtype)
 
     def _check_memory(self, inputs: Tensor, memory: Memory) -> None:
         if not isinstance(memory, Memory):

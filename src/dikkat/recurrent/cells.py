@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,10 @@ from torch.nn import functional as F
 from dikkat.recurrent.fused.launch import Layer
 
 FUSED = {"cuda"}  # devices on which a cell's pointwise part is one kernel of PyTorch's
+# The gradients of both sides of the gates, of the state (apart from its share in the gates) and of the cell before.
 Undone = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+# A cell's step: the new state and an LSTM's new cell, (B, h) each, and the step's backward of their gradients.
+Move = tuple[Tensor, Tensor | None, Callable[[Tensor, Tensor | None], Undone]]
 
 
 def gru(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor) -> Tensor:
@@ -31,32 +33,17 @@ def lstm(input_gates: Tensor, recurrent_gates: Tensor, cell: Tensor) -> tuple[Te
     return torch.sigmoid(out) * torch.tanh(cell), cell
 
 
-class Move(NamedTuple):
-    """A cell's step.
-
-    Attributes:
-        state: (B, h), the new one.
-        cell: The new one of an LSTM.
-        undo: Of the gradients of both, those of both sides of the gates, and of the state (apart from what goes through
-            the gates; None: nothing) and the cell before.
-    """
-
-    state: Tensor
-    cell: Tensor | None
-    undo: Callable[[Tensor, Tensor | None], Undone]
-
-
 def move(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tensor | None) -> Move:
-    """`gru`, or with a cell `lstm`; where a device has it, and no gradient is recorded, as one kernel."""
+    """Take a step of `gru`, or with a cell of `lstm`; one kernel if the device has it and no gradient is recorded."""
     fuses = state.device.type in FUSED and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     aten = torch.ops.aten
     if cell is None:
         if fuses:
             new, kept = aten._thnn_fused_gru_cell(input_gates, recurrent_gates, state)
-            return Move(new, None, lambda grad, _: (*aten._thnn_fused_gru_cell_backward(grad, kept, False)[:3], None))
+            return new, None, lambda grad, _: (*aten._thnn_fused_gru_cell_backward(grad, kept, False)[:3], None)
         sides = input_gates, recurrent_gates, state, None, None
         new = gru(*sides[:3])
-        return Move(new, None, lambda grad, _: (*aten._thnn_differentiable_gru_cell_backward(grad, *sides)[:3], None))
+        return new, None, lambda grad, _: (*aten._thnn_differentiable_gru_cell_backward(grad, *sides)[:3], None)
     if fuses:
         new, after, kept = aten._thnn_fused_lstm_cell(input_gates, recurrent_gates, cell)
 
@@ -71,7 +58,7 @@ def move(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tens
             gates, _, before, *_ = aten._thnn_differentiable_lstm_cell_backward(grad, by_cell, *sides)
             return gates, gates, None, before
 
-    return Move(new, after, undo)
+    return new, after, undo
 
 
 class StackedCells(nn.Module):

@@ -157,7 +157,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         final = [torch.cat(cast(tuple[Tensor, ...], each)) for each in zip(*ends, strict=True)]
         return fused.put(below, rows), [self._by_layer(each) for each in final]
 
-    def _run(self, below: Tensor, rows: fused.Rows, stack: list[int], direction: int) -> fused.Sequences:
+    def _run(self, below: Tensor, rows: fused.Rows, stack: list[int], direction: int) -> fused.Results:
         """Run some layers in one direction."""
         network, dropped = self._network, None
         w_ih, w_hh, b_ih, b_hh = self.layer_weights(stack[0], direction)
@@ -169,15 +169,9 @@ class _Encoder(nn.Module, Generic[StateT]):
             ones = below.new_ones(len(stack) - 1, below.shape[0], network.hidden_size)
             dropped = F.dropout(ones, network.dropout)
         zeros = below.new_zeros(len(stack), rows.batch, network.hidden_size)
-        return fused.run_stack(
-            F.linear(below, w_ih, b_ih),
-            zeros,
-            zeros if isinstance(network, nn.LSTM) else None,
-            layers,
-            rows,
-            dropped=dropped,
-            reverse=direction == 1,
-        )
+        cell = zeros if isinstance(network, nn.LSTM) else None
+        operands = fused.Operands(F.linear(below, w_ih, b_ih), zeros, cell, dropped)
+        return fused.run_stack(operands, layers, rows, reverse=direction == 1)
 
     def layer_weights(self, layer: int, direction: int) -> list[Tensor]:
         """`weight_ih`, `weight_hh`, `bias_ih` and `bias_hh` of a layer in a direction: 0, or 1 for the backward one."""

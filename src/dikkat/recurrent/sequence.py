@@ -1,7 +1,7 @@
 """Cells that attend before every step, over whole sequences: compiled, or in PyTorch's operations."""
 
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,78 +14,38 @@ from dikkat.attention import Memory, attend_memory
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.fused import launch as fused
 from dikkat.recurrent.fused.calls import in_type, wide_type
-from dikkat.recurrent.steps import Operands, run
+from dikkat.recurrent.fused.launch import Operands, Results
+from dikkat.recurrent.steps import run, shown_keys
 from dikkat.scores import Score, is_plain
 
 
-class CellState(NamedTuple):
-    """A state's parts: hidden and cell (layers, B, h), the cell of an LSTM alone."""
+def masks(
+    cells: StackedCells, inputs: Tensor, positions: int, dropout: float, weight_dropout: float
+) -> tuple[Tensor | None, Tensor | None]:
+    """Draw masks of dropout, scaled: for features between layers (layers − 1, B, T, h), for weights (B, T, m).
 
-    hidden: Tensor
-    cell: Tensor | None
-
-
-class Masks(NamedTuple):
-    """Masks of dropout, scaled: of features between layers (layers − 1, B, T, h), and of weights (B, T, m)."""
-
-    features: Tensor | None = None
-    weights: Tensor | None = None
-
-    @classmethod
-    def drawn(
-        cls, inputs: Tensor, positions: int, cells: StackedCells, dropout: float, weight_dropout: float
-    ) -> "Masks":
-        """Masks for inputs (B, T, e) and a memory of m positions, drawn at once, so that both ways drop the same."""
-
-        def kept(p: float, *shape: int) -> Tensor | None:
-            return F.dropout(inputs.new_ones(shape), p) if p else None
-
-        batch, steps = inputs.shape[:2]
-        features = kept(dropout, cells.num_layers - 1, batch, steps, cells.hidden_size)
-        return cls(features, kept(weight_dropout, batch, steps, positions))
-
-
-class SequenceTask(NamedTuple):
-    """Sequences to run over.
-
-    Attributes:
-        inputs: (B, T, e).
-        memory: Of m positions, with the score that counts.
-        before: The state before the first step.
-        lengths: (B,) integers, the steps that each sequence has; None where all have T.
-        masks: Of dropout.
-        return_weights: Whether the weights are requested.
+    They are drawn at once, so that every implementation drops the same.
     """
 
-    inputs: Tensor
-    memory: Memory
-    before: CellState
-    lengths: Tensor | None
-    masks: Masks
-    return_weights: bool
+    def drawn(p: float, *shape: int) -> Tensor | None:
+        return F.dropout(inputs.new_ones(shape), p) if p else None
 
-
-class SequenceResult(NamedTuple):
-    """The top layer's states (B, T, h), the contexts (B, T, c), the weights (B, T, m) if requested, the last state."""
-
-    outputs: Tensor
-    contexts: Tensor
-    weights: Tensor | None
-    last: CellState
+    batch, steps = inputs.shape[:2]
+    features = drawn(dropout, cells.num_layers - 1, batch, steps, cells.hidden_size)
+    return features, drawn(weight_dropout, batch, steps, positions)
 
 
 # --- as one operation
 
 
 def recurrence_obstacles(
-    cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: CellState
+    cells: StackedCells, inputs: Tensor, memory: Memory, state: Tensor, cell: Tensor | None
 ) -> list[str]:
     """The reasons why the compiled recurrence cannot run."""
-    states = before.hidden, before.cell
     reasons = fused.kernel_obstacles(
-        (inputs, memory.key, memory.value, memory.valid_lens, *states, *cells.parameters())
+        (inputs, memory.key, memory.value, memory.valid_lens, state, cell, *cells.parameters())
     )
-    reasons += score_obstacles(score)
+    reasons += score_obstacles(memory.score)
     if memory.key.ndim != 3 or len(memory.key) != len(inputs):
         reasons.append(
             f"the memory's keys have shape {tuple(memory.key.shape)}, not ({len(inputs)}, positions, features)"
@@ -106,24 +66,6 @@ def score_obstacles(score: Score) -> list[str]:
         if not is_plain(part):
             reasons.append(f"score.{name} is no plain torch.nn.Linear, or has hooks: it has to be called")
     return reasons
-
-
-def attention_of(cells: StackedCells, memory: Memory, kept: Tensor | None = None) -> fused.Attention:
-    """The attention of the compiled recurrence to a memory, with `kept` of the weights."""
-    score = memory.score
-    query_weight, query_bias = fitting_map(cells, memory)
-    return fused.Attention(
-        pair=score.pair,
-        profile=score.profile,
-        key=memory.key,
-        value=memory.value,
-        seen=memory.valid_lens,
-        weight=score.pair_weight(),
-        query_weight=query_weight,
-        query_bias=query_bias,
-        context_weight=cells.context_weight(),
-        kept=kept,
-    )
 
 
 def query_map(cells: StackedCells, score: Score) -> tuple[Tensor | None, Tensor | None]:
@@ -150,49 +92,56 @@ def fitting_map(cells: StackedCells, memory: Memory) -> tuple[Tensor | None, Ten
     return weight, bias
 
 
-def as_operation(cells: StackedCells, task: SequenceTask) -> SequenceResult:
-    """All steps as one operation of compiled code, with a backward of its own."""
-    rows, masks = fused.Rows.of(task.lengths, *task.inputs.shape[:2]), task.masks
-    kept = None if masks.weights is None else fused.take(masks.weights, rows)
-    dropped = None if masks.features is None else torch.stack([fused.take(m, rows) for m in masks.features])
-    results = fused.run_stack(
-        cells.first_gates(fused.take(task.inputs, rows)),
-        task.before.hidden,
-        task.before.cell,
-        cells.layer_weights(),
-        rows,
-        attention=attention_of(cells, task.memory, kept),
-        dropped=dropped,
+def as_operation(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operands, lengths: Tensor | None) -> Results:
+    """Run all steps as one operation of compiled code, with a backward of its own.
+
+    Args:
+        cells: The cells.
+        inputs: (B, T, e).
+        memory: Of m positions, with the score that counts.
+        x: The states before the first step, and the masks of dropout as (B, T, …) factors; no other field is read.
+        lengths: (B,) integers, the steps that each sequence has; None for T steps.
+    """
+    rows, score = fused.Rows.of(lengths, *inputs.shape[:2]), memory.score
+    query_weight, query_bias = fitting_map(cells, memory)
+    operands = Operands(
+        gates=cells.first_gates(fused.take(inputs, rows)),
+        state=x.state,
+        cell=x.cell,
+        dropped=None if x.dropped is None else torch.stack([fused.take(mask, rows) for mask in x.dropped]),
+        kept=None if x.kept is None else fused.take(x.kept, rows),
+        key=memory.key,
+        value=memory.value,
+        seen=memory.valid_lens,
+        weight=score.pair_weight(),
+        query_weight=query_weight,
+        query_bias=query_bias,
+        context_weight=cells.context_weight(),
     )
-    outputs, contexts = fused.put(results.states, rows), fused.put(cast(Tensor, results.contexts), rows)
-    weights = fused.put(cast(Tensor, results.weights), rows) if task.return_weights else None
-    return SequenceResult(outputs, contexts, weights, CellState(results.state, results.cell))
+    results = fused.run_stack(operands, cells.layer_weights(), rows, score.pair, score.profile)
+    outputs, contexts, weights = (fused.put(cast(Tensor, each), rows) for each in results[:3])
+    return Results(outputs, contexts, weights, results.state, results.cell)
 
 
 # --- in PyTorch's operations
 
 
-def in_steps(cells: StackedCells, task: SequenceTask) -> SequenceResult:
-    """One step after the other, in PyTorch's operations."""
-    inputs, memory, before, device = task.inputs, task.memory, task.before, task.inputs.device
+def in_steps(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operands, lengths: Tensor | None) -> Results:
+    """Take one step after the other, in PyTorch's operations; arguments as those of `as_operation`."""
+    device, own = inputs.device, x.state.dtype
     (batch, count), kind, goes_on = inputs.shape[:2], wide_type(inputs), None
     for name, tensor in {"memory.key": memory.key, "memory.value": memory.value}.items():
         if can_read_values(tensor):
             check_room(name, tensor)
-    if task.lengths is not None:
-        goes_on = (torch.arange(count, device=device) < sent(task.lengths, device)[:, None]).unsqueeze(-1)
+    if lengths is not None:
+        goes_on = (torch.arange(count, device=device) < sent(lengths, device)[:, None]).unsqueeze(-1)
         inputs = torch.where(goes_on, inputs, 0.0)
     look = None
     if score_obstacles(memory.score) or (count == 1 and inputs.is_cpu):  # where kernels for few queries are
         look = partial(_looked, memory)
     operands, layers, shown = prepared(cells, memory, batch, kind, one=count == 1, compared=look is None)
-    operands = operands._replace(
-        gates=in_type(cells.first_gates(inputs), kind),
-        state=in_type(before.hidden, kind),
-        cell=in_type(before.cell, kind),
-        dropped=in_type(task.masks.features, kind),
-        kept=in_type(task.masks.weights, kind),
-    )
+    begun = {name: in_type(getattr(x, name), kind) for name in ("state", "cell", "dropped", "kept")}
+    operands = operands._replace(gates=in_type(cells.first_gates(inputs), kind), **begun)
     states, after, weights = run(operands, layers, memory.score.pair, memory.score.profile, look)
     outputs, seen = states[-1], goes_on if shown is None or goes_on is None else shown & goes_on
     seen = shown if goes_on is None else seen
@@ -202,10 +151,8 @@ def in_steps(cells: StackedCells, task: SequenceTask) -> SequenceResult:
         contexts = looked @ in_type(memory.value, kind)
     if goes_on is not None:
         outputs, contexts = (torch.where(goes_on, each, 0.0) for each in (outputs, contexts))
-    own = before.hidden.dtype
-    outputs, contexts, weights = (each.to(own) for each in (outputs, contexts, weights))
-    last = CellState(*(None if each is None else _last(each, task.lengths).to(own) for each in (states, after)))  # type: ignore[arg-type]
-    return SequenceResult(outputs, contexts, weights if task.return_weights else None, last)
+    last = (None if each is None else _last(each, lengths) for each in (states, after))
+    return Results(*(in_type(each, own) for each in (outputs, contexts, weights, *last)))
 
 
 def prepared(
@@ -216,21 +163,18 @@ def prepared(
     Of `one` step values go through their matrix behind the mean. The score is wanted if it is `compared` by its maps.
     """
     key, value = (each.expand(batch, *each.shape[-2:]) for each in (memory.key, memory.value))
-    weight = cells.context_weight()
+    weight, seen, shown = cells.context_weight(), memory.valid_lens, None
     value = value if one else F.linear(value, weight)
-    mask = shown = None
-    if memory.valid_lens is not None:
-        lens = memory.valid_lens.expand(batch)[:, None, None]
-        shown = torch.arange(key.shape[1], device=key.device) < lens
+    if seen is not None:
+        seen = seen.expand(batch)
+        shown = shown_keys(seen, key.shape[1])
         value = torch.where(shown.mT, value, 0.0)
-        # Where every key is hidden values are 0, and the softmax of −∞ alone would be NaN.
-        mask = torch.zeros_like(shown, dtype=kind).masked_fill_(~shown & (lens > 0), -torch.inf)
     maps = (memory.score.pair_weight(), *fitting_map(cells, memory)) if compared else (None, None, None)
     if maps[1] is not None and maps[1].shape[1] != cells.hidden_size:
         raise ValueError(
             f"score: got states of {cells.hidden_size} features; expected {maps[1].shape[1]}, as it was made"
         )
-    tensors = [in_type(each, kind) for each in (key, value, mask, *maps, weight if one else None)]
+    tensors = [in_type(each, kind) for each in (key, value, seen, *maps, weight if one else None)]
     layers = [fused.Layer(*(in_type(each, kind) for each in layer)) for layer in cells.layer_weights()]
     nothing = key.new_empty(0)
     return Operands(nothing, nothing, None, None, None, *tensors), layers, shown

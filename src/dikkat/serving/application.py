@@ -35,7 +35,7 @@ from dikkat.serving.messages import (
 from dikkat.serving.metrics import Metrics
 from dikkat.serving.queue import BusyError, Queue
 from dikkat.translation import Translation, Translator
-from dikkat.translation.decoding.translator import check_sentence
+from dikkat.translation.decoding.pairs import check_sentence
 
 T = TypeVar("T")
 _AT_ONCE = 64  # translations that are written in less time than it takes to hand them to another thread

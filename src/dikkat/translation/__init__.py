@@ -34,7 +34,8 @@ with needing("translation"):
     from dikkat.translation.decoding.options import Search
     from dikkat.translation.decoding.search import beam_search, forced_scores, greedy
     from dikkat.translation.decoding.search import explain as explain_search
-    from dikkat.translation.decoding.translator import BaseTranslator, Ensemble, Translation, Translator
+    from dikkat.translation.decoding.translation import Translation
+    from dikkat.translation.decoding.translator import BaseTranslator, Ensemble, Translator
     from dikkat.translation.errors import (
         CorpusError,
         ModelFolderError,

@@ -1,4 +1,4 @@
-/** Beam search, equal to `dikkat.translation.decoding.compiled`, with forced words and pinned weights. */
+/** Beam search by the rules of `dikkat.translation.decoding.compiled.rules`, with forced words and pinned weights. */
 import type { Memory, Network, Pins, State, Step } from "./network";
 import { Refusal } from "./refusal";
 import { BEGIN, END, PAD, UNKNOWN } from "./tokenizer";
@@ -36,6 +36,12 @@ export interface Read {
   readonly state: State;
 }
 
+/** Slots as bits of a number: those of the source, and that of each target token or 0. */
+export interface SlotBits {
+  readonly source: number;
+  readonly targets: Int32Array;
+}
+
 /** Length limit of a translation. */
 export const limitOf = (source: number): number => Math.min(2 * source + 10, source + 50);
 
@@ -46,15 +52,22 @@ export const normalised = (total: number, length: number, penalty: number): numb
 interface Place {
   readonly ids: number[];
   readonly total: number;
+  readonly missing: number;
   readonly state: State;
   readonly steps: readonly Step[];
 }
 
 interface Candidate {
   readonly total: number;
+  readonly missing: number;
   readonly token: number;
   readonly from: Place;
   readonly step: Step;
+}
+
+interface Ended {
+  readonly hypothesis: Hypothesis;
+  readonly score: number;
 }
 
 interface Continuation {
@@ -69,7 +82,7 @@ function likeliest(network: Network, scores: Float32Array, count: number, allowe
   let least = -Infinity;
   for (let token = 0; token < scores.length; token++) {
     const score = scores[token]!;
-    if (!(score > least) || (token <= END && !allowed(token))) continue;
+    if (!(score > least) || !allowed(token)) continue;
     let k = found.length;
     while (k > 0 && found[k - 1]!.gain < score) k--;
     found.splice(k, 0, { token, gain: score });
@@ -89,20 +102,40 @@ export function gainOf(network: Network, scores: Float32Array, token: number): n
   return scores[token]! - network.arithmetic.logSum(scores, most);
 }
 
+const byTotal = (one: Candidate, other: Candidate): number => other.total - one.total;
+
+/** The best candidates; with slots, first of all the best one with each number of missing slots. */
+function chosenOf(candidates: Candidate[], beam: number): Candidate[] {
+  const sorted = candidates.sort(byTotal), best = new Map<number, Candidate>();
+  for (const each of sorted) {
+    const count = countOf(each.missing);
+    if (!best.has(count)) best.set(count, each);
+  }
+  const reserved = [...best].sort(([one], [other]) => one - other).map(([, each]) => each).sort(byTotal).slice(0, beam);
+  const rest = sorted.filter((each) => !reserved.includes(each)).slice(0, beam - reserved.length);
+  return [...reserved, ...rest].sort(byTotal);
+}
+
+function countOf(bits: number): number {
+  let count = 0;
+  for (let left = bits; left; left &= left - 1) count++;
+  return count;
+}
+
 /**
  * Beam search over an encoded sentence: yields the best prefix after each step, and returns hypotheses best first,
- * those cut by the length limit behind the finished ones.
+ * those that lack slots behind the others, and those cut by the length limit last.
  */
 export function* searching(
-  network: Network, source: readonly number[], { memory, state: first }: Read, options: Options,
+  network: Network, source: readonly number[], { memory, state: first }: Read, options: Options, slots: SlotBits,
 ): Generator<readonly number[], Hypothesis[]> {
   const { chosen } = options, { penalty } = network;
   const limit = limitOf(source.length);
   const copies = network.attends && source.includes(UNKNOWN);
-  let living: Place[] = [{ ids: [], total: 0, state: first, steps: [] }];
+  let living: Place[] = [{ ids: [], total: 0, missing: slots.source, state: first, steps: [] }];
   let places = options.beam;
-  const ended: { hypothesis: Hypothesis; score: number }[] = [];
-  const best: number[] = []; // scores of the finished, in descending order
+  const ended: Ended[] = [], lacking: Ended[] = [];
+  const best: number[] = []; // scores of the finished with all slots, in descending order
   for (let step = 0; living.length; step++) {
     const forced = chosen.tokens[step];
     const pins = chosen.pins.get(step) ?? null;
@@ -110,33 +143,33 @@ export function* searching(
     const last = living.map(({ ids }) => ids.at(-1) ?? BEGIN);
     const taken = network.steps(last, memory, living.map(({ state }) => state), pins);
     const scores = network.tokenScores(taken);
-    const allowed = (token: number): boolean => (token === UNKNOWN && copies) || (token === END && step > 0);
     for (const [row, from] of living.entries()) {
+      const allowed = (token: number): boolean => {
+        if (token > END) return !slots.targets[token] || (slots.targets[token]! & from.missing) !== 0;
+        return (token === UNKNOWN && copies) || (token === END && step > 0);
+      };
       const found = forced === undefined
         ? likeliest(network, scores[row]!, options.beam, allowed)
         : [{ token: forced, gain: gainOf(network, scores[row]!, forced) }];
       if (!found.length || !Number.isFinite(found[0]!.gain)) throw new Refusal("not-numbers");
       for (const { token, gain } of found) {
-        const total = from.total + gain;
-        if (candidates.length === options.beam && !(total > candidates[options.beam - 1]!.total)) break;
-        let k = candidates.length;
-        while (k > 0 && candidates[k - 1]!.total < total) k--;
-        candidates.splice(k, 0, { total, token, from, step: taken[row]! });
-        if (candidates.length > options.beam) candidates.pop();
+        const total = from.total + gain, missing = from.missing & ~slots.targets[token]!;
+        if (total > -Infinity) candidates.push({ total, missing, token, from, step: taken[row]! });
       }
     }
     const going: Place[] = [];
     const length = step + 1;
     let used = 0;
-    for (const { total, token, from, step: done } of candidates.slice(0, places)) {
+    for (const { total, missing, token, from, step: done } of chosenOf(candidates, options.beam).slice(0, places)) {
       const steps = [...from.steps, done];
       if (token === END) {
-        used++;
         const score = normalised(total, length, penalty);
-        ended.push({ hypothesis: { ids: from.ids, total, finished: true, repeated: false, steps }, score });
+        (missing ? lacking : ended).push({ hypothesis: { ids: from.ids, total, finished: true, repeated: false, steps }, score });
+        if (missing) continue; // ends no search
+        used++;
         best.push(score);
         best.sort((a, b) => b - a);
-      } else going.push({ ids: [...from.ids, token], total, state: done.state, steps });
+      } else going.push({ ids: [...from.ids, token], total, missing, state: done.state, steps });
     }
     places -= used;
     if (length === limit) {
@@ -144,7 +177,7 @@ export function* searching(
       const cut = going.map(({ ids, total, steps }) => ({
         hypothesis: { ids, total, finished: false, repeated: false, steps }, score: normalised(total, length, penalty),
       }));
-      return [...ranked(ended), ...ranked(cut)].slice(0, options.best);
+      return [...ranked(ended), ...ranked(lacking), ...ranked(cut)].slice(0, options.best);
     }
     // Log-probabilities only fall, so the best living total bounds what can still finish.
     const hope = going.length ? normalised(going[0]!.total, limit, penalty) : -Infinity;
@@ -152,11 +185,11 @@ export function* searching(
     living = going;
     if (living.length) yield living[0]!.ids;
   }
-  return ranked(ended).slice(0, options.best);
+  return [...ranked(ended), ...ranked(lacking)].slice(0, options.best);
 }
 
 /** Hypotheses by descending score; ties keep the order in which they finished. */
-const ranked = (found: { hypothesis: Hypothesis; score: number }[]): Hypothesis[] =>
+const ranked = (found: Ended[]): Hypothesis[] =>
   [...found].sort((a, b) => b.score - a.score).map(({ hypothesis }) => hypothesis);
 
 const LONGEST = 30; // tokens of a sequence that repeats itself
@@ -186,12 +219,11 @@ export function repetition(
 }
 
 /**
- * The hypotheses of `searching`. If one of them repeats itself (more often than the source and the reader's words do),
- * has no end or has wrong slots, the whole beam is searched and such hypotheses rank last.
- * @param wrongSlots the number of slots that a translation lacks or has too often
+ * The hypotheses of `searching`. If one of them repeats itself (more often than the source and the reader's words do)
+ * or has no end, the whole beam is searched and such hypotheses rank last.
  */
 export function* choosing(
-  network: Network, source: readonly number[], read: Read, options: Options, wrongSlots: (ids: readonly number[]) => number,
+  network: Network, source: readonly number[], read: Read, options: Options, slots: SlotBits,
   readsWord: (id: number) => boolean, beginsWord: (id: number) => boolean,
 ): Generator<readonly number[], Hypothesis[]> {
   const allowed = Math.max(2, repetition(source, readsWord).times, repetition(options.chosen.tokens, beginsWord).times);
@@ -200,9 +232,9 @@ export function* choosing(
     const [ids, steps] = [hypothesis.ids.slice(0, end), hypothesis.steps.slice(0, end + 1)];
     return { ...hypothesis, ids, steps, repeated: end < hypothesis.ids.length };
   };
-  const faults = (each: Hypothesis): number => 2e6 * Number(repetition(each.ids, beginsWord).times > allowed) + 1e6 * Number(!each.finished) + wrongSlots(each.ids);
-  let found = yield* searching(network, source, read, options);
-  if (options.best < options.beam && found.some(faults)) found = yield* searching(network, source, read, { ...options, best: options.beam });
+  const faults = (each: Hypothesis): number => 2 * Number(repetition(each.ids, beginsWord).times > allowed) + Number(!each.finished);
+  let found = yield* searching(network, source, read, options, slots);
+  if (options.best < options.beam && found.some(faults)) found = yield* searching(network, source, read, { ...options, best: options.beam }, slots);
   return [...found].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);
 }
 
@@ -236,7 +268,7 @@ export function opened(network: Network, ids: readonly number[], steps: readonly
     let known: { gain: number; likely: Continuation[] } | undefined;
     const looked = (): { gain: number; likely: Continuation[] } => {
       const [scores] = network.tokenScores([step]);
-      const likely = likeliest(network, scores!, count, (each) => each === END && index > 0);
+      const likely = likeliest(network, scores!, count, (each) => each > END || (each === END && index > 0));
       return { gain: gainOf(network, scores!, token), likely };
     };
     return {

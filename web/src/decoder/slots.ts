@@ -96,7 +96,8 @@ function spansOf(text: string): Found[] {
   return [...text.matchAll(SPAN)].map(({ 0: span, index, groups: named }) => {
     const place = [index, index + span.length] as const;
     const kind = Object.keys(named!).find((name) => named![name] !== undefined)!;
-    if (kind !== "number") return { place, exact: kind, coarse: "", groups: [span], separators: [] };
+    const isBare = kind === "brace" && !/\p{L}/u.test(span); // no name, which could be translated
+    if (kind !== "number") return { place, exact: isBare ? "{}" : kind, coarse: "", groups: [span], separators: [] };
     const [groups, separators] = [span.match(/\p{Nd}+/gu)!, span.match(/\P{Nd}/gu) ?? []];
     const nines = groups.map((group) => "9".repeat([...group].length));
     const exact = separators.length ? `#${separators.map((each, k) => each + nines[k + 1]!).join("")}` : nines[0]!.slice(0, 5);

@@ -4,10 +4,10 @@ import { sentencesOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
-import { check, choosing, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
+import { check, choosing, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read, type SlotBits } from "./search";
 import { restored, Slots, writtenOut, type StoredSlots } from "./slots";
 import { readBundle, readTensors, unpacked } from "./tensors";
-import { END, SLOTS, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
+import { END, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
 
 export const LONGEST = 10_000;
 
@@ -42,6 +42,7 @@ export const DEFAULT: Options = { beam: 5, best: 1, chosen: NOTHING };
 export class Translator {
   /** Cache of the last encoded sentence, for steering. */
   private last: { readonly ids: string; readonly read: Read } | null = null;
+  private targetBits: Int32Array | null = null;
 
   constructor(
     readonly network: Network,
@@ -135,17 +136,16 @@ export class Translator {
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
     const [readsWord, beginsWord] = [this.source, this.target].map((tokenizer) => (id: number) => tokenizer.beginsWord(id));
-    const wrongSlots = (ids: readonly number[]): number => this.wrongSlots(encoded.ids, ids);
-    const search = choosing(this.network, encoded.ids, read, options, wrongSlots, readsWord!, beginsWord!);
+    const search = choosing(this.network, encoded.ids, read, options, this.slotBits(encoded.ids), readsWord!, beginsWord!);
     const found = yield* showing(search, (ids) => () => writtenOut(this.target.decode(ids), encoded.slots));
     return found.map((each) => this.translation(text, encoded, each));
   }
 
-  /** How many slots of a source its translation lacks or has too often. */
-  private wrongSlots(source: readonly number[], target: readonly number[]): number {
-    const [read, written] = [source.map((id) => this.source.slot(id)), target.map((id) => this.target.slot(id))];
-    const count = (slots: readonly number[], slot: number): number => slots.filter((each) => each === slot).length;
-    return SLOTS.reduce((sum, _, slot) => sum + Math.abs(count(read, slot) - count(written, slot)), 0);
+  private slotBits(source: readonly number[]): SlotBits {
+    const bitOf = (slot: number): number => (slot < 0 ? 0 : 1 << slot);
+    const targets = (this.targetBits ??= Int32Array.from({ length: this.network.vocabulary }, (_, id) => bitOf(this.target.slot(id))));
+    const known = targets.reduce((bits, bit) => bits | bit, 0);
+    return { source: source.reduce((bits, id) => bits | (bitOf(this.source.slot(id)) & known), 0), targets };
   }
 
   private *tagging(root: Tagged, source: string, target: string): Generator<() => string, string> {

@@ -10,15 +10,11 @@ from dikkat._core.compiled.scoring import PROFILES, RANGES
 from dikkat._engine import addresses
 from dikkat._engine.record import CallRecord, round_up
 from dikkat.recurrent.fused.record import CALL, CHOICES, PANEL, PANELS
-from dikkat.recurrent.fused.stack import Layer, Rows, Sequences
+from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows
 from dikkat.scores import Pair, Profile
 
 # Sequences of a task at most: their states, and what else a step needs, stay in a core's cache.
 _ROWS = 64
-OPERANDS = ("key", "value", "seen", "weight", "query_weight", "query_bias", "context_weight", "kept")
-"""The tensors of `stack.Attention`."""
-ROW_FIELDS = ("order", "lengths", "offsets")
-"""The tensors that describe a call's sequences."""
 
 
 class Spec(NamedTuple):
@@ -26,7 +22,6 @@ class Spec(NamedTuple):
 
     rows: Rows
     reverse: bool
-    layers: int
     pair: Pair | None
     profile: Profile | None
     grads: bool = False  # whether gradients are recorded
@@ -48,7 +43,8 @@ def in_type(operand: Any, kind: torch.dtype) -> Any:
 class StackRecord(CallRecord):
     """A call of a stack; `wide` is how many numbers a panel is wide."""
 
-    def __init__(self, spec: Spec, dtype: torch.dtype, hidden: int, lstm: bool) -> None:
+    def __init__(self, spec: Spec, operands: Operands) -> None:
+        dtype, hidden, lstm = operands.gates.dtype, operands.state.shape[-1], operands.cell is not None
         super().__init__(CALL, dtype)
         self.spec, self.wide = spec, PANEL * self.lanes
         self._packs: list[tuple[int, ...]] = []
@@ -61,7 +57,7 @@ class StackRecord(CallRecord):
             "tasks": tasks,
             "cell": int(lstm),
             "reverse": int(spec.reverse),
-            "layers": spec.layers,
+            "layers": len(operands.state),
             "hidden": self.up(hidden),
             "wide": (4 if lstm else 3) * self.up(hidden),
             "task_rows": -(-batch // tasks),
@@ -75,7 +71,7 @@ class StackRecord(CallRecord):
             "most": ranges.most,
             "largest": torch.finfo(dtype).max,
         }
-        for name in ROW_FIELDS:
+        for name in ("order", "lengths", "offsets"):
             self.point(name, getattr(rows, name))
 
     def for_kernel(self) -> Self:
@@ -120,7 +116,7 @@ class StackRecord(CallRecord):
             shape = (out, size // self.wide, 1) if transposed else (size, out // self.wide, 0)
             self._packs.append((source, place, weight.stride(0), columns, rows, self.up(rows), *shape))
 
-    def point_weights(self, operands: dict[str, Tensor | None], layers: list[Layer], *, transposed: bool) -> None:
+    def point_weights(self, operands: Operands, layers: list[Layer], *, transposed: bool) -> None:
         """Point the record to the weights of a stack, for its forward or, transposed, its backward."""
         from dikkat.recurrent.fused import panels
 
@@ -130,7 +126,7 @@ class StackRecord(CallRecord):
         if below:
             self._panels("below_weight", below, groups, transposed=transposed)
         for name, count in (("context_weight", groups), ("query_weight", 1)):
-            weight = operands[name]
+            weight = getattr(operands, name)
             if weight is not None:
                 self._panels(name, [weight], count, transposed=transposed)
         self.point("packs", torch.tensor(self._packs, dtype=torch.int64, device="cpu"))
@@ -142,12 +138,12 @@ class StackRecord(CallRecord):
             if below:
                 biases = [self.fill(layer.below_bias, groups) for layer in layers if layer.below_bias is not None]
                 self.point("below_bias", _several(biases))
-            if operands["query_bias"] is not None:
-                self.point("query_bias", self.fill(operands["query_bias"]))
+            if operands.query_bias is not None:
+                self.point("query_bias", self.fill(operands.query_bias))
 
-    def point_attention(self, operands: dict[str, Tensor | None]) -> None:
+    def point_attention(self, operands: Operands) -> None:
         """Point the record to keys and values, padded to whole panels."""
-        key, value = operands["key"], operands["value"]
+        key, value = operands.key, operands.value
         if key is None or value is None:
             return
         key, value = self.point("key", self.fill(key)), self.point("value", self.fill(value))
@@ -158,25 +154,25 @@ class StackRecord(CallRecord):
             "features": key.shape[2],
             "values": value.shape[2],
         }
-        if operands["seen"] is not None:
-            self.point("seen", operands["seen"].to(torch.int64).contiguous())
-        if operands["kept"] is not None:
-            self.point("kept", pad(operands["kept"], (0, self.fields["key_row"] - keys)).contiguous())
-        if self.spec.pair == "additive" and operands["weight"] is not None:
-            self.point("weight", self.fill(operands["weight"]))
+        if operands.seen is not None:
+            self.point("seen", operands.seen.to(torch.int64).contiguous())
+        if operands.kept is not None:
+            self.point("kept", pad(operands.kept, (0, self.fields["key_row"] - keys)).contiguous())
+        if self.spec.pair == "additive" and operands.weight is not None:
+            self.point("weight", self.fill(operands.weight))
             self.point("key_exp", (key + key).exp_())
             reach = key.new_zeros(key.shape[0]) if keys == 0 else key.flatten(1).abs().amax(1)
             self.point("reach", reach)
 
-    def forward(self, gates: Tensor, state: Tensor, cell: Tensor | None) -> None:
+    def forward(self, operands: Operands) -> None:
         """Run the forward kernel, after `point_weights`, and `point_attention` for a stack that attends."""
         from dikkat.recurrent.fused import kernel
 
-        at = self.fields
+        at, cell = self.fields, operands.cell
         layers, tokens, hidden, batch, rows = at["layers"], at["tokens"], at["hidden"], at["batch"], at["task_rows"]
         features, values, key_row = at["features"], at["values"], at["key_row"]
-        self.point("gates", self.fill(gates, self.groups))
-        self.point("state", self.fill(state))
+        self.point("gates", self.fill(operands.gates, self.groups))
+        self.point("state", self.fill(operands.state))
         self.new("states", layers, tokens, hidden)
         self.new("last_state", layers, batch, hidden)
         if cell is not None:
@@ -214,16 +210,15 @@ class StackRecord(CallRecord):
             contexts=rows * at["values"], queries=rows * at["features"], by_score=key_row, squares=key_row,
         )  # fmt: skip
 
-    def results(self, hidden: int, operands: dict[str, Tensor | None]) -> Sequences:
+    def results(self, operands: Operands) -> Results:
         """The results of the forward, without padding."""
-        kept = self.kept
-        contexts = weights = cell = None
-        if operands["value"] is not None and operands["key"] is not None:
-            contexts = first(kept["contexts"], operands["value"].shape[2])
-            weights = first(kept["weights"], operands["key"].shape[1])
+        kept, hidden, contexts, weights, cell = self.kept, operands.state.shape[-1], None, None, None
+        if operands.value is not None and operands.key is not None:
+            contexts = first(kept["contexts"], operands.value.shape[2])
+            weights = first(kept["weights"], operands.key.shape[1])
         if "last_cell" in kept:
             cell = first(kept["last_cell"], hidden)
-        return Sequences(first(kept["states"][-1], hidden), contexts, weights, first(kept["last_state"], hidden), cell)
+        return Results(first(kept["states"][-1], hidden), contexts, weights, first(kept["last_state"], hidden), cell)
 
 
 def _several(tensors: list[Tensor]) -> Tensor:

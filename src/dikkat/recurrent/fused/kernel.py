@@ -21,7 +21,7 @@ from typing import Any
 from numba import carray
 
 from dikkat._engine.compile import Kernel, inlined
-from dikkat._engine.elementary import sigmoid, tanh
+from dikkat._engine.elementary import tanh
 from dikkat._engine.memory import Call, Work, clear, copy_vectors, number_at, workplace_of
 from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store
 from dikkat.recurrent.fused.attending import (
@@ -33,6 +33,7 @@ from dikkat.recurrent.fused.attending import (
     seen_by,
     value_gradients,
 )
+from dikkat.recurrent.fused.cells import gru, lstm
 from dikkat.recurrent.fused.panels import product
 from dikkat.recurrent.fused.record import ADDITIVE, CALL, LSTM, NOTHING
 
@@ -66,13 +67,13 @@ def _active_rows(call: Call, task: int, rows: int, t: int) -> int:
 
 @inlined
 def _gru_row(gates: Pointer, recurrent: Pointer, state: Pointer, saved: Pointer, size: int, zero: Any) -> None:
-    """Compute the new state n + z (s − n); save r, z, n and the recurrent side of n for the backward."""
+    """Compute the new state; save r, z, n and the recurrent side of n for the backward."""
     for c in range(0, size, lanes_of(zero)):
-        reset = sigmoid(load(gates, c) + load(recurrent, c), zero)
-        update = sigmoid(load(gates, size + c) + load(recurrent, size + c), zero)
-        inner = load(recurrent, 2 * size + c)
-        candidate = tanh(load(gates, 2 * size + c) + reset * inner, zero)
-        store(state, c, candidate + update * (load(state, c) - candidate))
+        inner, update = load(recurrent, 2 * size + c), load(gates, size + c) + load(recurrent, size + c)
+        new, reset, update, candidate = gru(
+            load(gates, c) + load(recurrent, c), update, load(gates, 2 * size + c), inner, load(state, c), zero
+        )
+        store(state, c, new)
         store(saved, c, reset)
         store(saved, size + c, update)
         store(saved, 2 * size + c, candidate)
@@ -83,15 +84,14 @@ def _gru_row(gates: Pointer, recurrent: Pointer, state: Pointer, saved: Pointer,
 def _lstm_row(
     gates: Pointer, recurrent: Pointer, state: Pointer, cell: Pointer, saved: Pointer, size: int, zero: Any
 ) -> None:
-    """Compute the new cell f c + i g and state o tanh c; save i, f, g, o for the backward."""
+    """Compute the new cell and state; save i, f, g, o for the backward."""
     for c in range(0, size, lanes_of(zero)):
-        into = sigmoid(load(gates, c) + load(recurrent, c), zero)
-        forget = sigmoid(load(gates, size + c) + load(recurrent, size + c), zero)
-        candidate = tanh(load(gates, 2 * size + c) + load(recurrent, 2 * size + c), zero)
-        out = sigmoid(load(gates, 3 * size + c) + load(recurrent, 3 * size + c), zero)
-        new = forget * load(cell, c) + into * candidate
-        store(cell, c, new)
-        store(state, c, out * tanh(new, zero))
+        first, second = load(gates, c) + load(recurrent, c), load(gates, size + c) + load(recurrent, size + c)
+        third = load(gates, 2 * size + c) + load(recurrent, 2 * size + c)
+        fourth = load(gates, 3 * size + c) + load(recurrent, 3 * size + c)
+        new, new_cell, into, forget, candidate, out = lstm(first, second, third, fourth, load(cell, c), zero)
+        store(cell, c, new_cell)
+        store(state, c, new)
         store(saved, c, into)
         store(saved, size + c, forget)
         store(saved, 2 * size + c, candidate)

@@ -16,10 +16,11 @@ from dikkat._core.operators import once
 from dikkat._engine import addresses
 from dikkat._engine.addresses import many_at_once
 from dikkat._engine.pytorch_state import saves_by_hook
-from dikkat.recurrent.fused.calls import OPERANDS, Spec, StackRecord, first, in_type, wide_type
-from dikkat.recurrent.fused.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
+from dikkat.recurrent.fused.calls import Spec, StackRecord, first, in_type, wide_type
+from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, fit_run, parted, put, take
+from dikkat.scores import Pair, Profile
 
-__all__ = ["Attention", "Layer", "Rows", "Sequences", "differentiated", "kernel_obstacles", "put", "run_stack", "take"]
+__all__ = ["Layer", "Operands", "Results", "Rows", "differentiated", "kernel_obstacles", "put", "run_stack", "take"]
 
 
 def kernel_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
@@ -28,47 +29,40 @@ def kernel_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
 
 
 def run_stack(
-    gates: Tensor,
-    state: Tensor,
-    cell: Tensor | None,
+    operands: Operands,
     layers: list[Layer],
     rows: Rows,
+    pair: Pair | None = None,
+    profile: Profile | None = None,
     *,
-    attention: Attention | None = None,
-    dropped: Tensor | None = None,
     reverse: bool = False,
-) -> Sequences:
+) -> Results:
     """Run a stack over whole sequences.
 
     Args:
-        gates: (N, G·h), the inputs' side of the first layer's gates, its bias in it.
-        state: (layers, B, h) before the first step.
-        cell: (layers, B, h) of an LSTM, G = 4; None for a GRU, G = 3.
+        operands: The tensors.
         layers: The weights.
         rows: The sequences.
-        attention: What the stack attends to, or None.
-        dropped: (layers − 1, N, h), factors of a layer's states for the next one; or None.
+        pair: The pair function of a stack that attends.
+        profile: The log-kernel, for distances.
         reverse: Whether a sequence is read from its end.
 
     Returns:
         All in the dtype of `state`; computed in at least float32. Under `torch.autocast` the products that give the
         weights' gradients have its dtype.
     """
-    pair, profile = (None, None) if attention is None else (attention.pair, attention.profile)
-    attended = [getattr(attention, name, None) for name in OPERANDS]
-    tensors = (gates, state, cell, dropped, *attended, *chain.from_iterable(layers))
+    tensors = (*operands, *chain.from_iterable(layers))
     grads = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    spec = Spec(rows, reverse, len(layers), pair, profile, grads, low)
-    kind = wide_type(gates)
-    operands = [in_type(operand, kind) for operand in tensors]
-    fit_run(rows, layers, attention, gates, state, cell, dropped)
-    results: Any = _Run.apply(spec, *operands)  # type: ignore[no-untyped-call]
-    return Sequences(*(in_type(result, state.dtype) for result in results))
+    kind = wide_type(operands.gates)
+    fit_run(rows, layers, operands)
+    spec = Spec(rows, reverse, pair, profile, grads, low)
+    results: Any = _Run.apply(spec, *(in_type(each, kind) for each in tensors))  # type: ignore[no-untyped-call]
+    return Results(*(in_type(result, operands.state.dtype) for result in results))
 
 
 class _Run(torch.autograd.Function):
-    """`run`, its operands in the order of `OPERANDS` and of the fields of `Layer`."""
+    """`run_stack`, its operands in the order of the fields of `Operands` and, of each layer, of `Layer`."""
 
     @staticmethod
     def forward(ctx: Any, spec: Spec, *tensors: Tensor | None) -> Any:
@@ -87,21 +81,18 @@ class _Run(torch.autograd.Function):
         return None, *differentiated(partial(_backward, ctx.spec, ctx.record, tensors, grads, needed), tensors, grads)
 
 
-def _forward(spec: Spec, tensors: tuple[Tensor | None, ...]) -> tuple[StackRecord, Sequences]:
+def _forward(spec: Spec, tensors: tuple[Tensor | None, ...]) -> tuple[StackRecord, Results]:
     """The record of a forward, as its backward reads it, and the results."""
-    gates, state, cell, dropped, *rest = tensors
-    if gates is None or state is None:
-        raise TypeError("gates, state: got None; expected tensors")
-    operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
-    record = StackRecord(spec, gates.dtype, state.shape[-1], cell is not None)
-    record.point_weights(operands, _layers(rest[len(OPERANDS) :]), transposed=False)
+    operands, layers = parted(tensors)
+    record = StackRecord(spec, operands)
+    record.point_weights(operands, layers, transposed=False)
     record.point_attention(operands)
-    if dropped is not None:
-        record.point("dropped", record.fill(dropped))
-    record.forward(gates, state, cell)
+    if operands.dropped is not None:
+        record.point("dropped", record.fill(operands.dropped))
+    record.forward(operands)
     if spec.grads:
         record.forget()
-    return record, record.results(state.shape[-1], operands)
+    return record, record.results(operands)
 
 
 def differentiated(
@@ -121,27 +112,18 @@ def differentiated(
     return found
 
 
-def _layers(weights: list[Tensor | None]) -> list[Layer]:
-    count = len(Layer._fields)
-    return [Layer(*weights[start : start + count]) for start in range(0, len(weights), count)]  # type: ignore[arg-type]
-
-
 def _backward(
     spec: Spec, record: StackRecord | None, tensors: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...],
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:  # fmt: skip
     if record is None:
         record, _ = _forward(spec, tensors)
-    _, state, _cell, dropped, *rest = tensors
-    operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
-    layers = _layers(rest[len(OPERANDS) :])
-    if state is None:
-        raise TypeError("state: got None; expected a tensor")
+    operands, layers = parted(tensors)
     made = record.for_kernel()
     made.point_weights(operands, layers, transposed=True)
     _point_gradients(made, record, grads)
     made.backward()
-    return _gradients(made, record, operands, layers, needed, state.shape[-1], dropped)
+    return _gradients(made, record, operands, layers, needed)
 
 
 def _point_gradients(made: StackRecord, record: StackRecord, grads: tuple[Tensor | None, ...]) -> None:
@@ -202,34 +184,29 @@ class _Steps:
 
 
 def _gradients(
-    made: StackRecord, record: StackRecord, operands: dict[str, Tensor | None], layers: list[Layer],
-    needed: tuple[bool, ...],
-    hidden: int, dropped: Tensor | None,
-) -> list[Tensor | None]:  # fmt: skip
+    made: StackRecord, record: StackRecord, x: Operands, layers: list[Layer], needed: tuple[bool, ...]
+) -> list[Tensor | None]:
     """All gradients, in the order of the operands."""
-    at, kept, now, steps = made.fields, record.kept, made.kept, _Steps(made)
+    kept, now, steps, hidden = record.kept, made.kept, _Steps(made), x.state.shape[-1]
     gates, recurrent, states, began = now["gates_grad"], now["recurrent_grad"], kept["states"], kept["began"]
-    begun = [
-        steps.cut(gates[0], hidden) if needed[0] else None,
-        first(now["state_grad"], hidden) if needed[1] else None,
-        first(now["cell_grad"], hidden) if needed[2] and "cell_grad" in now else None,
-        None,
-    ]
-    attended: dict[str, Tensor | None] = dict.fromkeys(OPERANDS)
-    if at["pair"]:
-        key, value, query_weight = operands["key"], operands["value"], operands["query_weight"]
-        if key is None or value is None:
-            raise TypeError("key, value: got None; expected tensors")
-        attended["key"] = first(now["key_grad"], key.shape[-1])
-        attended["value"] = first(now["value_grad"], value.shape[-1])
-        attended["context_weight"] = steps.product(gates[0], kept["contexts"], hidden, value.shape[-1], made.groups)
-        if at["weight"]:
-            attended["weight"] = now["weight_grad"].sum(0)[: key.shape[-1]]
-        if query_weight is not None:
+    found: dict[str, Tensor | None] = dict.fromkeys(Operands._fields)
+    if needed[0]:
+        found["gates"] = steps.cut(gates[0], hidden)
+    if needed[1]:
+        found["state"] = first(now["state_grad"], hidden)
+    if needed[2] and x.cell is not None:
+        found["cell"] = first(now["cell_grad"], hidden)
+    if x.key is not None and x.value is not None:
+        size, values = x.key.shape[-1], x.value.shape[-1]
+        found["key"], found["value"] = first(now["key_grad"], size), first(now["value_grad"], values)
+        found["context_weight"] = steps.product(gates[0], kept["contexts"], hidden, values, made.groups)
+        if made.fields["weight"]:
+            found["weight"] = now["weight_grad"].sum(0)[:size]
+        if x.query_weight is not None:
             by_query = now["query_grad"]
-            attended["query_weight"] = steps.product(by_query, began[-1], key.shape[-1], hidden, 1)
-            if operands["query_bias"] is not None:
-                attended["query_bias"] = by_query.sum(0)[: key.shape[-1]]
+            found["query_weight"] = steps.product(by_query, began[-1], size, hidden, 1)
+            if x.query_bias is not None:
+                found["query_bias"] = by_query.sum(0)[:size]
     weights: list[Tensor | None] = []
     for number, layer in enumerate(layers):
         weights += steps.layer(recurrent[number], began[number], hidden)
@@ -237,7 +214,7 @@ def _gradients(
             weights += [None, None]
             continue
         below = states[number - 1]
-        if dropped is not None:
+        if x.dropped is not None:
             below = below * kept["dropped"][number - 1]
         weights += steps.layer(gates[number], below, hidden)
-    return [*begun, *attended.values(), *weights]
+    return [*found.values(), *weights]

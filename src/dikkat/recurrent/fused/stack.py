@@ -1,5 +1,6 @@
-"""The sequences, weights, memory and results of a stack of layers, and the checks of their shapes."""
+"""The sequences, operands, weights and results of a recurrence, and the checks of their shapes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dikkat._engine import addresses
-from dikkat.scores import Pair, Profile
 
 
 @dataclass(frozen=True)
@@ -95,33 +95,39 @@ def put(tensor: Tensor, rows: Rows) -> Tensor:
     return scattered.reshape(rows.batch, rows.steps, *tensor.shape[1:])
 
 
-@dataclass(frozen=True)
-class Attention:
-    """The memory that a stack attends to.
+class Operands(NamedTuple):
+    """The tensors of a recurrence, except the weights of its layers, over B rows with N steps in all.
+
+    Compiled code has packed steps, with the shapes below. PyTorch's operations have (R, T) in place of N, and R = B·K
+    rows, of which K in a row share a memory.
 
     Attributes:
-        pair: The pair function.
-        profile: The log-kernel, where that is `distance`.
-        key: (B, m, a), projected.
-        value: (B, m, c).
-        seen: (B,) int64, or None: keys from there on do not exist.
-        weight: (a,) v, for `additive`.
+        gates: (N, G·h), the inputs' side of the first layer's gates, its bias in it.
+        state: (layers, B, h) before the first step.
+        cell: The same, for an LSTM.
+        dropped: (layers − 1, N, h), factors of a layer's states for the next one.
+        kept: (N, m), factors of the attention weights.
+        key: (B, m, a), projected; None for a stack that does not attend.
+        value: (B, m, c), or without `context_weight` (B, m, G·h), the values' share of the first layer's gates.
+        seen: (B,) int64, the number of keys that exist.
+        weight: (a,) v, of an additive score.
         query_weight: (a, h), or None: the states are the queries.
-        query_bias: (a,), or None.
+        query_bias: (a,).
         context_weight: (G·h, c), the contexts' share of the first layer's gates.
-        kept: (N, m), factors of the weights; or None.
     """
 
-    pair: Pair
-    profile: Profile
-    key: Tensor
-    value: Tensor
-    seen: Tensor | None
-    weight: Tensor | None
-    query_weight: Tensor | None
-    query_bias: Tensor | None
-    context_weight: Tensor
+    gates: Tensor
+    state: Tensor
+    cell: Tensor | None = None
+    dropped: Tensor | None = None
     kept: Tensor | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
+    seen: Tensor | None = None
+    weight: Tensor | None = None
+    query_weight: Tensor | None = None
+    query_bias: Tensor | None = None
+    context_weight: Tensor | None = None
 
 
 class Layer(NamedTuple):
@@ -136,8 +142,14 @@ class Layer(NamedTuple):
     below_bias: Tensor | None = None
 
 
-class Sequences(NamedTuple):
-    """The results of a run.
+def parted(tensors: Sequence[Any]) -> tuple[Operands, list[Layer]]:
+    """Return the operands and the layers from one flat sequence of tensors."""
+    count, size = len(Operands._fields), len(Layer._fields)
+    return Operands(*tensors[:count]), [Layer(*tensors[n : n + size]) for n in range(count, len(tensors), size)]
+
+
+class Results(NamedTuple):
+    """The results of a recurrence.
 
     Attributes:
         states: (N, h), of the top layer.
@@ -163,10 +175,7 @@ def _fit(name: str, tensor: Tensor | None, *expected: int) -> None:
     addresses.check_numbers(name, tensor, "cpu")
 
 
-def fit_run(
-    rows: Rows, layers: list[Layer], attention: Attention | None, gates: Tensor, state: Tensor, cell: Tensor | None,
-    dropped: Tensor | None,
-) -> None:  # fmt: skip
+def fit_run(rows: Rows, layers: list[Layer], x: Operands) -> None:
     """Check that the tensors of a run fit its sequences, its weights and each other."""
     (wide, hidden), tokens = layers[0].hidden_weight.shape, len(rows.places)
     for number, layer in enumerate(layers):
@@ -174,20 +183,19 @@ def fit_run(
         _fit(f"the recurrent bias of layer {number}", layer.hidden_bias, wide)
         _fit(f"the input weight of layer {number}", layer.below_weight, wide, hidden)
         _fit(f"the input bias of layer {number}", layer.below_bias, wide)
-    _fit("gates", gates, tokens, wide)
-    _fit("state", state, len(layers), rows.batch, hidden)
-    _fit("cell", cell, len(layers), rows.batch, hidden)
-    _fit("dropped", dropped, len(layers) - 1, tokens, hidden)
-    if attention is None:
+    _fit("gates", x.gates, tokens, wide)
+    _fit("state", x.state, len(layers), rows.batch, hidden)
+    _fit("cell", x.cell, len(layers), rows.batch, hidden)
+    _fit("dropped", x.dropped, len(layers) - 1, tokens, hidden)
+    if x.key is None or x.value is None:
         return
-    _, keys, size = attention.key.shape
-    values, query = attention.value.shape[-1], attention.query_weight
-    _fit("the memory's keys", attention.key, rows.batch, keys, size)
-    _fit("the memory's values", attention.value, rows.batch, keys, values)
-    _fit("the memory's lengths", attention.seen, rows.batch)
-    _fit("the score's pair weight", attention.weight, size)
-    _fit("the context's share of the input weight", attention.context_weight, wide, values)
-    _fit("kept", attention.kept, tokens, keys)
+    (_, keys, size), values, query = x.key.shape, x.value.shape[-1], x.query_weight
+    _fit("the memory's keys", x.key, rows.batch, keys, size)
+    _fit("the memory's values", x.value, rows.batch, keys, values)
+    _fit("the memory's lengths", x.seen, rows.batch)
+    _fit("the score's pair weight", x.weight, size)
+    _fit("the context's share of the input weight", x.context_weight, wide, values)
+    _fit("kept", x.kept, tokens, keys)
     if query is not None and tuple(query.shape) != (size, hidden):
         raise ValueError(
             f"score: got queries of {query.shape[1]} features, of which it makes {query.shape[0]}; expected {hidden}, "
@@ -196,4 +204,4 @@ def fit_run(
     if query is None and size != hidden:
         raise ValueError(f"memory: got keys of {size} features; expected {hidden}, as the states have")
     _fit("the queries' weight", query, size, hidden)
-    _fit("the queries' bias", attention.query_bias, size)
+    _fit("the queries' bias", x.query_bias, size)

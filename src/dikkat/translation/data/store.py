@@ -20,7 +20,8 @@ from dikkat.translation.text.tokenizer import Tokenizer
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
-_FORMAT = 3  # of the file; another number, and files of the old one are made anew
+_FORMAT = 4  # of the file; another number, and files of the old one are made anew
+_COPIES = 1_000  # of the first pairs, so that a large corpus takes no longer
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
 _WHAT = "a corpus's token numbers"
@@ -47,6 +48,7 @@ class Counts:
         duplicates: Left out, because an equal pair came before.
         left_out: Left out, because a side had more than `max_length` tokens.
         without_tokens: Left out, because the source had none.
+        copies: Pairs with more slots that were added (`Slots.practise`).
         digest: SHA-256 of the pairs that were not left out as duplicates, in their order, in hexadecimal digits.
     """
 
@@ -54,6 +56,7 @@ class Counts:
     duplicates: int = 0
     left_out: int = 0
     without_tokens: int = 0
+    copies: int = 0
     digest: str = ""
 
 
@@ -93,6 +96,7 @@ class Store:
         slots: Slots = NO_SLOTS,
         max_length: int,
         distinct: bool = True,
+        practice: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> "Store":
         """Tokenise a corpus, once: the second time, it is opened from the cache folder.
@@ -113,14 +117,14 @@ class Store:
             (1, 1, 1)
         """
         corpus = as_corpus(corpus)
-        work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, progress)
+        work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, practice, progress)
         fingerprint = corpus.fingerprint()
         if fingerprint is None:
             batches: list[Any] = []
             work.into(batches.append)
             return cls(_table(batches), work.counts)
         parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
-        parts.append(slots.to_dict())
+        parts += [slots.to_dict(), practice]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return cls._from_cache(cache_folder("tokenised") / f"{key[:32]}.arrow", work)
 
@@ -174,7 +178,7 @@ class Store:
             (counts.duplicates, "the same as a pair before"),
         )
         said = [f"{count:,} {reason}" for count, reason in reasons if count]
-        left_out = counts.read - len(self)
+        left_out = counts.read + counts.copies - len(self)
         return f"{left_out:,} of {counts.read:,} pairs left out: {', '.join(said)}" if said else None
 
 
@@ -246,6 +250,7 @@ class _Work:
     slots: Slots
     max_length: int
     distinct: bool
+    practice: bool
     progress: Callable[[int], None] | None
     counts: Counts = field(default_factory=Counts)
 
@@ -278,13 +283,20 @@ class _Work:
 
     def _numbered(self, pairs: Sequence[Pair]) -> list[TokenPair]:
         masked = [self.slots.mask(*pair) for pair in pairs]
-        sides = ([pair[side].text for pair in masked] for side in (0, 1))
-        numbers = [tokenizer.numbers(side) for tokenizer, side in zip(self.tokenizers, sides, strict=True)]
-        short = [pair for pair in zip(*numbers, strict=True) if max(map(len, pair)) <= self.max_length]
-        kept = [(source, target) for source, target in short if source]
+        short = self._short([(source.text, target.text) for source, target in masked])
+        numbered = [pair for pair in short if pair[0]]
         self.counts.left_out += len(pairs) - len(short)
-        self.counts.without_tokens += len(short) - len(kept)
-        return kept
+        self.counts.without_tokens += len(short) - len(numbered)
+        practised = (self.slots.practise(*pair) for pair in pairs if self.practice and self.counts.copies < _COPIES)
+        copies = self._short([pair for pair in practised if pair])[: _COPIES - self.counts.copies]
+        self.counts.copies += len(copies)
+        return numbered + copies
+
+    def _short(self, pairs: Sequence[Pair]) -> list[TokenPair]:
+        """Return the token numbers of the pairs that are no longer than `max_length`."""
+        sides = ([pair[side] for pair in pairs] for side in (0, 1))
+        numbers = [tokenizer.numbers(side) for tokenizer, side in zip(self.tokenizers, sides, strict=True)]
+        return [pair for pair in zip(*numbers, strict=True) if max(map(len, pair)) <= self.max_length]
 
 
 def _hash(pair: Pair) -> int:

@@ -1,12 +1,13 @@
 """A search on an accelerator: the places of all sentences as one grid, on which nothing waits for the host.
 
 The places of a sentence read one memory, so that hypotheses are reordered without a copy of it. Tables go to the host
-some steps at once, where `Beams` does its bookkeeping with them; meanwhile a sentence that is decided goes on.
+some steps at once, where `StepBeams` does its bookkeeping with them; meanwhile a sentence that is decided goes on.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,67 +16,67 @@ from dikkat._engine import cancellation
 from dikkat._engine.addresses import sent
 from dikkat.recurrent import sequence
 from dikkat.recurrent.fused.calls import in_type
-from dikkat.recurrent.steps import Joined, Keys, moved
-from dikkat.translation.decoding.beams import OVER, Beams, mean_log
+from dikkat.recurrent.steps import Keys, joined, moved
+from dikkat.translation.decoding.compiled.beams import StepBeams
+from dikkat.translation.decoding.compiled.record import ENDED
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
+from dikkat.translation.decoding.stepwise import mean_log
 from dikkat.translation.network.model import TranslationModel, pad
-from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END
 
 _AT_ONCE = 8  # steps from one look at the tables to the next
 
 
-def runs(models: Sequence[TranslationModel], search: Search) -> bool:
-    """Whether these models' steps are what their weights say, and are not on a CPU."""
+def runs(models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search) -> bool:
+    """Whether these models' steps are what their weights say, and are not on a CPU, and no sentence has slots."""
     plain = (not model.undescribed() and not sequence.score_obstacles(model.decoder.score) for model in models)
-    return not search.sample and not models[0].output_bias.is_cpu and all(plain)
+    is_plain = not search.sample and not models[0].output_bias.is_cpu and all(plain)
+    return is_plain and not any(each.slots for each in sentences)
 
 
 @torch.no_grad()
 def searched(
-    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search
+    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search, slot_bits: Tensor
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first; of equally likely tokens any goes first."""
-    beams, device = Beams(search, sentences), models[0].output_bias.device
+    beams, device = StepBeams(sentences, search, slot_bits), models[0].output_bias.device
     count, beam = len(sentences), search.beam
     numbers, lengths = pad([each.tokens for each in sentences])
     grids = [Grid(model.eval(), sent(numbers, device), lengths, beam) for model in models]
-    barrier = torch.zeros(count, 1, len(models[0].output_bias))
-    barrier[:, :, [PAD, BEGIN]] = -torch.inf
-    barrier[torch.tensor([not each.copies for each in sentences]), :, UNKNOWN] = -torch.inf
-    may_end = sent(barrier, device)
-    bonus = sent(2 * OVER * F.one_hot(torch.tensor(END), barrier.shape[2]), device)
+    vocabulary = len(models[0].output_bias)
+    bonus = sent(ENDED * F.one_hot(torch.tensor(END), vocabulary), device)
     once = sent(torch.tensor([0.0, *[-torch.inf] * (beam - 1)]), device)
     origins = torch.arange(count * beam, device=device).view(count, beam)
     parents, tokens = origins.repeat_interleave(beam, 1), torch.full_like(origins, BEGIN)
     totals = once.double().repeat(count, 1)
     tables: list[tuple[Tensor, Tensor, Tensor]] = []
-    most = max(each.most for each in sentences)
-    for step in range(most):
+    weights: list[Tensor | None] = []
+    fewest = max(each.fewest for each in sentences)
+    for step in range(beams.room):
         cancellation.check()
-        barred = may_end
-        if any(each.fewest > step for each in sentences):
-            early = barrier.clone()
-            early[torch.tensor([each.fewest > step for each in sentences]), :, END] = -torch.inf
-            barred = sent(early, device)
-        found, weights = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
+        if step <= fewest:
+            numbers = np.arange(count)
+            allowed = beams.allowed(step, numbers, np.zeros_like(numbers))
+            special = torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
+            barred = sent(torch.zeros(count, 1, vocabulary).index_copy_(2, beams.limited, special[:, None]), device)
+        found, looked_at = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
         scores = mean_log(found) if len(found) > 1 else found[0].log_softmax(1)
         likeliest, chosen = (scores.unflatten(0, (count, beam)) + barred).topk(beam)
         # What has ended stands in front and keeps one place, whatever the network says behind it.
-        likeliest = torch.where((totals > OVER).unsqueeze(2), once, likeliest)
+        likeliest = torch.where((totals > ENDED / 2).unsqueeze(2), once, likeliest)
         totals, best = (totals.unsqueeze(2) + likeliest).flatten(1).topk(beam)
         tokens, origins = chosen.flatten(1).gather(1, best), parents.gather(1, best)
         tables.append((tokens, origins, totals))
-        attending = [each for each, model in zip(weights, models, strict=True) if model.attends]
-        if attending:
-            beams.weights.append(attending[0] if len(attending) == 1 else torch.stack(attending).mean(0))
+        attending = [each for each, model in zip(looked_at, models, strict=True) if model.attends]
+        weights.append(torch.stack(attending).mean(0) if len(attending) > 1 else next(iter(attending), None))
         totals = totals + bonus.index_select(0, tokens.flatten()).view_as(totals)
-        if len(tables) == _AT_ONCE or step == most - 1:
-            beams.take(tables)
-            tables.clear()
-            if not len(beams.owners):
+        if len(tables) == _AT_ONCE or step == beams.room - 1:
+            beams.take_chosen(tables, weights)
+            tables, weights = [], []
+            if not beams.state["rows"]:
                 break
-    return beams.hypotheses()
+    return beams.results()
 
 
 class Grid:
@@ -103,25 +104,27 @@ class Grid:
         further = F.linear(memory.value.to(kind), torch.cat([of_context, to_lexical]))
         if shown is not None:
             further = torch.where(shown.mT, further, 0.0)
-        self._values = torch.cat([operands.value, further], 2)
+        self._values = torch.cat([cast(Tensor, operands.value), further], 2)
         self._sizes = [shares[0].shape[1], *[len(of_word)] * 2]
         self._readout, self._output = of_state.t(), (model.output_bias.to(kind), network.output.weight.to(kind).t())
         states = state if isinstance(state, tuple) else (state,)
-        parts: list[Any] = [list(each.to(kind).repeat_interleave(beam, 1)) for each in states]
-        self._state, self._cell = parts[0], parts[1] if len(parts) > 1 else None
+        parts = [list(each.to(kind).repeat_interleave(beam, 1)) for each in states]
+        self._state: Sequence[Tensor] = parts[0]
+        self._cell: Any = parts[1] if len(parts) > 1 else None
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
         self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
-        self._joined = Joined.of(operands, self._layers[-1])
+        self._query_and_gates = joined(operands, self._layers[-1])
 
     def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (R, V) of the next tokens behind tokens (R,) of rows (R,), and where they looked (R, m)."""
         state = [each.index_select(0, origins) for each in self._state]
         cell = [None] * len(state) if self._cell is None else [each.index_select(0, origins) for each in self._cell]
-        query, recurrent = self._joined(state[-1])
+        query, recurrent = self._query_and_gates(state[-1])
         weights = self._look(query)
         words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
         gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)
         moves = moved(self._layers, gates, recurrent, state, cell)
-        self._state, self._cell = [each.state for each in moves], self._cell and [each.cell for each in moves]
+        self._state, cell, _ = zip(*moves, strict=True)
+        self._cell = self._cell and cell
         features = torch.addmm(readout, self._state[-1], self._readout).tanh_().add_(lexical)
         return torch.addmm(self._output[0], features, self._output[1]), weights.flatten(0, 1)

@@ -18,12 +18,14 @@ class Sentence(NamedTuple):
         copies: Whether `<unk>` may come out.
         fewest: Tokens, at least one, before which `<eos>` may not.
         most: Tokens after which it is cut.
+        slots: The slots to write, each once, as bits of a number.
     """
 
     tokens: Sequence[int]
     copies: bool
     fewest: int
     most: int
+    slots: int = 0
 
 
 @dataclass(frozen=True)

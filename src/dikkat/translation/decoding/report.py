@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.decoding.evaluation import Bucket, evaluate_apart
-from dikkat.translation.decoding.translator import Translation
+from dikkat.translation.decoding.translation import Translation
 from dikkat.translation.text.units import UNSPACED, WORD, Units
 
 _CLASSES = (0, 1, 2, 5, 20, 100)  # times that a word was met, the fewest of each class

@@ -1,12 +1,14 @@
 """Translations of a batch by beam search or at random, and the probability of given ones.
 
 A search runs at one of two speeds: as one compiled call on the weights of one model
-(`dikkat.translation.decoding.compiled`), or step by step in PyTorch (`beams`).
+(`dikkat.translation.decoding.compiled`), or step by step in PyTorch (`stepwise`).
 """
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from threading import Lock
 
 import torch
@@ -16,17 +18,18 @@ from dikkat._engine import addresses
 from dikkat._engine.weight_versions import Writes
 from dikkat.errors import InputError
 from dikkat.translation.decoding import grid
-from dikkat.translation.decoding.beams import mean_log, step_by_step, unknown_scores
 from dikkat.translation.decoding.compiled import run
 from dikkat.translation.decoding.compiled.network import Panels
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
+from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.network import described
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
+from dikkat.translation.network.weights import every_module_has_hooks
 from dikkat.translation.text.special_tokens import UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
+_lock = Lock()
 _CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
 
 Models = TranslationModel | Sequence[TranslationModel]
@@ -49,7 +52,12 @@ def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]
 
 
 @torch.no_grad()
-def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search = DEFAULT) -> list[list[Hypothesis]]:
+def beam_search(
+    models: Models,
+    sources: Sequence[Sequence[int]],
+    search: Search = DEFAULT,
+    slots: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
+) -> list[list[Hypothesis]]:
     r"""Translate a batch by beam search, or draw translations. What has ended costs nothing any more.
 
     `<pad>` and `<bos>` are never output, and `<eos>` not before the fewest tokens that `search` wants, of which there
@@ -69,6 +77,9 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
         models: The network, or several of the same vocabularies and on one device; they are put in evaluation mode.
         sources: Token numbers, at least one in each sentence.
         search: The beam and what else there is to choose.
+        slots: The slot numbers of source and target tokens, 0 to 62. A hypothesis writes only slots of its source, each
+            at most once. A hypothesis that lacks some ends no search and ranks behind those that have all. Samples
+            ignore slots.
 
     Returns:
         For each source, in their order, `search.n_best` hypotheses, best first (fewer where the model gives all
@@ -102,12 +113,25 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
         return []
     # Without attention nobody could say which word to put in the place of an unknown one.
     attends = any(model.attends for model in together)
-    sentences = [Sentence(each, attends and UNKNOWN in each, *limits(search, len(each))) for each in sources]
-    if kept := runnable(together, search):
-        return _compiled_search(together[0], kept, sentences, search)
-    if grid.runs(together, search):
-        return grid.searched(together, sentences, search)
-    return step_by_step(together, sentences, search)
+    bits_of_source, slot_bits = dict[int, int](), torch.zeros(vocabulary, dtype=torch.int64, device="cpu")
+    if not search.sample:
+        bits_of_source = {token: 1 << slot for token, slot in slots[0].items() if slot in slots[1].values()}
+        for token, slot in slots[1].items():
+            slot_bits[token] = 1 << slot
+    sentences = [
+        Sentence(
+            source,
+            attends and UNKNOWN in source,
+            *limits(search, len(source)),
+            reduce(or_, (bits_of_source.get(token, 0) for token in source), 0),
+        )
+        for source in sources
+    ]
+    if panels := runnable(together, search):
+        return run.search(panels, sentences, search, slot_bits)
+    if grid.runs(together, sentences, search):
+        return grid.searched(together, sentences, search, slot_bits)
+    return step_by_step(together, sentences, search, slot_bits)
 
 
 def gathered(models: Models) -> list[TranslationModel]:
@@ -183,54 +207,56 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
         >>> explain(model, Search(sample=True))
         ['samples are drawn, and nothing is searched']
     """
-    return _examined(gathered(models), search)[0]
-
-
-def runnable(models: Sequence[TranslationModel], search: Search) -> "Compiled | None":
-    """The model's kept panels, for the compiled call; None where it cannot do this search."""
-    reasons, kept = _examined(models, search)
-    if reasons and search.precision == "int8":
-        raise SettingsError(f"precision: got 'int8', which cannot run here: {'; '.join(reasons)}; expected 'float32'")
-    return None if reasons else kept
-
-
-def _examined(models: Sequence[TranslationModel], search: Search) -> "tuple[list[str], Compiled | None]":
-    """The reasons of `explain`; and the kept panels of the last model, where the compiled call can search it."""
-    reasons, kept = [], None
+    together, reasons = gathered(models), []
     if search.sample:
         reasons.append("samples are drawn, and nothing is searched")
-    if len(models) > 1:
-        reasons.append(f"{len(models)} models translate together")
-    for model in models:
-        kept = vars(model).get(COMPILED)
+    if len(together) > 1:
+        reasons.append(f"{len(together)} models translate together")
+    for model in together:
+        kept: Compiled | None = vars(model).get(COMPILED)
         if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits():
-            kept = None
             vars(model).pop(COMPILED, None)  # frees its panels, which are stale
-            if obstacles := model.eval().network_obstacles():
-                reasons += obstacles
-            else:
-                kept = _kept(model)
-    if search.precision == "int8" and models[0].output_bias.dtype != torch.float32:
-        reasons.append(f"int8 goes with weights of float32, and these are of {models[0].output_bias.dtype}")
-    return reasons, kept
+            reasons += model.eval().network_obstacles()
+    if search.precision == "int8" and together[0].output_bias.dtype != torch.float32:
+        reasons.append(f"int8 goes with weights of float32, and these are of {together[0].output_bias.dtype}")
+    return reasons
 
 
-def _compiled_search(
-    model: TranslationModel, kept: "Compiled", sentences: Sequence[Sentence], search: Search
-) -> list[list[Hypothesis]]:
-    """The hypotheses of each sentence, best first, by one compiled call."""
-    panels = _panels(model, kept, int8=search.precision == "int8")
-    numbers, known = [token for each in sentences for token in each.tokens], len(panels.tensors["source_table"])
-    least, most = min(numbers), max(numbers)
-    if least < 0 or most >= known:
-        raise InputError(
-            f"sources: got token {least if least < 0 else most}; expected 0 to {known - 1}, the model's source "
-            "vocabulary"
-        )
-    try:
-        return run.search(panels, sentences, search.beam, search.n_best, search.penalty)
-    except run.UnknownScoresError:
-        raise unknown_scores() from None
+def runnable(models: Sequence[TranslationModel], search: Search) -> Panels | None:
+    """Return the model's weights in panels, for the compiled call; None if it cannot do this search.
+
+    They are made for the first search, by one of the threads that search at once, and kept.
+    """
+    reasons, int8 = explain(models, search), search.precision == "int8"
+    if reasons and int8:
+        raise SettingsError(f"precision: got 'int8', which cannot run here: {'; '.join(reasons)}; expected 'float32'")
+    if reasons:
+        return None
+    model = models[0]
+    with _lock:
+        kept: Compiled | None = vars(model).get(COMPILED)
+        if kept is None or not kept.fits():
+            kept = vars(model)[COMPILED] = Compiled(model)
+        if int8 not in kept.panels:
+            kept.panels[int8] = _packed(model, int8=int8)
+        return kept.panels[int8]
+
+
+def _packed(model: TranslationModel, *, int8: bool) -> Panels:
+    """Pack a model's weights into panels."""
+    for name, tensor in model.named_parameters():
+        addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
+        if bool(tensor.isnan().any()):
+            raise InputError(
+                f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training "
+                "diverged. Train it again, with a lower learning rate"
+            )
+        if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
+            raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")
+    panels = Panels(model.network(), int8)
+    kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
+    _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
+    return panels
 
 
 class Compiled:
@@ -250,43 +276,8 @@ class Compiled:
 
     def fits(self) -> bool:
         """Whether a search of the model may run on the panels."""
-        return self._writes.are_none() and not described.every_module_has_hooks()
+        return self._writes.are_none() and not every_module_has_hooks()
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
         """A copy of a model, or one that is unpickled, has none."""
         return type(None), ()
-
-
-_lock = Lock()
-
-
-def _kept(model: TranslationModel) -> Compiled:
-    """The kept panels of a model, made by one of the threads that ask at once."""
-    with _lock:
-        kept: Compiled | None = vars(model).get(COMPILED)
-        if kept is None or not kept.fits():
-            kept = vars(model)[COMPILED] = Compiled(model)
-        return kept
-
-
-def _panels(model: TranslationModel, kept: Compiled, *, int8: bool) -> Panels:
-    """A model's weights in panels, made for the first search by one of the threads that ask at once."""
-    if panels := kept.panels.get(int8):
-        return panels
-    with _lock:
-        if panels := kept.panels.get(int8):
-            return panels
-        for name, tensor in model.named_parameters():
-            addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
-            if bool(tensor.isnan().any()):
-                raise InputError(
-                    f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training "
-                    "diverged. Train it again, with a lower learning rate"
-                )
-            if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
-                raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")
-        panels = Panels(model.network(), int8)
-        kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
-        _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
-        kept.panels[int8] = panels
-        return panels

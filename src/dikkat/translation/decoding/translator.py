@@ -1,12 +1,10 @@
 """Translators as a user has them: text in, text out, and where each word was looked for."""
 
 import html
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args, overload
@@ -17,11 +15,12 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.extras import needing
 from dikkat.storage.files import write_whole
-from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.decoding.alignment import Link, agreed, links, of_units, posteriors
+from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
-from dikkat.translation.decoding.search import beam_search, forced_scores
+from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence
+from dikkat.translation.decoding.search import beam_search
+from dikkat.translation.decoding.translation import Translation, joined
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
@@ -44,64 +43,14 @@ Marked = tuple[str, str, Element]
 _WINDOW = 16  # batches: enough to sort sentences by length, few enough for output to start soon
 _AT_ONCE = 64  # sentences on a CPU, whose caches they fill
 _PLACES = 2_560  # hypotheses elsewhere, of which a step takes hardly longer than of a few
-_LENGTH = 100  # source tokens: sentences that are longer come fewer at once, so that memory stays bounded
 
 
-@dataclass(frozen=True)
-class Translation:
-    """A translated sentence, and what the model looked at for each word.
-
-    Attributes:
-        source: The sentence as it was given.
-        target: Its translation as a person would write it. A sentence without letters is copied, its slots rewritten.
-        source_tokens: The S pieces that the model read.
-        target_tokens: The T pieces that it wrote.
-        weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1, or to 0 where a
-            kernel that ends, such as boxcar, had nothing in reach. A model without attention looked nowhere: all are
-            alike.
-        score: log-probability of the translation, natural logarithm; 0 for a sentence without letters.
-        finished: Whether the model ended the sentence itself. If not, it was cut at a length that no sensible
-            translation reaches.
-        unknown: Words and marks of the source that were in no sentence that the model learnt from.
-        repeated: Whether the model wrote the same tokens three times in a row or more, and the source does not repeat
-            itself as often. The translation ends after the first of them, the score is that of all.
-    """
-
-    source: str
-    target: str
-    source_tokens: list[str]
-    target_tokens: list[str]
-    weights: Tensor
-    score: float
-    finished: bool = True
-    unknown: tuple[str, ...] = ()
-    repeated: bool = False
-
-    def _repr_html_(self) -> str:
-        """The weights as a coloured table, which a notebook shows."""
-        from dikkat.show.table import table
-
-        return table(self)
-
-
-class BaseTranslator:
+class BaseTranslator(PairScorer):
     """Sentences in, translations out: the methods of a translator and of an ensemble."""
-
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
-    slots: Slots
-
-    def _models(self) -> tuple[TranslationModel, ...]:
-        raise NotImplementedError
 
     def _length_penalty(self) -> float:
         """The length penalty of a search that says none."""
         return 1.0
-
-    @property
-    def attends(self) -> bool:
-        """Whether a model of it has attention, without which nobody can say where a word comes from."""
-        return any(model.attends for model in self._models())
 
     @overload  # to a type checker, a string is also several strings
     def translate(  # type: ignore[overload-overlap]
@@ -170,8 +119,8 @@ class BaseTranslator:
             ('Go.', 2)
         """
         lines = [sentences] if isinstance(sentences, str) else sentences
-        found = self.translate_lines(lines, batch_size=batch_size, search=search, markup=markup, split=split)
-        return next(found) if isinstance(sentences, str) else list(found)
+        found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
+        return next(found)[0] if isinstance(sentences, str) else [best for best, *_ in found]
 
     def translate_lines(
         self,
@@ -235,7 +184,7 @@ class BaseTranslator:
         if batch_size is None:
             on_cpu = self._models()[0].output_bias.is_cpu
             batch_size = _AT_ONCE if on_cpu else max(1, _PLACES // (search.n_best if search.sample else search.beam))
-        _check_batch_size(batch_size)
+        check_batch_size(batch_size)
         if markup not in (None, *get_args(Markup)):
             raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")
         size = _WINDOW * batch_size if batch_size > 1 else 1
@@ -266,134 +215,6 @@ class BaseTranslator:
             )
         return sentence, text, root
 
-    def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
-        """The log-probabilities of given translations.
-
-        Args:
-            pairs: Sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
-                probability of `<unk>`.
-            batch_size: How many to score at once; sentences of similar lengths go together, and of more than 100
-                tokens fewer.
-
-        Returns:
-            The log-probability of each translation and its end, natural logarithm, in their order; of an empty
-            translation of an empty sentence 0.
-
-        Raises:
-            InputError: A sentence that is too long or not Unicode, a translation of an empty sentence, or a batch size
-                below 1.
-            TypeError: Something among them that is not a pair of strings.
-
-        Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> right, nothing = Translator(model, settings, english, french).score([("Go.", "Va !"), ("", "")])
-            >>> right < nothing
-            True
-        """
-        _check_batch_size(batch_size)
-        checked = [_check_pair(pair, index) for index, pair in enumerate(pairs)]
-        masked = [self.slots.mask(*pair) for pair in checked]
-        sources = self.source_tokenizer.numbers([source.text for source, _ in masked])
-        targets = self.target_tokenizer.numbers([target.text for _, target in masked])
-        for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
-            if target and not source:
-                raise InputError(
-                    f"pairs[{index}] is a translation of an empty sentence: {checked[index][1]!r}. Leave it out"
-                )
-        scores = [0.0] * len(checked)
-        lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
-        for batch in _batches(lengths, batch_size):
-            results = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
-            for index, each in zip(batch, results, strict=True):
-                scores[index] = each
-        return scores
-
-    def align(
-        self, pairs: Iterable[tuple[str, str]], *, reverse: "BaseTranslator | None" = None, batch_size: int = 64
-    ) -> list[set[Link]]:
-        """Link the words of sentences and their translations.
-
-        The model is made to write the given translation. Each word is linked to the one that it most probably comes
-        from, by attention and by what the model would have written from that place alone (`posteriors`), and each
-        source word to the one that most probably comes from it; both are joined by grow-diag-final-and.
-
-        Args:
-            pairs: Sentences and their translations; a pair with an empty side has no links.
-            reverse: A translator of the other direction, whose probabilities are multiplied with these: better links.
-            batch_size: How many to go through at once; of more than 100 tokens fewer.
-
-        Returns:
-            Of each pair the links: numbers, from 0, of a source and a target word. White space separates words.
-
-        Raises:
-            InputError: A sentence that is too long or not Unicode, a batch size below 1, or a model
-                without attention.
-            TypeError: Something among them that is not a pair of strings.
-
-        Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> translator = Translator(model, settings, english, french)
-            >>> sorted(translator.align([("Go.", "Va !")])[0])
-            [(0, 0), (0, 1)]
-        """
-        checked = [_check_pair(pair, index) for index, pair in enumerate(pairs)]
-        weights = self.weights_of_units(checked, batch_size)
-        if reverse is not None:
-            back = reverse.weights_of_units([(target, source) for source, target in checked], batch_size)
-            weights = [one * other.T for one, other in zip(weights, back, strict=True)]
-        return [
-            links(each, Units.of(source), Units.of(target))
-            for each, (source, target) in zip(weights, checked, strict=True)
-        ]
-
-    def weights_of_units(
-        self, pairs: Sequence[tuple[str, str]], batch_size: int = 64, *, whole_spans: bool = False
-    ) -> list[Tensor]:
-        """From which unit of the source each unit of the target comes, of several models the mean.
-
-        Args:
-            pairs: Sentences and their translations.
-            batch_size: How many to go through at once.
-            whole_spans: As in `Units.of`.
-
-        Returns:
-            (T, S) for each pair, of the `Units` of both; every row adds up to 1.
-
-        Raises:
-            InputError: A batch size below 1, or a model without attention.
-        """
-        _check_batch_size(batch_size)
-        models = [model for model in self._models() if model.attends]
-        if not self.attends:
-            raise InputError("the model's score is none: without attention nobody can say where a word comes from")
-        numbers, shares = list[list[list[int]]](), list[list[Tensor]]()
-        masked = [self.slots.mask(*pair) for pair in pairs]
-        for side, tokenizer in enumerate((self.source_tokenizer, self.target_tokenizer)):
-            texts = [pair[side].text for pair in masked]
-            numbers.append(tokenizer.numbers(texts))
-            shares.append(
-                [
-                    Units.of(pair[side], whole_spans=whole_spans).shares(both[side].locate(places))
-                    for pair, both, places in zip(pairs, masked, tokenizer.offsets(texts), strict=True)
-                ]
-            )
-        found = [torch.zeros(len(target), len(source), device="cpu") for source, target in zip(*shares, strict=True)]
-        lengths = [max(map(len, pair)) if all(pair) else 0 for pair in zip(*numbers, strict=True)]
-        for batch in _batches(lengths, batch_size):
-            tokens = [(numbers[0][index], numbers[1][index]) for index in batch]
-            for model in models:
-                for index, weights in zip(batch, posteriors(model, tokens), strict=True):
-                    found[index] += of_units(weights, shares[0][index], shares[1][index]) / len(models)
-        return found
-
     def _marked_window(self, window: Sequence[Marked], batch_size: int, search: Search) -> list[list[Translation]]:
         found = self._window([text for _, text, _ in window], batch_size, search)
         tagged = [group for (_, _, root), group in zip(window, found, strict=True) if root.inside]
@@ -420,7 +241,7 @@ class BaseTranslator:
         parts = [sentences_of(line) for line in lines]
         found = iter(self._window([each for sentences, _ in parts for each in sentences], batch_size, search))
         return [
-            groups[0] if len(sentences) == 1 else [_joined(line, each, spaces) for each in zip(*groups, strict=False)]
+            groups[0] if len(sentences) == 1 else [joined(line, each, spaces) for each in zip(*groups, strict=False)]
             for line, (sentences, spaces) in zip(lines, parts, strict=True)
             for groups in [[next(found) for _ in sentences]]
         ]
@@ -435,7 +256,7 @@ class BaseTranslator:
             for sentence, (source, target), is_copied in zip(sentences, masked, copied, strict=True)
         ]
         lengths = [0 if is_copied else len(each.ids) for each, is_copied in zip(encoded, copied, strict=True)]
-        for batch in _batches(lengths, batch_size):
+        for batch in batches(lengths, batch_size):
             groups = self._searched([encoded[index].ids for index in batch], search)
             for index, best in zip(batch, groups, strict=True):
                 results[index] = [
@@ -444,20 +265,17 @@ class BaseTranslator:
         return results
 
     def _searched(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the n best hypotheses of each source; those that lack a slot or repeat themselves are the last."""
-        found = beam_search(self._models(), sources, search)
-        known = [Counter(self.source_tokenizer.slots.get(token) for token in source) for source in sources]
+        """Return the n best hypotheses of each source; those that repeat themselves or do not end are the last."""
+        slots = self.source_tokenizer.slots, self.target_tokenizer.slots
+        found = beam_search(self._models(), sources, search, slots)
 
-        def faults(index: int, hypothesis: Hypothesis) -> tuple[bool, bool, int]:
-            written = Counter(self.target_tokenizer.slots.get(token) for token in hypothesis.ids)
-            wrong = sum(
-                abs(written[k] - known[index][k]) for k in written.keys() | known[index].keys() if k is not None
-            )
-            return self._cut(hypothesis.ids, sources[index]) < len(hypothesis.ids), not hypothesis.finished, wrong
+        def faults(index: int, hypothesis: Hypothesis) -> tuple[bool, bool]:
+            return self._cut(hypothesis.ids, sources[index]) < len(hypothesis.ids), not hypothesis.finished
 
         doubtful = [k for k, best in enumerate(found) if any(any(faults(k, each)) for each in best)]
         if doubtful and search.n_best < search.beam and not search.sample:
-            again = beam_search(self._models(), [sources[k] for k in doubtful], replace(search, n_best=search.beam))
+            wide = replace(search, n_best=search.beam)
+            again = beam_search(self._models(), [sources[k] for k in doubtful], wide, slots)
             found = [dict(zip(doubtful, again, strict=True)).get(k, best) for k, best in enumerate(found)]
         for k in () if search.sample else doubtful:
             found[k] = sorted(found[k], key=partial(faults, k))[: search.n_best]
@@ -738,21 +556,6 @@ class Ensemble(BaseTranslator):
         return self.length_penalty
 
 
-def _joined(line: str, parts: Sequence[Translation], spaces: Sequence[str]) -> Translation:
-    """The translation of a line, of those of its sentences."""
-    return Translation(
-        source=line,
-        target="".join(each.target + space for each, space in zip(parts, [*spaces, ""], strict=True)),
-        source_tokens=[token for each in parts for token in each.source_tokens],
-        target_tokens=[token for each in parts for token in each.target_tokens],
-        weights=torch.block_diag(*(each.weights for each in parts)),
-        score=sum(each.score for each in parts),
-        finished=all(each.finished for each in parts),
-        unknown=tuple(word for each in parts for word in each.unknown),
-        repeated=any(each.repeated for each in parts),
-    )
-
-
 def _copied_words(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
     """For each target token the source word to put in its place, if it is unknown."""
     words: list[str | None] = [None] * len(ids)
@@ -780,36 +583,3 @@ def _windows(sentences: Iterable[str], size: int, check: Callable[[str, str], Ki
         if not window:
             return
         yield window
-
-
-def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Batches of indices of sentences of similar lengths, without the empty ones."""
-    order = sorted((index for index, length in enumerate(lengths) if length), key=lengths.__getitem__, reverse=True)
-    start = 0
-    while start < len(order):
-        size = max(1, min(batch_size, batch_size * _LENGTH // lengths[order[start]]))
-        yield order[start : start + size]
-        start += size
-
-
-def check_sentence(sentence: str, name: str) -> str:
-    """A sentence that can be translated."""
-    if not isinstance(sentence, str):
-        raise TypeError(f"{name}: got {type(sentence).__name__}; expected a string")
-    if not sentence.isascii() and any("\ud800" <= each <= "\udfff" for each in sentence):  # as from a command line
-        raise InputError(f"{name}: got {sentence!r}; expected Unicode text. Give it as UTF-8")
-    if len(sentence) > MAX_CHARACTERS:
-        raise InputError(f"{name}: got {len(sentence):,} characters; expected at most {MAX_CHARACTERS:,}. Split it")
-    return sentence
-
-
-def _check_pair(pair: tuple[str, str], index: int) -> tuple[str, str]:
-    if isinstance(pair, str) or len(pair) != 2:
-        raise TypeError(f"pairs[{index}]: got {pair!r}; expected a sentence and its translation")
-    source, target = (check_sentence(sentence, f"pairs[{index}][{side}]") for side, sentence in enumerate(pair))
-    return source, target
-
-
-def _check_batch_size(batch_size: int) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
-        raise InputError(f"batch_size: got {batch_size!r}; expected a whole number of at least 1")

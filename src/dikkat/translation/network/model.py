@@ -13,9 +13,16 @@ from dikkat._engine.addresses import sent
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.network import described
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
-from dikkat.translation.network.weights import Affine, Network
+from dikkat.translation.network.weights import (
+    Affine,
+    Network,
+    compared,
+    decoder_cells,
+    encoder_cells,
+    search_obstacles,
+    undescribed,
+)  # fmt: skip
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
@@ -290,11 +297,11 @@ class TranslationModel(nn.Module):
 
     def undescribed(self) -> list[str]:
         """Why `network` does not say what the model computes; empty where it does."""
-        return described.undescribed(self) + self._own_methods()
+        return undescribed(self) + self._own_methods()
 
     def network_obstacles(self) -> list[str]:
         """Why a search cannot run on the weights alone, as one compiled call; empty where it can."""
-        return described.search_obstacles(self) + self._own_methods()
+        return search_obstacles(self) + self._own_methods()
 
     def _own_methods(self) -> list[str]:
         if type(self) is TranslationModel and not any(callable(getattr(type(self), name, None)) for name in vars(self)):
@@ -308,11 +315,11 @@ class TranslationModel(nn.Module):
             source_table=self._source_table().weight,
             target_table=self.target_embedding.weight,
             scale=math.sqrt(self.target_embedding.embedding_dim),
-            encoder=described.encoder_cells(self.encoder, self.decoder.num_layers),
+            encoder=encoder_cells(self.encoder, self.decoder.num_layers),
             bridge=Affine(self.bridge.weight, self.bridge.bias),
             cell_bridge=Affine(self.cell_bridge.weight, self.cell_bridge.bias) if lstm else None,
-            decoder=described.decoder_cells(self.decoder),
-            compared=described.compared(self.decoder),
+            decoder=decoder_cells(self.decoder),
+            compared=compared(self.decoder),
             attends=self.attends,
             readout=Affine(self.readout.weight, self.readout.bias),
             output=Affine(self._output_weight(), self.output_bias),

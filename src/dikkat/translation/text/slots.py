@@ -1,5 +1,7 @@
 """Slots: numbers, addresses and placeholders that a translation has as the training pairs write them."""
 
+import math
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,10 +32,13 @@ SPAN = regex.compile(
     rf"|(?<number>{_BEFORE}(?:\p{{Nd}}{{1,3}}(?:[ \u00A0\u202F]\p{{Nd}}{{3}})+(?!\p{{Nd}})(?:[.,]\p{{Nd}}+)?"
     rf"|\p{{Nd}}+(?:[.,:/'’\p{{L}}\-]\p{{Nd}}+)*){_AFTER})"
 )
+_SPAN_OR_WORD = regex.compile(rf"{SPAN.pattern}|(?<word>{_BEFORE}[\p{{L}}\p{{M}}\p{{N}}_]{{2,}}{_AFTER})")
 _EDGES = regex.compile(_BEFORE), regex.compile(_AFTER)
 _DIGITS = regex.compile(r"\p{Nd}+")
-_ENOUGH = 5  # occurrences of a shape, and training pairs with so many slots
-_SHARE = 0.95  # of the occurrences that are written in the same way
+_ENOUGH = 5  # occurrences of a shape that stays text, after which its coarse shape has no say
+_ENOUGH_PAIRS = 8  # training pairs with so many slots
+_SHARE = 0.95  # of many occurrences of a shape that its template must have
+_FEW_ERRORS = 4  # square roots of the number of occurrences that may be missing from that share
 _LONGEST = 3  # characters between two groups of digits
 _ORDERED = 4  # groups of digits that may change their order
 _MOST_SHAPES = 1_000
@@ -132,24 +137,32 @@ class Slots:
     @classmethod
     def learn(cls, pairs: Sequence[tuple[str, str]]) -> "Slots":
         """Count how the targets of training pairs write the spans of their sources."""
-        seen, ways = Counter[str](), defaultdict[str, Counter[tuple[int | str, ...]]](Counter)
+        seen, templates = Counter[str](), defaultdict[str, Counter[tuple[int | str, ...]]](Counter)
+        examples = dict[str, _Span]()
         for source, target in pairs:
             taken = list[Place]()
             for span in _spans(source):
-                found = _rewritings(span, target, taken)
+                examples.setdefault(span.shape, span)
                 seen[span.shape] += 1
-                ways[span.shape].update(found)
-                if span.coarse is not None:
-                    seen[span.coarse] += 1
-                    ways[span.coarse].update({way for each in found if (way := _coarse(span, each)) is not None})
-        shapes = {}
-        for shape, total in seen.most_common(_MOST_SHAPES):
-            if total >= _ENOUGH:
-                (written, times), *_ = [*ways[shape].most_common(1), ((), 0)]
-                shapes[shape] = Shape(list(written) if times >= _SHARE * total - 0.5 else None, times, total)
+                templates[span.shape].update(_rewritings(span, target, taken))
+        verdicts = {name: _verdict(templates[name], _copy(span), seen[name]) for name, span in examples.items()}
+        for name, span in examples.items():
+            # Rare shapes may differ from a frequent one that stays text or changes the order of its groups.
+            written = verdicts[name].written
+            is_like_others = written is not None and _coarse(span, written) is not None
+            if span.coarse is not None and (is_like_others or seen[name] < _ENOUGH):
+                seen[span.coarse] += seen[name]
+                for template, times in templates[name].items():
+                    if (texts := _coarse(span, template)) is not None:
+                        templates[span.coarse][texts] += times
+        for name in seen.keys() - examples.keys():
+            verdicts[name] = _verdict(templates[name], tuple(name[1:]), seen[name])
+        lasting = [name for name in seen if seen[name] >= _ENOUGH or verdicts[name].written is not None]
+        lasting.sort(key=lambda name: (-seen[name], name))
+        shapes = {name: verdicts[name] for name in lasting[:_MOST_SHAPES]}
         slots = cls(shapes, len(SLOTS))
         counts = Counter(len(slots.mask(source, target)[0].parts) for source, target in pairs)
-        most = sum(sum(counts[many] for many in counts if many > slot) >= _ENOUGH for slot in range(slots.most))
+        most = sum(sum(counts[many] for many in counts if many > slot) >= _ENOUGH_PAIRS for slot in range(slots.most))
         return cls(shapes, most)
 
     def mask(self, source: str, target: str | None = None) -> tuple[Masked, Masked]:
@@ -177,6 +190,37 @@ class Slots:
             cuts.append((span.start, span.end))
             parts.append(written)
         return _masked(source, [source[start:end] for start, end in cuts], cuts), _masked(translation, parts, places)
+
+    def practise(self, source: str, target: str) -> tuple[str, str] | None:
+        """Replace spans, and words that both sides have exactly once, by slots in random increasing order.
+
+        A model that learns from such copies has met each slot in many sentences, even if few pairs have numbers.
+
+        Returns:
+            Both texts, or None without a slot. The same pair gives the same texts.
+        """
+        source, target = _blanked(source), _blanked(target)
+        found = list[tuple[Place, Place]]()
+        for span in _spans(source, _SPAN_OR_WORD) if self.most else ():
+            cut, places = (span.start, span.end), [place for _, place in found]
+            written = self._written(span)
+            place = None if written is None else _find(written, target, places)
+            if place is None or (
+                span.shape == "word"
+                and (_find(span.groups[0], source, [cut]) or _find(span.groups[0], target, [*places, place]))
+            ):
+                continue
+            found.append((cut, place))
+        if not found:
+            return None
+        draw = random.Random(f"{source}\t{target}")
+        count = min(len(found), self.most)
+        chosen = sorted(draw.sample(found, count))
+        slots = sorted(draw.sample(range(self.most), count))
+        return (
+            _with_slots(source, dict(zip(slots, (cut for cut, _ in chosen), strict=True))),
+            _with_slots(target, dict(zip(slots, (place for _, place in chosen), strict=True))),
+        )
 
     def _written(self, span: _Span) -> str | None:
         if shape := self.shapes.get(span.shape):
@@ -234,8 +278,27 @@ def _checked(name: str, value: Any) -> Shape:
     raise ValueError(f"shape {name!r:.80}: expected written, times and of, as a training writes them")
 
 
-def _spans(text: str) -> Iterator[_Span]:
-    for match in SPAN.finditer(text):
+def _verdict(templates: Counter[tuple[int | str, ...]], copy: tuple[int | str, ...], total: int) -> Shape:
+    """Return the template of a shape: its copy if the pairs copy it now and then, else the most frequent one.
+
+    A model does not learn to write rare numbers, so fewer pairs need to agree on a rare shape.
+    """
+    found, copies = sum(templates.values()), templates[copy]
+    if copies > (1 - _SHARE) * total + 0.5:
+        written, times, is_usual = copy, copies, 2 * found > total
+    else:
+        (written, times), *_ = [*templates.most_common(1), (copy, 0)]
+        is_usual = 2 * times > total
+    agreed = is_usual and times > _SHARE * total - _FEW_ERRORS * math.sqrt(total)
+    return Shape(list(written) if agreed else None, times, total)
+
+
+def _copy(span: _Span) -> tuple[int | str, ...]:
+    return (0, *(each for k, separator in enumerate(span.separators, 1) for each in (separator, k)))
+
+
+def _spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_Span]:
+    for match in expression.finditer(text):
         groups, separators, shape, coarse = [match[0]], list[str](), match.lastgroup or "", None
         if shape == "number":
             groups, separators = _DIGITS.findall(match[0]), [each for each in _DIGITS.split(match[0]) if each]
@@ -243,6 +306,8 @@ def _spans(text: str) -> Iterator[_Span]:
             if separators:
                 shape = "#" + "".join(s + "9" * len(group) for s, group in zip(separators, groups[1:], strict=True))
             coarse = "~" + "".join(sorted(set(separators)))
+        elif shape == "brace" and not regex.search(r"\p{L}", match[0]):
+            shape = "{}"  # no name, which could be translated
         yield _Span(match.start(), match.end(), shape, coarse, groups, separators)
 
 
@@ -271,7 +336,7 @@ def _rewritings(span: _Span, target: str, taken: list[Place]) -> set[tuple[int |
     return set()
 
 
-def _coarse(span: _Span, template: tuple[int | str, ...]) -> tuple[str, ...] | None:
+def _coarse(span: _Span, template: Template) -> tuple[str, ...] | None:
     """Return the text for each separator, if the groups keep their order and each separator becomes one text."""
     texts = set(zip(span.separators, map(str, template[1::2]), strict=True))
     kept = list(template[::2]) == sorted(map(int, template[::2]))
@@ -305,6 +370,10 @@ def _blanked(text: str) -> str:
 
 
 def _masked(text: str, parts: list[str], cuts: list[Place]) -> Masked:
-    for slot, (start, end) in sorted(enumerate(cuts), key=itemgetter(1), reverse=True):
+    return Masked(_with_slots(text, dict(enumerate(cuts))), parts, cuts)
+
+
+def _with_slots(text: str, cuts: Mapping[int, Place]) -> str:
+    for slot, (start, end) in sorted(cuts.items(), key=itemgetter(1), reverse=True):
         text = f"{text[:start]}{SLOTS[slot]}{text[end:]}"
-    return Masked(text, parts, cuts)
+    return text

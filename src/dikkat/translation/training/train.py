@@ -190,7 +190,7 @@ def _loop(
     translator = Translator(model, settings, source, target, slots=slots)
     if pairs is training:
         say(f"reading {training}, sentence by sentence")
-    learnt = _stored(translator, pairs, "training", say, distinct=not keeps_duplicates(training))
+    learnt = _stored(translator, pairs, "training", say, distinct=not keeps_duplicates(training), practice=True)
     judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
     for line in _sizes(translator, learnt, judged, resumed=newest is not None):
         say(line)
@@ -209,7 +209,7 @@ def _loop(
         folder=folder,
         group=group,
     )
-    return loop, len(learnt)
+    return loop, len(learnt) - learnt.counts.copies
 
 
 class _InMemory(Corpus):
@@ -392,7 +392,9 @@ def _nothing(_: str) -> None:
 
 def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
     """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
-    yield f"{len(learnt):,} pairs to learn from, {0 if judged is None else len(judged):,} to validate with"
+    copies, validated = learnt.counts.copies, 0 if judged is None else len(judged)
+    added = f" (and {copies:,} copies with slots for words)" if copies else ""
+    yield f"{len(learnt) - copies:,} pairs to learn from{added}, {validated:,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(each.numel() for each in translator.model.parameters())
     place = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()
@@ -402,7 +404,13 @@ def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resum
 
 
 def _stored(
-    translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], *, distinct: bool
+    translator: Translator,
+    corpus: Corpus,
+    purpose: str,
+    say: Callable[[str], object],
+    *,
+    distinct: bool,
+    practice: bool = False,
 ) -> Store:
     """A corpus as token numbers."""
     said = 0
@@ -420,6 +428,7 @@ def _stored(
         slots=translator.slots,
         max_length=translator.settings.max_length,
         distinct=distinct,
+        practice=practice,
         progress=read,
     )
     if losses := store.losses():

@@ -12,22 +12,7 @@ from dikkat._engine import addresses
 from dikkat._engine.record import BYTES, round_up
 from dikkat.recurrent.fused.record import CHOICES
 from dikkat.storage.int8 import quantized
-from dikkat.translation.decoding.compiled.record import (
-    ATTEND,
-    BUFFERS,
-    CELL,
-    DENSE,
-    ENCODE,
-    GATHER,
-    KEYS,
-    LIVE,
-    PART,
-    PHASE,
-    POSITIONS,
-    RANK,
-    READ,
-    SENTENCES,
-)  # fmt: skip
+from dikkat.translation.decoding.compiled import record
 from dikkat.translation.network.weights import Affine, Cells, Network
 
 _WIDE = 16
@@ -102,8 +87,10 @@ class Panels:
         self.widest = max(phase["panels"] for phase in self._phases) * self._lanes
         reads = [sum(part[3] for part in self._parts[p["part"] :][: p["parts"]]) for p in self._phases]
         self.reads = max(reads)
-        self.phases = np.array([tuple(phase[name] for name in PHASE.names or ()) for phase in self._phases], PHASE)
-        self.parts = np.array(self._parts, PART)
+        self.phases = np.array(
+            [tuple(phase[name] for name in record.PHASE.names or ()) for phase in self._phases], record.PHASE
+        )
+        self.parts = np.array(self._parts, record.PART)
         self.nbytes = sum(tensor.nbytes for tensor in self._packed)
         self.matrices = int(self.phases["stride"] @ self.phases["blocks"])
         self.idle: dict[tuple[int, ...], Any] = {}
@@ -149,27 +136,31 @@ class Panels:
 
     def _encoder(self, net: Network) -> None:
         at, own = self.sizes, net.encoder[0][0].weight_hh.shape[1]
-        self._phase(READ, POSITIONS)
+        self._phase(record.READ, record.POSITIONS)
         read = _Read("embedded_source", 0, net.source_table.shape[1], at["embedded"])
         gates = 4 if net.lstm else 3
         for layer, cells in enumerate(net.encoder):
             for direction, each in enumerate(cells):
                 wide = _Write("gates", direction, gates * at["own"])
                 inputs, panels = self._gates(each.weight_ih, [read], input_side=True)
-                self._phase(DENSE, POSITIONS, inputs, [(read, panels)], self._biases(each)[:, :gates], wide)
+                self._phase(
+                    record.DENSE, record.POSITIONS, inputs, [(read, panels)], self._biases(each)[:, :gates], wide
+                )
             out = ("outputs", "outputs_below")[(len(net.encoder) - 1 - layer) % 2]
             state = _Read("encoder_state", 0, own, at["own"])
             both = [self._gates(each.weight_hh, [state], input_side=False) for each in cells]
             packed = _joined([directed for directed, _ in both], dim=0)
             biases = torch.cat([self._biases(each) for each in cells])
-            self._phase(ENCODE, SENTENCES, packed, [(state, both[0][1])], biases, _Write(out, 0, 0), layer=layer)
+            self._phase(
+                record.ENCODE, record.SENTENCES, packed, [(state, both[0][1])], biases, _Write(out, 0, 0), layer=layer
+            )
             read = _Read(out, 0, own, at["values"], len(cells))
         if not net.attends:
             read = _Read("final", len(net.encoder) - 1, own, at["values"], at["directions"])
-        rows = POSITIONS if net.attends else SENTENCES
+        rows = record.POSITIONS if net.attends else record.SENTENCES
         self._affine(rows, net.compared.key, [read], _Write("keys", 0, at["features"]))
         if net.compared.pair == "additive":
-            self._phase(KEYS, SENTENCES)
+            self._phase(record.KEYS, record.SENTENCES)
 
     def _first_states(self, net: Network) -> None:
         """The decoder's, of the encoder's last ones."""
@@ -178,20 +169,20 @@ class Panels:
         for layer in range(len(net.decoder)):
             last = _Read("final", layer, own, at["values"], at["directions"])
             into = _Write("after", layer, at["hidden"], tanh=net.bridge is not None)
-            self._affine(SENTENCES, net.bridge or unit, [last], into)
+            self._affine(record.SENTENCES, net.bridge or unit, [last], into)
             if net.lstm:
                 into = _Write("cell_after", layer, at["hidden"])
-                self._affine(SENTENCES, net.cell_bridge or unit, [last._replace(buffer="final_cell")], into)
+                self._affine(record.SENTENCES, net.cell_bridge or unit, [last._replace(buffer="final_cell")], into)
 
     def _step(self, net: Network) -> None:
         at, hidden, top = self.sizes, net.hidden, len(net.decoder) - 1
         embedding = _Read("embedding", 0, net.target_table.shape[1], at["embedded"])
         context = _Read("context", 0, net.encoder[0][0].weight_hh.shape[1], at["values"], at["directions"])
         attended = [_Read("attended", 0, net.source_table.shape[1], at["embedded"])] if at["lexical"] else []
-        self._phase(GATHER, LIVE)
+        self._phase(record.GATHER, record.LIVE)
         state = _Read("before", top, hidden, at["hidden"])
-        self._affine(LIVE, net.compared.query, [state], _Write("query", 0, at["features"]))
-        self._phase(ATTEND, LIVE)
+        self._affine(record.LIVE, net.compared.query, [state], _Write("query", 0, at["features"]))
+        self._phase(record.ATTEND, record.LIVE)
         below = [embedding, context, *attended]
         for layer, each in enumerate(net.decoder):
             own = _Read("before", layer, hidden, at["hidden"])
@@ -199,17 +190,17 @@ class Panels:
             recurrent, second = self._gates(each.weight_hh, [own], input_side=False)
             reads = [*((read, first) for read in below), (own, second)]
             packed = _joined([inputs, recurrent], dim=1)
-            self._phase(CELL, LIVE, packed, reads, self._biases(each), layer=layer)
+            self._phase(record.CELL, record.LIVE, packed, reads, self._biases(each), layer=layer)
             below = [_Read("after", layer, hidden, at["hidden"])]
         said = below[0]
         if net.readout is not None:
             size = len(net.readout.weight)
             into = _Write("readout", 0, self._up(size), tanh=True)
-            self._affine(LIVE, net.readout, [said, context, *attended, embedding], into)
+            self._affine(record.LIVE, net.readout, [said, context, *attended, embedding], into)
             if net.lexical is not None:
-                self._affine(LIVE, Affine(net.lexical), attended, into._replace(tanh=False, adds=True))
+                self._affine(record.LIVE, Affine(net.lexical), attended, into._replace(tanh=False, adds=True))
             said = _Read("readout", 0, size, self._up(size))
-        self._affine(LIVE, net.output, [said], None)
+        self._affine(record.LIVE, net.output, [said], None)
 
     def _affine(self, rows: int, affine: Affine, reads: list[_Read], into: _Write | None) -> None:
         """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked."""
@@ -227,7 +218,7 @@ class Panels:
         bias = torch.zeros(size, dtype=self.dtype, device="cpu") if affine.bias is None else affine.bias.detach()
         nothing = 0.0 if into is not None else -torch.inf  # so that no column beyond the last is a token
         biases = pad(bias, (0, more), value=nothing).view(blocks, panels * lanes)
-        kind = DENSE if into is not None else RANK
+        kind = record.DENSE if into is not None else record.RANK
         self._phase(kind, rows, packed, [(read, (0, panels)) for read in reads], biases, into)
 
     def _gates(self, weight: Tensor, reads: list[_Read], *, input_side: bool) -> tuple["_Packed", tuple[int, int]]:
@@ -287,9 +278,9 @@ class Panels:
         into: _Write | None = None,
         layer: int = 0,
     ) -> None:
-        phase = dict.fromkeys(PHASE.names or (), 0) | {"kind": kind, "rows": rows, "blocks": 1, "layer": layer}
+        phase = dict.fromkeys(record.PHASE.names or (), 0) | {"kind": kind, "rows": rows, "blocks": 1, "layer": layer}
         if into is not None:
-            phase |= {"out": BUFFERS.index(into.buffer), "out_layer": into.layer, "out_step": into.step}
+            phase |= {"out": record.BUFFERS.index(into.buffer), "out_layer": into.layer, "out_step": into.step}
             phase |= {"tanh": int(into.tanh), "adds": int(into.adds)}
         if packed is not None and biases is not None:
             biases = biases.flatten(1).contiguous()
@@ -301,7 +292,7 @@ class Panels:
                 phase |= {"scales": self._address(packed.scales), "scale_stride": packed.scales[0].nbytes}
             for read, (first, panels) in reads:
                 count = read.groups * self._up(read.size)
-                self._parts.append((BUFFERS.index(read.buffer), read.layer, read.step, count, first, panels))
+                self._parts.append((record.BUFFERS.index(read.buffer), read.layer, read.step, count, first, panels))
         self._phases.append(phase)
 
     def _address(self, tensor: Tensor) -> int:

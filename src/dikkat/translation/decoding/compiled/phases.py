@@ -16,8 +16,8 @@ import numpy as np
 from numba import carray
 
 from dikkat._engine.compile import Kernel, inlined
-from dikkat._engine.elementary import exp, sigmoid, tanh
-from dikkat._engine.memory import Call, clear, copy_vectors, flags_at, number_at, numbers_at, workplace_of
+from dikkat._engine.elementary import exp, tanh
+from dikkat._engine.memory import Call, clear, copy_vectors, number_at, workplace_of
 from dikkat._engine.order import added, publish, seen, wait_a_little
 from dikkat._engine.panels import int8_blocks, narrow_blocks
 from dikkat._engine.vectors import (
@@ -38,46 +38,23 @@ from dikkat._engine.vectors import (
     store_int16,
 )
 from dikkat.recurrent.fused.attending import attend_row
-from dikkat.translation.decoding.compiled.ranking import Phase, State, book, rank
-from dikkat.translation.decoding.compiled.record import (
-    ATTEND,
-    BUDGET,
-    CELL,
-    CHUNK,
-    DENSE,
-    DONE,
-    ENCODE,
-    FINISHED,
-    FULL,
-    GATHER,
-    GOING,
-    KEYS,
-    LIVE,
-    OVER,
-    PART,
-    PHASE,
-    POSITIONS,
-    PUBLISHED,
-    RANK,
-    READ,
-    SEARCH,
-    STATE,
-    TICKETS,
-)
-from dikkat.translation.decoding.compiled.record import BUFFERS as _BUFFERS
+from dikkat.recurrent.fused.cells import gru, lstm
+from dikkat.translation.decoding.compiled import record
+from dikkat.translation.decoding.compiled.ranking import Phase, merge, rank
+from dikkat.translation.decoding.compiled.rules import State, book
 
 # In a kernel's signature: the parts of all phases.
 Parts = Any
 
-_workplace = workplace_of(SEARCH)
+_workplace = workplace_of(record.SEARCH)
 _GATES, _ENCODER_STATE, _ENCODER_CELL, _FINAL, _FINAL_CELL = (
-    _BUFFERS.index(name) for name in ("gates", "encoder_state", "encoder_cell", "final", "final_cell")
+    record.BUFFERS.index(name) for name in ("gates", "encoder_state", "encoder_cell", "final", "final_cell")
 )
 _EMBEDDED_SOURCE, _KEYS, _QUERY, _CONTEXT, _ATTENDED, _EMBEDDING = (
-    _BUFFERS.index(name) for name in ("embedded_source", "keys", "query", "context", "attended", "embedding")
+    record.BUFFERS.index(name) for name in ("embedded_source", "keys", "query", "context", "attended", "embedding")
 )
 _BEFORE, _CELL_BEFORE, _AFTER, _CELL_AFTER = (
-    _BUFFERS.index(name) for name in ("before", "cell_before", "after", "cell_after")
+    record.BUFFERS.index(name) for name in ("before", "cell_before", "after", "cell_after")
 )
 _BYTE, _HALF, _PAIR = np.int8(0), np.int16(0), np.int32(0)
 
@@ -94,12 +71,12 @@ def _buffer(call: Call, number: int, layer: int, zero: Any) -> Pointer:
 @inlined
 def _rows(call: Call, state: State, phase: Phase) -> int:
 
-    if phase.rows == LIVE:
+    if phase.rows == record.LIVE:
         return state.rows
-    if phase.rows == POSITIONS:
+    if phase.rows == record.POSITIONS:
         return call.positions
     rows = call.sentences
-    if phase.kind == ENCODE:
+    if phase.kind == record.ENCODE:
         while number_at(call.lengths, rows - 1) <= state.inner:
             rows -= 1
     return rows
@@ -108,17 +85,17 @@ def _rows(call: Call, state: State, phase: Phase) -> int:
 @inlined
 def _chunks(call: Call, phase: Phase, rows: int) -> int:
     """The number of chunks of rows, each of which is a task."""
-    if phase.rows == POSITIONS:
+    if phase.rows == record.POSITIONS:
         return call.chunks
-    return (rows + CHUNK - 1) // CHUNK
+    return (rows + record.CHUNK - 1) // record.CHUNK
 
 
 @inlined
 def _chunk(call: Call, phase: Phase, rows: int, chunk: int) -> tuple[int, int]:
     """The first row of a chunk, and how many it has."""
-    if phase.rows == POSITIONS:
+    if phase.rows == record.POSITIONS:
         return number_at(call.chunk_first, chunk), number_at(call.chunk_rows, chunk)
-    return chunk * CHUNK, min(CHUNK, rows - chunk * CHUNK)
+    return chunk * record.CHUNK, min(record.CHUNK, rows - chunk * record.CHUNK)
 
 
 # --- products
@@ -127,7 +104,7 @@ def _chunk(call: Call, phase: Phase, rows: int, chunk: int) -> tuple[int, int]:
 @inlined
 def _layer_of(call: Call, state: State, phase: Phase, part: Any, block: int) -> int:
     """The buffer layer that a part reads; for an encoder's state, by the step's parity and direction."""
-    if phase.kind == ENCODE:
+    if phase.kind == record.ENCODE:
         return (state.inner % 2) * call.directions + block // (phase.blocks // call.directions)
     return part.layer
 
@@ -139,7 +116,7 @@ def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows:
     bias = at(pointer(phase.bias, zero), block * wide)
     for i in range(rows):
         copy_vectors(bias, at(into, i * wide), wide, zero)
-        if phase.kind == ENCODE:
+        if phase.kind == record.ENCODE:
             per = phase.blocks // call.directions
             given = (4 if call.lstm else 3) * lanes
             place = _position(call, state, first + i, block // per)
@@ -199,7 +176,7 @@ def _multiply(
         target = at(into, part.first * lanes)
         if int8 is not None:
             direction = 0
-            if phase.kind == ENCODE:
+            if phase.kind == record.ENCODE:
                 direction = block // (phase.blocks // call.directions)
             row = direction * every + first
             halves = at(pointer(call.quantized, _PAIR), (taken + row * part.count) // 2)
@@ -221,12 +198,12 @@ def _multiply(
 def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -> None:
     """Round all rows that a phase reads to int8: each row's largest number becomes 127."""
     lanes, rows, taken, scaled = lanes_of(zero), _rows(call, state, phase), 0, 0
-    directions = call.directions if phase.kind == ENCODE else 1
+    directions = call.directions if phase.kind == record.ENCODE else 1
     for p in range(phase.parts):
         part = parts[phase.part + p]
         for i in range(directions * rows):
             layer = part.layer
-            if phase.kind == ENCODE:
+            if phase.kind == record.ENCODE:
                 layer = (state.inner % 2) * call.directions + i // rows
             source = at(_buffer(call, part.source, layer, zero), (i % rows) * part.step)
             into = at(pointer(call.quantized, _HALF), taken + i * part.count)
@@ -267,16 +244,14 @@ def _cell(
 ) -> None:
     """Write the new states of a vector of features, of gates i, f, g, o; or n's input side, r, z, n's other side."""
     lanes = lanes_of(zero)
+    first, second, third, fourth = load(gates, 0), load(gates, lanes), load(gates, 2 * lanes), load(gates, 3 * lanes)
     if call.lstm:
-        into, forget = sigmoid(load(gates, 0), zero), sigmoid(load(gates, lanes), zero)
-        candidate, out = tanh(load(gates, 2 * lanes), zero), sigmoid(load(gates, 3 * lanes), zero)
-        after = forget * load(cell, 0) + into * candidate
-        store(new_cell, 0, after)
-        store(new, 0, out * tanh(after, zero))
+        after, content, _, _, _, _ = lstm(first, second, third, fourth, load(cell, 0), zero)
+        store(new_cell, 0, content)
+        store(new, 0, after)
     else:
-        reset, update = sigmoid(load(gates, lanes), zero), sigmoid(load(gates, 2 * lanes), zero)
-        candidate = tanh(load(gates, 0) + reset * load(gates, 3 * lanes), zero)
-        store(new, 0, candidate + update * (load(state, 0) - candidate))
+        after, _, _, _ = gru(second, third, first, fourth, load(state, 0), zero)
+        store(new, 0, after)
 
 
 @inlined
@@ -407,7 +382,7 @@ def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero
     """Set up a phase: its number of tasks and the cost of each, in multiplications."""
     rows = _rows(call, state, phase)
     chunks = _chunks(call, phase, rows)
-    if phase.kind == ENCODE and state.inner == 0:
+    if phase.kind == record.ENCODE and state.inner == 0:
         size = call.directions * call.sentences * call.own
         clear(_buffer(call, _ENCODER_STATE, 0, zero), size, zero)
         if call.lstm:
@@ -415,29 +390,9 @@ def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero
     if int8 is not None:
         _quantize(call, state, phase, parts, zero)
     state.first += state.tasks
-    state.tasks, state.cost = phase.blocks * chunks, 1 + phase.stride * min(rows, CHUNK)
-    if phase.kind == ATTEND:
+    state.tasks, state.cost = phase.blocks * chunks, 1 + phase.stride * min(rows, record.CHUNK)
+    if phase.kind == record.ATTEND:
         state.tasks, state.cost = rows, 1 + call.keys * (call.features + call.values + call.lexical * call.embedded)
-
-
-@inlined
-def _trace(call: Call, state: State, zero: Any) -> None:
-    """Write the tokens of the best hypotheses, and what each looked at: as many steps of each as there is room for."""
-    for hypothesis in range(call.sentences * call.n_best):
-        step, place = number_at(call.result_steps, hypothesis), number_at(call.result_places, hypothesis)
-        b = hypothesis // call.n_best
-        keys, length = number_at(call.lengths, b), step + 1 - flags_at(call.result_ended, hypothesis)[0]
-        ids = numbers_at(call.result_ids, hypothesis * state.room)
-        for t in range(step, -1, -1):
-            own = (t * call.sentences + b) * call.beam + place
-            if t < length:
-                ids[t] = number_at(call.step_tokens, own)
-                if call.seen != 0:
-                    row = (t * call.capacity + number_at(call.step_rows, own)) * call.key_row
-                    into = (hypothesis * state.room + t) * call.longest
-                    for j in range(keys):
-                        pointer(call.result_weights, zero)[into + j] = pointer(call.weights, zero)[row + j]
-            place = number_at(call.step_origins, own) - b * call.beam
 
 
 @Kernel
@@ -446,67 +401,67 @@ def search(zero: Any, int8: Any) -> Any:
 
     In one function, since each that is called is compiled alone first, with all that it calls.
     """
-    layout, phase_type, part_type, state_type = SEARCH.layout(__name__), PHASE, PART, STATE
+    layout, phase_type, part_type, state_type = record.SEARCH.layout(__name__), record.PHASE, record.PART, record.STATE
 
-    def search(record: Any) -> None:
-        call = carray(record, 1, layout)[0]
+    def search(called: Any) -> None:
+        call = carray(called, 1, layout)[0]
         phases = carray(address(call.phases), call.phase_count, phase_type)
         parts = carray(address(call.parts), call.part_count, part_type)
         state = carray(address(call.state), 1, state_type)[0]
         control, work = call.control, _workplace(call, zero)
-        while seen(control + BUDGET) > 0:
-            ticket = claim(control + TICKETS)
+        while seen(control + record.BUDGET) > 0:
+            ticket = claim(control + record.TICKETS)
             turns = 0
-            while seen(control + PUBLISHED) <= ticket:
-                if seen(control + OVER) != 0:
+            while seen(control + record.PUBLISHED) <= ticket:
+                if seen(control + record.OVER) != 0:
                     return
                 turns += 1
                 wait_a_little(turns % 256 == 0)
-            added(control + BUDGET, -state.cost)
+            added(control + record.BUDGET, -state.cost)
             phase = phases[state.phase]
             kind, task, rows = phase.kind, ticket - state.first, _rows(call, state, phase)
             chunks = _chunks(call, phase, rows)
             block, chunk = task // chunks, task % chunks
             first, count = _chunk(call, phase, rows, chunk)
-            if kind == READ:
+            if kind == record.READ:
                 _read(call, chunk, int8, zero)
-            elif kind == KEYS:
+            elif kind == record.KEYS:
                 for b in range(first, first + count):
                     _exponentials(call, b, zero)
-            elif kind == GATHER:
+            elif kind == record.GATHER:
                 for row in range(first, first + count):
                     _gather(call, row, int8, zero)
-            elif kind == ATTEND:
+            elif kind == record.ATTEND:
                 _attend(call, state, task, work.exps, zero)
             else:
                 _multiply(call, state, phase, parts, block, first, count, work.block, int8, zero)
-                if kind == DENSE:
+                if kind == record.DENSE:
                     _write(call, phase, block, first, count, work.block, zero)
-                elif kind == ENCODE:
+                elif kind == record.ENCODE:
                     _encode_cells(call, state, phase, block, first, count, work.block, zero)
-                elif kind == CELL:
+                elif kind == record.CELL:
                     _decode_cells(call, phase, block, first, count, work.block, zero)
                 else:
                     rank(call, state, phase, block, first, count, work.block, zero)
-            if added(control + FINISHED, 1) != state.first + state.tasks:
+            if added(control + record.FINISHED, 1) != state.first + state.tasks:
                 continue
             # The last task of a phase: publish the next, or that all is over, at the end or until there is more room.
-            if kind == ENCODE and state.inner + 1 < call.longest:
+            if kind == record.ENCODE and state.inner + 1 < call.longest:
                 state.inner += 1
-            elif kind == RANK:
-                book(call, state, zero)
+            elif kind == record.RANK:
+                for row in range(state.rows):
+                    merge(call, row, zero)
+                book(call, state, False)
                 state.phase = call.loop
-                if state.status == DONE:
-                    _trace(call, state, zero)
             else:
                 state.phase, state.inner = state.phase + 1, 0
-            if state.status == GOING:
+            if state.status == record.GOING:
                 _begin(call, state, phases[state.phase], parts, int8, zero)
-                if kind == RANK and state.step == state.room:
-                    state.status = FULL
-            if state.status == GOING:
-                publish(control + PUBLISHED, state.first + state.tasks)
+                if kind == record.RANK and state.step == state.room:
+                    state.status = record.FULL
+            if state.status == record.GOING:
+                publish(control + record.PUBLISHED, state.first + state.tasks)
             else:
-                publish(control + OVER, 1)
+                publish(control + record.OVER, 1)
 
     return search

@@ -1,4 +1,4 @@
-"""The record of a search, and the phases it consists of."""
+"""The records of hypotheses and of a compiled search, and the phases of the search."""
 
 import numpy as np
 
@@ -7,23 +7,45 @@ from dikkat._engine.record import Record
 CHUNK = 48
 """Rows of a task at most: they, and a block of weights, stay in a core's cache."""
 
+_HYPOTHESES = {
+    "doubles": "gains totals best_ended step_totals result_scores result_totals",
+    "integers": """
+        state tokens fewest limits open slots slot_bits next_rows next_tokens next_sentences next_missing step_tokens
+        step_rows step_origins step_missing result_steps result_places result_ids result_rows
+    """,
+    "flags": "copies step_ended step_out result_ended",
+    "whole": "sentences beam n_best",
+    "real": "penalty",
+}
+HYPOTHESES = Record(**_HYPOTHESES | {"whole": f"{_HYPOTHESES['whole']} chosen"})
+"""The hypotheses of B sentences, K places each, as `rules` reads them; R rows are the hypotheses that go on.
+
+- What an engine writes at each step: `tokens` and log-probabilities `gains` (R, K), best first; or the tables of
+  `chosen` whole steps.
+- What it reads: of each row `next_tokens`, `next_sentences`, the slots that are missing, `next_missing`, and the row
+  before it, `next_rows`.
+- Sets of slots are whole numbers, a bit for each: the `slots` of a sentence (B), `slot_bits` of a token (V).
+- The tables of all steps (T, B, K): tokens, log-probabilities, rows, places before, missing slots, which ended and
+  which are over.
+- The results (B, n_best): the last step, its place, the tokens and the rows of all steps (B, n_best, T).
+"""
+
 SEARCH = Record(
     numbers="""
         source_table target_table source_scales target_scales key key_exp reach weight value weights kept block_peaks
-        block_sums block_gains quantized_scales result_weights
+        block_sums block_gains quantized_scales
     """,
-    doubles="totals best_ended gains step_totals result_scores result_totals",
-    integers="""
-        control state phases parts buffers strides sources lengths seen fewest limits open chunk_first
-        chunk_rows tokens block_tokens step_tokens step_rows step_origins next_rows next_tokens next_sentences
-        result_steps result_places result_ids quantized
+    doubles=_HYPOTHESES["doubles"],
+    integers=f"""
+        {_HYPOTHESES["integers"]} control phases parts buffers strides sources lengths seen chunk_first chunk_rows
+        block_tokens quantized
     """,
-    flags="copies step_ended step_out result_ended",
-    whole="""
-        phase_count part_count lstm sentences longest positions chunks capacity beam n_best blocks embedded hidden
+    flags=_HYPOTHESES["flags"],
+    whole=f"""
+        {_HYPOTHESES["whole"]} phase_count part_count lstm longest positions chunks capacity blocks embedded hidden
         own directions layers encoder_layers readout lexical loop pair profile keys key_row features values
     """,
-    real="penalty scale folded single most largest",
+    real=f"{_HYPOTHESES['real']} scale folded single most largest",
     regions="block exps",
 )
 
@@ -58,6 +80,9 @@ STATE = np.dtype(
     [(name, np.int64) for name in ("phase", "first", "tasks", "cost", "inner", "rows", "step", "room", "status")]
 )
 """Where a search is, between two tasks: in which phase, from which ticket on, at which step."""
+
+ENDED = 2e9
+"""What a device adds to the log-probability of a hypothesis that ended, so that it keeps one of the first places."""
 
 LINE = 64
 """Bytes of a cache line: each of the numbers that workers fight for has one of its own."""

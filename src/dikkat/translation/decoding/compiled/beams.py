@@ -1,0 +1,194 @@
+"""The hypotheses of a batch while they grow, in the arrays of a record that the compiled rules read and write."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dikkat._engine import addresses
+from dikkat._engine.record import NUMPY, CallRecord, round_up
+from dikkat.errors import InputError
+from dikkat.translation.decoding.compiled.record import HYPOTHESES, LINE, STATE, UNKNOWN_SCORES
+from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
+from dikkat.translation.decoding.options import Search
+from dikkat.translation.text.special_tokens import BEGIN, SPECIAL
+
+_STEP_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_missing", "step_ended", "step_out")
+_KINDS: dict[torch.dtype, np.dtype[Any]] = NUMPY | {torch.int64: np.dtype(np.int64), torch.bool: np.dtype(np.bool_)}
+
+Table = np.ndarray[Any, Any]
+
+
+class Beams:
+    """B sentences of K places, each with a hypothesis that grows, best first.
+
+    Args:
+        call: A record with the fields of `HYPOTHESES`.
+        count: B.
+        beam: K.
+        n_best: Hypotheses to return of each sentence.
+        engine_tables: Sizes of the engine's own small tables of whole numbers, which `begin` sets to 0.
+
+    Attributes:
+        tables: The small tables, by the names of the record's fields.
+        state: The search's progress, `record.STATE`.
+        room: The steps for which there is memory.
+    """
+
+    def __init__(self, call: CallRecord, count: int, beam: int, n_best: int, **engine_tables: int) -> None:
+        self.call, self._count, self._beam, self._n_best = call, count, beam, n_best
+        self.room, rows, results = 0, count * beam, count * n_best
+        call.fields |= {"sentences": count, "beam": beam, "n_best": n_best}
+        for name in ("gains", "tokens"):
+            call.new(name, rows, beam)
+        sizes = {
+            **dict.fromkeys(("fewest", "limits", "open", "copies", "slots"), count),
+            **dict.fromkeys(("next_rows", "next_sentences", "next_tokens", "next_missing", "totals"), rows),
+            **dict.fromkeys(("best_ended", "result_steps", "result_places", "result_ended"), results),
+            **dict.fromkeys(("result_scores", "result_totals"), results),
+            "state": STATE.itemsize // 8,
+            **engine_tables,
+        }
+        # Tables share no cache line: workers fight for some of them.
+        step = LINE // 8
+        words = {name: round_up(size, step) for name, size in sizes.items()}
+        block = torch.zeros(sum(words.values()) + step, dtype=torch.int64, device="cpu")
+        self._memory = memory = block.numpy()
+        base = addresses.address("a search's tables", block, block.dtype) // 8
+        place, self.tables = -base % step, dict[str, Table]()
+        self._block = block
+        for name, size in sizes.items():
+            self.tables[name] = memory[place : place + words[name]].view(_KINDS[call.kind(name)])[:size]
+            call.fields[name] = 8 * (base + place)
+            place += words[name]
+        self.state = self.tables["state"].view(STATE)
+        self.tables["open"][:] = beam
+        self.tables["next_rows"][:] = self.tables["next_sentences"][:] = range(rows)
+        self.tables["next_tokens"][:] = BEGIN
+        self.tables["best_ended"][:] = self.tables["totals"][:] = -np.inf
+        self.tables["totals"][::beam] = 0.0
+        self.state["rows"] = count
+        self._initial = memory.copy()
+
+    def begin(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
+        """Take B new sentences, how ended hypotheses compete, and the bit of each token's slot (V,)."""
+        self._sentences = sentences
+        self._memory[:] = self._initial
+        self.state["room"] = self.room
+        self.call.fields["penalty"] = search.penalty
+        self.call.point("slot_bits", slot_bits)
+        for name, values in (("copies", "copies"), ("fewest", "fewest"), ("limits", "most"), ("slots", "slots")):
+            self.tables[name][:] = [getattr(each, values) for each in sentences]
+        self.tables["next_missing"][: len(sentences)] = self.tables["slots"]
+
+    def make_room(self, steps: int) -> None:
+        """Make tables for this many steps, with the contents of the present ones."""
+        for name in _STEP_TABLES:
+            self.extend(name, steps, self._count, self._beam)
+        for name in ("result_ids", "result_rows"):
+            self.call.new(name, self._count * self._n_best, steps)
+        self.state["room"] = self.room = steps
+
+    def extend(self, name: str, steps: int, *shape: int) -> None:
+        """Make a table (steps, …) that begins with the present one."""
+        before = self.call.kept.get(name)
+        table = self.call.new(name, steps, *shape)
+        if before is not None:
+            table[: len(before)] = before
+
+    def check(self) -> None:
+        """Raise the error for a row whose best score is not finite."""
+        if self.state["status"] == UNKNOWN_SCORES:
+            raise InputError(
+                "the model's scores of the next token are not numbers (NaN or infinite), so that none is the best: its "
+                "weights are damaged, or its training diverged. Train it again, with a lower learning rate"
+            )
+
+    def hypotheses(self, weights: Sequence[Tensor] | Tensor) -> list[list[Hypothesis]]:
+        """Return each sentence's best hypotheses, after its last step.
+
+        Args:
+            weights: The attention weights of the rows at each step, (R, S) each; none for a model without attention.
+        """
+        last, steps = self.tables["result_steps"], int(self.state["step"][0])
+        lengths = last + 1 - self.tables["result_ended"]  # the end is no token of the translation
+        ids, rows = (self.call.kept[name][:, :steps] for name in ("result_ids", "result_rows"))
+        looked_at = None
+        if len(weights):
+            if isinstance(weights, Tensor):
+                chosen = weights[torch.arange(steps, device="cpu"), rows]
+            else:
+                chosen = torch.stack(
+                    [each[at] for each, at in zip(weights, rows.T.to(weights[0].device), strict=False)], 1
+                )
+            looked_at = chosen.float().cpu()
+        results: list[list[Hypothesis]] = [[] for _ in self._sentences]
+        for hypothesis in (last >= 0).nonzero()[0].tolist():
+            sentence, length = hypothesis // self._n_best, int(lengths[hypothesis])
+            positions = len(self._sentences[sentence].tokens)
+            if looked_at is None:
+                shares = torch.full((length, positions), 1 / positions, device="cpu")
+            else:
+                shares = looked_at[hypothesis, :length, :positions].clone()  # a view would keep them all
+            total, ended = (self.tables[name][hypothesis].item() for name in ("result_totals", "result_ended"))
+            results[sentence].append(Hypothesis(ids[hypothesis, :length].tolist(), total, shares, ended))
+        return results
+
+
+class StepBeams(Beams):
+    """Hypotheses whose rows an engine of PyTorch's operations continues, step by step."""
+
+    def __init__(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
+        call = CallRecord(HYPOTHESES, torch.float64)
+        call.alone = True
+        super().__init__(call, len(sentences), search.beam, search.n_best)
+        self.begin(sentences, search, slot_bits)
+        slots = slot_bits.nonzero().flatten()
+        self.limited = torch.cat([torch.arange(SPECIAL, device="cpu"), slots[slots >= SPECIAL]])
+        self._limited_bits = slot_bits[self.limited].numpy()
+        self.make_room(max(each.most for each in sentences))
+        self._weights: list[Tensor] = []
+
+    def allowed(self, step: int, sentences: Table, missing: Table) -> Tensor:
+        """Return which of the `limited` tokens may come at a step, (R, L) bool, by sentence and missing slots (R,)."""
+        from dikkat.translation.decoding.compiled.rules import may_come
+
+        fewest, copies = (self.tables[name][sentences, None] for name in ("fewest", "copies"))
+        allowed = may_come(self.limited.numpy(), self._limited_bits, missing[:, None], copies, fewest, step)
+        return torch.from_numpy(allowed)
+
+    @property
+    def rows(self) -> tuple[Table, Table, Table, Table]:
+        """The hypotheses that go on: last tokens, the rows that they continue, sentences, missing slots, (R,) each."""
+        count = int(self.state["rows"][0])
+        names = ("next_tokens", "next_rows", "next_sentences", "next_missing")
+        return tuple(self.tables[name][:count].copy() for name in names)  # type: ignore[return-value]
+
+    def take(self, gains: Tensor, tokens: Tensor, weights: Tensor | None) -> None:
+        """Take a step: the likeliest tokens (R, K), best first, their log-probabilities, and weights (R, S)."""
+        arrays, count = self.call.kept, len(gains)
+        arrays["gains"][:count], arrays["tokens"][:count] = gains, tokens
+        self._advance([weights], chosen=0)
+
+    def take_chosen(self, steps: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Sequence[Tensor | None]) -> None:
+        """Take steps that a device chose: tokens, origins and log-probabilities (B, K), and weights (B·K, S)."""
+        begin = int(self.state["step"][0])
+        columns = torch.stack([torch.stack(each).double() for each in zip(*steps, strict=True)]).cpu()
+        for name, column in zip(("step_tokens", "step_origins", "step_totals"), columns, strict=True):
+            self.call.kept[name][begin : begin + len(steps)] = column
+        self.call.kept["step_rows"][begin : begin + len(steps)] = columns[1]
+        self._advance(weights, chosen=len(steps))
+
+    def results(self) -> list[list[Hypothesis]]:
+        """Return each sentence's best hypotheses, after its last step."""
+        return self.hypotheses(self._weights)
+
+    def _advance(self, weights: Sequence[Tensor | None], chosen: int) -> None:
+        from dikkat.translation.decoding.compiled import rules
+
+        self._weights += [each for each in weights if each is not None]
+        self.call.fields["chosen"] = chosen
+        self.call.run(rules.advance, 1)
+        self.check()

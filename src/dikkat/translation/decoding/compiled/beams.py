@@ -145,9 +145,9 @@ class StepBeams(Beams):
         call.alone = True
         super().__init__(call, len(sentences), search.beam, search.n_best)
         self.begin(sentences, search, slot_bits)
-        slots = slot_bits.nonzero().flatten()
-        self.limited = torch.cat([torch.arange(SPECIAL, device="cpu"), slots[slots >= SPECIAL]])
-        self._limited_bits = slot_bits[self.limited].numpy()
+        bits = slot_bits.numpy()
+        limited = np.union1d(np.arange(SPECIAL), bits.nonzero()[0])
+        self.limited, self._limited_bits = torch.from_numpy(limited), bits[limited]
         self.make_room(max(each.most for each in sentences))
         self._weights: list[Tensor] = []
 

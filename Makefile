@@ -166,7 +166,7 @@ clean:  ## Remove the environments and everything made.
 	$(MXNET)/python $(INSTALL) -c constraints-mxnet.txt -e '.[textbook-mxnet]' pytest pytest-xdist
 	touch $@
 
-peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX, KeOps and statsmodels (3 GB).
+peers: .venv-peers/installed  ## The environment of the benchmarks, with JAX, KeOps and statsmodels.
 
 .venv-peers/installed: benchmarks/peers.txt
 	$(PYTHON) -m venv .venv-peers

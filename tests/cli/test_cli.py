@@ -185,19 +185,9 @@ def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library
 
 
 COMMANDS = [
-    "train",
-    "translate",
-    "evaluate",
-    "show",
-    "info",
-    "quantize",
-    "export",
-    "serve",
-    "recipes",
-    "regress",
-    "warm",
+    "train", "translate", "evaluate", "show", "info", "quantize", "export", "serve", "recipes", "regress", "warm",
     "report",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("columns", [80, 40])

@@ -13,14 +13,10 @@ from dikkat.translation.text import tokenizer as module
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 FRENCH = [
-    "Où est l'homme ?",
-    "J'ai perdu, Marie !",
-    "L'homme qu'il aime est à Paris ; il dort.",
-    "Aujourd'hui Marie dit : « Va-t'en ! »",
-    'Elle lit "Le Monde" et part.',
-    "Qu'est-ce que c'est ? C'est l'ami de Marie...",
-    "Il a 3,5 kg (environ) de pommes, n'est-ce pas ?",
-]
+    "Où est l'homme ?", "J'ai perdu, Marie !", "L'homme qu'il aime est à Paris ; il dort.",
+    "Aujourd'hui Marie dit : « Va-t'en ! »", 'Elle lit "Le Monde" et part.',
+    "Qu'est-ce que c'est ? C'est l'ami de Marie...", "Il a 3,5 kg (environ) de pommes, n'est-ce pas ?",
+]  # fmt: skip
 
 
 def word(texts=FRENCH, **arguments):

@@ -11,16 +11,8 @@ from dikkat.scores import Score, is_plain
 from dikkat.translation.network.weights import Affine, Cells, Compared
 
 _PLAIN = (
-    nn.Linear,
-    nn.Embedding,
-    nn.Dropout,
-    nn.GRU,
-    nn.LSTM,
-    GRUEncoder,
-    LSTMEncoder,
-    AttentionalGRU,
-    AttentionalLSTM,
-)
+    nn.Linear, nn.Embedding, nn.Dropout, nn.GRU, nn.LSTM, GRUEncoder, LSTMEncoder, AttentionalGRU, AttentionalLSTM,
+)  # fmt: skip
 
 
 def every_module_has_hooks() -> bool:

@@ -14,15 +14,7 @@ from benchmarks.kit.cases import Arrays, Case
 
 EAGER, SDPA = "eager PyTorch", "SDPA, padded features"
 OURS = ("reference", "chunked", "numba", "products", "triton", "auto")
-PEERS = (
-    EAGER,
-    "torch.compile",
-    "torch.compile, sum",
-    "JAX",
-    "JAX, query by query",
-    "KeOps",
-    SDPA,
-)
+PEERS = (EAGER, "torch.compile", "torch.compile, sum", "JAX", "JAX, query by query", "KeOps", SDPA)
 # Whoever may hold tensors of all pairs and features, until a smaller run has told how many.
 MATERIALISING = ("reference", *PEERS[:4])
 
@@ -92,11 +84,7 @@ def _additive_pools(case: Case) -> dict[str, Callable[..., Any]]:
         scores = (torch.tanh(query.unsqueeze(2) + key.unsqueeze(1)) * weight).sum(-1)
         return torch.bmm(torch.softmax(scores, -1), value)
 
-    return {
-        EAGER: textbook,
-        "torch.compile": _compiled(textbook),
-        "torch.compile, sum": _compiled(fusible),
-    }
+    return {EAGER: textbook, "torch.compile": _compiled(textbook), "torch.compile, sum": _compiled(fusible)}
 
 
 def _compiled(pool: Callable[..., Any]) -> Callable[..., Any]:

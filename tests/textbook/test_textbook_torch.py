@@ -11,12 +11,7 @@ from dikkat.recurrent import AttentionalLSTM
 from dikkat.textbook import torch as d2l
 from dikkat.translation import bleu_k
 
-FOUR = {
-    "go .": "va !",
-    "i lost .": "j'ai perdu .",
-    "he's calm .": "il est calme .",
-    "i'm home .": "je suis chez moi .",
-}
+FOUR = {"go .": "va !", "i lost .": "j'ai perdu .", "he's calm .": "il est calme .", "i'm home .": "je suis chez moi ."}
 
 
 @pytest.fixture(autouse=True)

@@ -199,10 +199,7 @@ def test_the_library_itself_reads_and_decodes_all_but_capitals():
     assert inner.decode(tokenizer.encode("Où est l'homme ?").ids) == "où est l'homme ?"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{}", "[1, 2]", json.dumps({"model": {"type": "WordLevel"}})],
-)
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2]", json.dumps({"model": {"type": "WordLevel"}})])
 def test_what_is_no_tokenizer_is_refused(tmp_path, text):
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ModelFolderError, match=r"tokenizer\.json"):

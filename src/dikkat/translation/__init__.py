@@ -7,14 +7,7 @@ from dikkat.errors import InputError
 from dikkat.extras import needing
 
 with needing("translation"):
-    from dikkat.translation.data.corpus import (
-        AlignedCorpus,
-        Corpus,
-        DatasetCorpus,
-        PairCorpus,
-        TsvCorpus,
-        as_corpus,
-    )
+    from dikkat.translation.data.corpus import AlignedCorpus, Corpus, DatasetCorpus, PairCorpus, TsvCorpus, as_corpus
     from dikkat.translation.data.named_corpora import NamedCorpus, named
     from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
@@ -35,12 +28,7 @@ with needing("translation"):
     from dikkat.translation.decoding.search import beam_search, forced_scores, greedy
     from dikkat.translation.decoding.search import explain as explain_search
     from dikkat.translation.decoding.translator import BaseTranslator, Ensemble, Translation, Translator
-    from dikkat.translation.errors import (
-        CorpusError,
-        ModelFolderError,
-        SettingsError,
-        TrainingFolderError,
-    )
+    from dikkat.translation.errors import CorpusError, ModelFolderError, SettingsError, TrainingFolderError
     from dikkat.translation.formats.recipe import Recipe
     from dikkat.translation.network.loss import linear_cross_entropy
     from dikkat.translation.network.model import TranslationModel

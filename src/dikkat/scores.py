@@ -139,11 +139,7 @@ class ScaledDot(_Capped):
     """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
 
     Args:
-        softcap: c, in place of a scaled product a the score c·tanh(a / c), between −c and c; None for a itself.
-
-    Raises:
-        TypeError: `softcap` is no number.
-        ValueError: It is not positive and finite.
+        softcap: As for `Dot`.
 
     Source: Vaswani et al. 2017, section 3.2.1.
 
@@ -444,11 +440,7 @@ class Boxcar(_Distance):
 
 
 class Epanechnikov(_Distance):
-    """log(1 − s) with s = ‖(q − k)/σ‖² below 1, −∞ beyond.
-
-    Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: Whether σ is trained.
+    """log(1 − s) with s = ‖(q − k)/σ‖² below 1, −∞ beyond; the arguments are those of `Gaussian`.
 
     Source: Epanechnikov 1969.
 
@@ -462,11 +454,7 @@ class Epanechnikov(_Distance):
 
 
 class Triangular(_Distance):
-    """log(1 − r) with r = ‖(q − k)/σ‖ below 1, −∞ beyond.
-
-    Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: Whether σ is trained.
+    """log(1 − r) with r = ‖(q − k)/σ‖ below 1, −∞ beyond; the arguments are those of `Gaussian`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0], [5.0]])

@@ -186,7 +186,7 @@ def test_hard_texts_are_translated_as_in_python(kind, tmp_path):
     translator = train(settings, pairs, pairs[:9], progress=False).translator
     assert translator.slots.most >= 2
     translator.export_html(tmp_path / "page.html")
-    compare(translator, tmp_path / "page.html", hard_texts(500, seed=65), 4, 1, False)
+    compare(translator, tmp_path / "page.html", hard_texts(200, seed=65), 4, 1, False)
 
 
 @needs_node

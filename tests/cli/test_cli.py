@@ -11,6 +11,7 @@ import torch
 
 from command import made, refused
 from dikkat.cli import options
+from dikkat.cli.app import _COMMANDS
 from dikkat.cli.messages import complain
 from dikkat.translation import Search, Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.formats.origin import Origin
@@ -184,16 +185,10 @@ def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library
     assert (done.stdout, done.stderr) == ("", "dikkat: interrupted\n")
 
 
-COMMANDS = [
-    "train", "translate", "evaluate", "show", "info", "quantize", "export", "serve", "recipes", "regress", "warm",
-    "report",
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("columns", [80, 40])
 def test_help_begins_with_an_example_and_fits_the_terminal(run, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    for command in COMMANDS:
+    for command in _COMMANDS:
         status, page, _ = run(command, "--help")
         assert status == 0
         assert page.startswith(f"Example:\n  dikkat {command}")
@@ -202,7 +197,7 @@ def test_help_begins_with_an_example_and_fits_the_terminal(run, monkeypatch, col
         assert not re.search(r"<(bool|str|path|list|int|float)|[\\…│\x1b]", re.sub(r" \\\n", "", page), re.IGNORECASE)
         assert "(0.05)" not in page
     _, page, _ = run("--help")
-    assert all(re.search(rf"^  {name}\b", page, re.MULTILINE) for name in COMMANDS)
+    assert all(re.search(rf"^  {name}\b", page, re.MULTILINE) for name in _COMMANDS)
     assert max(map(len, page.splitlines())) <= columns
     assert run("--version") == (0, f"dikkat {version('dikkat')}\n", "")
     _, page, _ = run("train", "--help")

@@ -57,7 +57,7 @@ test-regression: .venv/test  ## The regression's tests.
 	$(PYTEST) tests/regression tests/cli/test_cli_regress*.py src/dikkat/regression
 
 test-translation: .venv/test  ## The translator's tests, those of the recurrent networks among them.
-	$(PYTEST) tests/translation tests/recurrent $(filter-out %regress.py %tables.py,$(wildcard tests/cli/*.py)) src/dikkat/translation src/dikkat/recurrent src/dikkat/serving
+	$(PYTEST) tests/translation tests/recurrent $(filter-out %regress.py %tables.py,$(wildcard tests/cli/test_*.py)) src/dikkat/translation src/dikkat/recurrent src/dikkat/serving
 
 test-all: test test-fences test-triton test-tensorflow test-mxnet  ## Run every test, also those on Triton's interpreter, TensorFlow and MXNet.
 

@@ -202,7 +202,7 @@ def test_samples_are_drawn_again_with_the_same_seed(run, model):
     refused(run("translate", model, "--top-k", 5, "Go."), "--top-k is 5")
 
 
-def test_the_bar_is_drawn_on_standard_error_alone(run, model, tmp_path):
+def test_the_bar_is_drawn_on_standard_error_alone(run, model, tmp_path, monkeypatch):
     (tmp_path / "in.txt").write_bytes(b"I lost.\n\nGo.")
     assert lines.line_count(tmp_path / "in.txt") == 3
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"I lost.\n\nGo.\n"))
@@ -211,10 +211,11 @@ def test_the_bar_is_drawn_on_standard_error_alone(run, model, tmp_path):
     (tmp_path / "half.gz").write_bytes(gzip.compress(b"I lost.\n" * 99)[:-9])
     assert lines.line_count(tmp_path / "half.gz") is None
     assert lines.line_count(None) is None
-    shell = f"{sys.executable} -m dikkat translate {model} --file {tmp_path / 'in.txt'} > {tmp_path / 'out'}"
-    done = subprocess.run(["script", "-qec", shell, "/dev/null"], capture_output=True, text=True, check=True)
-    assert "3/3" in done.stdout
-    assert (tmp_path / "out").read_text() == "J'ai perdu.\n\nVa !\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    out, err = made(run("translate", model, "--file", tmp_path / "in.txt"))
+    assert "3/3" in err
+    assert out == "J'ai perdu.\n\nVa !\n"
 
 
 def test_lines_are_counted_for_a_bar_alone(run, model, tmp_path, monkeypatch):

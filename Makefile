@@ -57,7 +57,7 @@ test-regression: .venv/test  ## The regression's tests.
 	$(PYTEST) tests/regression tests/cli/test_cli_regress*.py src/dikkat/regression
 
 test-translation: .venv/test  ## The translator's tests, those of the recurrent networks among them.
-	$(PYTEST) tests/translation tests/recurrent tests/cli/test_cli.py src/dikkat/translation src/dikkat/recurrent src/dikkat/serving
+	$(PYTEST) tests/translation tests/recurrent $(filter-out %regress.py %tables.py,$(wildcard tests/cli/test_*.py)) src/dikkat/translation src/dikkat/recurrent src/dikkat/serving
 
 test-all: test test-fences test-triton test-tensorflow test-mxnet  ## Run every test, also those on Triton's interpreter, TensorFlow and MXNet.
 
@@ -166,7 +166,7 @@ clean:  ## Remove the environments and everything made.
 	$(MXNET)/python $(INSTALL) -c constraints-mxnet.txt -e '.[textbook-mxnet]' pytest pytest-xdist
 	touch $@
 
-peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX, KeOps and statsmodels (3 GB).
+peers: .venv-peers/installed  ## The environment of the benchmarks, with JAX, KeOps and statsmodels.
 
 .venv-peers/installed: benchmarks/peers.txt
 	$(PYTHON) -m venv .venv-peers

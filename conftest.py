@@ -15,7 +15,7 @@ if "CI" not in os.environ and importlib.util.find_spec("hypothesis"):
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
 collect_ignore_glob = [
-    "tests/stress/*",  # programs that look for faults for hours, and are no modules of tests
+    "tests/stress/*"  # programs that look for faults for hours, and are no modules of tests
 ]
 if importlib.util.find_spec("latex2mathml") is None:  # what builds the pages comes with `make check`
     collect_ignore_glob += ["docs/*.py"]
@@ -38,3 +38,30 @@ def pytest_runtest_setup() -> None:
         numpy.random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _names_of_examples(request: pytest.FixtureRequest) -> None:
+    """Give the examples in docstrings what they need not import; those in documents import everything they use."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        return
+    names = request.getfixturevalue("doctest_namespace")
+    names.clear()
+    if request.path.suffix == ".py":
+        import numpy
+        import torch
+
+        import dikkat
+
+        names.update(np=numpy, torch=torch, dikkat=dikkat)
+        if request.path.parent.name in ("translation", "decoding", "serving"):
+            names["translator"] = _translator()
+
+
+def _translator() -> object:
+    """Return an untrained translator from one English to one French sentence."""
+    from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator
+
+    english, french = (Tokenizer.train([text], "word", min_freq=1, vocabulary_size=9) for text in ("Go.", "Va !"))
+    settings = Settings(embedding_size=4, hidden_size=4)
+    return Translator(TranslationModel(settings, len(english), len(french)), settings, english, french)

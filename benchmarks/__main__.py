@@ -56,7 +56,6 @@ BENCHES = (
     Bench("attention.recording", "a part of a model of transformers recorded, beside the model alone"),
     Bench("regression.speed", "kernel regression beside its peers", (), PEERS),
     Bench("regression.judgement", "which criterion, and which method, predicts best", (), PEERS),
-    Bench("regression.silent", "coverage with dependent rows, known errors, and beyond the data"),
     Bench("regression.intervals", "intervals of new values: coverage and width, beside MAPIE's", (), PEERS),
     Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
     Bench("translation.links", "word links, where they are known"),

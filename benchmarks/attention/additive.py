@@ -1,6 +1,6 @@
 """Additive and distance attention: this library's implementations and their peers, in turn, on the same inputs.
 
-    python -m benchmarks.attention.additive [--device cuda] [--only 8,256,256,128] [--quick] [--out FOLDER]
+    python -m benchmarks.attention.additive [--only 8,256,256,128] [--quick] [--out FOLDER]
 
 Every answer, values and gradients, is held against float64 before its speed is measured; one that is off has no speed.
 Each framework has a process of its own (`kit/worker.py`); they are asked in turn, round by round. What would take too
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.kit.cases import HALF, OUTLIER, TIMES_4, Case
 from benchmarks.kit.peers import EAGER, MATERIALISING, OURS, PEERS, WORKERS, running
@@ -28,7 +27,7 @@ from benchmarks.kit.worker import FailedError, GoneError, Worker
 
 Record = dict[str, Any]
 PASSES = {False: "forward", True: "forward and backward"}
-PACKAGES = ("triton", "numba", "keras", "tensorflow-cpu", "jax", "pykeops")
+PACKAGES = ("triton", "numba", "jax", "pykeops")
 # One run may take so many seconds, and so many bytes beyond its inputs.
 PATIENCE, ROOM = 15.0, 8e9
 HEADLINE, LARGE, LONG = Case(8, 256, 256, 128), Case(8, 1024, 1024, 128), Case(1, 8192, 8192, 64)
@@ -53,7 +52,6 @@ QUICK: dict[Case, tuple[str, ...]] = {
 class Forecast:
     """What a run is expected to take, by the last one's bytes and seconds for a pair of features."""
 
-    room: float = ROOM
     share: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     pace: dict[tuple[str, str, bool], float] = field(default_factory=dict)
 
@@ -61,7 +59,7 @@ class Forecast:
         key = (case.task, who, backward)
         guess = (3.0 if backward else 2.0) if who in MATERIALISING else 0.0
         needed = self.share.get(key, guess) * case.pair_bytes
-        if needed > self.room:
+        if needed > ROOM:
             return f"would need some {needed / 1e9:.0f} GB"
         if self.pace.get(key, 0.0) * case.pair_features > PATIENCE:
             return f"too slow: more than {PATIENCE:.0f} s a run are to be expected"
@@ -127,9 +125,9 @@ class Entry:
     def _warm(self) -> bool:
         return self.seconds < 0.5
 
-    def record(self, device: str, runs: str | None) -> Record:
+    def record(self, runs: str | None) -> Record:
         section = "distance" if self.case.task == "distance" else "shapes"
-        made = {"section": section, "device": device, **self.case.to_dict(), "who": self.who}
+        made = {"section": section, "device": "cpu", **self.case.to_dict(), "who": self.who}
         made["pass"] = PASSES[self.backward]
         if runs:
             made["runs"] = runs
@@ -137,10 +135,7 @@ class Entry:
             made["error"] = {name: {"max": error, "allowed": allowed} for name, (error, allowed) in self.errors.items()}
         if self.objection or not self.samples:
             return made | {"not_run": self.objection or "no time was left"}
-        made["ms"] = spread([1e3 * sample for sample in self.samples])
-        if device == "cuda":  # elsewhere a process that has run others cannot tell
-            made["peak_mib"] = self.taken / 2**20
-        return made
+        return made | {"ms": spread([1e3 * sample for sample in self.samples])}
 
 
 @dataclass
@@ -149,7 +144,6 @@ class Contest:
 
     workers: list[Worker]
     forecast: Forecast
-    device: str
     entries: list[Entry] = field(default_factory=list)
 
     def hold(self, case: Case, variants: Iterable[str], among: Container[str], folder: Path, budget: float) -> Any:
@@ -157,18 +151,18 @@ class Contest:
         runs = {}
         for one in [case, *(replace(case, variant=variant) for variant in variants)]:
             inputs = one.inputs()
-            runs[one] = running(one, inputs, self.device)[0]
+            runs[one] = running(one, inputs, "cpu")[0]
             self._enter(one, inputs, among if one == case else ("auto", runs[one]), folder / f"{len(runs)}.npz")
         for backward in PASSES:
             self._rounds([e for e in self.entries if e.backward == backward and not e.objection], budget)
         for worker in self.workers:
             with surviving():
                 worker.ask(do="close")
-        return [e.record(self.device, runs[e.case] if e.who == "auto" else None) for e in self.entries]
+        return [e.record(runs[e.case] if e.who == "auto" else None) for e in self.entries]
 
     def _enter(self, case: Case, inputs: dict[str, np.ndarray], among: Container[str], path: Path) -> None:
         """Open a case with all workers, and check those who take part."""
-        right = truth(case, inputs, self.device)
+        right = truth(case, inputs)
         np.savez(path, **inputs, check=right.upstream)  # type: ignore[arg-type]
         for worker in self.workers:
             with surviving():
@@ -239,29 +233,21 @@ def _peak(worker: Worker, case: Case, who: str, folder: Path) -> float:
 
 def main() -> None:
     arguments = parse()
-    device, deadline = arguments.device, time.monotonic() + 60 * arguments.minutes
+    deadline = time.monotonic() + 60 * arguments.minutes
     plan = QUICK if arguments.quick else PLAN
     if arguments.only:
         plan = {case: variants for case, variants in plan.items() if case.shape == arguments.only}
-    if device == "cuda":
-        plan = {
-            replace(case, dtype=dtype): plan[case]
-            for case in sorted(plan, key=lambda case: case != LARGE)
-            for dtype in ("bfloat16", "float32")
-            if case.task == "additive"
-        }
     with tempfile.TemporaryDirectory() as scratch:
-        workers, results = recruit(device)
+        workers, results = recruit()
         try:
-            if device == "cpu":  # memory is the same however busy the machine is
-                large = [case for case in plan if arguments.quick or case.pair_features >= HEADLINE.pair_features]
-                results += peaks(large, Path(scratch))
-            forecast = Forecast() if device == "cpu" else Forecast(0.7 * torch.cuda.mem_get_info()[0])
+            large = [case for case in plan if arguments.quick or case.pair_features >= HEADLINE.pair_features]
+            results += peaks(large, Path(scratch))
+            forecast = Forecast()
             for case, variants in plan.items():
                 if time.monotonic() > deadline:
                     results.append({"section": "absent", "worker": case.name, "why": "no time was left"})
                     continue
-                contest = Contest(workers, forecast, device)
+                contest = Contest(workers, forecast)
                 results += contest.hold(case, variants, (*OURS, *PEERS), Path(scratch), arguments.seconds)
                 path = save(results, arguments)  # what is cut short has not been in vain
                 print(case.name, flush=True)
@@ -272,9 +258,9 @@ def main() -> None:
     print(path)
 
 
-def recruit(device: str) -> tuple[list[Worker], list[Record]]:
-    """The workers that can be had, and records of the others. On a GPU all that is compared is PyTorch's."""
-    workers = [Worker(name, device) for name in WORKERS if device == "cpu" or name == "torch"]
+def recruit() -> tuple[list[Worker], list[Record]]:
+    """The workers that can be had, and records of the others."""
+    workers = [Worker(name) for name in WORKERS]
     lacking = {worker.name: worker.missing() for worker in workers if worker.missing()}
     absent = [
         {"section": "absent", "worker": name, "why": "not installed: " + ", ".join(packages)}
@@ -284,13 +270,11 @@ def recruit(device: str) -> tuple[list[Worker], list[Record]]:
 
 
 def save(results: list[Record], arguments: argparse.Namespace) -> Path:
-    name = torch.cuda.get_device_name().lower().replace(" ", "-") if arguments.device == "cuda" else "cpu"
-    return write(name, results, *PACKAGES, folder=arguments.out)
+    return write("cpu", results, *PACKAGES, folder=arguments.out)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--only", type=shape, help="one shape: batch,queries,keys,features")
     parser.add_argument("--quick", action="store_true", help="tiny shapes and few rounds: does it run?")
     parser.add_argument("--seconds", type=float, default=1.2, help="for each, in each pass of each case")

@@ -4,7 +4,6 @@ A peer takes a case's leaves and returns, when finished, the output, or the outp
 in a peer's own form when it is made (arrays on the device, compiled functions) is not part of what is timed.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Protocol
@@ -15,19 +14,9 @@ from benchmarks.kit.cases import Arrays, Case
 
 EAGER, SDPA = "eager PyTorch", "SDPA, padded features"
 OURS = ("reference", "chunked", "numba", "products", "triton", "auto")
-PEERS = (
-    EAGER,
-    "torch.compile",
-    "torch.compile, sum",
-    "Keras on TensorFlow",
-    "Keras on JAX",
-    "JAX",
-    "JAX, query by query",
-    "KeOps",
-    SDPA,
-)
+PEERS = (EAGER, "torch.compile", "torch.compile, sum", "JAX", "JAX, query by query", "KeOps", SDPA)
 # Whoever may hold tensors of all pairs and features, until a smaller run has told how many.
-MATERIALISING = ("reference", *PEERS[:6])
+MATERIALISING = ("reference", *PEERS[:4])
 
 
 class Peer(Protocol):
@@ -95,11 +84,7 @@ def _additive_pools(case: Case) -> dict[str, Callable[..., Any]]:
         scores = (torch.tanh(query.unsqueeze(2) + key.unsqueeze(1)) * weight).sum(-1)
         return torch.bmm(torch.softmax(scores, -1), value)
 
-    return {
-        EAGER: textbook,
-        "torch.compile": _compiled(textbook),
-        "torch.compile, sum": _compiled(fusible),
-    }
+    return {EAGER: textbook, "torch.compile": _compiled(textbook), "torch.compile, sum": _compiled(fusible)}
 
 
 def _compiled(pool: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,62 +171,7 @@ def running(case: Case, inputs: Arrays, device: str) -> list[str]:
     return [implementation.name for implementation in found if implementation.runs]
 
 
-# Keras's layer on its backends ---------------------------------------------------------------------------------------
-
-
-def keras_tensorflow_ways(case: Case, inputs: Arrays, device: str) -> Ways:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    return {"Keras on TensorFlow": lambda: KerasTensorFlow(case, inputs)} if _plain_additive(case, inputs) else {}
-
-
-def keras_jax_ways(case: Case, inputs: Arrays, device: str) -> Ways:
-    return {"Keras on JAX": lambda: KerasJax(case, inputs)} if _plain_additive(case, inputs) else {}
-
-
-def _plain_additive(case: Case, inputs: Arrays) -> bool:
-    return case.task == "additive" and "valid_lens" not in inputs
-
-
-def _keras_layer(case: Case, weight: np.ndarray) -> Any:
-    """AdditiveAttention; its `scale` is v, and it takes query, value, key, projected."""
-    import keras
-
-    layer = keras.layers.AdditiveAttention()
-    batch, n, m, h = case.shape
-    layer.build([(batch, n, h), (batch, m, case.d_v), (batch, m, h)])
-    layer.scale.assign(weight)
-    return layer
-
-
-class KerasTensorFlow:
-    def __init__(self, case: Case, inputs: Arrays) -> None:
-        import tensorflow as tf
-
-        layer = _keras_layer(case, inputs["weight"])
-        self.leaves = [tf.constant(inputs[name]) for name in ("query", "key", "value")]
-
-        @tf.function(jit_compile=True)
-        def forward(query: Any, key: Any, value: Any) -> Any:
-            return layer([query, value, key])
-
-        @tf.function(jit_compile=True)
-        def both(upstream: Any, *leaves: Any) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch(leaves)
-                query, key, value = leaves
-                out = layer([query, value, key])
-            return out, *tape.gradient(out, [*leaves, layer.scale.value], output_gradients=upstream)
-
-        self._forward, self._both, self.array = forward, both, tf.constant
-
-    def forward(self) -> Any:
-        return self._forward(*self.leaves).numpy()
-
-    def both(self, upstream: Any) -> Sequence[Any]:
-        return [array.numpy() for array in self._both(upstream, *self.leaves)]
-
-    def numpy(self, array: Any) -> np.ndarray:
-        return array
+# JAX -----------------------------------------------------------------------------------------------------------------
 
 
 class JaxPeer:
@@ -268,20 +198,6 @@ class JaxPeer:
         return np.asarray(array)
 
 
-class KerasJax(JaxPeer):
-    def __init__(self, case: Case, inputs: Arrays) -> None:
-        layer = _keras_layer(case, inputs["weight"])
-
-        def pool(query: Any, key: Any, value: Any, scale: Any) -> Any:
-            out, _ = layer.stateless_call([scale], [], [query, value, key])
-            return out
-
-        super().__init__(pool, [inputs[name] for name in case.leaves])
-
-
-# JAX, written anew ---------------------------------------------------------------------------------------------------
-
-
 def jax_ways(case: Case, inputs: Arrays, device: str) -> Ways:
     import jax
     from jax import numpy as jnp
@@ -299,7 +215,8 @@ def jax_ways(case: Case, inputs: Arrays, device: str) -> Ways:
     def way(pool: Callable[..., Any]) -> Callable[[], Peer]:
         return lambda: JaxPeer(pool, [inputs[name] for name in case.leaves])
 
-    return {"JAX": way(attend), "JAX, query by query": way(one_by_one)} if _plain_additive(case, inputs) else {}
+    plain = case.task == "additive" and "valid_lens" not in inputs
+    return {"JAX": way(attend), "JAX, query by query": way(one_by_one)} if plain else {}
 
 
 # KeOps: formulas over pairs that are never stored --------------------------------------------------------------------
@@ -328,8 +245,6 @@ def keops_ways(case: Case, inputs: Arrays, device: str) -> Ways:
 # One process each: a backend is chosen once a process, and thread pools do not share. Told by what must be there.
 WORKERS: dict[str, tuple[Callable[[Case, Arrays, str], Ways], tuple[str, ...], dict[str, str]]] = {
     "torch": (torch_ways, (), {}),
-    "keras-tensorflow": (keras_tensorflow_ways, ("keras", "tensorflow"), {"KERAS_BACKEND": "tensorflow"}),
-    "keras-jax": (keras_jax_ways, ("keras", "jax"), {"KERAS_BACKEND": "jax"}),
     "jax": (jax_ways, ("jax",), {}),
     "keops": (keops_ways, ("pykeops",), {}),
 }

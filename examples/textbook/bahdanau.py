@@ -37,12 +37,7 @@ from dikkat.show import heatmaps, save
 from dikkat.translation import Search, Training, Translation, Translator, bleu_k, train
 from dikkat.translation.formats.recipe import Recipe
 
-SENTENCES = {
-    "Go.": "Va !",
-    "I lost.": "J'ai perdu.",
-    "He's calm.": "Il est calme.",
-    "I'm home.": "Je suis chez moi.",
-}
+SENTENCES = {"Go.": "Va !", "I lost.": "J'ai perdu.", "He's calm.": "Il est calme.", "I'm home.": "Je suis chez moi."}
 GREEDY = Search(beam=1)
 WAYS = list(product(("gru", "lstm"), ("additive", "scaled_dot")))
 TURNS, TURN = 5, 10  # and the rounds of each

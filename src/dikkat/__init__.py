@@ -23,15 +23,7 @@ if TYPE_CHECKING:
     )
     from dikkat.bags import AttentionPooling, LengthBatchSampler, PooledBags, collate_bags
     from dikkat.huggingface import register_transformers
-    from dikkat.inspection import (
-        Attentions,
-        Inspection,
-        Requesting,
-        Trace,
-        inspect,
-        record,
-        relevance,
-    )
+    from dikkat.inspection import Attentions, Inspection, Requesting, Trace, inspect, record, relevance
     from dikkat.inspection.returned import attentions
     from dikkat.layers import (
         AdditiveAttention,
@@ -46,46 +38,13 @@ if TYPE_CHECKING:
     from dikkat.state import State, merge
 
 __all__ = [
-    "AdditiveAttention",
-    "AttentionPooling",
-    "Attentions",
-    "BilinearAttention",
-    "DotProductAttention",
-    "Implementation",
-    "Inspection",
-    "KernelAttention",
-    "LengthBatchSampler",
-    "Memory",
-    "MultiHeadAttention",
-    "PooledBags",
-    "Requesting",
-    "Restricting",
-    "SelfAttention",
-    "State",
-    "Trace",
-    "as_torch_attention",
-    "attend",
-    "attend_memory",
-    "attend_ragged",
-    "attention_state",
-    "attention_weights",
-    "attentions",
-    "check_values",
-    "collate_bags",
-    "distributed",
-    "implementations",
-    "inspect",
-    "masked_softmax",
-    "merge",
-    "prepare",
-    "ragged_state",
-    "record",
-    "register_transformers",
-    "relevance",
-    "scores",
-    "self_attention",
-    "show",
-]
+    "AdditiveAttention", "AttentionPooling", "Attentions", "BilinearAttention", "DotProductAttention",
+    "Implementation", "Inspection", "KernelAttention", "LengthBatchSampler", "Memory", "MultiHeadAttention",
+    "PooledBags", "Requesting", "Restricting", "SelfAttention", "State", "Trace", "as_torch_attention", "attend",
+    "attend_memory", "attend_ragged", "attention_state", "attention_weights", "attentions", "check_values",
+    "collate_bags", "distributed", "implementations", "inspect", "masked_softmax", "merge", "prepare",
+    "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
+]  # fmt: skip
 
 _ROOMS = (
     "attention", "bags", "distributed", "inspection", "layers", "recurrent", "regression",
@@ -98,39 +57,15 @@ _HOMES = (
     "adapters", "inspection", "huggingface", "bags",
 )  # fmt: skip
 
-# Names of other libraries and of the literature, in small letters, and what they are called here.
-_MEANT = {
-    "attention": "AdditiveAttention",
-    "bahdanauattention": "AdditiveAttention",
-    "abmil": "AttentionPooling",
-    "attentionpool": "AttentionPooling",
-    "gatedattention": "AttentionPooling",
-    "concatattention": "AdditiveAttention",
-    "explain": "inspect",
-    "flash_attention": "attend",
-    "functional": "attend",
-    "generalattention": "BilinearAttention",
-    "gru": "recurrent.AttentionalGRU",
-    "heatmap": "show.heatmaps",
-    "kde": "regression.KernelDensity",
-    "kernelclassifier": "regression.KernelClassifier",
-    "kerneldensity": "regression.KernelDensity",
-    "kernelregression": "regression.KernelRegressor",
-    "kernelregressor": "regression.KernelRegressor",
-    "lowess": "regression.lowess",
-    "lstm": "recurrent.AttentionalLSTM",
-    "luongattention": "BilinearAttention",
-    "nadarayawatson": "regression.NadarayaWatson",
-    "nn": "layers",
-    "scaled_dot_product_attention": "attend",
-    "scaleddotproductattention": "DotProductAttention",
-    "sdpa": "attend",
-    "smooth": "regression.smooth",
-    "softmax": "masked_softmax",
-    "train": "translation.train",
-    "translator": "translation.Translator",
-    "visualize": "record",
-}
+# Public names of subpackages that people look for here, in small letters.
+_ELSEWHERE = {
+    name.rpartition(".")[2].lower(): name
+    for name in (
+        "recurrent.AttentionalGRU", "recurrent.AttentionalLSTM", "regression.KernelClassifier",
+        "regression.KernelDensity", "regression.KernelRegressor", "regression.NadarayaWatson", "regression.lowess",
+        "regression.smooth", "show.heatmaps", "translation.Translator", "translation.train",
+    )
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -149,7 +84,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _meant(name: str) -> str:
-    """A question with the name that a stranger will have meant."""
+    """Return a question with the nearest public name."""
     if name.startswith("_"):
         return ""
     from difflib import get_close_matches
@@ -157,7 +92,7 @@ def _meant(name: str) -> str:
     scores = import_module("dikkat.scores")
     kinds = {each: kind for each, kind in vars(scores).items() if isinstance(kind, type) and each[0] != "_"}
     known = {each.lower(): f"scores.{each}" for each, kind in kinds.items() if issubclass(kind, scores.Score)}
-    known |= {each.lower(): each for each in (*__all__, *_ROOMS)} | _MEANT
+    known |= {each.lower(): each for each in (*__all__, *_ROOMS)} | _ELSEWHERE
     near = get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     return f"; did you mean dikkat.{known[near[0]]}?" if near else ". What there is: help(dikkat), dir(dikkat)"
 

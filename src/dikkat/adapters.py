@@ -43,10 +43,8 @@ def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module
         TypeError: Not one of these layers.
 
     Example:
-        >>> import torch, dikkat
-        >>> from dikkat import scores
         >>> encoder = torch.nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
-        >>> layer = dikkat.MultiHeadAttention(8, 2, score=scores.Additive(key_size=4, query_size=4, num_hiddens=5))
+        >>> layer = dikkat.MultiHeadAttention(8, 2, score=dikkat.scores.Additive(4, 4, 5))
         >>> encoder.self_attn = dikkat.as_torch_attention(layer, batch_first=True)
         >>> encoder(torch.zeros(3, 7, 8)).shape
         torch.Size([3, 7, 8])

@@ -259,7 +259,6 @@ def attend(
         Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
 
     Example:
-        >>> import torch, dikkat
         >>> q, k, v = torch.zeros(2, 1, 5), torch.zeros(2, 3, 5), torch.arange(6.0).reshape(2, 3, 1)
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
@@ -327,12 +326,9 @@ def attention_state(
         `State(mean (..., n, d_v), lse (..., n), tail (..., n))`, float32 or float64; a row with no key has mean 0 and
         lse −∞.
 
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+    Raises what `attend` raises.
 
     Example:
-        >>> import torch, dikkat
         >>> x = torch.zeros(3, 2)
         >>> dikkat.attention_state(x, x, x, score=dikkat.scores.Dot()).lse  # log 3
         tensor([1.0986, 1.0986, 1.0986])
@@ -369,12 +365,9 @@ def attention_weights(
     Returns:
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
 
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+    Raises what `attend` raises.
 
     Example:
-        >>> import torch, dikkat
         >>> dikkat.attention_weights(torch.zeros(1, 2), torch.zeros(4, 2), score=dikkat.scores.Dot(), valid_lens=2)
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
@@ -408,7 +401,6 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         ValueError: Shapes, devices or values that do not fit.
 
     Example:
-        >>> import torch, dikkat
         >>> score = dikkat.scores.Additive(key_size=3, query_size=5, num_hiddens=7)
         >>> memory = dikkat.prepare(torch.zeros(2, 11, 3), torch.zeros(2, 11, 13), score=score)
         >>> dikkat.attend_memory(torch.zeros(2, 1, 5), memory).shape
@@ -488,12 +480,9 @@ def attend_memory(
     Returns:
         (..., n, d_v), or the pair (output, weights (..., n, m)).
 
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+    Raises what `attend` raises.
 
     Example:
-        >>> import torch, dikkat
         >>> memory = dikkat.prepare(torch.zeros(2, 3, 5), torch.ones(2, 3, 1), score=dikkat.scores.Dot())
         >>> dikkat.attend_memory(torch.zeros(1, 1, 5), memory.select(torch.tensor([1]))).item()
         1.0
@@ -541,12 +530,9 @@ def implementations(
     Returns:
         One `Implementation(name, runs, reasons)` each.
 
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+    Raises what `attend` raises.
 
     Example:
-        >>> import torch, dikkat
         >>> x = torch.zeros(1, 2, 8)
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
         ['numba-few', 'sdpa', 'reference', 'chunked', 'numba']

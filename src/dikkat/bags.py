@@ -67,7 +67,6 @@ class AttentionPooling(nn.Module):
     Source: Ilse, Tomczak and Welling 2018, *Attention-based Deep Multiple Instance Learning*, section 2.4.
 
     Example:
-        >>> import torch
         >>> pool = AttentionPooling(features=5, hidden=7)
         >>> pool(torch.randn(11, 5), bag_lens=torch.tensor([3, 0, 8])).shape
         torch.Size([3, 5])
@@ -131,7 +130,6 @@ class AttentionPooling(nn.Module):
             A `dikkat.State` of one row a head: mean (K, D), lse (K,).
 
         Example:
-            >>> import torch, dikkat
             >>> pool, bag = dikkat.AttentionPooling(features=5, hidden=7), torch.randn(11, 5)
             >>> whole = dikkat.merge(pool.state(bag[:3]), pool.state(bag[3:]))
             >>> torch.allclose(whole.mean, pool(bag), atol=1e-6)
@@ -155,7 +153,6 @@ class AttentionPooling(nn.Module):
             ValueError: No chunk.
 
         Example:
-            >>> import torch
             >>> pool, bag = AttentionPooling(features=5, hidden=7), torch.randn(11, 5)
             >>> torch.allclose(pool.in_chunks(bag.split(4)), pool(bag), atol=1e-6)
             True
@@ -187,7 +184,6 @@ class AttentionPooling(nn.Module):
             ValueError: None of the known names is there.
 
         Example:
-            >>> import torch
             >>> clam = {f"attention_net.3.attention_{name}.{part}": torch.zeros(size) for name, part, size in (
             ...     ("a.0", "weight", (256, 512)), ("a.0", "bias", (256,)), ("b.0", "weight", (256, 512)),
             ...     ("b.0", "bias", (256,)), ("c", "weight", (1, 256)), ("c", "bias", (1,)))}
@@ -282,7 +278,6 @@ def collate_bags(samples: Sequence[Any]) -> tuple[Any, ...]:
         ValueError: No sample; a bag that is not (n, D), or has another D than the first.
 
     Example:
-        >>> import torch
         >>> bags, bag_lens, labels = collate_bags([(torch.zeros(3, 5), 1), (torch.zeros(2, 5), 0)])
         >>> bags.shape, bag_lens, labels
         (torch.Size([5, 5]), tensor([3, 2]), tensor([1, 0]))

@@ -44,7 +44,6 @@ def register_transformers() -> None:
         ModuleNotFoundError: transformers is not installed.
 
     Example:
-        >>> import dikkat
         >>> dikkat.register_transformers()
         >>> from transformers import AutoModel, GPT2Config
         >>> config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11, attn_implementation="dikkat")

@@ -74,7 +74,6 @@ class AdditiveAttention(_Attention):
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
 
     Example:
-        >>> import torch
         >>> layer = AdditiveAttention(key_size=3, query_size=5, num_hiddens=7)
         >>> layer(torch.zeros(2, 1, 5), torch.zeros(2, 11, 3), torch.zeros(2, 11, 13), torch.tensor([2, 6])).shape
         torch.Size([2, 1, 13])
@@ -93,7 +92,6 @@ class DotProductAttention(_Attention):
     Source: Vaswani et al. 2017, section 3.2.1.
 
     Example:
-        >>> import torch
         >>> x = torch.zeros(2, 3, 5)
         >>> DotProductAttention()(x, x, x, torch.tensor([2, 0])).shape
         torch.Size([2, 3, 5])
@@ -114,7 +112,6 @@ class BilinearAttention(_Attention):
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
 
     Example:
-        >>> import torch
         >>> BilinearAttention(3, 5)(torch.zeros(2, 1, 5), torch.zeros(2, 7, 3), torch.zeros(2, 7, 3)).shape
         torch.Size([2, 1, 3])
     """
@@ -135,7 +132,6 @@ class KernelAttention(_Attention):
     Source: Nadaraya 1964; Watson 1964.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([[0.0], [1.0]])
         >>> KernelAttention(bandwidth=0.5)(x, x, x)
         tensor([[0.1192],
@@ -160,7 +156,6 @@ class SelfAttention(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.
 
     Example:
-        >>> import torch
         >>> SelfAttention(embed_dim=5, key_dim=6, value_dim=8, num_heads=2)(torch.zeros(2, 3, 5)).shape
         torch.Size([2, 3, 8])
     """
@@ -196,12 +191,9 @@ def self_attention(
     Returns:
         (..., n, d), and with `return_weights` the weights (..., n, n).
 
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+    Raises what `attend` raises.
 
     Example:
-        >>> import torch
         >>> self_attention(20 * torch.eye(2))
         tensor([[20.,  0.],
                 [ 0., 20.]])
@@ -239,7 +231,6 @@ class MultiHeadAttention(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.2.
 
     Example:
-        >>> import torch
         >>> layer, x = MultiHeadAttention(embed_dim=6, num_heads=2), torch.zeros(2, 3, 6)
         >>> output, weights = layer(x, x, x, torch.tensor([3, 1]), return_weights=True)
         >>> output.shape, weights.shape

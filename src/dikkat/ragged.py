@@ -112,15 +112,12 @@ def attend_ragged(
         (..., queries of all sequences, d_v) in the dtype of `value`; with `return_weights` the pair (output, weights),
         weights a list of one tensor (..., n, m) for each sequence.
 
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+    Raises what `attend` raises.
 
     Source:
         Dao et al. 2022, whose `flash_attn_varlen_func` takes offsets as `cu_seqlens`.
 
     Example:
-        >>> import torch, dikkat
         >>> x = torch.arange(5.0)[:, None]
         >>> offsets = torch.tensor([0, 2, 5])
         >>> dikkat.attend_ragged(torch.zeros(5, 1), torch.zeros(5, 1), x, offsets, score=dikkat.scores.Dot()).flatten()
@@ -197,12 +194,9 @@ def ragged_state(
     Returns:
         `State(mean (..., queries, d_v), lse (..., queries), tail (..., queries))`, float32 or float64.
 
-    Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+    Raises what `attend` raises.
 
     Example:
-        >>> import torch, dikkat
         >>> x, offsets = torch.zeros(3, 2), torch.tensor([0, 1, 3])
         >>> dikkat.ragged_state(x, x, x, offsets, score=dikkat.scores.Dot()).lse  # 0, and twice log 2
         tensor([0.0000, 0.6931, 0.6931])

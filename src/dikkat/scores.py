@@ -82,7 +82,6 @@ class Average(Score):
     Source: *Dive into Deep Learning*, section "Attention Pooling by Similarity", the constant kernel.
 
     Example:
-        >>> import torch, dikkat
         >>> dikkat.attend(torch.zeros(1, 3), torch.zeros(2, 5), torch.tensor([[1.0], [3.0]]), score=Average())
         tensor([[2.]])
     """
@@ -130,7 +129,6 @@ class Dot(_Capped):
     Source: Luong, Pham and Manning 2015, section 3.1, "dot"; the cap: Gemma Team 2024, *Gemma 2*, section 2.
 
     Example:
-        >>> import torch, dikkat
         >>> dikkat.attention_weights(torch.eye(2), torch.eye(2), score=Dot())
         tensor([[0.7311, 0.2689],
                 [0.2689, 0.7311]])
@@ -141,16 +139,11 @@ class ScaledDot(_Capped):
     """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
 
     Args:
-        softcap: c, in place of a scaled product a the score c·tanh(a / c), between −c and c; None for a itself.
-
-    Raises:
-        TypeError: `softcap` is no number.
-        ValueError: It is not positive and finite.
+        softcap: As for `Dot`.
 
     Source: Vaswani et al. 2017, section 3.2.1.
 
     Example:
-        >>> import torch, dikkat
         >>> dikkat.attention_weights(2 * torch.eye(4)[:1], 2 * torch.eye(4)[:2], score=ScaledDot())
         tensor([[0.8808, 0.1192]])
     """
@@ -184,7 +177,6 @@ class Bilinear(Score):
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
 
     Example:
-        >>> import torch
         >>> Bilinear(key_size=3, query_size=5).project_query(torch.zeros(7, 5)).shape
         torch.Size([7, 3])
     """
@@ -208,7 +200,6 @@ class Cosine(Score):
     Source: Graves, Wayne and Danihelka 2014, section 3.3.1, content addressing (with strength 1).
 
     Example:
-        >>> import torch
         >>> Cosine().project_key(torch.tensor([[3.0, 4.0]]))
         tensor([[0.6000, 0.8000]])
     """
@@ -234,7 +225,6 @@ class VectorSum(Score):
     Source: an exercise of *Dive into Deep Learning*, "Attention Scoring Functions".
 
     Example:
-        >>> import torch, dikkat
         >>> w = dikkat.attention_weights(torch.randn(2, 3), torch.randn(5, 3), score=VectorSum(3))
         >>> torch.allclose(w[0], w[1])
         True
@@ -270,7 +260,6 @@ class Additive(Score):
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
 
     Example:
-        >>> import torch
         >>> score = Additive(key_size=3, query_size=5, num_hiddens=7)
         >>> score.project_key(torch.zeros(2, 11, 3)).shape, score.pair_weight().shape
         (torch.Size([2, 11, 7]), torch.Size([7]))
@@ -323,7 +312,6 @@ class Gated(Score):
     Source: Ilse, Tomczak and Welling 2018, section 2.4, equation 9; V, U and w have biases, as in their program.
 
     Example:
-        >>> import torch
         >>> score = Gated(key_size=3, num_hiddens=7)
         >>> score.project_key(torch.zeros(2, 11, 3)).shape, score.project_query(torch.zeros(2, 5, 13)).shape
         (torch.Size([2, 11, 1]), torch.Size([2, 5, 1]))
@@ -425,7 +413,6 @@ class Gaussian(_Distance):
     Source: Nadaraya 1964; Watson 1964.
 
     Example:
-        >>> import torch, dikkat
         >>> x = torch.tensor([[0.0], [2.0]])
         >>> dikkat.attention_weights(x, x, score=Gaussian(bandwidth=2.0))
         tensor([[0.6225, 0.3775],
@@ -441,7 +428,6 @@ class Boxcar(_Distance):
             gradient, which is 0 wherever it exists.
 
     Example:
-        >>> import torch, dikkat
         >>> x = torch.tensor([[0.0], [1.0], [5.0]])
         >>> dikkat.attention_weights(x[:1], x, score=Boxcar(bandwidth=1.0))
         tensor([[0.5000, 0.5000, 0.0000]])
@@ -454,16 +440,11 @@ class Boxcar(_Distance):
 
 
 class Epanechnikov(_Distance):
-    """log(1 − s) with s = ‖(q − k)/σ‖² below 1, −∞ beyond.
-
-    Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: Whether σ is trained.
+    """log(1 − s) with s = ‖(q − k)/σ‖² below 1, −∞ beyond; the arguments are those of `Gaussian`.
 
     Source: Epanechnikov 1969.
 
     Example:
-        >>> import torch, dikkat
         >>> x = torch.tensor([[0.0], [1.0], [5.0]])
         >>> dikkat.attention_weights(x[:1], x, score=Epanechnikov(bandwidth=2.0))
         tensor([[0.5714, 0.4286, 0.0000]])
@@ -473,14 +454,9 @@ class Epanechnikov(_Distance):
 
 
 class Triangular(_Distance):
-    """log(1 − r) with r = ‖(q − k)/σ‖ below 1, −∞ beyond.
-
-    Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: Whether σ is trained.
+    """log(1 − r) with r = ‖(q − k)/σ‖ below 1, −∞ beyond; the arguments are those of `Gaussian`.
 
     Example:
-        >>> import torch, dikkat
         >>> x = torch.tensor([[0.0], [1.0], [5.0]])
         >>> dikkat.attention_weights(x[:1], x, score=Triangular(bandwidth=2.0))
         tensor([[0.6667, 0.3333, 0.0000]])

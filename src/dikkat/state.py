@@ -63,7 +63,6 @@ def merge(a: State, b: State) -> State:
     Source: Milakov and Gimelshein 2018, section 3; Dao et al. 2022, section 3.1.
 
     Example:
-        >>> import torch, dikkat
         >>> q, k, v = torch.randn(2, 3), torch.randn(5, 3), torch.randn(5, 7)
         >>> score = dikkat.scores.Dot()
         >>> parts = [dikkat.attention_state(q, k[s], v[s], score=score) for s in (slice(0, 2), slice(2, 5))]

@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -25,8 +26,7 @@ from matplotlib.figure import Figure
 
 from dikkat.cli import main
 from dikkat.cli.app import _COMMANDS
-from dikkat.translation.training.train import train as train_translator
-from translation.conftest import PAIRS, TINY
+from translation.conftest import PAIRS, taught_model
 
 QUICK = "--epochs 1 --hidden-size 8 --embedding-size 8 --min-freq 1"
 NOBODY = 65534
@@ -105,15 +105,14 @@ CELLS = [cell for cell in EVERY if _left_out(*cell) is None]
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[Path]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder that anybody may enter, with one of everything that a command reads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        translator = train_translator(TINY, PAIRS, PAIRS, progress=False).translator
-        translator.save(folder / "model")
+        shutil.copytree(taught_model(tmp_path_factory), folder / "model")
         texts = {
             "pairs": "".join(f"{source}\t{target}\n" for source, target in PAIRS),
             "sentences": "".join(f"{source}\n" for source, _ in PAIRS[:2]),

@@ -13,7 +13,6 @@ def test_the_page_is_what_the_code_makes_of_the_records():
     from benchmarks import tables
 
     text = tables.PAGE.read_text()
-    assert len(text.split()) <= 4250
     for table in tables.TABLES:
         assert f"<!-- table {table.name} -->\n{table.markdown()}\n<!-- end -->" in text
 
@@ -130,7 +129,7 @@ def test_an_answer_that_is_off_has_no_speed(tmp_path):
     right = truth.truth(case, case.inputs())
     entry = additive.Entry(Wrong(), case, "JAX", backward=False)
     entry.check(right, tmp_path, additive.Forecast())
-    record = entry.record("cpu", None)
+    record = entry.record(None)
     assert record["not_run"] == "disagrees with float64: output"
     assert "ms" not in record
 

@@ -244,12 +244,7 @@ def test_another_ending_is_refused(tmp_path):
         (np.eye(3), {"keys": "abc"}, TypeError, "keys: got one string, 'abc'"),
         (np.eye(3), {"keys": ["a", "b"]}, ValueError, "keys: got 2 tokens; expected 3"),
         (np.eye(3), {"queries": [["a", "b"]]}, ValueError, r"queries\[0\]: got 2 tokens"),
-        (
-            np.eye(3),
-            {"queries": [["a", "b", "c"]] * 2},
-            ValueError,
-            "got 2 lists; expected one list of tokens, or 1",
-        ),
+        (np.eye(3), {"queries": [["a", "b", "c"]] * 2}, ValueError, "got 2 lists; expected one list of tokens, or 1"),
         (np.eye(3), {"queries": ["a", "b", 3]}, ValueError, "got 3 lists"),
         (np.eye(3), {"queries": [["a", "b", 3]]}, TypeError, r"queries\[0\]\[2\]: got int"),
         (np.eye(3), {"titles": ["a", "b"]}, ValueError, "titles: got 2; expected 1"),

@@ -1,6 +1,6 @@
-"""Tests of what the textbook's modules on TensorFlow and on MXNet have in common, beside NumPy in float64 and PyTorch.
+"""Tests of what the textbook's modules have in common, beside NumPy in float64 and PyTorch.
 
-The test file of each imports them all, and has a fixture `framework`.
+The test files of TensorFlow and MXNet import all of them, that of PyTorch most; each has a fixture `framework`.
 """
 
 import collections
@@ -41,6 +41,7 @@ class Framework:
             without.
         names: Those that the other module has not.
         signatures: Those that differ from the other module's.
+        dropout: The probability in layers that are called as they are made, and so train in PyTorch.
     """
 
     d2l: Any
@@ -50,6 +51,7 @@ class Framework:
     heads: Callable[[bool], Any]
     names: str
     signatures: dict[str, str]
+    dropout: float = 0.5
 
     def given(self, lens: Any, dtype: str = "float32") -> Any:
         return None if lens is None else self.tensor(np.array(lens, dtype))
@@ -71,6 +73,7 @@ def softmax(scores: np.ndarray, shown: np.ndarray) -> np.ndarray:
 
 
 def close(found: Any, expected: Any, atol: float = 1e-5) -> None:
+    found = found.detach() if isinstance(found, torch.Tensor) else found
     np.testing.assert_allclose(found.asnumpy() if hasattr(found, "asnumpy") else found, expected, atol=atol)
 
 
@@ -119,7 +122,7 @@ def test_additive_attention(framework, lens):
 @pytest.mark.parametrize("lens", LENS)
 def test_dot_product_attention(framework, lens):
     arrays = normal(BATCH, QUERIES, FEATURES), normal(BATCH, KEYS, FEATURES), normal(BATCH, KEYS, VALUES)
-    output = framework.d2l.DotProductAttention(dropout=0.5)(*map(framework.tensor, arrays), framework.given(lens))
+    output = framework.d2l.DotProductAttention(framework.dropout)(*map(framework.tensor, arrays), framework.given(lens))
     close(output, F.scaled_dot_product_attention(*map(torch.tensor, arrays), attn_mask=torch.tensor(visible(lens))))
 
 
@@ -146,7 +149,7 @@ def test_heads_are_split_and_joined(framework):
 
 
 def test_positions_are_sines_and_cosines(framework):
-    encoding = framework.d2l.PositionalEncoding(6, dropout=0.5, max_len=11)
+    encoding = framework.d2l.PositionalEncoding(6, framework.dropout, max_len=11)
     added = framework.d2l.numpy(encoding(framework.d2l.zeros((2, 5, 6))))
     for place, feature in ((0, 0), (3, 1), (4, 4), (4, 5)):
         angle = place / 10000 ** (feature // 2 * 2 / 6)

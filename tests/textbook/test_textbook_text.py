@@ -23,18 +23,16 @@ def test_a_vocabulary_takes_flat_tokens_and_none():
     assert Vocab([], reserved_tokens=["<pad>"]).idx_to_token == ["<unk>", "<pad>"]
 
 
-@pytest.mark.parametrize("indices", [[1, 2], (1, 2), np.array([1, 2]), np.array([1.0, 2.0])])
-def test_numbers_become_tokens(indices):
-    assert Vocab(["x", "y"]).to_tokens(indices) == ["x", "y"]
-
-
-@pytest.mark.parametrize("index", [2, 2.0, np.array(2), np.float32(2)])
-def test_a_number_becomes_a_token(index):
-    assert Vocab(["x", "y"]).to_tokens(index) == "y"
-
-
-def test_one_number_in_a_list_stays_a_list():
-    assert Vocab(["x", "y"]).to_tokens([2]) == ["y"]
+@pytest.mark.parametrize(
+    ("indices", "tokens"),
+    [
+        *((each, ["x", "y"]) for each in ([1, 2], (1, 2), np.array([1, 2]), np.array([1.0, 2.0]))),
+        *((each, "y") for each in (2, 2.0, np.array(2), np.float32(2))),
+        ([2], ["y"]),
+    ],
+)
+def test_numbers_become_tokens(indices, tokens):
+    assert Vocab(["x", "y"]).to_tokens(indices) == tokens
 
 
 def test_a_token_number_is_whole():

@@ -1,9 +1,23 @@
 import inspect
 import math
 
+import in_both
 import numpy as np
 import pytest
 import torch
+from in_both import (  # noqa: F401 - tests
+    test_a_length_above_the_keys_means_all,
+    test_additive_attention,
+    test_arrays,
+    test_dot_product_attention,
+    test_heads_are_split_and_joined,
+    test_masked_softmax,
+    test_masked_softmax_of_an_empty_row_is_zero_and_low_scores_count,
+    test_masked_softmax_refuses,
+    test_modules_are_reached_through_it,
+    test_multi_head_attention,
+    test_sequence_mask_leaves_its_argument,
+)
 from torch import nn
 from torch.nn import functional as F
 
@@ -11,12 +25,31 @@ from dikkat.recurrent import AttentionalLSTM
 from dikkat.textbook import torch as d2l
 from dikkat.translation import bleu_k
 
-FOUR = {
-    "go .": "va !",
-    "i lost .": "j'ai perdu .",
-    "he's calm .": "il est calme .",
-    "i'm home .": "je suis chez moi .",
-}
+FOUR = {"go .": "va !", "i lost .": "j'ai perdu .", "he's calm .": "il est calme .", "i'm home .": "je suis chez moi ."}
+
+
+def linear(layer, x):
+    weights = [parameter.detach().double() for parameter in layer.parameters()]
+    return F.linear(torch.tensor(x).double(), *weights).numpy()
+
+
+def heads(bias):
+    attention = d2l.MultiHeadAttention(in_both.FEATURES, in_both.WIDE, in_both.VALUES, 15, in_both.HEADS, 0.5, bias)
+    return attention.eval()
+
+
+@pytest.fixture
+def framework():
+    return in_both.Framework(
+        d2l,
+        torch.tensor,
+        linear,
+        lambda: d2l.AdditiveAttention(in_both.FEATURES, in_both.WIDE, in_both.HIDDENS, 0.5).eval(),
+        heads,
+        names="",
+        signatures={},
+        dropout=0.0,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -43,26 +76,6 @@ def close(found, expected, **tolerances):
 # --- arrays
 
 
-def test_array_helpers_are_the_frameworks():
-    x = torch.arange(6.0).reshape(2, 3)
-    assert torch.equal(d2l.reshape(d2l.arange(6.0), (2, 3)), x)
-    assert torch.equal(d2l.transpose(x), x.T)
-    assert torch.equal(d2l.concat([x, x], 0), torch.vstack([x, x]))
-    assert torch.equal(d2l.reduce_sum(x, 0), x.sum(0))
-    assert torch.equal(d2l.reduce_mean(x, 1), x.mean(1))
-    assert torch.equal(d2l.matmul(x, d2l.eye(3)), x)
-    assert torch.equal(d2l.expand_dims(x, 1), x[:, None])
-    assert torch.equal(d2l.swapaxes(x, 0, 1), x.T)
-    assert torch.equal(d2l.repeat(x, 2, 1), torch.vstack([x, x]))
-    assert torch.equal(d2l.argmax(x, 1), torch.tensor([2, 2]))
-    assert d2l.astype(d2l.abs(x) < 2, d2l.float32).tolist() == [[1, 1, 0], [0, 0, 0]]
-    assert (d2l.size(x), d2l.ones((2, 1)).shape, d2l.zeros(3).sum()) == (6, (2, 1), 0)
-    assert d2l.normal(0, 1, (2, 3)).shape == (2, 3)
-    assert d2l.numpy(nn.Parameter(x)).tolist() == x.tolist()
-    assert d2l.numpy(x.bfloat16()).dtype == np.float32
-    assert d2l.batch_matmul(d2l.ones((2, 1, 4)), d2l.ones((2, 4, 6))).shape == (2, 1, 6)
-
-
 @pytest.mark.parametrize("count", [0, 2])
 def test_devices_are_tried(count, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -76,28 +89,7 @@ def test_devices_are_tried(count, monkeypatch):
 # --- attention
 
 
-@pytest.mark.parametrize("lens", [[2, 0, 5], [[1, 2, 0, 5, 3, 4, 1], [5] * 7, [0] * 7]])
-@pytest.mark.parametrize("kind", [torch.int64, torch.float32])
-@pytest.mark.parametrize("shift", [0.0, -1e7])
-def test_masked_softmax(lens, kind, shift):
-    scores = torch.randn(3, 7, 5, dtype=torch.float64) + shift
-    before = scores.clone()
-    found = d2l.masked_softmax(scores, torch.tensor(lens, dtype=kind))
-    close(found, softmax_over(before, lens), rtol=1e-9, atol=1e-12)
-    assert torch.equal(scores, before)
-
-
-def test_masked_softmax_without_lengths_and_with_longer_ones():
-    scores = torch.randn(2, 3, 5)
-    assert torch.equal(d2l.masked_softmax(scores, None), torch.softmax(scores, -1))
-    close(d2l.masked_softmax(scores, torch.tensor([7, 5])), softmax_over(scores, [5, 5]))
-
-
 def test_lengths_are_whole_and_not_negative():
-    with pytest.raises(ValueError, match="valid_lens"):
-        d2l.masked_softmax(torch.zeros(2, 3, 5), torch.tensor([1.5, 2]))
-    with pytest.raises(ValueError, match="valid_lens"):
-        d2l.masked_softmax(torch.zeros(2, 3, 5), torch.tensor([-1, 2]))
     for wrong in (1.5, math.inf, math.nan):
         with pytest.raises(ValueError, match=f"valid_len: got {wrong}"):
             d2l.sequence_mask(torch.zeros(2, 3), torch.tensor([2.0, wrong]))
@@ -105,15 +97,6 @@ def test_lengths_are_whole_and_not_negative():
     for wrong in ([-1, 1], [1.5, 1], [1, 1, 1]):
         with pytest.raises(ValueError, match="valid_lens"):
             attention(x, x, x, torch.tensor(wrong))
-
-
-def test_sequence_mask_leaves_what_it_is_given():
-    X = torch.arange(1.0, 7).reshape(2, 3)
-    assert d2l.sequence_mask(X, torch.tensor([1, 2])).tolist() == [[1, 0, 0], [4, 5, 0]]
-    assert d2l.sequence_mask(X[..., None].expand(2, 3, 2), torch.tensor([1.0, 3.0]), value=-1)[0].tolist() == [
-        [1, 1], [-1, -1], [-1, -1],
-    ]  # fmt: skip
-    assert X.tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
 def additive(attention, queries, keys, values, lens):
@@ -211,16 +194,6 @@ def test_sizes_are_checked_when_a_layer_is_made():
         d2l.AdditiveAttention(0, 20, 8, 0.1)
 
 
-def test_dot_product_attention():
-    attention = d2l.DotProductAttention(dropout=0.5).eval()
-    queries, keys, values = torch.randn(3, 7, 11), torch.randn(3, 5, 11), torch.randn(3, 5, 2)
-    output = attention(queries, keys, values, torch.tensor([2.0, 1.0, 5.0]))
-    mask = torch.arange(5) < torch.tensor([2, 1, 5])[:, None, None]
-    close(output, F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask).numpy())
-    scores = queries @ keys.mT / math.sqrt(11)
-    close(attention.attention_weights, softmax_over(scores, [2, 1, 5]))
-
-
 def test_dropout_acts_in_training_and_not_on_the_weights_that_are_kept():
     attention = d2l.DotProductAttention(0.5)
     x = torch.ones(2, 1, 3)
@@ -228,42 +201,6 @@ def test_dropout_acts_in_training_and_not_on_the_weights_that_are_kept():
     output = attention(x, x.expand(2, 31, 3), values)
     assert set((output * 31).round().unique().tolist()) == {0, 2}
     close(attention.attention_weights, np.full((2, 1, 31), 1 / 31))
-
-
-@pytest.mark.parametrize("lazy", [True, False])
-def test_multi_head_attention(lazy):
-    ours = (d2l.MultiHeadAttention(6, 2, 0.5) if lazy else d2l.MultiHeadAttention(5, 3, 7, 6, 2, dropout=0.5)).eval()
-    queries, keys, values = torch.randn(3, 4, 3), torch.randn(3, 11, 5), torch.randn(3, 11, 7)
-    lens = torch.tensor([2, 11, 5])
-    output = ours(queries, keys, values, lens)
-    theirs = nn.MultiheadAttention(6, 2, bias=False, batch_first=True)
-    theirs.load_state_dict({"in_proj_weight": torch.cat([torch.eye(6)] * 3), "out_proj.weight": ours.W_o.weight})
-    projected = ours.W_q(queries), ours.W_k(keys), ours.W_v(values)
-    expected, weights = theirs(
-        *projected, key_padding_mask=torch.arange(11) >= lens[:, None], average_attn_weights=False
-    )
-    close(output, expected.detach().numpy())
-    close(ours.attention.attention_weights, weights.detach().flatten(0, 1).numpy())
-    assert ours.W_q.bias is None
-
-
-def test_multi_head_attention_with_biases_and_lengths_of_each_query():
-    attention = d2l.MultiHeadAttention(6, 3, 0.0, bias=True)
-    X = torch.randn(2, 5, 4)
-    attention(X, X, X, torch.tensor([[1, 2, 3, 4, 5], [5, 0, 1, 1, 2]]))
-    weights = attention.attention.attention_weights
-    assert (weights > 0).sum(-1).tolist() == [[1, 2, 3, 4, 5]] * 3 + [[5, 0, 1, 1, 2]] * 3
-    assert all(layer.bias.shape == (6,) for layer in (attention.W_q, attention.W_k, attention.W_v, attention.W_o))
-
-
-def test_heads_are_parted_and_joined():
-    X = torch.arange(2 * 3 * 8.0).reshape(2, 3, 8)
-    parted = d2l.transpose_qkv(X, 4)
-    assert parted.shape == (8, 3, 2)
-    assert torch.equal(parted[4 + 1], X[1, :, 2:4])  # the second head of the second of the batch
-    assert torch.equal(d2l.transpose_output(parted, 4), X)
-    attention = d2l.MultiHeadAttention(8, 4, 0.0)
-    assert torch.equal(attention.transpose_output(attention.transpose_qkv(X)), X)
 
 
 @pytest.mark.parametrize("size", [6, 7, 32])
@@ -323,6 +260,7 @@ def test_heads_attend_with_what_stands_in_their_attention():
     heads.attention = d2l.AdditiveAttention(3, 3, 7, 0.0)
     split = [d2l.transpose_qkv(layer(X).detach(), 2) for layer in (heads.W_q, heads.W_k, heads.W_v)]
     expected, _ = additive(heads.attention, *split, np.repeat(lens.numpy(), 2))
+    assert torch.equal(heads.transpose_output(heads.transpose_qkv(X.repeat(1, 1, 2))), X.repeat(1, 1, 2))
     expected = np.concatenate([expected.reshape(3, 2, 5, 3)[:, head] for head in range(2)], axis=-1)
     close(heads(X, X, X, lens), expected @ heads.W_o.weight.detach().numpy().T, atol=1e-5)
 
@@ -741,15 +679,6 @@ def test_the_loss_of_the_second_generation_counts_no_padding():
     Y_hat, Y = torch.randn(2, 3, 5), torch.tensor([[2, 3, 1], [4, 1, 1]])
     logs = Y_hat.double().log_softmax(-1).numpy()
     close(model.loss(Y_hat, Y), -(logs[0, 0, 2] + logs[0, 1, 3] + logs[1, 0, 4]) / 3)
-
-
-def test_modules_are_reached_through_it():
-    import collections
-    import os
-    import random
-
-    assert (d2l.np, d2l.math, d2l.os, d2l.random, d2l.collections) == (np, math, os, random, collections)
-    assert (d2l.torch, d2l.nn, d2l.F) == (torch, nn, F)
 
 
 @pytest.mark.parametrize(

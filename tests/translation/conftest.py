@@ -1,11 +1,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo  # an optimiser imports it, with Triton, which crashes where TensorFlow was imported before
 
+from command import once
 from dikkat.translation import Settings, TranslationModel, Translator
 from dikkat.translation.training.train import train
 
@@ -47,8 +49,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+def taught_model(factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model that knows eight sentences by heart, trained once for all test processes."""
+    threads = torch.get_num_threads()
+    with once(factory, "translator") as (folder, new):
+        if new:
+            torch.set_num_threads(1)
+            torch.manual_seed(0)
+            train(TINY, PAIRS, PAIRS, progress=False).translator.save(folder / "model")
+            torch.set_num_threads(threads)
+    return folder / "model"
+
+
 @pytest.fixture(scope="session")
-def translator() -> Translator:
-    """A model that knows eight sentences by heart."""
-    torch.set_num_threads(1)
-    return train(TINY, PAIRS, PAIRS, progress=False).translator
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    return Translator.load(taught_model(tmp_path_factory))

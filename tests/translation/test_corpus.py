@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dikkat.translation import (
-    AlignedCorpus,
-    CorpusError,
-    DatasetCorpus,
-    PairCorpus,
-    TsvCorpus,
-    as_corpus,
-    hold_out,
-)
+from dikkat.translation import AlignedCorpus, CorpusError, DatasetCorpus, PairCorpus, TsvCorpus, as_corpus, hold_out
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 
 

@@ -99,20 +99,20 @@ def left_out(sentence, chance):
     return " ".join(word for word in sentence.split() if chance.random() < 0.7) or "x"
 
 
-@pytest.mark.parametrize("count", [50, 200, 1000, 3000])
+@pytest.mark.parametrize("count", [50, 200, 3000])
 def test_of_free_translations_nothing_is_said(count):
     chance = random.Random(count)
     free = [tuple(left_out(side, chance) for side in pair) for pair in LONGER[:count]]
     assert [each for each in doubts("x", free, 1, "v", LONGER) if "far longer" not in each] == []
     alike = [tuple(left_out(source, chance) for _ in "ab") for source, _ in LONGER]
     assert [each for each in doubts("x", alike[:count], 1, "v", alike) if "exchanged" in each] == []  # one language
-    tongues = [
-        (source, " ".join(word[:: 1 - 2 * (row % 2)] for word in target.split()))
-        for row, (source, target) in enumerate(LONGER)
-    ]
-    assert [*doubts("x", tongues, 1)] == []  # two languages, line by line
     long = [(" ".join([source] * 9), " ".join([target] * 9)) for source, target in LONGER[:count]]
     assert [*doubts("x", moved(long, range(count)), 1)] == []  # too long to be compared
+
+
+def test_of_two_target_languages_line_by_line_nothing_is_said():
+    turned = [" ".join(word[:: 1 - 2 * (row % 2)] for word in target.split()) for row, (_, target) in enumerate(LONGER)]
+    assert [*doubts("x", [(source, target) for (source, _), target in zip(LONGER, turned, strict=True)], 1)] == []
 
 
 def test_chances_are_those_of_model_1():

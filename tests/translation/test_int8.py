@@ -14,14 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from dikkat.cli import main
 from dikkat.storage.int8 import dequantized, quantized
-from dikkat.translation import (
-    InputError,
-    ModelFolderError,
-    Search,
-    SettingsError,
-    Translator,
-    beam_search,
-)  # fmt: skip
+from dikkat.translation import InputError, ModelFolderError, Search, SettingsError, Translator, beam_search  # fmt: skip
 from translation.test_compiled import SOURCES, make
 from translation.test_model_folder import seal
 

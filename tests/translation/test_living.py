@@ -44,14 +44,10 @@ _CASES = {
     "no attention": ("word", {"score": "none"}),
 }
 NASTY = [
-    "L'homme aujourd’hui, isn't 3.5 ... <eos> <unk>",
-    "İSTANBUL ΣΑΣ ſtraße",
-    "e\u0301te\u0301 \u200b\u200d\ufeff \u0085 \u001c x",
-    "שלום 你好 😀 👩‍👩‍👧",
-    "jusqu'ici L'AMI QU'IL",
-    '"quoted" (text) « guillemets »',
-    "   ",
-]
+    "L'homme aujourd’hui, isn't 3.5 ... <eos> <unk>", "İSTANBUL ΣΑΣ ſtraße",
+    "e\u0301te\u0301 \u200b\u200d\ufeff \u0085 \u001c x", "שלום 你好 😀 👩‍👩‍👧", "jusqu'ici L'AMI QU'IL",
+    '"quoted" (text) « guillemets »', "   ",
+]  # fmt: skip
 
 
 def untrained(kind, changes):
@@ -89,153 +85,25 @@ def page(translator, tmp_path):
 # --- the same translations
 
 SPANS = [
-    *[
-        "7",
-        "12",
-        "2024",
-        "12345",
-        "1234567",
-        "34",
-        "(25)",
-        "9:30 / 7!",
-        "9:30",
-        "14:05",
-        "12:30:59",
-        "1,000.50",
-        "12,500.75",
-        "1.000,50",
-        "3.14",
-        "1/4",
-    ],
-    *[
-        "1 000 000",
-        "1\u00a0000",
-        "12\u202f000,5",
-        "2024-01-05",
-        "05/01/2024",
-        "1'000",
-        "12h30",
-        "5-7",
-        "٣٤",
-        "٣:٤٥",
-        "x2",
-        "3D",
-    ],
-    *[
-        "https://example.org/a?b=c&d=e#f.",
-        "https://en.wikipedia.org/wiki/A_(b)",
-        "www.example.org/x,y)",
-        "a.b+c@mail.example.org",
-    ],
-    *[
-        "%s",
-        "%(name)s",
-        "%1$s",
-        "%-5.2f",
-        "%@",
-        "50 %",
-        "%d%%",
-        "{0}",
-        "{name}",
-        "{{ name }}",
-        "${NAME}",
-        "$NAME",
-        "$5",
-        "#{x}",
-    ],
-    *[
-        "{count, number}",
-        "{n, plural, one}",
-        "{}",
-        "<b>",
-        "</0>",
-        "<br/>",
-        "<a href='x'>",
-        "&amp;",
-        "&#39;",
-        "🙂",
-        "👩\u200d🚒",
-        "☎️",
-    ],
-]
+    "7", "12", "2024", "12345", "1234567", "34", "(25)", "9:30 / 7!", "9:30", "14:05", "12:30:59", "1,000.50",
+    "12,500.75", "1.000,50", "3.14", "1/4", "1 000 000", "1\u00a0000", "12\u202f000,5", "2024-01-05",
+    "05/01/2024", "1'000", "12h30", "5-7", "٣٤", "٣:٤٥", "x2", "3D", "https://example.org/a?b=c&d=e#f.",
+    "https://en.wikipedia.org/wiki/A_(b)", "www.example.org/x,y)", "a.b+c@mail.example.org", "%s", "%(name)s",
+    "%1$s", "%-5.2f", "%@", "50 %", "%d%%", "{0}", "{name}", "{{ name }}", "${NAME}", "$NAME", "$5", "#{x}",
+    "{count, number}", "{n, plural, one}", "{}", "<b>", "</0>", "<br/>", "<a href='x'>", "&amp;", "&#39;", "🙂",
+    "👩\u200d🚒", "☎️",
+]  # fmt: skip
 WORDS = [
-    *[
-        "the man",
-        "The man",
-        "THE MAN",
-        "I",
-        "i",
-        "he's",
-        "calm",
-        "Marie",
-        "lost",
-        "Zanzibar",
-        "l'homme",
-        "L’homme",
-        "at",
-        "costs",
-    ],
-    *[
-        "e\u0301te\u0301",
-        "E\u0301",
-        "i\u0307 am",
-        "I\u0307 am home",
-        "a\u0323\u0301",
-        "J\u030c",
-        "T\u0308u",
-        "H\u0331",
-        "x\u0301\u0323",
-    ],
-    *[
-        "\u1100\u1161\u11a8",
-        "가",
-        "か\u3099",
-        "\u0344 a",
-        "=\u0338",
-        " \u0301a",
-        "\u212bngstrom",
-        "यह हिन्दी है।",
-        "שלום",
-        "你好。再见！",
-    ],
-    *[
-        "İSTANBUL",
-        "ΣΑΣ",
-        "ſtraße",
-        "😀",
-        "𝟙2",
-        "𐐀𐐁",
-        "\u200b",
-        "\ufeff",
-        "\x01",
-        "\x0e\x1b",
-        "<eos>",
-        "<unk>",
-        "jusqu'ici",
-        "“quoted”",
-    ],
-]
+    "the man", "The man", "THE MAN", "I", "i", "he's", "calm", "Marie", "lost", "Zanzibar", "l'homme", "L’homme",
+    "at", "costs", "e\u0301te\u0301", "E\u0301", "i\u0307 am", "I\u0307 am home", "a\u0323\u0301", "J\u030c",
+    "T\u0308u", "H\u0331", "x\u0301\u0323", "\u1100\u1161\u11a8", "가", "か\u3099", "\u0344 a", "=\u0338",
+    " \u0301a", "\u212bngstrom", "यह हिन्दी है।", "שלום", "你好。再见！", "İSTANBUL", "ΣΑΣ", "ſtraße", "😀", "𝟙2", "𐐀𐐁",
+    "\u200b", "\ufeff", "\x01", "\x0e\x1b", "<eos>", "<unk>", "jusqu'ici", "“quoted”",
+]  # fmt: skip
 JOINTS = [
-    *[" "] * 12,
-    "",
-    "  ",
-    "\t",
-    "\n",
-    "\r\n",
-    "\u00a0",
-    "\u202f",
-    "\u2000",
-    "\u2028",
-    "\x1c",
-    " " * 9,
-    ", ",
-    ". ",
-    "! ",
-    " – ",
-    " (",
-    ") ",
-    ": ",
-]
+    *[" "] * 12, "", "  ", "\t", "\n", "\r\n", "\u00a0", "\u202f", "\u2000", "\u2028", "\x1c", " " * 9, ", ",
+    ". ", "! ", " – ", " (", ") ", ": ",
+]  # fmt: skip
 
 
 def hard_texts(count, seed):
@@ -318,7 +186,7 @@ def test_hard_texts_are_translated_as_in_python(kind, tmp_path):
     translator = train(settings, pairs, pairs[:9], progress=False).translator
     assert translator.slots.most >= 2
     translator.export_html(tmp_path / "page.html")
-    compare(translator, tmp_path / "page.html", hard_texts(500, seed=65), 4, 1, False)
+    compare(translator, tmp_path / "page.html", hard_texts(200, seed=65), 4, 1, False)
 
 
 @needs_node
@@ -335,13 +203,9 @@ def test_every_network_that_can_be_exported_is_computed(name, tmp_path):
 @needs_node
 def test_lines_are_split_as_in_python():
     lines = [
-        "I lost. Go. I lost.",
-        "{a}. {b}",
-        "“Why?” (He's calm.) Go to 5! He",
-        "Mr. A. Smith left. “Why?” ¿Dónde?",
-        "e.g. on 5 p.m. Monday.\x85Go… Élan.\u3000 No. 5",
-        "你好。再见！ 'x.' ¹a. ٣",
-    ]
+        "I lost. Go. I lost.", "{a}. {b}", "“Why?” (He's calm.) Go to 5! He", "Mr. A. Smith left. “Why?” ¿Dónde?",
+        "e.g. on 5 p.m. Monday.\x85Go… Élan.\u3000 No. 5", "你好。再见！ 'x.' ¹a. ٣",
+    ]  # fmt: skip
     lines += [f"{one}{space}{other}" for one in lines for other in lines for space in (" ", "\n\u2028", "\x1c")]
     found = run_node("markup.mjs", {"entities": {}, "cases": [{"line": line} for line in lines]})
     for line, each in zip(lines, found, strict=True):
@@ -514,17 +378,9 @@ SOURCES = [
 ]
 REFUSED = ["<b>one", "one</b>", "<b><i>one</b></i>", "if a<b && c>d", "<b>" * 100 + "</b>" * 100, "a </b\n> <i>"]
 TARGETS = [
-    "x",
-    "",
-    "la voiture < rouge & l'homme.",
-    "एक हिन्दी वाक्य।",
-    "كتاب، ٣ 😀",
-    "... !",
-    "cafe\u0301 qu'il y a",
-    "他有PC2台車、トラックはน้ำ",
-    "{{ x }} à 9:30 <a b>www.example.org/x-y",
-    "ｶﾞ ๒๕ ទៅ។ ဗမာ\u200c 𠀀𠀁",
-]
+    "x", "", "la voiture < rouge & l'homme.", "एक हिन्दी वाक्य।", "كتاب، ٣ 😀", "... !", "cafe\u0301 qu'il y a",
+    "他有PC2台車、トラックはน้ำ", "{{ x }} à 9:30 <a b>www.example.org/x-y", "ｶﾞ ๒๕ ទៅ។ ဗမာ\u200c 𠀀𠀁",
+]  # fmt: skip
 
 
 def entities_of(*sentences):
@@ -617,17 +473,10 @@ def test_what_a_word_comes_from_is_what_python_finds(name, tmp_path):
 @needs_node
 def test_a_sentence_in_html_is_translated_as_in_python(translator, page):
     sentences = [
-        "The <b>man</b> is <i>calm</i>.",
-        "<p>She <b>lost <i>the man</i></b> &amp; <u>Marie</u>.</p>",
-        "<b>Where is</b> the <!-- x --> man<br>?",
-        "<a href='?a=1&amp;b'>I</a> lost.",
-        "1 &lt; 2 < 3 <b>Zanzibar</b>",
-        "<b>Go</b>.",
-        "Go &amp; I lost.",
-        "<p> </p>",
-        "<p><b></b></p>",
-        "&nbsp; ",
-    ]
+        "The <b>man</b> is <i>calm</i>.", "<p>She <b>lost <i>the man</i></b> &amp; <u>Marie</u>.</p>",
+        "<b>Where is</b> the <!-- x --> man<br>?", "<a href='?a=1&amp;b'>I</a> lost.",
+        "1 &lt; 2 < 3 <b>Zanzibar</b>", "<b>Go</b>.", "Go &amp; I lost.", "<p> </p>", "<p><b></b></p>", "&nbsp; ",
+    ]  # fmt: skip
     search = Search(beam=4, n_best=2, precision="int8")
     expected = list(translator.translate_n_best(sentences, search=search, markup="html"))
     asked = {"options": {"beam": 4, "best": 2}, "entities": entities_of(*sentences)}

@@ -162,10 +162,7 @@ def test_braces_of_an_option_are_a_table(text):
         (f"epochs = {'9' * 5000}\n", "Exceeds the limit"),
         (f"corpus = {'[' * 3000}{']' * 3000}\n", "nested too deeply"),
         ('corpus = "a\\u0000.tsv"\n', "line 1: corpus: tsv: got 'a\\x00.tsv'; expected the name of a file"),
-        (
-            'corpus = {tsv = "~nobody-at-all/x"}\n',
-            "tsv: got '~nobody-at-all/x'; expected the name of a file",
-        ),
+        ('corpus = {tsv = "~nobody-at-all/x"}\n', "tsv: got '~nobody-at-all/x'; expected the name of a file"),
     ],
 )
 def test_a_fault_is_named_with_its_file_and_line(written, text, message):

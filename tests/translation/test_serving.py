@@ -115,8 +115,7 @@ def test_the_page_of_a_model(client, translator):
 
 
 @pytest.mark.parametrize(
-    ("accepted", "packed"),
-    [("gzip, br", True), ("br, gzip;q=0.5", True), ("br", False), ("", False)],
+    ("accepted", "packed"), [("gzip, br", True), ("br, gzip;q=0.5", True), ("br", False), ("", False)]
 )
 def test_the_page_is_sent_packed_to_whom_takes_it(client, translator, accepted, packed):
     with client.stream("GET", "/", headers={"Accept-Encoding": accepted}) as answer:

@@ -224,14 +224,11 @@ def test_of_one_search_a_candidate_without_repetition_is_taken(taught, monkeypat
 
 
 def test_a_training_with_slots_goes_on_to_the_same_bits(tmp_path):
-    settings = dataclasses.replace(TINY, epochs=3, dropout=0.2)
-    whole = train(settings, TAUGHT, TAUGHT[:5], progress=False).translator
-    first = dataclasses.replace(settings, schedule="constant", epochs=1)
-    whole = train(dataclasses.replace(first, epochs=3), TAUGHT, TAUGHT[:5], progress=False).translator
+    first = dataclasses.replace(TINY, schedule="constant", epochs=1, dropout=0.2)
+    longer = dataclasses.replace(first, epochs=3)
+    whole = train(longer, TAUGHT, TAUGHT[:5], progress=False).translator
     train(first, TAUGHT, TAUGHT[:5], progress=False, folder=tmp_path)
-    again = train(
-        dataclasses.replace(first, epochs=3), TAUGHT, TAUGHT[:5], progress=False, folder=tmp_path, resume=True
-    )
+    again = train(longer, TAUGHT, TAUGHT[:5], progress=False, folder=tmp_path, resume=True)
     assert again.translator.slots == whole.slots
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(again.translator.model.state_dict()[name], tensor), name

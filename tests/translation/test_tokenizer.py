@@ -13,14 +13,10 @@ from dikkat.translation.text import tokenizer as module
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
 
 FRENCH = [
-    "Où est l'homme ?",
-    "J'ai perdu, Marie !",
-    "L'homme qu'il aime est à Paris ; il dort.",
-    "Aujourd'hui Marie dit : « Va-t'en ! »",
-    'Elle lit "Le Monde" et part.',
-    "Qu'est-ce que c'est ? C'est l'ami de Marie...",
-    "Il a 3,5 kg (environ) de pommes, n'est-ce pas ?",
-]
+    "Où est l'homme ?", "J'ai perdu, Marie !", "L'homme qu'il aime est à Paris ; il dort.",
+    "Aujourd'hui Marie dit : « Va-t'en ! »", 'Elle lit "Le Monde" et part.',
+    "Qu'est-ce que c'est ? C'est l'ami de Marie...", "Il a 3,5 kg (environ) de pommes, n'est-ce pas ?",
+]  # fmt: skip
 
 
 def word(texts=FRENCH, **arguments):
@@ -203,10 +199,7 @@ def test_the_library_itself_reads_and_decodes_all_but_capitals():
     assert inner.decode(tokenizer.encode("Où est l'homme ?").ids) == "où est l'homme ?"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{}", "[1, 2]", json.dumps({"model": {"type": "WordLevel"}})],
-)
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2]", json.dumps({"model": {"type": "WordLevel"}})])
 def test_what_is_no_tokenizer_is_refused(tmp_path, text):
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ModelFolderError, match=r"tokenizer\.json"):

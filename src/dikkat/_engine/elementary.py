@@ -13,37 +13,25 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from dikkat._engine import vectors as v
 from dikkat._engine.compile import inlined
-from dikkat._engine.vectors import (
-    FLAGS,
-    I32,
-    I64,
-    Vector,
-    VectorType,
-    built,
-    call_llvm,
-    full,
-    magnitude,
-    splat_constant,
-    where,
-)
 
 
 def _polynomial(builder: Any, x: Any, coefficients: Sequence[float]) -> Any:
     """Horner's rule; the constant term first."""
     kind = x.type
-    value = splat_constant(kind, coefficients[-1])
+    value = v.splat_constant(kind, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
-        value = builder.fadd(builder.fmul(value, x, flags=FLAGS), splat_constant(kind, coefficient), flags=FLAGS)
+        value = builder.fadd(builder.fmul(value, x, flags=v.FLAGS), v.splat_constant(kind, coefficient), flags=v.FLAGS)
     return value
 
 
 class _Format:
     """The bits of a type, and the lengths of the series for it."""
 
-    def __init__(self, kind: VectorType) -> None:
+    def __init__(self, kind: v.VectorType) -> None:
         single = kind.element == types.float32
-        self.integer = ir.VectorType(I32 if single else I64, kind.lanes)
+        self.integer = ir.VectorType(v.I32 if single else v.I64, kind.lanes)
         self.mantissa = 23 if single else 52
         self.bias = 127 if single else 1023
         # ln 2 in two parts: n times the first is exact for every exponent n.
@@ -68,7 +56,7 @@ def exp(typingctx: Any, vector: Any) -> Any:
         kind = x.type
 
         def constant(value: float) -> Any:
-            return splat_constant(kind, value)
+            return v.splat_constant(kind, value)
 
         # Numba allows reassociation in a whole module, which would undo rounding by adding and subtracting a large
         # number, and join the two parts of ln 2. LLVM's own functions, rint and fma, are not reassociated.
@@ -76,15 +64,15 @@ def exp(typingctx: Any, vector: Any) -> Any:
         inside = builder.fcmp_ordered(">", x, low)
         within = builder.select(inside, x, low)  # false for NaN
         within = builder.select(builder.fcmp_ordered("<", within, high), within, high)
-        n = call_llvm(builder, "rint", builder.fmul(within, constant(1.4426950408889634)))
-        r = call_llvm(builder, "fma", n, constant(-form.ln2[0]), within)
-        r = call_llvm(builder, "fma", n, constant(-form.ln2[1]), r)
+        n = v.call_llvm(builder, "rint", builder.fmul(within, constant(1.4426950408889634)))
+        r = v.call_llvm(builder, "fma", n, constant(-form.ln2[0]), within)
+        r = v.call_llvm(builder, "fma", n, constant(-form.ln2[1]), r)
         value = _polynomial(builder, r, [1 / factorial(k) for k in range(form.exp_terms)])
         value = _times_power(builder, value, n, form)
         below = builder.select(builder.fcmp_unordered("uno", x, x), x, constant(0.0))
         return builder.select(inside, value, below)
 
-    return vector(vector), built(build)
+    return vector(vector), v.built(build)
 
 
 def _times_power(builder: Any, value: Any, n: Any, form: _Format) -> Any:
@@ -125,11 +113,11 @@ def small_tanh(typingctx: Any, vector: Any) -> Any:
     coefficients = _shortened(_tanh_series(form.tanh_terms + 24), form.tanh_terms, (0.0, SMALL_TANH**2))
 
     def build(builder: Any, x: Any) -> Any:
-        square = builder.fmul(x, x, flags=FLAGS)
-        rest = builder.fmul(square, _polynomial(builder, square, coefficients), flags=FLAGS)
-        return call_llvm(builder, "fma", x, rest, x)
+        square = builder.fmul(x, x, flags=v.FLAGS)
+        rest = builder.fmul(square, _polynomial(builder, square, coefficients), flags=v.FLAGS)
+        return v.call_llvm(builder, "fma", x, rest, x)
 
-    return vector(vector), built(build)
+    return vector(vector), v.built(build)
 
 
 @intrinsic
@@ -141,15 +129,15 @@ def exp2(typingctx: Any, vector: Any) -> Any:
 
     def build(builder: Any, x: Any) -> Any:
         kind = x.type
-        low = splat_constant(kind, 1.0 - form.bias)
+        low = v.splat_constant(kind, 1.0 - form.bias)
         inside = builder.fcmp_ordered(">=", x, low)
         x = builder.select(inside, x, low)
-        n = call_llvm(builder, "rint", x)
+        n = v.call_llvm(builder, "rint", x)
         value = _polynomial(builder, builder.fsub(x, n), coefficients)
         value = _times_power(builder, value, n, form)
-        return builder.select(inside, value, splat_constant(kind, 0.0))
+        return builder.select(inside, value, v.splat_constant(kind, 0.0))
 
-    return vector(vector), built(build)
+    return vector(vector), v.built(build)
 
 
 @intrinsic
@@ -165,29 +153,29 @@ def log(typingctx: Any, vector: Any) -> Any:
         n = builder.ashr(builder.sub(bits, root), form.whole(form.mantissa))
         y = builder.bitcast(builder.sub(bits, builder.shl(n, form.whole(form.mantissa))), kind)
         # ln y = 2 artanh z with z = (y − 1)/(y + 1), |z| ≤ 0.172.
-        one = splat_constant(kind, 1.0)
+        one = v.splat_constant(kind, 1.0)
         z = builder.fdiv(builder.fsub(y, one), builder.fadd(y, one))
         series = _polynomial(builder, builder.fmul(z, z), [2 / (2 * k + 1) for k in range(form.log_terms)])
         power = builder.sitofp(n, kind)
         low = builder.fadd(
-            builder.fmul(z, series), builder.fmul(power, splat_constant(kind, form.ln2[1])), flags=("contract",)
+            builder.fmul(z, series), builder.fmul(power, v.splat_constant(kind, form.ln2[1])), flags=("contract",)
         )
-        return builder.fadd(builder.fmul(power, splat_constant(kind, form.ln2[0])), low, flags=("contract",))
+        return builder.fadd(builder.fmul(power, v.splat_constant(kind, form.ln2[0])), low, flags=("contract",))
 
-    return vector(vector), built(build)
+    return vector(vector), v.built(build)
 
 
 @inlined
-def sigmoid(x: Vector, zero: Any) -> Vector:
+def sigmoid(x: v.Vector, zero: Any) -> v.Vector:
     """1/(1 + e^{−x})."""
-    one = full(1, zero)
-    return one / (one + exp(full(0, zero) - x))
+    one = v.full(1, zero)
+    return one / (one + exp(v.full(0, zero) - x))
 
 
 @inlined
-def tanh(x: Vector, zero: Any) -> Vector:
+def tanh(x: v.Vector, zero: Any) -> v.Vector:
     """tanh x, to two units in the last place."""
-    one, two, nothing = full(1, zero), full(2, zero), full(0, zero)
-    away = magnitude(x)
+    one, two, nothing = v.full(1, zero), v.full(2, zero), v.full(0, zero)
+    away = v.magnitude(x)
     large = one - two / (one + exp(two * away))
-    return where(away < full(SMALL_TANH, zero), small_tanh(x), where(x < nothing, nothing - large, large))
+    return v.where(away < v.full(SMALL_TANH, zero), small_tanh(x), v.where(x < nothing, nothing - large, large))

@@ -12,15 +12,8 @@ from numba.core.runtime import rtsys
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 
 __all__ = [
-    "AbstractTemplate",
-    "Callback",
-    "FunctionCache",
-    "cgutils",
-    "index_of",
-    "infer_global",
-    "is_kept",
-    "signature",
-]
+    "AbstractTemplate", "Callback", "FunctionCache", "cgutils", "index_of", "infer_global", "is_kept", "signature",
+]  # fmt: skip
 
 
 def index_of(function: Callable[..., Any]) -> Path:

@@ -27,7 +27,6 @@ class check_values:  # noqa: N801 - reads as the function it is used as
         enabled: Whether values are checked from here on.
 
     Example:
-        >>> import dikkat
         >>> with dikkat.check_values():
         ...     pass
     """

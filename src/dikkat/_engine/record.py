@@ -99,15 +99,11 @@ class Record:
 
 # Where compiled code is: packages, and modules that it shares with others.
 COMPILED = (
-    "dikkat._core.implementations.numba",
-    "dikkat._engine",
-    "dikkat.translation.network.fused_loss",
-    "dikkat.regression.moments",
-    "dikkat._core.compiled",
-    "dikkat.recurrent.fused",
+    "dikkat._core.implementations.numba", "dikkat._engine", "dikkat.translation.network.fused_loss",
+    "dikkat.regression.moments", "dikkat._core.compiled", "dikkat.recurrent.fused",
     "dikkat.translation.decoding.compiled",
     "dikkat.translation.text.special_tokens",
-)
+)  # fmt: skip
 _IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, ]*)", re.MULTILINE)
 
 

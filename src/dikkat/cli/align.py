@@ -26,15 +26,13 @@ _WINDOW = 1024  # pairs that are in memory at once
 def align(
     model: ModelArgument,
     pairs: Annotated[
-        Path,
-        typer.Argument(help="A file with a sentence, a tab and its translation in each line.", show_default=False),
+        Path, typer.Argument(help="A file with a sentence, a tab and its translation in each line.", show_default=False)
     ],
     output: Annotated[
         Path | None, option("Where to write; without it, to standard output.", "FILE", "-o", "--output")
     ] = None,
     reverse: Annotated[
-        Path | None,
-        option("A model of the other direction, whose probabilities are multiplied with these.", "FOLDER"),
+        Path | None, option("A model of the other direction, whose probabilities are multiplied with these.", "FOLDER")
     ] = None,
 ) -> None:
     """Link the words of sentence pairs: a line a pair, 0-2 where source word 0 goes with target word 2.

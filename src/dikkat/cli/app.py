@@ -205,8 +205,7 @@ def _print_version(requested: bool) -> None:
 def options(
     context: typer.Context,
     show_version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Options of the application itself; without a command, the ways in."""

@@ -12,10 +12,7 @@ from dikkat.translation import Translator
 
 
 @app.command(cls=Command, epilog="Examples:\n\ndikkat info my-model\n\ndikkat info my-model --json")
-def info(
-    model: ModelArgument,
-    as_json: JsonOption = False,
-) -> None:
+def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     """Print the origin, the size, the scores and all settings of a translator."""
     translator = Translator.load(model)
     facts = {

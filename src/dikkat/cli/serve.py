@@ -37,8 +37,7 @@ def serve(
         int, typer.Option(help="Most sentences that may wait.", min=1, metavar="N", rich_help_panel=_LIMITS)
     ] = 1024,
     seconds: Annotated[
-        float,
-        typer.Option(help="Longest time for a request, in seconds.", metavar="NUMBER", rich_help_panel=_LIMITS),
+        float, typer.Option(help="Longest time for a request, in seconds.", metavar="NUMBER", rich_help_panel=_LIMITS)
     ] = 30.0,
 ) -> None:
     """Serve translators over HTTP: a page for people, a JSON API for programs. Ctrl-C ends it."""

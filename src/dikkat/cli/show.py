@@ -32,8 +32,7 @@ def show(
     sentences: SentencesArgument = None,
     file: FileOption = None,
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Where to put heatmap.png and translations.html.", metavar="FOLDER"),
+        Path, typer.Option("--output", "-o", help="Where to put heatmap.png and translations.html.", metavar="FOLDER")
     ] = Path(),
     model_inside: Annotated[
         bool,

@@ -166,15 +166,7 @@ def _train(
             _say(reason(sample, plan.settings))
 
     try:
-        return train_translator(
-            plan.settings,
-            learnt,
-            judged,
-            folder=folder,
-            resume=resume,
-            on_begin=begin,
-            tell=_say,
-        )
+        return train_translator(plan.settings, learnt, judged, folder=folder, resume=resume, on_begin=begin, tell=_say)
     except TrainingError as error:
         if error.training is not None and _leads():
             error.training.translator.save(output)

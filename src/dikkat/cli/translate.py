@@ -74,11 +74,7 @@ def translate(
         for group in lines.groups(sentences, file):
             with lines.naming(place, number):
                 for found in translator.translate_n_best(
-                    group,
-                    batch_size=batch_size,
-                    search=search,
-                    markup=markup,
-                    split=split,
+                    group, batch_size=batch_size, search=search, markup=markup, split=split
                 ):
                     number += 1
                     for translation in found:

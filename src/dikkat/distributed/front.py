@@ -73,7 +73,7 @@ def attend(
         The merge of states: Milakov and Gimelshein 2018, section 3.
 
     Example:
-        >>> import torch, dikkat, dikkat.distributed
+        >>> import dikkat.distributed
         >>> from torch.distributed import HashStore, destroy_process_group, init_process_group
         >>> init_process_group("gloo", store=HashStore(), rank=0, world_size=1)  # torchrun does that for many
         >>> x = torch.arange(6.0).reshape(1, 3, 2)

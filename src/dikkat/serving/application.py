@@ -70,12 +70,7 @@ def create_app(
 
     Example:
         >>> from fastapi.testclient import TestClient
-        >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-        >>> settings = Settings(embedding_size=4, hidden_size=4)
-        >>> model = TranslationModel(settings, len(english), len(french))
-        >>> app = create_app({"small": Translator(model, settings, english, french)})
+        >>> app = create_app({"small": translator})
         >>> with TestClient(app, base_url="http://localhost") as client:
         ...     answer = client.post("/api/translate", json={"text": "Go."}).json()
         >>> answer["translations"][0]["source_tokens"]

@@ -120,7 +120,6 @@ def heatmaps(
         ModuleNotFoundError: matplotlib, or for a widget anywidget, is not installed.
 
     Example:
-        >>> import numpy as np
         >>> figure = heatmaps(np.eye(2), queries=["the", "cat"], keys=["le", "chat"], titles=["alignment"])
         >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
         ['le', 'chat']

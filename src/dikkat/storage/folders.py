@@ -9,16 +9,9 @@ from pathlib import Path
 from dikkat.storage.files import flush_folder, write_whole
 
 __all__ = [
-    "SUMS",
-    "check_free",
-    "digest",
-    "parse_sums",
-    "recover",
-    "remove_folder",
-    "remove_leftovers",
-    "set_aside",
+    "SUMS", "check_free", "digest", "parse_sums", "recover", "remove_folder", "remove_leftovers", "set_aside",
     "write_folder",
-]
+]  # fmt: skip
 
 SUMS = "SHA256SUMS"
 """The name of the file that `sha256sum --check` reads."""

@@ -2,13 +2,8 @@
 
 Names, signatures and shapes are those of the book's edition 0.17 and of its second Chinese edition. As there,
 `npx.set_np()` comes before arrays and blocks are made, and `np.array([2, 3])` is of floats: whole numbers are taken as
-lengths and token ids in any type. What differs from the book, because it is right:
-
-- a row of attention without a valid key has weights 0, scores may lie below −10⁶, and no function writes to its
-  arguments;
-- an encoder that is given lengths, as `EncoderDecoder` gives them, reads no padding, and its last state is that at each
-  sentence's end;
-- a length above the number of keys means all of them.
+lengths and token ids in any type.
+`dikkat.textbook.torch` lists what differs from the book, because it is right.
 """
 
 import math

@@ -2,13 +2,8 @@
 
 Names, signatures and shapes are those of the book's edition 0.17 and of its second Chinese edition, whose layers are
 Keras 2's: importing this module makes `tf.keras` tf-keras, which is Keras 2 for today's TensorFlow, as
-`TF_USE_LEGACY_KERAS=1` does. What differs from the book, because it is right:
-
-- a row of attention without a valid key has weights 0, scores may lie below −10⁶, and no function writes to its
-  arguments;
-- an encoder that is given lengths, as `EncoderDecoder` gives them, reads no padding, and its last state is that at each
-  sentence's end;
-- a length above the number of keys means all of them.
+`TF_USE_LEGACY_KERAS=1` does.
+`dikkat.textbook.torch` lists what differs from the book, because it is right.
 """
 
 import importlib.util

@@ -50,10 +50,7 @@ class Vocab:
     unk = 0
 
     def __init__(
-        self,
-        tokens: Sequence[Any] | None = None,
-        min_freq: int = 0,
-        reserved_tokens: Sequence[str] | None = None,
+        self, tokens: Sequence[Any] | None = None, min_freq: int = 0, reserved_tokens: Sequence[str] | None = None
     ) -> None:
         tokens = [] if tokens is None else tokens
         nested = bool(len(tokens)) and isinstance(tokens[0], list | tuple)

@@ -7,14 +7,7 @@ from dikkat.errors import InputError
 from dikkat.extras import needing
 
 with needing("translation"):
-    from dikkat.translation.data.corpus import (
-        AlignedCorpus,
-        Corpus,
-        DatasetCorpus,
-        PairCorpus,
-        TsvCorpus,
-        as_corpus,
-    )
+    from dikkat.translation.data.corpus import AlignedCorpus, Corpus, DatasetCorpus, PairCorpus, TsvCorpus, as_corpus
     from dikkat.translation.data.named_corpora import NamedCorpus, named
     from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
@@ -36,12 +29,7 @@ with needing("translation"):
     from dikkat.translation.decoding.search import explain as explain_search
     from dikkat.translation.decoding.translation import Translation
     from dikkat.translation.decoding.translator import BaseTranslator, Ensemble, Translator
-    from dikkat.translation.errors import (
-        CorpusError,
-        ModelFolderError,
-        SettingsError,
-        TrainingFolderError,
-    )
+    from dikkat.translation.errors import CorpusError, ModelFolderError, SettingsError, TrainingFolderError
     from dikkat.translation.formats.recipe import Recipe
     from dikkat.translation.network.loss import linear_cross_entropy
     from dikkat.translation.network.model import TranslationModel
@@ -60,59 +48,15 @@ if TYPE_CHECKING:
     from dikkat.translation.training.train import train
 
 __all__ = [
-    "AlignedCorpus",
-    "BaseTranslator",
-    "Bucket",
-    "Corpus",
-    "CorpusError",
-    "DatasetCorpus",
-    "Difference",
-    "Ensemble",
-    "Evaluation",
-    "GoldLinks",
-    "Hypothesis",
-    "InputError",
-    "ModelFolderError",
-    "NamedCorpus",
-    "PairCorpus",
-    "Recipe",
-    "Search",
-    "Settings",
-    "SettingsError",
-    "Source",
-    "TokenEvaluation",
-    "Tokenizer",
-    "Training",
-    "TrainingDivergedError",
-    "TrainingError",
-    "TrainingFolderError",
-    "TrainingMemoryError",
-    "TrainingStorageError",
-    "Translation",
-    "TranslationModel",
-    "Translator",
-    "TsvCorpus",
-    "alignment_error_rate",
-    "as_corpus",
-    "beam_search",
-    "bleu_k",
-    "evaluate",
-    "evaluate_by_length",
-    "evaluate_lowercased_tokens",
-    "explain_search",
-    "forced_scores",
-    "gold_links",
-    "greedy",
-    "hold_out",
-    "linear_cross_entropy",
-    "named",
-    "read_links",
-    "settings_for",
-    "significance",
-    "split",
-    "train",
-    "without_leaks",
-]
+    "AlignedCorpus", "BaseTranslator", "Bucket", "Corpus", "CorpusError", "DatasetCorpus", "Difference",
+    "Ensemble", "Evaluation", "GoldLinks", "Hypothesis", "InputError", "ModelFolderError", "NamedCorpus",
+    "PairCorpus", "Recipe", "Search", "Settings", "SettingsError", "Source", "TokenEvaluation", "Tokenizer",
+    "Training", "TrainingDivergedError", "TrainingError", "TrainingFolderError", "TrainingMemoryError",
+    "TrainingStorageError", "Translation", "TranslationModel", "Translator", "TsvCorpus", "alignment_error_rate",
+    "as_corpus", "beam_search", "bleu_k", "evaluate", "evaluate_by_length", "evaluate_lowercased_tokens",
+    "explain_search", "forced_scores", "gold_links", "greedy", "hold_out", "linear_cross_entropy", "named",
+    "read_links", "settings_for", "significance", "split", "train", "without_leaks",
+]  # fmt: skip
 
 
 _LATER = {"settings_for": "suited", "train": "train"}

@@ -89,7 +89,7 @@ _HELP = {
     "Translating": {
         "length_penalty": "How strongly longer translations are preferred where a search does not say it. 0: not at "
         "all, so that short ones win. Without: 1, 1.2 or 1.4, by the BLEU of validation pairs when training ends; 1 "
-        "where there are none.",
+        "where there are none."
     },
 }
 

@@ -109,12 +109,6 @@ class BaseTranslator(PairScorer):
             TypeError: Something among them that is not a string.
 
         Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> translator = Translator(model, settings, english, french)
             >>> translator.translate("Go.").source, len(translator.translate(["Go.", "Go."]))
             ('Go.', 2)
         """
@@ -325,11 +319,6 @@ class Translator(BaseTranslator):
         slots: The spans that it reads and writes as slots.
 
     Example:
-        >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-        >>> settings = Settings(embedding_size=4, hidden_size=4)
-        >>> translator = Translator(TranslationModel(settings, len(english), len(french)), settings, english, french)
         >>> translation, nothing = translator.translate(["Go.", ""])
         >>> translation.source_tokens, nothing.target
         (['Go', '.'], '')
@@ -371,15 +360,7 @@ class Translator(BaseTranslator):
             TypeError: Something else than a translator of one model.
 
         Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> translators = []
-            >>> for score in ("additive", "none"):
-            ...     settings = Settings(embedding_size=4, hidden_size=4, score=score)
-            ...     model = TranslationModel(settings, len(english), len(french))
-            ...     translators.append(Translator(model, settings, english, french))
-            >>> Translator.ensemble(translators).translate(["Go."])[0].source_tokens
+            >>> Translator.ensemble([translator, translator]).translate(["Go."])[0].source_tokens
             ['Go', '.']
         """
         if not translators:
@@ -435,12 +416,6 @@ class Translator(BaseTranslator):
 
         Example:
             >>> import tempfile
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> translator = Translator(model, settings, english, french)
             >>> path = Path(tempfile.mkdtemp()) / "translator.html"
             >>> translator.export_html(path, examples=["Go."])
             >>> path.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -474,12 +449,7 @@ class Translator(BaseTranslator):
             InputError: As in `export_html`.
 
         Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> b"settings.json" in Translator(model, settings, english, french).bundle()
+            >>> b"settings.json" in translator.bundle()
             True
         """
         from dikkat.show.living import bundle
@@ -506,12 +476,7 @@ class Translator(BaseTranslator):
             ModuleNotFoundError: anywidget is not installed.
 
         Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> Translator(model, settings, english, french).widget("Go.").text
+            >>> translator.widget("Go.").text
             'Go.'
         """
         with needing("notebook"):

@@ -256,12 +256,7 @@ class TranslationModel(nn.Module):
     def step_features(
         self, previous: Tensor, memory: Memory, state: DecoderState
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """`step` up to the output layer, which is `scores`.
-
-        Args:
-            previous: (B,) int64, the tokens before.
-            memory: From `encode`.
-            state: From `encode` or the step before.
+        """Run `step`, with its arguments, up to the output layer `scores`.
 
         Returns:
             The readout (B, e); where the model looked, (B, S), or (B, 1) without attention; the next state.

@@ -119,13 +119,7 @@ def carry(root: Element, target: str, weights: Tensor, source: Units, units: Uni
 
 
 def _filled(
-    element: Element,
-    target: str,
-    weights: Tensor,
-    source: Units,
-    units: Units,
-    within: Span,
-    characters: Span,
+    element: Element, target: str, weights: Tensor, source: Units, units: Units, within: Span, characters: Span
 ) -> str:
     """The text of the units `within` an element, with the elements in it."""
     places = _places(element, weights, source, units, within)

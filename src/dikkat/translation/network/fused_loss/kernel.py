@@ -9,84 +9,66 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from dikkat._engine import vectors as v
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, workplace_of
-from dikkat._engine.vectors import (
-    Pointer,
-    Vector,
-    at,
-    bits_of,
-    claim,
-    full,
-    lane_numbers,
-    lanes_of,
-    largest_lane,
-    load,
-    load_bfloat16,
-    maximum,
-    pointer,
-    store,
-    store_bfloat16,
-    total,
-    where,
-)
 from dikkat.translation.network.fused_loss.record import CALL
 
 _workplace = workplace_of(CALL)
 
 
 @inlined
-def _read(call: Call, place: int, c: int, tail: Pointer, half: bool, zero: Any) -> Vector:
+def _read(call: Call, place: int, c: int, tail: v.Pointer, half: bool, zero: Any) -> v.Vector:
     """A vector of a row's scores plus bias; −∞ beyond the row's end."""
-    lanes, count = lanes_of(zero), call.size - c
+    lanes, count = v.lanes_of(zero), call.size - c
     if count >= lanes:
         if half:
-            x = load_bfloat16(pointer(call.scores, np.uint16(0)), place + c, zero)
+            x = v.load_bfloat16(v.pointer(call.scores, np.uint16(0)), place + c, zero)
         else:
-            x = load(pointer(call.scores, zero), place + c)
+            x = v.load(v.pointer(call.scores, zero), place + c)
         if call.bias != 0:
-            x = x + load(pointer(call.bias, zero), c)
+            x = x + v.load(v.pointer(call.bias, zero), c)
         return x
     if half:
-        halves = bits_of(tail)
+        halves = v.bits_of(tail)
         for k in range(count):
-            halves[k] = pointer(call.scores, np.uint16(0))[place + c + k]
-        x = load_bfloat16(halves, 0, zero)
+            halves[k] = v.pointer(call.scores, np.uint16(0))[place + c + k]
+        x = v.load_bfloat16(halves, 0, zero)
     else:
         for k in range(count):
-            tail[k] = pointer(call.scores, zero)[place + c + k]
-        x = load(tail, 0)
+            tail[k] = v.pointer(call.scores, zero)[place + c + k]
+        x = v.load(tail, 0)
     if call.bias != 0:
         for k in range(count):
-            tail[k] = pointer(call.bias, zero)[c + k]
-        x = x + load(tail, 0)
-    return where(lane_numbers(zero) < full(count, zero), x, full(-np.inf, zero))
+            tail[k] = v.pointer(call.bias, zero)[c + k]
+        x = x + v.load(tail, 0)
+    return v.where(v.lane_numbers(zero) < v.full(count, zero), x, v.full(-np.inf, zero))
 
 
 @inlined
-def _row(call: Call, row: int, shares: Pointer, sums: Pointer, tail: Pointer, half: bool, zero: Any) -> float:
+def _row(call: Call, row: int, shares: v.Pointer, sums: v.Pointer, tail: v.Pointer, half: bool, zero: Any) -> float:
     """Put e^(score − peak) into `shares`, their sum W and peak + log W into `sums`; returns the row's loss."""
-    lanes, place, nothing = lanes_of(zero), row * call.size, full(0, zero)
-    top, scores = full(-np.inf, zero), nothing
+    lanes, place, nothing = v.lanes_of(zero), row * call.size, v.full(0, zero)
+    top, scores = v.full(-np.inf, zero), nothing
     for c in range(0, call.size, lanes):
         x = _read(call, place, c, tail, half, zero)
-        store(shares, c, x)
-        top = maximum(x, top)
-        scores += where(lane_numbers(zero) < full(call.size - c, zero), x, nothing)
-    peak = largest_lane(top)
-    label = shares[pointer(call.target, np.int64(0))[row]] - peak
-    base, shared = full(peak, zero), nothing
+        v.store(shares, c, x)
+        top = v.maximum(x, top)
+        scores += v.where(v.lane_numbers(zero) < v.full(call.size - c, zero), x, nothing)
+    peak = v.largest_lane(top)
+    label = shares[v.pointer(call.target, np.int64(0))[row]] - peak
+    base, shared = v.full(peak, zero), nothing
     for c in range(0, call.size, lanes):
-        share = exp(load(shares, c) - base)
-        store(shares, c, share)
+        share = exp(v.load(shares, c) - base)
+        v.store(shares, c, share)
         shared += share
-    weight = total(shared)
+    weight = v.total(shared)
     log = math.log(weight)
     sums[0], sums[1] = weight, peak + log
     loss = log - (1 - call.smoothing) * label
     if call.smoothing != 0:  # a score of −∞ has an infinite loss only where it counts
-        loss -= call.smoothing * (total(scores) / call.size - peak)
+        loss -= call.smoothing * (v.total(scores) / call.size - peak)
     return loss
 
 
@@ -94,11 +76,11 @@ def _row(call: Call, row: int, shares: Pointer, sums: Pointer, tail: Pointer, ha
 def _divergence(
     call: Call,
     row: int,
-    shares: Pointer,
-    ratios: Pointer,
-    sums: Pointer,
+    shares: v.Pointer,
+    ratios: v.Pointer,
+    sums: v.Pointer,
     wide: int,
-    tail: Pointer,
+    tail: v.Pointer,
     half: bool,
     zero: Any,
 ) -> float:
@@ -106,52 +88,52 @@ def _divergence(
 
     With u = log p − log q it is p ⊙ (u − p · u) + p − q for the first row's scores; p are its shares over their sum.
     """
-    nothing, apart = full(0, zero), full(sums[1] - sums[3], zero)
-    by, other_by = full(1 / sums[0], zero), full(1 / sums[2], zero)
+    nothing, apart = v.full(0, zero), v.full(sums[1] - sums[3], zero)
+    by, other_by = v.full(1 / sums[0], zero), v.full(1 / sums[2], zero)
     along, other_along = nothing, nothing
-    for c in range(0, call.size, lanes_of(zero)):
-        p, q = load(shares, c) * by, load(shares, wide + c) * other_by
+    for c in range(0, call.size, v.lanes_of(zero)):
+        p, q = v.load(shares, c) * by, v.load(shares, wide + c) * other_by
         first, second = (
             _read(call, row * call.size, c, tail, half, zero),
             _read(call, (row + 1) * call.size, c, tail, half, zero),
         )
-        ratio = where(nothing < p + q, first - second - apart, nothing)  # 0 in both rows, it counts in neither
-        store(ratios, c, ratio)
+        ratio = v.where(nothing < p + q, first - second - apart, nothing)  # 0 in both rows, it counts in neither
+        v.store(ratios, c, ratio)
         along, other_along = along + p * ratio, other_along + q * ratio
-    mean, other_mean = full(total(along), zero), full(total(other_along), zero)
-    factor, other_factor = full(call.divergence * sums[0], zero), full(call.divergence * sums[2], zero)
-    for c in range(0, call.size, lanes_of(zero)):
-        p, q, ratio = load(shares, c) * by, load(shares, wide + c) * other_by, load(ratios, c)
-        store(shares, c, load(shares, c) + factor * (p * (ratio - mean) + p - q))
-        store(shares, wide + c, load(shares, wide + c) + other_factor * (q * (other_mean - ratio) + q - p))
-    return total(along) - total(other_along)
+    mean, other_mean = v.full(v.total(along), zero), v.full(v.total(other_along), zero)
+    factor, other_factor = v.full(call.divergence * sums[0], zero), v.full(call.divergence * sums[2], zero)
+    for c in range(0, call.size, v.lanes_of(zero)):
+        p, q, ratio = v.load(shares, c) * by, v.load(shares, wide + c) * other_by, v.load(ratios, c)
+        v.store(shares, c, v.load(shares, c) + factor * (p * (ratio - mean) + p - q))
+        v.store(shares, wide + c, v.load(shares, wide + c) + other_factor * (q * (other_mean - ratio) + q - p))
+    return v.total(along) - v.total(other_along)
 
 
 @inlined
 def _write(
-    call: Call, row: int, shares: Pointer, weight: float, sums: Pointer, tail: Pointer, half: bool, zero: Any
+    call: Call, row: int, shares: v.Pointer, weight: float, sums: v.Pointer, tail: v.Pointer, half: bool, zero: Any
 ) -> None:
     """Write the row's gradients in place of its scores, and add them to the bias's."""
-    lanes, size, place = lanes_of(zero), call.size, row * call.size
-    shares[pointer(call.target, np.int64(0))[row]] -= (1 - call.smoothing) * weight
-    by, spread = full(call.scale / weight, zero), full(call.scale * call.smoothing / size, zero)
+    lanes, size, place = v.lanes_of(zero), call.size, row * call.size
+    shares[v.pointer(call.target, np.int64(0))[row]] -= (1 - call.smoothing) * weight
+    by, spread = v.full(call.scale / weight, zero), v.full(call.scale * call.smoothing / size, zero)
     for c in range(0, size, lanes):
-        gradient, count = load(shares, c) * by - spread, size - c
-        store(sums, c, load(sums, c) + gradient)
+        gradient, count = v.load(shares, c) * by - spread, size - c
+        v.store(sums, c, v.load(sums, c) + gradient)
         if half:
-            into, halves = pointer(call.scores, np.uint16(0)), bits_of(tail)
+            into, halves = v.pointer(call.scores, np.uint16(0)), v.bits_of(tail)
             if count >= lanes:
-                store_bfloat16(into, place + c, gradient)
+                v.store_bfloat16(into, place + c, gradient)
             else:
-                store_bfloat16(halves, 0, gradient)
+                v.store_bfloat16(halves, 0, gradient)
                 for k in range(count):
                     into[place + c + k] = halves[k]
         elif count >= lanes:
-            store(pointer(call.scores, zero), place + c, gradient)
+            v.store(v.pointer(call.scores, zero), place + c, gradient)
         else:
-            store(tail, 0, gradient)
+            v.store(tail, 0, gradient)
             for k in range(count):
-                pointer(call.scores, zero)[place + c + k] = tail[k]
+                v.pointer(call.scores, zero)[place + c + k] = tail[k]
 
 
 @Kernel
@@ -161,18 +143,18 @@ def cross_entropy(zero: Any) -> Any:
 
     def cross_entropy(record: Any) -> None:
         call = carray(record, 1, layout)[0]
-        lanes = lanes_of(zero)
+        lanes = v.lanes_of(zero)
         work, wide = _workplace(call, zero), (call.size + lanes - 1) // lanes * lanes
         while True:
-            task = claim(call.counters)
+            task = v.claim(call.counters)
             if task >= call.tasks:
                 return
-            bias_sums, half = at(pointer(call.bias_sums, zero), task * wide), call.half != 0
+            bias_sums, half = v.at(v.pointer(call.bias_sums, zero), task * wide), call.half != 0
             together = 2 if call.divergence != 0 else 1
             count, loss = call.rows // together, 0.0
             for pair in range(count * task // call.tasks, count * (task + 1) // call.tasks):
                 for k in range(together):
-                    shares, sums = at(work.shares, k * wide), at(work.sums, 2 * k)
+                    shares, sums = v.at(work.shares, k * wide), v.at(work.sums, 2 * k)
                     loss += _row(call, together * pair + k, shares, sums, work.tail, half, zero)
                 if together == 2:
                     loss += call.divergence * _divergence(
@@ -180,8 +162,8 @@ def cross_entropy(zero: Any) -> Any:
                     )
                 if call.gradients:
                     for k in range(together):
-                        shares, weight = at(work.shares, k * wide), work.sums[2 * k]
+                        shares, weight = v.at(work.shares, k * wide), work.sums[2 * k]
                         _write(call, together * pair + k, shares, weight, bias_sums, work.tail, half, zero)
-            pointer(call.losses, 0.0)[task] += loss
+            v.pointer(call.losses, 0.0)[task] += loss
 
     return cross_entropy

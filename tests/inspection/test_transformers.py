@@ -232,7 +232,7 @@ def test_a_softmax_of_ones_own_is_not_taken_for_attention() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return nn.functional.softmax(x, dim=-1)
 
-    with pytest.raises(ValueError, match="no attention was seen"), dikkat.record(Gate(), sums=True):
+    with pytest.raises(ValueError, match="no attention ran"), dikkat.record(Gate(), sums=True):
         nn.functional.softmax(torch.zeros(3), dim=-1)
 
 

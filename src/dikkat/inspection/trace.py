@@ -145,12 +145,9 @@ class Trace:
             sizes = sorted(self._sizes(kind))
             if self._calls and len(labels) not in sizes:
                 wanted = " or ".join(map(str, sizes)) or "none, as nothing looks at a source"
-                if len(sizes) > 3:
-                    wanted = f"{sizes[0]} to {sizes[-1]}"
-                raise ValueError(
-                    f"tokens: got {len(labels)} ({kind!r}); "
-                    f"expected {wanted}, as there are queries or keys, padding among them"
-                )
+                wanted = wanted if len(sizes) < 4 else f"{sizes[0]} to {sizes[-1]}"
+                raise ValueError(f"tokens: got {len(labels)} ({kind!r}); expected {wanted}, as there are queries or "
+                                 "keys, padding among them")  # fmt: skip
         return tokens
 
     def _sizes(self, kind: str) -> set[int]:
@@ -218,9 +215,8 @@ class Trace:
                 return self._layer(name).of_head(index)
             calls = self._of(name)
             if not -len(calls) <= index < len(calls):
-                raise IndexError(
-                    f"trace[{name!r}, {index}]: got call {index}; expected {-len(calls)} to {len(calls) - 1}"
-                )
+                raise IndexError(f"trace[{name!r}, {index}]: got call {index}; expected {-len(calls)} to "
+                                 f"{len(calls) - 1}")  # fmt: skip
             return calls[index]
         calls = self._of(which)
         if len(calls) > 1:

@@ -85,13 +85,13 @@ def attend_ragged(
     return_weights: bool = False,
     impl: str = "auto",
 ) -> Tensor | tuple[Tensor, list[Tensor]]:
-    r"""Attention within each of many sequences, which lie end to end: `attend` of each with itself alone, in one call.
+    r"""Attend within each of many packed sequences in one call.
 
     $$ o_i = \sum_{j \in V_i} w_{ij} v_j, \qquad
        w_{ij} = \frac{e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
-    V_i are the keys of query i's own sequence that it may see. Sequences have no effect on one another, whatever they
-    hold. Those without queries, or without keys, may be among them: a query that sees no key has output 0.
+    V_i are the keys that query i may see: those of its sequence that no restriction hides. The result is that of one
+    call of `attend` per sequence. Sequences may have no queries or no keys. A query that sees no key has output 0.
 
     Args:
         query: (..., queries of all sequences, d_q), floating point; leading dimensions, as of heads, broadcast.
@@ -227,8 +227,8 @@ def problem_of_jagged(
     given = [name for name, each in others.items() if each is not None]
     if given:
         raise TypeError(
-            f"{given[0]}: got one beside nested tensors; expected causal and window alone (attend_ragged, on "
-            "query.values() and query.offsets(), takes a key_bias too)"
+            f"{given[0]}: got it with nested tensors, which take only causal and window; expected None, or a call of "
+            "attend_ragged with query.values() and query.offsets(), which also takes key_bias"
         )
     rows: dict[str, Any] = {"query": query, "key": key, "value": value}  # PyTorch types no nested tensor
     for name, nested in rows.items():

@@ -32,8 +32,8 @@ Projection = Literal["none", "affine", "any"]
 class Score(nn.Module):
     """A scoring function, with its parameters: the base of all.
 
-    Faster paths ask for these properties, and for no class. A subclass that projects in its own way has the defaults of
-    `projection` and `reads_values` until it declares them itself.
+    Faster paths read these attributes and check for no class. If a subclass defines or inherits another projection than
+    the class that declared `projection` and `reads_values`, both have their defaults until the subclass declares them.
 
     Attributes:
         pair: The pair function that compares the projected query and key.
@@ -53,9 +53,11 @@ class Score(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not vars(cls).keys().isdisjoint(("project", "project_query", "project_key")):
-            for name in {"projection", "reads_values"} - vars(cls).keys():
-                setattr(cls, name, getattr(Score, name))
+        for name in ("projection", "reads_values"):
+            declaring = next(base for base in cls.__mro__ if name in vars(base))
+            for method in ("project", "project_query", "project_key"):  # another one may come from a mixin
+                if getattr(cls, method) is not getattr(declaring, method, None):
+                    setattr(cls, name, getattr(Score, name))
 
     def project_query(self, query: Tensor) -> Tensor:
         """(..., n, d_q) -> (..., n, h)."""

@@ -118,5 +118,29 @@ def test_a_subclass_that_projects_in_its_own_way_declares_how() -> None:
     class Named(scores.Additive):
         """Projects as its base does."""
 
-    declared = {kind: (kind.projection, kind.reads_values) for kind in (Squashed, Doubled, Named)}
-    assert declared == {Squashed: ("any", True), Doubled: ("affine", False), Named: ("affine", False)}
+    class Squashing:
+        def project_key(self, key: torch.Tensor) -> torch.Tensor:
+            return key.tanh()
+
+    class Mixed(Squashing, scores.Bilinear):
+        """Projects as its mixin does."""
+
+    class Below(Mixed):
+        """Declares nothing either."""
+
+    class Declared(Squashing, scores.Bilinear):
+        projection, reads_values = "any", False
+
+    class Bare(Squashing, scores.Score):
+        pair = "inner"
+
+    expected = {
+        Squashed: ("any", True), Doubled: ("affine", False), Named: ("affine", False), Mixed: ("any", True),
+        Below: ("any", True), Declared: ("any", False), Bare: ("any", True),
+    }  # fmt: skip
+    assert {kind: (kind.projection, kind.reads_values) for kind in expected} == expected
+    query, key = torch.randn(3, 2, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    score = Mixed(4, 2).double()
+    for _ in range(3):  # later calls of a kept program too
+        weights = (score.W_q(query) @ key.tanh().T).softmax(-1)
+        torch.testing.assert_close(dikkat.attention_weights(query, key, score=score), weights)

@@ -1,5 +1,6 @@
 """Attention that a model computes itself: found in all spellings, with its source and its order."""
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import dikkat
+from dikkat.inspection.dataflow import Dataflow, Streams
 
 BATCH, HEADS, LENGTH, SIZE = 3, 2, 5, 8
 X, Y = (torch.randn(BATCH, LENGTH, SIZE, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
@@ -17,6 +19,7 @@ SOFTMAX: dict[str, Callable[[Tensor], Tensor]] = {
     "torch": lambda a: torch.softmax(a, dim=-1),
     "functional": lambda a: F.softmax(a, dim=-1, dtype=torch.float32),
     "named": lambda a: F.softmax(input=a, dim=-1),
+    "axis": lambda a: a.softmax(axis=-1),  # type: ignore[call-overload]
     "module": nn.Softmax(-1),
     "operator": lambda a: torch.ops.aten.softmax.int(a, -1),
     "raw operator": lambda a: torch.ops.aten._softmax.default(a, -1, False),
@@ -28,7 +31,27 @@ PRODUCT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bmm": lambda w, v: torch.bmm(w.flatten(0, 1), v.reshape(-1, LENGTH, SIZE // HEADS)).unflatten(0, (-1, HEADS)),
     "einsum": lambda w, v: torch.einsum("bhij,bhjd->bhid", w, v),
     "einsum, ellipsis": lambda w, v: torch.einsum("...ij,...jd->...id", w, v),
+    "sum of products": lambda w, v: (w[..., None] * v[:, :, None]).sum(-2),
+    "sum of products, keys first": lambda w, v: (v[:, :, :, None] * w.mT.unsqueeze(-1)).sum(axis=(2,)),  # type: ignore
     "einsum, other order": lambda w, v: torch.einsum("bhij,bjhd->bihd", w, v.transpose(1, 2)).transpose(1, 2),
+}
+# Between softmax and product, on weights that no backward needs: functions that leave the numbers as they are.
+BETWEEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "mask * weights": lambda w: torch.ones_like(w) * w,
+    "gate of each head": lambda w: torch.ones(HEADS, 1, 1) * w[:1, :1].new_ones(()) * w,
+    "+ 0": lambda w: 0 + w + 0,
+    "+= 0": lambda w: w.__iadd__(0),
+    "*= 1": lambda w: w.__imul__(1),
+    "masked_fill_": lambda w: w.masked_fill_(w < 0, 0),
+    "weights[...] =": lambda w: [w, w.__setitem__((..., slice(0)), 0)][0],
+    "normalize": lambda w: F.normalize(w, p=1, dim=-1),
+    "where": lambda w: torch.where(w < 0, torch.zeros_like(w), w),
+    "repeat": lambda w: w.repeat_interleave(2, 1)[:, ::2],
+    "expand": lambda w: w[:, None].expand(-1, 1, -1, -1, -1).squeeze(1),
+    "indices": lambda w: w[..., torch.arange(LENGTH), :],
+    "after dropout": lambda w: F.dropout(w, 0.5, training=False).mul_(torch.ones_like(w)),
+    "mix of heads": lambda w: torch.einsum("bhij,hg->bgij", w, torch.eye(HEADS)),
+    "linear mix of heads": lambda w: F.linear(w.permute(0, 2, 3, 1), torch.eye(HEADS)).permute(0, 3, 1, 2),
 }
 FUSED = {"fused": F.scaled_dot_product_attention, "operator": torch.ops.aten.scaled_dot_product_attention}
 
@@ -64,6 +87,8 @@ def dense() -> list[Tensor]:
 SPELLINGS = {
     **{f"{s}, {p}": (lambda q, k, v, s=SOFTMAX[s], p=PRODUCT[p]: p(s(q @ k.mT / (SIZE // HEADS) ** 0.5), v))
        for s, p in [*((s, "@") for s in SOFTMAX), *(("method", p) for p in PRODUCT)]},
+    **{name: (lambda q, k, v, f=f: f((q @ k.mT / (SIZE // HEADS) ** 0.5).softmax(-1) * 1) @ v)
+       for name, f in BETWEEN.items()},
     **FUSED,
 }  # fmt: skip
 
@@ -84,6 +109,118 @@ def test_every_spelling_is_recorded_and_has_one_relevance(spelling: str) -> None
     found = dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
     torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(trace.rollout(), rolled, rtol=1e-4, atol=1e-6)
+
+
+# Of queries and keys (n, d), (m, d): weights that a function loses, as it does not leave weights.
+LOSING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean of heads": lambda w, v: w.mean(1, keepdim=True) @ v,
+    "power": lambda w, v: w**2 @ v,
+    "difference": lambda w, v: (w - w.mean()) @ v,
+    "another column": lambda w, v: torch.cat([w, w[..., :1]], -1)[..., :-1] @ v,
+    "three operands": lambda w, v: torch.einsum("bhij,bhjd,hg->bgid", w, v, torch.eye(HEADS)),
+    "baddbmm": lambda w, v: torch.baddbmm(
+        torch.zeros(()), w.flatten(0, 1), v.reshape(-1, LENGTH, SIZE // HEADS)
+    ).unflatten(0, (-1, HEADS)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("product", LOSING.values(), ids=LOSING)
+def test_weights_that_are_not_followed_are_told_once(product: Callable[[Tensor, Tensor], Tensor]) -> None:
+    model = three(lambda q, k, v: product((q @ k.mT).softmax(-1), v))
+    with pytest.warns(UserWarning, match="record: '1': not recorded") as told, dikkat.record(model) as trace:
+        model(model(X))
+    assert len(told) == 1
+    assert trace.names == ["0", "2"]
+    with pytest.warns(UserWarning, match="relevance: left out weights"):
+        dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
+
+
+class Pooling(nn.Module):
+    """A vector of weights for the rows of one text."""
+
+    def __init__(self, pool: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.pool, self.score = pool, nn.Linear(SIZE, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.pool(self.score(x).squeeze(-1).softmax(0), x)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda w, x: w @ x, lambda w, x: x.T @ w, lambda w, x: torch.einsum("m,md->d", w, x),
+        lambda w, x: torch.mv(x.T, w), lambda w, x: (w[:, None] * x).sum(0), lambda w, x: F.linear(w, x.T),
+    ],
+)  # fmt: skip
+def test_a_vector_of_weights_is_recorded_as_one_query(pool: Callable[[Tensor, Tensor], Tensor]) -> None:
+    model = Pooling(pool)
+    with torch.no_grad(), dikkat.record(model, weights=True) as trace:
+        model(X[0])
+    assert trace[""].weights is not None
+    torch.testing.assert_close(trace[""].weights.flatten(), model.score(X[0])[:, 0].detach().softmax(0))
+    assert trace[""].sizes[1:] == (1, LENGTH)
+
+
+class Classified(nn.Module):
+    """Layers of attention, and probabilities of classes, multiplied by what each class costs."""
+
+    def __init__(self, cost: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers, self.classes, self.cost = three(F.scaled_dot_product_attention), nn.Linear(SIZE, 4), cost
+        self.register_buffer("costs", torch.tensor([[1.0], [2.0], [3.0], [4.0]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cost(self.classes(self.layers(x)).div(2.0).softmax(-1), self.costs)
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        lambda p, c: p @ c, lambda p, c: (p * c.T) @ c, lambda p, c: F.linear(p, c.T), lambda p, c: (p * c.T).sum(-1),
+        lambda p, c: p @ torch.tensor([1.0, 2.0, 3.0, 4.0]), lambda p, c: torch.einsum("bnc,cd->bnd", p, c.to(p)),
+        lambda p, c: p @ torch.arange(4).to(p.dtype)[:, None],
+    ],
+)  # fmt: skip
+def test_probabilities_of_classes_are_no_attention(cost: Callable[[Tensor, Tensor], Tensor]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = dikkat.attentions(model := Classified(cost).eval(), X)
+        dikkat.relevance(model, X, target=lambda output: output.flatten(1)[:, 0])
+    assert (len(found), len(found.cross_attentions)) == (3, 0)
+
+
+def test_recording_changes_no_weights_that_a_model_returns() -> None:
+    class Returning(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            weights = (x @ x.mT).softmax(-1)
+            dropped = F.dropout(weights, 0.5)
+            dropped[..., 0] = 0
+            return dropped.mul_(2) @ x, weights
+
+    torch.manual_seed(3)
+    _, expected = Returning()(X)
+    with dikkat.record(model := Returning(), weights=True) as trace:
+        _, found = model(X)
+    assert torch.equal(expected, found)
+    assert trace[""].weights is not None
+    torch.testing.assert_close(trace[""].weights[..., 1:], 2 * expected[..., 1:])
+
+
+def test_what_is_noted_of_a_tensor_lies_on_its_device() -> None:
+    """On the meta device, whose tensors a CPU's indices and places cannot be mixed with."""
+
+    class Noted(Dataflow):
+        def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
+            pass
+
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.LayerNorm(SIZE)).to("meta")
+    with Noted(model) as flow:
+        x = model(X.to("meta"))
+        weights = (x @ x.mT).softmax(-1)[..., torch.arange(LENGTH - 1, device="meta")]
+        notes = [flow.origin(each) for each in (x, weights, weights.double(), x[:, :2])]
+    noted = [each for note in notes for each in (note.places, note.keys, note.weights) if each is not None]
+    assert [each.device.type for each in noted] == ["meta"] * 7
 
 
 class Decoder(nn.Module):

@@ -86,37 +86,6 @@ def weights_of(model: Model) -> dict[str, Tensor]:
     return {name: weights.detach() for name, weights in found.items()}
 
 
-def chosen_rows(queries: Any) -> Any:
-    return slice(None) if queries is None else queries if isinstance(queries, slice) else [queries]
-
-
-@pytest.mark.parametrize(("layers", "heads"), [(None, None), (["own", "plain"], [1, 0]), (None, [-1])])
-@pytest.mark.parametrize("queries", [None, 3, slice(-2, None)])
-def test_whole_maps_of_the_chosen_heads_and_queries(layers: Any, heads: Any, queries: Any) -> None:
-    torch.manual_seed(0)
-    model = Model().eval()
-    more: dict[str, Any] = {} if queries == 3 else EVERYTHING | {"rows": [0, -1]}
-    before = model(X, LENS)
-    chosen: dict[str, Any] = {"layers": layers, "heads": heads, "queries": queries}
-    with torch.no_grad(), dikkat.record(model, weights=True, **chosen, **more) as trace:
-        torch.testing.assert_close(model(X, LENS), before)
-    for name, weights in weights_of(model).items():
-        if name not in trace.names:
-            continue
-        if heads is not None and weights.ndim == 4:
-            weights = weights[:, heads]
-        weights = weights[..., chosen_rows(queries), :]
-        torch.testing.assert_close(trace[name].weights, weights, rtol=1e-5, atol=1e-6)
-        if more:
-            assert_tells(trace[name], weights)
-            with torch.no_grad(), dikkat.record(model, **chosen, **more) as summaries:
-                model(X, LENS)
-            assert_tells(summaries[name], weights)
-    places = torch.arange(7)[chosen_rows(queries)]
-    assert queries is None or torch.equal(trace["own"].queries, places)
-    assert heads is None or torch.equal(trace["plain"].heads, torch.arange(3)[heads])
-
-
 @pytest.mark.parametrize(
     ("layers", "names"),
     [
@@ -166,7 +135,7 @@ def test_weights_of_a_transformer_of_pytorchs() -> None:
         ({"layers": 2}, ValueError, "layers: got 2; expected -2 to 1, as so many layers ran"),
         ({"layers": []}, ValueError, "layers: got none"),
         ({"layers": 1.5}, TypeError, "layers: got 1.5; expected a module's name, a whole number or a pattern"),
-        ({"layers": "plain.out_proj"}, ValueError, "layers: got 'plain.out_proj', in which no attention was seen"),
+        ({"layers": "plain.out_proj"}, ValueError, "layers: got 'plain.out_proj', in which no attention ran"),
         ({"layers": "plain", "heads": 3}, ValueError, r"heads: got 3; expected -3 to 2, .*\(recording 'plain'\)"),
         ({"queries": [9]}, ValueError, r"queries: got 9; expected -7 to 6, as there are 7"),
         ({"heads": "two"}, TypeError, "heads: got 'two'; expected a list of whole numbers"),
@@ -362,11 +331,6 @@ def test_a_module_that_runs_twice_has_two_records() -> None:
     layer = dikkat.SelfAttention(6, 6, 6)
     with dikkat.record(layer, sums=True) as trace:
         layer(X), layer(2 * X)
-    assert len(trace) == 2
-    with pytest.raises(
-        ValueError, match=r"was called 2 times; expected which call as well: trace\['', 0\] to trace\['', 1\]"
-    ):
-        trace[""]
     assert not torch.equal(trace["", 0].sums, trace["", -1].sums)
     with pytest.raises(IndexError, match="got call 2; expected -2 to 1"):
         trace["", 2]
@@ -448,12 +412,12 @@ def test_nothing_is_left_behind_by_a_call_that_raises() -> None:
 def test_a_model_without_attention_is_said_to_be_one() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
     with (
-        pytest.raises(ValueError, match=r"no attention was seen.*Its modules: Linear, ReLU, Sequential"),
+        pytest.raises(ValueError, match=r"no attention ran.*The modules: Linear, ReLU, Sequential"),
         dikkat.record(model, sums=True),
     ):
         model(X)
     other = dikkat.SelfAttention(6, 6, 6)
-    with pytest.raises(ValueError, match="no attention was seen"), dikkat.record(model, sums=True):
+    with pytest.raises(ValueError, match="no attention ran during the recording"), dikkat.record(model, sums=True):
         other(X)  # of another model
 
 
@@ -484,17 +448,11 @@ def test_bad_input(model: Any, asked: dict[str, Any], error: type[Exception], me
         pass
 
 
-def test_a_trace_in_a_file(tmp_path: Path) -> None:
+def test_a_damaged_file_is_no_trace(tmp_path: Path) -> None:
     model, path = Model().eval(), tmp_path / "trace.safetensors"
     with dikkat.record(model, **EVERYTHING) as trace:
         model(X, LENS), model.own(X, X, X)
     trace.save(path)
-    again = dikkat.Trace.load(path)
-    assert again.names == trace.names
-    for (name, index, seen), (other, number, read) in zip(trace, again, strict=True):
-        assert (name, index) == (other, number)
-        assert seen.tensors().keys() == read.tensors().keys()
-        assert all(torch.equal(seen.tensors()[what], tensor) for what, tensor in read.tensors().items())
     whole = path.read_bytes()
     for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])

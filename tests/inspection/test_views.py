@@ -104,26 +104,13 @@ def test_a_source_and_a_target(tmp_path: Path) -> None:
     assert [len(views["cross"][axis]) for axis in ("queries", "keys")] == [6, 5]
 
 
-def test_a_trace_with_whole_maps_and_tokens_of_ones_own(tmp_path: Path) -> None:
-    layer, x = dikkat.SelfAttention(6, 6, 6), torch.randn(3, 4, 6)
-    with dikkat.record(layer, weights=True) as trace:
-        layer(x)
-    trace.to_html(tmp_path / "page.html", tokens=list("abcd"), element=2)
-    view = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))["self"]
-    assert_holds(view, [trace[""].weights[2:]], [0])
-    assert [text for text, *_ in view["queries"]] == list("abcd")
-
-
 def test_several_elements_of_a_batch_are_a_choice(tmp_path: Path) -> None:
     layer, x = dikkat.SelfAttention(6, 6, 6), torch.randn(3, 4, 6)
     named = {2: list("abcd"), 0: list("wxyz")}
     dikkat.show.attention(layer, x, tokens=[*named.values()], element=[*named], path=tmp_path / "page.html")
     views = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert list(views) == ["self[2]", "self[0]"]
     for element, words in named.items():
-        view = views[f"self[{element}]"]
-        assert_holds(view, [dikkat.attentions(layer, x)[0][element, None]], [0])
-        assert [text for text, *_ in view["queries"]] == words
+        assert [text for text, *_ in views[f"self[{element}]"]["queries"]] == words
     with pytest.raises(ValueError, match="tokens: got 1 lists; expected 2, as there are elements to show"):
         dikkat.show.attention(layer, x, tokens=[list("abcd")], element=[0, 1], path=tmp_path / "page.html")
 
@@ -254,13 +241,3 @@ def test_a_text_that_is_written_on_is_one_view(tmp_path: Path) -> None:
     trace.to_html(tmp_path / "page.html")
     layers = views_in((tmp_path / "page.html").read_text(encoding="utf-8"))["self"]["layers"]
     assert [layer["name"] for layer in layers] == ["h.0.attn", "h.0.attn · 1", "h.1.attn", "h.1.attn · 1"]
-
-
-def test_a_trace_of_which_nothing_can_be_drawn_is_refused(tmp_path: Path) -> None:
-    layer = dikkat.SelfAttention(6, 6, 6)
-    with dikkat.record(layer, argmax=True) as trace:
-        layer(torch.randn(1, 4, 6))
-    with pytest.raises(
-        ValueError, match=r"got lse, argmax, of which nothing can be drawn; expected a recording with w"
-    ):
-        trace.to_html(tmp_path / "page.html")

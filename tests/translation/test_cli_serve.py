@@ -1,5 +1,6 @@
 """`dikkat serve` as a process, and clients that come and go."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -14,6 +15,9 @@ import httpx
 import pytest
 
 from command import command_line
+from dikkat.errors import InputError
+from dikkat.serving import server
+from dikkat.translation import SettingsError, Translator
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +84,55 @@ def test_silent_connections_do_not_stop_answers_and_a_signal_waits_for_the_last_
         client.sendall(b'"I lost."}')
         assert client.recv(12) == b"HTTP/1.1 200"
         assert process.wait(60) == 0
+
+
+class Idle:
+    """A server that listens nowhere, until it is stopped."""
+
+    def __init__(self, stopped):
+        self.stopped = stopped
+
+    async def serve(self):
+        while not self.stopped:
+            await asyncio.sleep(0.01)
+
+    def stop(self):
+        self.stopped = True
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_stops_before_it_listens_ends(monkeypatch, number):
+    before = signal.getsignal(signal.SIGTERM)
+    # As on Windows, where the event loop has no signal handlers.
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_signal_handler", asyncio.AbstractEventLoop.add_signal_handler)
+
+    async def served():
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            if number is not None:
+                asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), number)
+            serving = server._serve(Idle(stopped=number is None), *free.getsockname(), 1.0)
+            await asyncio.wait_for(serving, 60)
+
+    asyncio.run(served())
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_model_that_cannot_translate_is_no_server(dikkat, folder, monkeypatch):
+    monkeypatch.setattr(server, "run", lambda *_, **__: None)
+    monkeypatch.setattr(Translator, "translate", lambda self, text, search: fail(search.precision))
+
+    def fail(precision):
+        raise failures[precision] if precision in failures else AssertionError(precision)
+
+    failures = {"float32": InputError("weights: got infinite ones")}
+    status, _, err = dikkat(folder)
+    assert (status, "weights: got infinite ones" in err) == (2, True)
+    monkeypatch.setattr(Translator, "translate", lambda self, text, search: search.precision == "int8" and fail("int8"))
+    failures = {"int8": SettingsError("precision: got 'int8'")}
+    assert dikkat(folder)[0] == 0
+    failures = {"int8": InputError("W_q: got infinite weights")}
+    assert dikkat(folder)[0] == 2
 
 
 def test_a_port_in_use(dikkat, folder):

@@ -177,7 +177,7 @@ def test_it_is_the_same_however_it_is_asked(taught, tmp_path):
     both = Translator.ensemble([taught, loaded])
     for each in (loaded, both):
         assert [one.target for one in each.translate(sentences)] == [one.target for one in alone]
-    with pytest.raises(InputError, match=r"the slots of translators\[1\] are others than those of translators\[0\]"):
+    with pytest.raises(InputError, match=r"translators\[1\]: got slots that differ from those of translators\[0\]"):
         Translator.ensemble([taught, dataclasses.replace(taught, slots=NO_SLOTS)])
     written = taught.translate("<b>João</b> left at <i>14:05</i>.", markup="html").target
     assert regex.sub("<[^>]*>", "", written) == "João saiu às 14h05."

@@ -44,7 +44,7 @@ def serve(
     with needing("serve"):
         from dikkat.serving import Limits, create_app
         from dikkat.serving.server import run
-        from dikkat.translation import Search, Translator
+        from dikkat.translation import Search, SettingsError, Translator
 
     try:
         limits = Limits(queue=queue, seconds=seconds)
@@ -57,9 +57,9 @@ def serve(
     address, port = _free_address(host, port)
     translators = {name: Translator.load(folder) for name, folder in folders.items()}
     for translator in translators.values():  # compiles kernels, or reads their cache, before the server listens
-        for precision in ("float32", "int8"):
-            with suppress(InputError):  # the model or the processor has no int8
-                translator.translate(".", search=Search(precision=precision))
+        translator.translate(".", search=Search())
+        with suppress(SettingsError):  # the model or the processor has no int8
+            translator.translate(".", search=Search(precision="int8"))
     application = create_app(translators, limits=limits, hosts=hosts, origins=allow_origin or [])
     run(application, address, port, seconds=seconds)
 

@@ -30,44 +30,25 @@ def of_weights(weights: Tensor, request: Request, lse: Tensor | None = None) -> 
     return replace(seen, lse=lse, heads=heads, queries=queries, shape=tuple(wide.shape))
 
 
-def of_dot_product(
-    query: Tensor, key: Tensor, mask: Tensor | None, request: Request, *, causal: bool = False
-) -> Inspection:
-    """The requested summaries of softmax(Q Kᵀ + mask): query (..., n, d) with its scale, key (..., m, d)."""
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    query, key = query.to(dtype), key.to(dtype)
-    (queries, keys), lead = (query.shape[-2], key.shape[-2]), torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    lens, bias = None, None
-    if mask is not None and mask.dtype != torch.bool:
-        bias = mask.to(dtype)
-        mask = None
-    if causal and queries != keys:
-        lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
-    problem = validation.problem_of_call(
-        query, key, key.new_zeros(*key.shape[:-1], 1), Dot(),
-        validation.Requested(wants_state=True, wants_weights=True),
-        valid_lens=lens, mask=mask, causal=causal and queries == keys, bias=bias,
-    )  # fmt: skip
-    return inspected(problem, request)
-
-
 def of_fused_function(
-    request: Request,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Inspection:
+    request: Request, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Inspection:  # fmt: skip
     """The requested summaries of a call of `torch.nn.functional.scaled_dot_product_attention`."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    wide = query.to(torch.promote_types(query.dtype, torch.float32))
-    return of_dot_product(wide * scale, key.to(wide.dtype), attn_mask, request, causal=is_causal)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    query = query.to(dtype) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    (queries, keys), lead = (query.shape[-2], key.shape[-2]), torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    lens, is_bias = None, attn_mask is not None and attn_mask.dtype != torch.bool
+    if is_causal and queries != keys:  # PyTorch aligns the diagonal with the first key
+        lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
+    problem = validation.problem_of_call(
+        query, key.to(dtype), query.new_zeros(*key.shape[:-1], 1), Dot(),
+        validation.Requested(wants_state=True, wants_weights=True), valid_lens=lens, causal=is_causal and lens is None,
+        mask=None if is_bias else attn_mask, bias=attn_mask.to(dtype) if attn_mask is not None and is_bias else None,
+    )  # fmt: skip
+    return inspected(problem, request)
 
 
 _MULTI_HEAD = F.multi_head_attention_forward

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -15,14 +15,23 @@ from dikkat._engine.pytorch_state import is_transformed
 
 # Functions by name, without underscores: "softmax" is `x.softmax`, `F.softmax` and `torch.ops.aten._softmax`.
 _SOFTMAX = {"softmax", "safe_softmax", "special_softmax"}
-_PRODUCT = {"matmul", "bmm", "mm", "einsum"}
-_MATRIX = {*_PRODUCT, "linear", "addmm", "baddbmm"}
+_PRODUCT = {"matmul", "bmm", "mm", "mv", "dot", "einsum", "linear"}
+_MATRIX = {*_PRODUCT, "addmm", "baddbmm", "rmatmul", "inner", "tensordot"}
 _CONCATENATE = {"cat", "concat", "index_copy", "copy", "setitem"}
-_CAST_OR_DROPOUT = {"to", "type_as", "type", "float", "half", "bfloat16", "double", "contiguous", "clone", "dropout"}
-_RESCALE = {"mul", "div", "truediv", "masked_fill", "nan_to_num", "where"}  # weights remain weights
+_CAST_OR_DROPOUT = {
+    "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "dropout", "float", "half", "to", "type",
+    "type_as",
+}  # fmt: skip
+_SHAPED_LIKE = {"empty_like", "full_like", "ones_like", "rand_like", "randn_like", "zeros_like"}
+_MULTIPLY = {"mul", "multiply"}
+_RESCALE = {  # weights remain weights
+    *_MULTIPLY, "add", "clamp", "clamp_min", "div", "divide", "masked_fill", "nan_to_num", "normalize", "setitem",
+    "truediv", "where",
+}  # fmt: skip
 _REARRANGE = {
-    "chunk", "flatten", "flip", "getitem", "movedim", "narrow", "permute", "reshape", "roll", "select", "split",
-    "squeeze", "swapaxes", "t", "transpose", "unbind", "unflatten", "unsqueeze", "view",
+    "broadcast_to", "chunk", "expand", "expand_as", "flatten", "flip", "getitem", "index_select", "movedim", "narrow",
+    "permute", "repeat", "repeat_interleave", "reshape", "roll", "select", "split", "squeeze", "swapaxes", "t", "tile",
+    "transpose", "unbind", "unflatten", "unsqueeze", "view",
 }  # fmt: skip
 _ELLIPSIS = "UVWXYZ"  # the letters of an ellipsis in an einsum, of which it has the last ones
 _PROPERTIES: tuple[Any, ...] = (Tensor.mT, Tensor.T)
@@ -38,6 +47,8 @@ class Origin(NamedTuple):
         places: The number of the position that each element belongs to, of the tensor's shape; None if unknown.
         keys: If the tensor has attention weights, the number of the key of each weight, of the tensor's shape.
         weights: These weights before dropout, if the tensor itself is something else.
+        altered: Whether the tensor was computed from weights in a way that is not followed.
+        features: Whether its last dimension has the features that a matrix of the model makes.
     """
 
     sequence: int
@@ -45,6 +56,8 @@ class Origin(NamedTuple):
     places: Tensor | None = None
     keys: Tensor | None = None
     weights: Tensor | None = None
+    altered: bool = False
+    features: bool = False
 
     @property
     def rows(self) -> Tensor | None:
@@ -65,9 +78,12 @@ class Dataflow(TorchFunctionMode):
     # Whether weights are those before dropout. If not, they are part of the graph of the result.
     before_dropout = True
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self._origins: Any = WeakIdKeyDictionary()
+        # Parameters, buffers and literals, which depend on no input.
+        self._constants: Any = WeakIdKeyDictionary(dict.fromkeys([*model.parameters(), *model.buffers()]))
+        self._weighted: Any = WeakIdKeyDictionary()  # products, element by element: their weights and values
         self._numbers = itertools.count(1)
         self._output: Origin | None = None  # of the last call of dikkat's
         self._rows: dict[int, Tensor | None] = {}  # the positions of each output of self-attention
@@ -78,6 +94,10 @@ class Dataflow(TorchFunctionMode):
 
     def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
         """Take note of weights that multiply values, and how they are arranged to (..., n, m)."""
+        raise NotImplementedError
+
+    def lose_weights(self) -> None:
+        """Take note of weights that multiply values in a way that is not followed."""
         raise NotImplementedError
 
     def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
@@ -121,8 +141,9 @@ class Dataflow(TorchFunctionMode):
     def reads(self, streams: Streams) -> int:
         """The number of the sequence that self-attention continues; −1 if it has other windows of it."""
         query, _, output = streams
-        before, self._rows[output.sequence] = self._rows.get(query.sequence), query.rows
-        continues = before is None or (query.rows is not None and torch.equal(before, query.rows))
+        before, rows = self._rows.get(query.sequence), query.rows
+        self._rows[output.sequence] = rows
+        continues = before is None or (rows is not None and torch.equal(before.to(rows.device), rows))
         return query.sequence if continues else -1
 
     def output_of(self, query: Origin, key: Origin) -> Origin:
@@ -156,36 +177,56 @@ class Dataflow(TorchFunctionMode):
         return result
 
     def _follow(self, func: Any, name: str, args: Any, named: Any, result: Any, weights: Tensor | None) -> None:
-        tensors = [each for each in _tensors((*args, *named.values())) if each.is_floating_point()]
+        inputs = [*_tensors((*args, *named.values()))]
+        tensors = [each for each in inputs if each.is_floating_point()]
         outputs = [each for each in _tensors((result,)) if each.is_floating_point()]
+        moves = (name in _REARRANGE or func in _TRANSPOSE) and _moves_elements(name, args, result)
+        constant = all(each in self._constants for each in (inputs[:1] if name in _CAST_OR_DROPOUT else inputs))
+        for output in _tensors((result,)):
+            if constant and (not inputs or moves or name in _CAST_OR_DROPOUT):
+                self._constants[output] = True
+            elif output in self._constants and not constant:  # numbers were written into it
+                del self._constants[output]
         if not tensors or not outputs:
             return
         main = tensors[1 if name in ("addmm", "baddbmm") and len(tensors) > 1 else 0]
+        holders = [each for each in tensors if self._has_weights(each) and name not in _SHAPED_LIKE]
+        holder = min(holders, key=lambda each: self._origins[each].altered, default=None)
         if name == "embedding":
             self._origins.pop(result, None)
             self.placed(result)
-        elif name in _PRODUCT and self._multiplies(name, args, tensors, result):
-            pass
-        elif name in _CONCATENATE:  # a cache that is empty yet is no sequence of its own
+        elif (holder is not None and name in _MATRIX and self._multiplies(name, args, tensors, holder, result)) or (
+            name == "sum" and main in self._weighted and self._sums(args, named, main, result)
+        ):
+            pass  # the output of attention
+        elif name in _CONCATENATE and holder is None:  # a cache that is empty yet is no sequence of its own
             known = [self._origins[each] for each in tensors if each in self._origins]
             latest = max(known, key=_number) if known else self.origin(main)
             self._origins[result] = Origin(latest.sequence, latest.attended, _spread(latest.places, result))
-        elif (name in _REARRANGE or func in _TRANSPOSE) and _moves_elements(name, args, main, result):
-            self._rearrange(Tensor.reshape if name == "view" else func, args, named, main, outputs)
+        elif moves and main is args[0]:
+            self._rearrange(Tensor.reshape if name == "view" else func, name, args, named, main, outputs)
         else:
             origin = self.placed(main) if name in ("linear", "layer_norm", "rms_norm") else self.origin(main)
+            weighted = None if holder is None else self._origins[holder]
+            by_model = name in _MATRIX and any(each in self._constants for each in tensors[1:])
             for output in outputs:
-                self._origins[output] = self._merged(name, main, origin, tensors, output)
-            dim = named.get("dim", args[1] if len(args) > 1 else None)
-            if name in _SOFTMAX and isinstance(dim, int) and result.ndim > 1:
-                keys = torch.arange(result.shape[dim]).view(
-                    [-1 if k == dim % result.ndim else 1 for k in range(result.ndim)]
-                )
-                self._origins[result] = self._origins[result]._replace(keys=keys.expand(result.shape), weights=weights)
-            elif origin.keys is not None and isinstance(result, Tensor) and result.shape == main.shape:
-                if origin.weights is None and weights is not None:
-                    origin = origin._replace(weights=weights)
-                self._follow_weights(func, name, args, named, main, origin, result)
+                merged = self._merged(name, main, origin, tensors, output)
+                features = by_model or (origin.features and output.shape == main.shape)
+                self._origins[output] = merged._replace(features=features)
+            dim = _dim(args, named)
+            if name in _SOFTMAX and dim is not None and (result.ndim > 1 or main not in self._constants):
+                shape = [-1 if k == dim % result.ndim else 1 for k in range(result.ndim)]
+                keys = torch.arange(result.shape[dim], device=result.device).view(shape).expand(result.shape)
+                features = origin.features and dim % result.ndim == result.ndim - 1
+                self._origins[result] = self._origins[result]._replace(keys=keys, weights=weights, features=features)
+            elif holder is not None and weighted is not None and isinstance(result, Tensor):
+                if weighted.weights is None and weights is not None:
+                    weighted = weighted._replace(weights=weights)
+                self._follow_weights(func, name, args, named, holder, weighted, result)
+
+    def _has_weights(self, tensor: Tensor) -> bool:
+        origin = self._origins.get(tensor)
+        return origin is not None and (origin.keys is not None or origin.altered)
 
     def _merged(self, name: str, main: Tensor, origin: Origin, tensors: list[Tensor], output: Tensor) -> Origin:
         """The origin of what is made of several tensors: the latest attention among those of its shape."""
@@ -195,48 +236,83 @@ class Dataflow(TorchFunctionMode):
         placed = min((each for each in alike or [origin] if each.places is not None), key=_number, default=origin)
         return Origin(latest.sequence, latest.attended, _spread(placed.places, output))
 
-    def _rearrange(self, func: Any, args: Any, named: Any, main: Tensor, outputs: list[Tensor]) -> None:
+    def _rearrange(self, func: Any, name: str, args: Any, named: Any, main: Tensor, outputs: list[Tensor]) -> None:
         """Move the places, keys and weights of a tensor as the function moves its elements."""
         origin, moved = self.origin(main), dict[str, list[Tensor]]()
         for field in ("places", "keys", "weights"):
             if (tensor := getattr(origin, field)) is not None:
-                result = func(*(tensor if each is main else each for each in args), **named)
+                result = func(*_exchanged(args, main, tensor), **named)
                 moved[field] = [result] if isinstance(result, Tensor) else list(result)
         for number, output in enumerate(outputs):
-            own = {field: each[number] for field, each in moved.items()}
-            self._origins[output] = Origin(origin.sequence, origin.attended, **own)
+            features = origin.features and name in ("view", "reshape") and output.shape[-1:] == main.shape[-1:]
+            fields = {field: each[number] for field, each in moved.items()}
+            self._origins[output] = Origin(
+                origin.sequence, origin.attended, **fields, altered=origin.altered, features=features
+            )
 
     def _follow_weights(
-        self, func: Any, name: str, args: Any, named: Any, main: Tensor, origin: Origin, result: Tensor
+        self, func: Any, name: str, args: Any, named: Any, holder: Tensor, origin: Origin, result: Tensor
     ) -> None:
         """Weights that are cast, dropped or scaled are still weights."""
-        weights = origin.weights
-        if name in _CAST_OR_DROPOUT and self.before_dropout:
-            weights = main if weights is None and result is not main else weights
-        elif name in _RESCALE and weights is not None:
-            weights = func(*(weights if each is main else each for each in args), **named)
-        elif name not in _RESCALE | _CAST_OR_DROPOUT:
+        keys, weights = origin.keys, origin.weights
+        alike = result.ndim == holder.ndim and result.shape[-2:] == holder.shape[-2:]
+        if keys is None or not alike or name not in _RESCALE | _CAST_OR_DROPOUT | _MATRIX:
+            values = [each for each in _tensors(args) if each is not holder]
+            if keys is not None and name in _MULTIPLY and values and values[0].ndim == holder.ndim == result.ndim:
+                if not origin.features:
+                    self._weighted[result] = holder, values[0]
+            elif name not in _MATRIX and (result.numel() <= holder.numel() or name in _CONCATENATE):
+                self._origins[result] = self._origins[result]._replace(altered=True)
             return
-        self._origins[result] = self._origins[result]._replace(keys=origin.keys, weights=weights)
+        if name in _MATRIX:  # a product over another dimension, such as that of heads
+            weights = None
+        elif name in _CAST_OR_DROPOUT:
+            weights = holder if weights is None and result is not holder and self.before_dropout else weights
+        elif weights is not None:
+            before = weights.clone() if result is holder else weights
+            after = func(*_exchanged(args, holder, before), **_exchanged(named, holder, before))
+            weights = before if after is None else after
+        keys = keys.to(result.device).expand(result.shape)
+        self._origins[result] = self._origins[result]._replace(keys=keys, weights=weights, features=origin.features)
 
-    def _multiplies(self, name: str, args: Any, tensors: list[Tensor], result: Tensor) -> bool:
-        """Whether a product sums values over the keys of weights, which are then told."""
-        index = next((k for k, each in enumerate(tensors) if each in self._origins
-                      and self._origins[each].keys is not None), -1)  # fmt: skip
-        if index < 0 or len(tensors) != 2 or tensors[index].ndim < 2:
-            return False
-        origin, key = self.origin(tensors[index]), self.origin(tensors[1 - index])
-        dims = [*range(tensors[index].ndim)]
-        order: list[int] | None = dims if index == 0 else [*dims[:-2], dims[-1], dims[-2]]
+    def _multiplies(self, name: str, args: Any, tensors: list[Tensor], holder: Tensor, result: Tensor) -> bool:
+        """Whether a product sums over the keys of weights. Weights of values are told, a classifier's are not."""
+        origin, others = self.origin(holder), [each for each in tensors if each is not holder]
+        index = next(k for k, each in enumerate(tensors) if each is holder)
+        dims = [*range(-1 if holder.ndim == 1 else 0, holder.ndim)]
+        order: list[int] | None = dims if index == 0 or holder.ndim == 1 else [*dims[:-2], dims[-1], dims[-2]]
         if name == "einsum":
-            order = _order_of(args[0], [each.ndim for each in tensors], index)
-        if order is None or origin.keys is None or origin.keys.numel() == 0:
+            order = _order_of(args[0], [each.ndim for each in tensors], index) if len(tensors) == 2 else None
+        if origin.keys is None or name not in _PRODUCT or not others:
+            order = None
+        if origin.keys is not None and order is not None:
+            keys = _permuted(origin.keys, order)
+            row = keys[(0,) * (keys.ndim - 1)] if keys.numel() else keys
+            if not keys.numel() or (len(row) > 1 and row[0] == row[-1]):  # the product sums over another dimension
+                return False
+        by_model = all(each in self._constants for each in others)
+        self._origins[result] = Origin(origin.sequence, origin.attended, _spread(origin.places, result))
+        if order is None and not by_model:
+            self.lose_weights()
+        elif order is not None and not (by_model and (origin.features or name == "linear")):
+            self._tell(holder, order, others[0], result)
+        return True
+
+    def _sums(self, args: Any, named: Any, main: Tensor, result: Tensor) -> bool:
+        """Whether a sum over products, element by element, is one over the keys of weights, which are then told."""
+        (weights, values), dim = self._weighted[main], _dim(args, named)
+        if dim is None or weights.shape[dim] != main.shape[dim] or values.shape[dim] != main.shape[dim]:
             return False
-        keys, places = _permuted(origin.keys, order), origin.places
-        places = None if places is None else _permuted(places, order)
-        row = keys[(0,) * (keys.ndim - 1)]
-        if len(row) > 1 and row[0] == row[-1]:  # the product sums over another dimension
-            return False
+        dim %= main.ndim
+        lead = [k for k in range(main.ndim) if k != dim and weights.shape[k] == main.shape[k]]
+        asks = bool(lead) and values.shape[lead[-1]] == 1
+        self._tell(weights, [*lead, *([] if asks else [-1]), dim], values, result)
+        return True
+
+    def _tell(self, holder: Tensor, order: list[int], values: Tensor, result: Tensor) -> None:
+        """Tell of weights, of which `order` has the dimensions (..., n, m), and follow what they made of the values."""
+        origin, key = self.origin(holder), self.origin(values)
+        places = None if origin.places is None else _permuted(origin.places, order)
         output = self.output_of(origin._replace(places=places), key)
         heads = 0 if places is None else _joined_heads(places)
         if places is not None and heads:
@@ -246,17 +322,23 @@ class Dataflow(TorchFunctionMode):
             tensor = _permuted(tensor, order)
             return tensor.unflatten(0, (-1, heads)) if heads else tensor
 
-        weights = tensors[index] if origin.weights is None else origin.weights
+        weights = holder if origin.weights is None else origin.weights
         self.saw_weights(weights, arranged, (origin._replace(places=places), key, output))
         self.follow(result, output)
-        return True
 
 
-def _moves_elements(name: str, args: Any, main: Tensor, result: Any) -> bool:
+def _moves_elements(name: str, args: Any, result: Any) -> bool:
     """Whether a call that moves elements can be repeated with other tensors in the place of its first argument."""
-    if not args or args[0] is not main or any(isinstance(each, torch.dtype) for each in args):
+    if not args or not isinstance(args[0], Tensor) or any(isinstance(each, torch.dtype) for each in args):
         return False
-    return name != "view" or result.shape != main.shape
+    return name != "view" or result.shape != args[0].shape
+
+
+def _exchanged(arguments: Any, old: Tensor, new: Tensor) -> Any:
+    """The arguments of a call, by position or by name, with a tensor in the place of another."""
+    if isinstance(arguments, dict):
+        return {name: new if each is old else each for name, each in arguments.items()}
+    return [new if each is old else each for each in arguments]
 
 
 def _joined_heads(places: Tensor) -> int:
@@ -266,6 +348,13 @@ def _joined_heads(places: Tensor) -> int:
     rows = places[..., 0]
     heads = int((rows == rows[0]).all(-1).long().cumprod(0).sum())
     return heads if heads > 1 and len(rows) % heads == 0 else 0
+
+
+def _dim(args: Any, named: Any) -> int | None:
+    """Return the dimension that a softmax or a sum is over; None for none or several."""
+    dim = named.get("dim", named.get("axis", args[1] if len(args) > 1 else None))
+    dim = dim[0] if isinstance(dim, tuple | list) and len(dim) == 1 else dim
+    return dim if isinstance(dim, int) else None
 
 
 def _number(origin: Origin) -> int:
@@ -283,9 +372,9 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 def _spread(places: Tensor | None, tensor: Tensor) -> Tensor | None:
     """The places of a tensor with the same rows."""
     if places is None or places.shape == tensor.shape:
-        return places
+        return None if places is None else places.to(tensor.device)
     alike = 0 < tensor.ndim == places.ndim and places.shape[:-1] == tensor.shape[:-1] and places.shape[-1] > 0
-    return places[..., :1].expand(tensor.shape) if alike else None
+    return places[..., :1].to(tensor.device).expand(tensor.shape) if alike else None
 
 
 def _order_of(equation: object, ndims: list[int], index: int) -> list[int] | None:
@@ -308,5 +397,7 @@ def _order_of(equation: object, ndims: list[int], index: int) -> list[int] | Non
 
 
 def _permuted(tensor: Tensor, order: list[int]) -> Tensor:
-    moved = tensor.permute([dim for dim in order if dim >= 0])
+    """The dimensions of a tensor in order, with a new one for −1 and without those (of size 1) that are not in it."""
+    dropped = [dim for dim in range(tensor.ndim) if dim not in order]
+    moved = tensor.permute([*dropped, *(dim for dim in order if dim >= 0)])[(0,) * len(dropped)]
     return moved.unsqueeze(-2) if -1 in order else moved

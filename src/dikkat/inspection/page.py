@@ -84,15 +84,8 @@ def attention(
         record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace,
     ):
         model(*arguments, **inputs)
-    if labels is None:
-        pass  # positions are called 0, 1, 2 ...
-    elif isinstance(element, int):
-        trace.tokens = labels
-    else:
-        if len(labels) != len(element):
-            raise ValueError(f"tokens: got {len(labels)} lists; expected {len(element)}, as there are elements to show")
-        for number, each in zip(element, labels, strict=True):
-            trace.set_tokens_of(number, each)
+    if labels is not None:  # without, positions are called 0, 1, 2 ...
+        trace.set_tokens(labels, element)
     if path is not None:
         trace.to_html(path, element=element, title=title)
     return trace

@@ -1,4 +1,4 @@
-"""Recording: what every call of attention of a model looks at, while the model runs as it does."""
+"""Records the attention weights of a model while it runs."""
 
 import math
 import re
@@ -34,44 +34,46 @@ from dikkat.inspection.trace import OWN, Call, Trace
 
 @contextmanager
 def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[Requesting]) -> Iterator[Trace]:
-    """Record what a model's attention looks at, layer by layer, while it runs as it does.
+    """Record the attention weights of each layer of a model while it runs.
 
-    What is seen: every call of `dikkat.attend` and its sisters, dikkat's layers and recurrences,
-    `torch.nn.MultiheadAttention`, `torch.nn.functional.scaled_dot_product_attention` inside any module, and a softmax
-    whose result multiplies values; so too
-    Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`, but not with flash or flexible
-    attention. Weights are those before dropout; they are summarised at once, moved to the CPU, and have no gradient.
-    Neither the model's results nor its gradients change, but where a shortcut would have gone by a module without
-    calling it: by rounding with the compiled search, and with PyTorch's for encoders in evaluation, which besides
-    leaves 0 at padding (or NaN, where a row sees no key), and does not while it is recorded.
+    `record` sees these calls inside the model's modules:
 
-    A call belongs to the innermost module of the model that is being called (`module(...)`), which hooks on the modules
-    tell meanwhile; a module's other methods count as part of what called them. Other threads are not seen, and may
-    record for themselves; recordings may be nested. What `torch.compile` made runs uncompiled meanwhile, in all
-    threads. What is computed once more for a backward (checkpoints) is not recorded again.
+    - `dikkat.attend` and the other functions, layers and recurrences of dikkat
+    - `torch.nn.MultiheadAttention` and `torch.nn.functional.scaled_dot_product_attention`
+    - a softmax whose result multiplies values (`@`, `torch.bmm`, `torch.einsum`, or `(weights * values).sum(dim)`)
+    - Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`
 
-    What is not chosen by `layers` runs as if nobody recorded; of what is, `heads` and `queries` alone are computed.
+    It does not see flash or flexible attention. It records the weights before dropout, summarises them at once and
+    moves them to the CPU; they have no gradient. The model's results and gradients do not change, with two exceptions:
+    modules that run instead of a shortcut differ by rounding (dikkat's compiled search, PyTorch's fast path of
+    encoders), and that fast path returns 0 at padding (NaN in a row that sees no key), the recorded model does not.
+
+    A call belongs to the innermost running module. Hooks on the modules tell which one that is. Other methods of a
+    module belong to the module that called them. Other threads are not recorded; recordings can be nested. Compiled
+    models run uncompiled in all threads during a recording. A checkpoint's second forward pass is not recorded.
+
+    Modules that `layers` does not select get no hooks. Only the selected `heads` and `queries` are computed.
 
     Args:
-        model: The calls within its modules are recorded, by the modules' names in it.
-        layers: The modules, with all in them, whose calls are recorded: a name, as `model.named_modules()` has it, a
-            pattern with *, ? and [...] that the whole name follows, a number, which is a place in each of the model's
-            outermost lists of modules, counted from the end below 0; or several of these in a list. None for all. An
-            entry of a list that runs again, as ALBERT's one layer does, is the next layer each time.
-        **request: What to record of each call (`Requesting`); if nothing, `top_k=8` and `overview=64`.
+        model: The model. Its modules' names are the names in the trace.
+        layers: The modules whose calls are recorded, with all modules inside them; all modules if None. A name, as in
+            `model.named_modules()`; a pattern for the whole name with *, ? and [...]; an index into each of the model's
+            outermost lists of modules, negative from the end; or a list of these. If an entry of a list runs again, as
+            ALBERT's only layer does, it counts as the next layer.
+        **request: What to record of each call (`Requesting`); the default is `top_k=8` and `overview=64`.
 
     Yields:
         The `Trace`, which fills while the model runs.
 
     Warns:
-        UserWarning: Layers ran that are not seen, as their attention is PyTorch's flexible one, or as they take a
-            softmax that does not multiply values in a way that is known; their names.
+        UserWarning: Layers ran that are not recorded: they use PyTorch's flexible attention, or their weights multiply
+            values in a way that dikkat does not follow. The warning names the modules.
 
     Raises:
-        TypeError: `model` is no module, or an argument is of the wrong kind.
-        ValueError: Nothing is requested; no module has one of the `layers`; an argument that does not fit a call, with
-            the name of its module; or, at the end, no call was seen, or none in one of the `layers`.
-        RuntimeError: It is being compiled: record around what is compiled, not in it.
+        TypeError: `model` is no module, or an argument has the wrong type.
+        ValueError: No summary is requested; no module fits an entry of `layers`; an argument does not fit a call (the
+            message names the module); or, at the end, no call was recorded in the model or in an entry of `layers`.
+        RuntimeError: `record` is called inside `torch.compile`.
 
     Example:
         >>> import torch, dikkat
@@ -100,9 +102,6 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         stack.enter_context(recorder.hooked(model))
         stack.enter_context(recorder)
         yield recorder.trace
-    if recorder.unseen:
-        names = ", ".join(map(repr, dict.fromkeys(recorder.unseen)))
-        warnings.warn(f"record: {names}: not recorded, as flexible attention shows no weights", stacklevel=3)
     recorder.finish(model)
     for entry, each in by_entry.items():
         if not any(each.takes(call.name, call.layer) for call, _ in recorder.trace.calls()):
@@ -120,13 +119,13 @@ def _unseen(model: nn.Module, entry: int | str | None, each: Chosen, layers: int
     kinds = sorted({type(module).__name__ for module in each.modules.values()})
     which = f"model: got {type(model).__name__}" if entry is None else f"layers: got {entry!r}"
     asks = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    own = "" if asks in (None, "dikkat", "sdpa", "eager") else f" (this one has {asks!r}: load it anew)"
+    own = "" if asks in (None, "dikkat", "sdpa", "eager") else f" (this model has {asks!r}: load it again)"
     return (
-        f"{which}, in which no attention was seen: it was not run here, or computes softmax(q kᵀ) v by operations of "
-        "its own: call torch.nn.functional.scaled_dot_product_attention or dikkat.attend there, or draw weights that "
-        "you have with dikkat.show.weights. Expected a run of a model with layers of dikkat, "
-        "torch.nn.MultiheadAttention or scaled_dot_product_attention, or one of Hugging Face's that is loaded with "
-        f"attn_implementation='dikkat', 'sdpa' or 'eager'{own}. Its modules: {', '.join(kinds)}"
+        f"{which}, in which no attention ran during the recording; expected layers of dikkat, "
+        "torch.nn.MultiheadAttention, scaled_dot_product_attention or a softmax that multiplies values, or a model of "
+        f"Hugging Face loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{own}. Call the model inside the "
+        "`with` block, or draw weights that you already have with dikkat.show.weights. "
+        f"The modules: {', '.join(kinds)}"
     )
 
 
@@ -143,7 +142,7 @@ class _Recorder(Dataflow):
     """Adds to a trace what this thread's calls within a model look at."""
 
     def __init__(self, model: nn.Module, request: Request, entries: list[Chosen]) -> None:
-        super().__init__()
+        super().__init__(model)
         self.trace, self._request, self._entries = Trace(), request, entries
         self._modules = {name: module for each in entries for name, module in each.modules.items()}
         (self._kinds, self._says), self._numbering = kinds_of(model), Numbering(list(self._modules))
@@ -151,21 +150,16 @@ class _Recorder(Dataflow):
         self._thread, self._calls = threading.get_ident(), list[_Running]()
         self._listening, self._since, self._runs = ExitStack(), 0, 0
         self.layers = 0  # that ran, of those that were looked for
-        self.unseen: list[str] = []  # modules, of flexible attention
         # For each self-attention by the number of its output's sequence: that of its input, the first position.
         self._made: dict[int, tuple[int, int]] = {}
         self._asked, self._looked_at = set[int](), set[int]()  # sequences of queries and of keys in cross attention
         self._reached: dict[tuple[str, int], tuple[int, int]] = {}  # the last call of a module: its end, its keys
         self._softmaxes = set[str]()  # modules of attention, by their classes' names, that take a softmax
+        self._lost = set[str]()  # modules of flexible attention, or whose weights are not followed to the values
         self._in_run = Counter[tuple[int, str]]()
         self._logits: Tensor | None = None  # of the last softmax
 
-    def start(self) -> None:
-        """Start to observe this thread's calls of attention."""
-        self._listening.enter_context(recording_hooks.observed_by(self, *recording_hooks.current_observers()))
-
     def stop(self) -> None:
-        """Stop observing."""
         self._listening.close()
         self._since = 0
 
@@ -196,11 +190,14 @@ class _Recorder(Dataflow):
                     cached = self._calls[-1].cached if cached is None else cached
                 self.layers = max(self.layers, layer + 1)
                 self._calls.append(_Running(name, module, layer, cached))
-                if self._kind(name).root == name and any(each.takes(name, layer) for each in self._entries):
-                    self._entered.add(name)
-                if not self._since and any(each.takes(name, layer) for each in self._entries):
-                    self.start()
-                    self._since = len(self._calls)
+                if any(each.takes(name, layer) for each in self._entries):
+                    if self._kind(name).root == name:
+                        self._entered.add(name)
+                    if not self._since:
+                        self._since = len(self._calls)
+                        self._listening.enter_context(
+                            recording_hooks.observed_by(self, *recording_hooks.current_observers())
+                        )
 
         def leave(*_: Any) -> None:
             # Not entered where another hook raised before; and an interrupt may have left inner calls open.
@@ -234,18 +231,20 @@ class _Recorder(Dataflow):
             for call, root in calls
         )  # fmt: skip
         returns = hasattr(model, "get_encoder")
-        times = Counter(
-            (call.run, call.layer, call.name)
-            for call, root in calls
-            if (root or (returns and not self._kinds)) and call.layer >= 0
-        )
-        several = {name for (_, _, name), count in times.items() if count > 1}
-        own = {name for name in self._softmaxes if not any(is_within(call.name, name) for call, _ in calls)}
-        silent = sorted((self._entered - {root for _, root in calls if root}) | own)
-        if silent and calls:
-            names = ", ".join(map(repr, silent))
-            self.trace.withheld = f"{names}: not recorded, as they compute their weights by operations of their own"
-            warnings.warn(f"record: {self.trace.withheld}", stacklevel=4)
+        # A model without a table may return some of the calls of a layer, or in another order.
+        places = [((call.run, call.layer, call.name if root else call.kind), call.name)
+                  for (call, _), (_, root) in zip(self.trace.calls(), calls, strict=True)
+                  if call.layer >= 0 and (root or (returns and not self._kinds))]  # fmt: skip
+        times = Counter(place for place, _ in places)
+        several = {name for place, name in places if times[place] > 1}
+        missing = self._entered - {root for _, root in calls if root}
+        missing |= {name for name in self._softmaxes if not any(is_within(call.name, name) for call, _ in calls)}
+        if calls and (silent := sorted(missing | self._lost)):
+            why = "flexible attention, or weights that dikkat does not follow to the values"
+            told = f"{', '.join(map(repr, silent))}: not recorded: {why}"
+            warnings.warn(f"record: {told}", stacklevel=4)
+            if missing or any(self._kind(name).root or not self._kinds for name in self._lost):
+                self.trace.withheld = told
         # Weights (B · H, n, m) are not those that transformers returns.
         joined = returns and any(call.source and len(seen.shape) == 3 for call, seen in self.trace.calls())
         if not self.trace.withheld and (several or not self._says or joined):
@@ -298,13 +297,11 @@ class _Recorder(Dataflow):
         return self in recording_hooks.current_observers()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function, follow its tensors, and look at attention."""
-        if func is flex_attention and self._listens and self._calls:
-            self.unseen.append(self._calls[-1].name)
+        if func is flex_attention:
+            self.lose_weights()
         return super().__torch_function__(func, types, args, kwargs)
 
     def call_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> Any:
-        """Look at a call of one of PyTorch's functions."""
         result = function(*arguments, **named)
         if self._listens and function is F.multi_head_attention_forward:
             given = multi_head_arguments(*arguments, **named)
@@ -336,8 +333,11 @@ class _Recorder(Dataflow):
         dead = (logits.detach() <= torch.finfo(logits.dtype).min / 2).all(-1, keepdim=True)
         return result, result.detach().masked_fill(dead, 0.0) if bool(dead.any()) else None
 
+    def lose_weights(self) -> None:
+        if self._listens and self._calls:
+            self._lost.add(self._calls[-1].name)
+
     def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
-        """Look at weights that a softmax of the model's own made."""
         weights, logits, self._logits = arranged(weights), self._logits, None
         sinks = getattr(self._calls[-1].module, "sinks", None) if self._calls else None
         if sinks is not None and logits is not None and logits.shape == weights.shape:

@@ -1,5 +1,6 @@
 """Measures made of the weights of all layers together: rollout, and relevance by gradients."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -89,11 +90,16 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
         )
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ValueError(f"model: got {type(model).__name__}, an encoder and decoder; expected self-attention alone")
-    with torch.enable_grad(), uncompiled(), _Dense() as flow, recording_hooks.observed_by(flow):
+    with torch.enable_grad(), uncompiled(), _Dense(model) as flow, recording_hooks.observed_by(flow):
         output = model(*arguments, **inputs)
         result = (target(output) if callable(target) else output.logits[..., target]).sum()
     if not flow.layers:
-        raise ValueError(f"model: got {type(model).__name__}, in which no attention was seen; expected self-attention")
+        raise ValueError(f"model: got {type(model).__name__}, in which no attention ran; expected self-attention")
+    if flow.loses:
+        warnings.warn(
+            "relevance: left out weights that multiply values in a way that dikkat does not follow: apply softmax, "
+            "then a product with the values (@, torch.bmm, torch.einsum)", stacklevel=2,
+        )  # fmt: skip
     maps = [arranged(each.detach()) for each, arranged in zip(flow.layers, flow.arranged, strict=True)]
     lengths = {tuple(each.shape[-2:]) for each in maps}
     if flow.crosses or any(n != m for n, m in lengths) or any(each.ndim != 4 for each in maps):
@@ -133,29 +139,30 @@ class _Dense(Dataflow):
 
     before_dropout = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
         self.layers: list[Tensor] = []
         self.arranged: list[Callable[[Tensor], Tensor]] = []
         self.chain: list[tuple[int, int]] = []
+        self.loses = False  # whether weights are not among them
         self.crosses = False  # whether a call looked at another sequence
 
     def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
-        """The result, in a graph."""
         first = arguments[0] if arguments else named["input"]
         if first.is_floating_point():
             arguments, named = (_rooted(first), *arguments[1:]), {k: v for k, v in named.items() if k != "input"}
         return function(*arguments, **named), None
 
     def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
-        """Collect the weights of a layer."""
         self.crosses |= streams[0].sequence != streams[1].sequence
         self.layers.append(weights)
         self.arranged.append(arranged)
         self.chain.append((self.reads(streams), streams[2].sequence))
 
+    def lose_weights(self) -> None:
+        self.loses = True
+
     def call_fused(self, function: Any, arguments: Any, named: Any, streams: Streams) -> Any:
-        """Compute by all weights."""
 
         def attend(*inputs: Any, **more: Any) -> Tensor:
             result, weights = self._attend(*inputs, **more)
@@ -171,16 +178,9 @@ class _Dense(Dataflow):
         return output, weights if given["need_weights"] else None
 
     def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> tuple[Tensor, Tensor]:
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The output of `scaled_dot_product_attention`, and its weights."""
         query = _rooted(query)
         if enable_gqa:
@@ -196,7 +196,6 @@ class _Dense(Dataflow):
         return F.dropout(weights, dropout_p) @ value, weights
 
     def compute(self, name: str, problem: Problem) -> Result | None:
-        """Compute a call of dikkat's, and keep its weights."""
         streams = self.streams_of(problem)
         with recording_hooks.observed_by(), torch._C.DisableTorchFunction():
             problem = replace(problem, query=_rooted(problem.query), kept=None)

@@ -11,19 +11,15 @@ from dikkat.inspection.heads import Known, scores_of
 from dikkat.inspection.request import Inspection
 from dikkat.show.views import Token, labels_of
 
-# The layer, the module, the kind of attention, and one element of what was recorded.
-Rows = Iterable[tuple[int, str, str, Inspection]]
+Calls = Iterable[tuple[Any, Inspection]]  # each `Call` with its record
 
 
-def known_of(seen: Inspection, kind: str) -> Known | None:
-    """The weights that are known of an element's heads; None where neither all nor the largest were recorded."""
+def known_of(seen: Inspection, kind: str) -> Known:
+    """Return the known weights of an element's heads, of a call with all weights or the largest of each query."""
     _, count, keys = seen.sizes
-    if seen.weights is not None:
-        weights, places = seen.weights.double(), torch.arange(keys).expand(seen.weights.shape)
-    elif seen.top_weights is not None and seen.top_keys is not None:
-        weights, places = seen.top_weights.double(), seen.top_keys
-    else:
-        return None
+    named = seen.tensors()
+    weights = named["weights" if "weights" in named else "top_weights"].double()
+    places = torch.arange(keys).expand(weights.shape) if "weights" in named else named["top_keys"]
     first, first_key = seen.positions
     queries = (torch.arange(count) if seen.queries is None else seen.queries) + first - max(0, first_key)
     is_self = kind != "cross" and first_key >= 0 and bool((queries < keys).all())
@@ -39,33 +35,34 @@ def keys_of(known: Known, kind: str, tokens: Mapping[str, list[Token]]) -> list[
     return labels_of(tokens, kind, end, end)[1]
 
 
-def scores_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
+def scores_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> Any:
     """A row for each head: its scores, and which is the largest."""
     table: dict[str, list[Any]] = {}
-    for layer, name, kind, known, heads in _known(rows):
-        found = scores_of(known, keys_of(known, kind, tokens))
+    for call, known, heads in _known(calls, element):
+        found = scores_of(known, keys_of(known, call.kind, tokens))
         for place, head in enumerate(heads.tolist()):
             shares = {each: float(shares[place]) for each, shares in found.shares.items()}
-            row = {"layer": layer, "module": name, "kind": kind, "head": head, "looks": found.looks[place], **shares}
-            row["queries"] = found.asked[place]
+            row = {"layer": call.layer, "module": call.name, "kind": call.kind, "head": head,
+                   "looks": found.looks[place], **shares, "queries": found.asked[place]}  # fmt: skip
             for column, value in row.items():
                 table.setdefault(column, []).append(value)
     return frame_of({name: np.asarray(values) for name, values in table.items()})
 
 
-def weights_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
+def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> Any:
     """A row for each weight above 0 that is known."""
     parts: dict[str, list[Any]] = {}
-    for layer, name, kind, known, heads in _known(rows):
+    for call, known, heads in _known(calls, element):
         head, query, place = np.nonzero((known.weights > 0).numpy() & (known.keys >= 0).numpy())
         keys = known.keys.numpy()[head, query, place] + known.first_key
         queries = known.queries.numpy()[query] + known.first_key
         columns = {
-            "layer": np.full(len(head), layer), "module": np.full(len(head), name), "head": heads.numpy()[head],
-            "query": queries, "key": keys, "weight": known.weights.numpy()[head, query, place].astype(np.float32),
+            "layer": np.full(len(head), call.layer), "module": np.full(len(head), call.name),
+            "head": heads.numpy()[head], "query": queries, "key": keys,
+            "weight": known.weights.numpy()[head, query, place].astype(np.float32),
         }  # fmt: skip
         end = known.first_key + known.key_count
-        labels = labels_of(tokens, kind, end if known.is_self else int(known.queries.max()) + 1, end)
+        labels = labels_of(tokens, call.kind, end if known.is_self else int(known.queries.max()) + 1, end)
         labelled = zip(("query_token", "key_token"), labels, (queries, keys), strict=True)
         for column, known_labels, at in labelled if tokens else ():
             words = np.array([token.text for token in known_labels] + [""])
@@ -75,15 +72,15 @@ def weights_table(rows: Rows, tokens: Mapping[str, list[Token]]) -> Any:
     return frame_of({name: np.concatenate(values) for name, values in parts.items()})
 
 
-def _known(rows: Rows) -> Iterator[tuple[int, str, str, Known, Tensor]]:
-    """The layer, the module, the kind, the weights that are known, and the heads' numbers."""
-    for layer, name, kind, seen in rows:
-        known = known_of(seen, kind)
-        if known is None:
-            raise ValueError(
-                f"trace[{name!r}]: got {', '.join(seen.tensors())}; expected a recording with weights=True or top_k"
-            )
-        yield layer, name, kind, known, torch.arange(len(known.weights)) if seen.heads is None else seen.heads
+def _known(calls: Calls, element: int) -> Iterator[tuple[Any, Known, Tensor]]:
+    """Yield each call, the known weights of one element of the batch, and the numbers of the heads."""
+    for call, whole in calls:
+        seen = whole.of_batch(element)
+        if seen.weights is None and seen.top_weights is None:
+            raise ValueError(f"trace[{call.name!r}]: got {', '.join(seen.tensors())}; expected a recording with "
+                             "weights=True or top_k")  # fmt: skip
+        known = known_of(seen, call.kind)
+        yield call, known, torch.arange(len(known.weights)) if seen.heads is None else seen.heads
 
 
 def frame_of(columns: Mapping[str, Any]) -> Any:

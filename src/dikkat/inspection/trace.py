@@ -1,7 +1,6 @@
 """Records of a model's calls, by module and call: in memory, in a file, and as a page."""
 
 import html
-import itertools
 import json
 import math
 import os
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from dikkat.extras import needing
 from dikkat.inspection.front import of_all_weights
-from dikkat.inspection.heads import Scores, scores_of
+from dikkat.inspection.heads import scores_of
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.tables import keys_of, known_of, scores_table, weights_table
@@ -33,14 +32,13 @@ OWN = "by its own softmax"
 class Attentions(tuple[Any, ...]):
     """Weights as transformers returns them: a tuple of (B, H, n, m) for each layer.
 
-    Of a model that ran several times, as in `generate`, it is a tuple for each run, of one for each layer. Which layers
-    belong to it is said by a model's configuration; nothing that attended is missing in `by_name`.
+    If the model ran several times, as in `generate`, it is a tuple for each run, of one for each layer. The model's
+    configuration says which layers belong to it. `by_name` has the weights of every module.
 
     Attributes:
-        encoder_attentions: Those of the encoder beside a decoder, a tuple of each layer's; () for other models.
-        cross_attentions: Those with which a decoder looks at an encoder, as the tuple itself; () where there are none.
-        by_name: Of every module that attended the weights of each of its calls: those above, and poolings, towers,
-            predictors and the like.
+        encoder_attentions: The weights of an encoder's layers if the model has a decoder too; else ().
+        cross_attentions: The weights with which a decoder looks at an encoder, in the form of the tuple itself; or ().
+        by_name: The weights of each call of every module, including poolings, towers and predictors.
         source: "returned by the model" if they were not recorded; "by its own softmax" if some are from a softmax of
             the model's own; else "".
     """
@@ -51,21 +49,17 @@ class Attentions(tuple[Any, ...]):
     source: str
 
     def __new__(
-        cls,
-        own: Iterable[Any],
-        encoder: Iterable[Tensor] = (),
-        cross: Iterable[Any] = (),
-        by_name: Mapping[str, tuple[Tensor, ...]] | None = None,
-        source: str = "",
-    ) -> "Attentions":
+        cls, own: Iterable[Any], encoder: Iterable[Tensor], cross: Iterable[Any],
+        by_name: dict[str, tuple[Tensor, ...]], source: str,
+    ) -> "Attentions":  # fmt: skip
         """The weights by layer, those of other kinds, and all by name."""
         made = super().__new__(cls, own)
         made.encoder_attentions, made.cross_attentions = tuple(encoder), tuple(cross)
-        made.by_name, made.source = dict(by_name or {}), source
+        made.by_name, made.source = by_name, source
         return made
 
     def __repr__(self) -> str:
-        """How many layers there are of each kind, and every module with the shape of its weights."""
+        """The number of layers of each kind, and every module with the shape of its weights."""
         parts = {"": self, "encoder_attentions": self.encoder_attentions, "cross_attentions": self.cross_attentions}
         said = [f"{len(each)} {name}".rstrip() for name, each in parts.items() if each or not name]
         calls = [f"  {name!r}: {len(each)} × {tuple(each[0].shape)}" for name, each in self.by_name.items()]
@@ -96,21 +90,19 @@ class Call(NamedTuple):
 
 
 class Trace:
-    """Records of the calls of a model's attention, in the order in which they came. Made by `dikkat.record`.
+    """Records of a model's calls of attention, in the order in which they ran, made by `dikkat.record`.
 
-    `trace[name]` is the `Inspection` of the one call of a module; of a module that was called several times,
-    `trace[name, 0]` is that of the first one, and `trace[name, -1]` that of the last. `trace[10]` is layer 10, and
-    `trace[10, 5]` head 5 of it. Layers are counted as they ran: one that ran twelve times is twelve. A notebook shows
-    its page, `repr` a table of the layers.
+    `trace[name]` is the `Inspection` of the only call of a module. If the module was called several times,
+    `trace[name, 0]` is the first call and `trace[name, -1]` the last. `trace[10]` is layer 10, and `trace[10, 5]` is
+    its head 5. A layer that ran twelve times counts as twelve layers. A notebook shows a trace as its page.
 
     Attributes:
-        withheld: Why `attentions` would lack layers that "eager" returns; "" where it has all.
+        withheld: Why `attentions` would lack layers that "eager" attention returns; "" if it has all.
     """
 
     def __init__(self) -> None:
-        self._calls: dict[str, list[Inspection]] = {}
-        self._order: list[Call] = []
-        self._tokens: dict[int | None, dict[str, list[Token]]] = {}  # by element; None for those of all others
+        self._calls: list[tuple[Call, Inspection]] = []
+        self._tokens: dict[int | None, dict[str, list[Token]]] = {}  # by element; None for all other elements
         self.withheld = ""
 
     @property
@@ -125,13 +117,24 @@ class Trace:
     def tokens(self, given: Tokens) -> None:
         self._tokens = {None: self._checked(given)}
 
-    def set_tokens_of(self, element: int, tokens: Tokens) -> None:
-        """Set the tokens of one element of the batch, as `tokens` are set."""
-        self._tokens[element] = self._checked(tokens)
+    def set_tokens(self, tokens: Any, element: int | Sequence[int]) -> None:
+        """Set the tokens of all elements of the batch, or a list with the tokens of each of several elements."""
+        by_element = self._by_element(tokens, element)
+        self._tokens = {None: by_element[0][1]} if isinstance(element, int) else dict[int | None, Any](by_element)
+
+    def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, list[Token]]]]:
+        one = isinstance(element, int)
+        elements: Any = [element] if one else element
+        listed = [tokens] * len(elements) if one or tokens is None else tokens
+        if len(listed) != len(elements):
+            raise ValueError(
+                f"tokens: got {len(listed)} lists; expected {len(elements)}, as there are elements to show"
+            )
+        return [(number, self._tokens_of(number) if each is None else self._checked(each))
+                for number, each in zip(elements, listed, strict=True)]  # fmt: skip
 
     def _tokens_of(self, element: int) -> dict[str, list[Token]]:
-        """The tokens of an element, counted from either end."""
-        batch = max((math.prod(seen.shape[:-3]) if len(seen.shape) > 3 else seen.shape[0] for _, seen in self.calls()
+        batch = max((math.prod(seen.shape[:-3]) if len(seen.shape) > 3 else seen.shape[0] for _, seen in self._calls
                      if len(seen.shape) > 2), default=1)  # fmt: skip
         known = {place % batch: tokens for place, tokens in self._tokens.items() if place is not None}
         return known.get(element % batch, self._tokens.get(None, {}))
@@ -140,71 +143,61 @@ class Trace:
         tokens = tokens_of(given)
         for kind, labels in tokens.items():
             sizes = sorted(self._sizes(kind))
-            if self._order and len(labels) not in sizes:
+            if self._calls and len(labels) not in sizes:
                 wanted = " or ".join(map(str, sizes)) or "none, as nothing looks at a source"
-                if len(sizes) > 3:
-                    wanted = f"{sizes[0]} to {sizes[-1]}"
-                raise ValueError(
-                    f"tokens: got {len(labels)} ({kind!r}); "
-                    f"expected {wanted}, as there are queries or keys, padding among them"
-                )
+                wanted = wanted if len(sizes) < 4 else f"{sizes[0]} to {sizes[-1]}"
+                raise ValueError(f"tokens: got {len(labels)} ({kind!r}); expected {wanted}, as there are queries or "
+                                 "keys, padding among them")  # fmt: skip
         return tokens
 
     def _sizes(self, kind: str) -> set[int]:
         """How many tokens there may be: of a source as many as keys, of a text as queries or keys."""
         found = set[int]()
-        for call, seen in self.calls():
+        for call, seen in self._calls:
             _, queries, keys = seen.sizes
             first, first_key = seen.positions
             if kind == "encoder":
                 found |= {keys} if call.kind in ("encoder", "cross") or first_key < 0 else set()
             elif call.kind != "encoder":
                 found |= {first + queries} if first_key < 0 else {first + queries, first_key + keys}
-            if call.run > self._order[0].run and found:  # the last token that was written is no query
+            if call.run > self._calls[0][0].run and found:  # the last token that was written is no query
                 found.add(max(found) + 1)
         return found - {0}
 
     def add(self, seen: Inspection, call: Call) -> None:
         """Add what was recorded of a call, as copies on the CPU."""
         copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
-        self._calls.setdefault(call.name, []).append(replace(seen, **copies))
-        self._order.append(call)
+        self._calls.append((call, replace(seen, **copies)))
 
     def keep(self, wanted: Callable[[Call], bool]) -> None:
-        """Keep some calls alone."""
-        kept = [(call, seen) for call, seen in self.calls() if wanted(call)]
-        self._order, self._calls = [call for call, _ in kept], {}
-        for call, seen in kept:
-            self._calls.setdefault(call.name, []).append(seen)
+        """Remove all calls that are not wanted."""
+        self._calls = [(call, seen) for call, seen in self._calls if wanted(call)]
 
     def set_kinds(self, kinds: Iterable[str]) -> None:
-        """Say of each call what it is of a model."""
-        self._order = [call._replace(kind=kind) for call, kind in zip(self._order, kinds, strict=True)]
+        """Set the kind of each call."""
+        self._calls = [(call._replace(kind=kind), seen) for (call, seen), kind in zip(self._calls, kinds, strict=True)]
 
     @property
     def names(self) -> list[str]:
         """The modules that attended, in the order of their first calls; the model itself is ''."""
-        return list(self._calls)
+        return list(dict.fromkeys(call.name for call, _ in self._calls))
 
     def count(self, name: str) -> int:
         """The number of calls of a module."""
         return len(self._of(name))
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._calls)
 
     def __iter__(self) -> Iterator[tuple[str, int, Inspection]]:
-        """Every call: the module's name, the call's number among its own, what it looked at."""
-        for name, calls in self._calls.items():
-            for index, seen in enumerate(calls):
+        """Yield (name, index, record) for every call, module by module."""
+        for name in self.names:
+            for index, seen in enumerate(self._of(name)):
                 yield name, index, seen
 
     def calls(self) -> Iterator[tuple[Call, Inspection]]:
-        """Every call in the order in which they came, with what it looked at."""
-        counts = Counter[str]()
-        for call in self._order:
-            yield call, self._calls[call.name][counts[call.name]]
-            counts[call.name] += 1
+        """Yield every call with its record, in the order in which they ran."""
+        yield from self._calls
 
     def __getitem__(self, which: str | int | tuple[str, int] | tuple[int, int]) -> Inspection:
         """The only call of a module, or one of its calls; a layer, or a head of it.
@@ -222,9 +215,8 @@ class Trace:
                 return self._layer(name).of_head(index)
             calls = self._of(name)
             if not -len(calls) <= index < len(calls):
-                raise IndexError(
-                    f"trace[{name!r}, {index}]: got call {index}; expected {-len(calls)} to {len(calls) - 1}"
-                )
+                raise IndexError(f"trace[{name!r}, {index}]: got call {index}; expected {-len(calls)} to "
+                                 f"{len(calls) - 1}")  # fmt: skip
             return calls[index]
         calls = self._of(which)
         if len(calls) > 1:
@@ -235,31 +227,30 @@ class Trace:
         return calls[0]
 
     def _of(self, name: str) -> list[Inspection]:
-        if name not in self._calls:
-            raise KeyError(f"trace[{name!r}]: got no such module; expected one of {', '.join(map(repr, self._calls))}")
-        return self._calls[name]
+        found = [seen for call, seen in self._calls if call.name == name]
+        if not found:
+            raise KeyError(f"trace[{name!r}]: got no such module; expected one of {', '.join(map(repr, self.names))}")
+        return found
 
     def _layer(self, number: int) -> Inspection:
         """The only call of a layer; of a model without layers in lists, the calls are its layers."""
-        numbered = [call.layer for call in self._order]
+        numbered = [call.layer for call, _ in self._calls]
         layers = numbered if max(numbered, default=-1) >= 0 else list(range(len(numbered)))
         wanted = number if number >= 0 else max(layers, default=-1) + 1 + number
-        found = [pair for layer, pair in zip(layers, self.calls(), strict=True) if layer == wanted]
+        found = [pair for layer, pair in zip(layers, self._calls, strict=True) if layer == wanted]
         if not found or wanted < 0:
             there = ", ".join(map(str, sorted({layer for layer in layers if layer >= 0})))
             raise IndexError(f"trace[{number}]: got no such layer; expected one of {there}")
         if len(found) > 1:
             names = ", ".join(dict.fromkeys(repr(call.name) for call, _ in found))
-            raise ValueError(
-                f"trace[{number}]: got a layer that attended {len(found)} times; expected the module, and which of its "
-                f"calls: trace[name, call], of {names}"
-            )
+            raise ValueError(f"trace[{number}]: got a layer that attended {len(found)} times; expected "
+                             f"trace[name, call], with one of the modules {names}")  # fmt: skip
         return found[0][1]
 
     def __repr__(self) -> str:
         """The layers: their number, module, shape, and what was recorded."""
         rows = [("layer", "kind", "heads × queries × keys", "recorded", f"module (Trace of {len(self)} calls)")]
-        for call, seen in self.calls():
+        for call, seen in self._calls:
             layer, kind = "" if call.layer < 0 else str(call.layer), call.kind or "other"
             recorded = " ".join(filter(None, [", ".join(seen.tensors()), call.source]))
             rows.append((layer, kind, " × ".join(map(str, seen.sizes)), recorded, call.name or "model"))
@@ -270,30 +261,28 @@ class Trace:
         )
 
     def attentions(self) -> Attentions:
-        """All weights, as `output_attentions=True` returns them with transformers' "eager" attention, before dropout.
+        """Return all weights before dropout, as "eager" attention in transformers does with `output_attentions=True`.
 
-        Which layers are in the tuple is said by the configuration of one of Hugging Face's models; of any other it is
-        all but cross attention and the encoder beside a decoder. All that attended is in `by_name`. Of a model that ran
-        more than once, as in `generate` of more than one token, it has a tuple for each run: with a prompt in parts, or
-        an assistant, more or fewer than tokens. Layers are in the order in which they ran.
+        The configuration of a model of Hugging Face says which layers are in the tuple. For other models, the tuple has
+        all self-attention except an encoder's that has a decoder. Layers are in the order in which they ran. If the
+        model ran more than once, as in `generate`, there is a tuple for each run.
 
         Raises:
-            ValueError: The recording was made without `weights=True`; layers that the model returns were not seen,
-                or it does not say which it returns.
+            ValueError: The recording was made without `weights=True`; layers that the model returns were not recorded,
+                or the model does not say which layers it returns.
         """
         if self.withheld:
             raise ValueError(f"attentions: {self.withheld}")
-        found: dict[str, list[tuple[int, Tensor]]] = {}
-        by_name: dict[str, list[Tensor]] = {}
-        for call, seen in self.calls():
+        found: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
+        by_name: dict[str, tuple[Tensor, ...]] = {}
+        for call, seen in self._calls:
             if seen.weights is None:
                 raise ValueError(f"trace[{call.name!r}]: got no whole map; expected a recording with weights=True")
-            found.setdefault(call.kind, []).append((call.run, seen.weights))
-            by_name.setdefault(call.name, []).append(seen.weights)
-        encoder = [weights for _, weights in found.get("encoder", ())]
-        everything = {name: tuple(each) for name, each in by_name.items()}
-        source = OWN if any(call.source for call in self._order) else ""
-        return Attentions(_by_run(found.get("self", ())), encoder, _by_run(found.get("cross", ())), everything, source)
+            found[call.kind].append((call.run, seen.weights))
+            by_name[call.name] = (*by_name.get(call.name, ()), seen.weights)
+        encoder = [weights for _, weights in found["encoder"]]
+        source = OWN if any(call.source for call, _ in self._calls) else ""
+        return Attentions(_by_run(found["self"]), encoder, _by_run(found["cross"]), by_name, source)
 
     def scores(self, *, element: int = 0) -> Any:
         r"""What each head does: a table with a row for each head, of scores in 0 … 1.
@@ -333,7 +322,7 @@ class Trace:
         Source:
             Previous, first and same: Clark et al. 2019, section 3; induction: Olsson et al. 2022.
         """
-        return scores_table(self._rows(element), self._tokens_of(element))
+        return scores_table(self._calls, element, self._tokens_of(element))
 
     def frame(self, *, element: int = 0) -> Any:
         """Every weight above 0 that was recorded, all or the largest of each query, as a table.
@@ -348,7 +337,7 @@ class Trace:
         Raises:
             ValueError: Neither the weights nor the largest of them were recorded; no such element.
         """
-        return weights_table(self._rows(element), self._tokens_of(element))
+        return weights_table(self._calls, element, self._tokens_of(element))
 
     def rollout(self) -> Tensor:
         r"""How much of each input position is in each output position, if weights alone moved it: (B, n, n).
@@ -364,18 +353,13 @@ class Trace:
         """
         found = self.attentions()
         kind = "self" if found else "encoder"
-        chain = [(call.reads, call.writes) for call in self._order if call.kind == kind]
+        chain = [(call.reads, call.writes) for call, _ in self._calls if call.kind == kind]
         return rolled_out(found or found.encoder_attentions, chain)
-
-    def _rows(self, element: int) -> Iterator[tuple[int, str, str, Inspection]]:
-        """One element of every call, as tables take it."""
-        for call, seen in self.calls():
-            yield call.layer, call.name, call.kind, seen.of_batch(element)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all to one safetensors file, whole or not at all.
 
-        A tensor is called `<module>:<call>:<what>`, such as `encoder.self_attn:0:sums`.
+        A tensor's name is `<module>:<call>:<what>`, such as `encoder.self_attn:0:sums`.
 
         Args:
             path: The file; its folder must exist.
@@ -388,7 +372,7 @@ class Trace:
             from safetensors.torch import save
         tensors = {f"{n}:{i}:{what}": t.contiguous() for n, i, seen in self for what, t in seen.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
-            "calls": [[*call, seen.shape, seen.positions] for call, seen in self.calls()],
+            "calls": [[*call, seen.shape, seen.positions] for call, seen in self._calls],
             "tokens": [*self._tokens.items()], "withheld": self.withheld,
         }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
@@ -433,22 +417,21 @@ class Trace:
 
     @classmethod
     def _parsed(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
-        """The trace of a file's content."""
         order, labels = content.get("calls"), content.get("tokens")
         if not isinstance(order, list) or not all(map(_is_call, order)):
             raise ValueError("calls: got something else; expected each call's module, run, layer ... Record again")
-        made, recorded = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict)
+        made, recorded, counts = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict), Counter[str]()
         for key, tensor in tensors.items():
             name, number, what = [*key.rsplit(":", 2), "", ""][:3]
             recorded[name, number][what] = tensor
-        for *call, shape, positions in order:
-            calls = made._calls.setdefault(call[0], [])
-            named = recorded.pop((call[0], str(len(calls))), {})
+        for name, *call, shape, positions in order:
+            named = recorded.pop((name, str(counts[name])), {})
             if not named or not named.keys() <= _FIELDS:
-                raise ValueError(f"{call[0]}:{len(calls)}: got {', '.join(named) or 'no tensor'}; expected what was "
+                raise ValueError(f"{name}:{counts[name]}: got {', '.join(named) or 'no tensor'}; expected what was "
                                  "recorded. Record again")  # fmt: skip
-            calls.append(Inspection(**named, shape=tuple(shape), positions=(positions[0], positions[1])))
-            made._order.append(Call(*call))
+            counts[name] += 1
+            seen = Inspection(**named, shape=tuple(shape), positions=(positions[0], positions[1]))
+            made._calls.append((Call(name, *call), seen))
         for (name, number), named in recorded.items():
             raise ValueError(f"{name}:{number}:{next(iter(named))}: got a tensor that belongs to no call; expected "
                              "<module>:<call>:<what>")  # fmt: skip
@@ -463,70 +446,61 @@ class Trace:
         element: int | Sequence[int] = 0,
         title: str = "What the model looks at",
     ) -> None:
-        """Write one self-contained page with pictures of all calls, to move about in, whole or not at all.
+        """Write one self-contained page with pictures of all calls, whole or not at all.
 
-        Where all weights were recorded, or the largest of each query, the page has lines from token to token, all heads
-        as small maps, and what each head does; of sums, rows, entropies and overviews it has maps.
+        If all weights or the largest of each query were recorded, the page has lines from token to token, all heads as
+        small maps, and what each head does. Of sums, rows, entropies and overviews it has maps.
 
         Args:
             path: The file; its folder must exist.
-            tokens: What queries and keys are, as `tokens` takes them; those of the trace, where not given. Of several
-                elements a list, with those of each.
-            element: Which element of a batch is shown, counted from the end below 0; of several, a choice on the page.
+            tokens: What queries and keys are, in the forms of `tokens`; a list with such tokens for each element if
+                `element` has several. None for those of the trace.
+            element: The element of the batch on the page, or several to choose from, negative from the end.
             title: The heading.
 
         Raises:
-            ValueError: Nothing that was recorded can be drawn, with the argument to add; tokens of another length; no
-                such element.
+            ValueError: Nothing that was recorded can be drawn (the message has the argument to add); tokens of another
+                length; no such element.
             TypeError: Tokens that are no strings.
             OSError: The system could not write; an existing file is left as it was.
         """
         write_whole(path, self._page(title, element, tokens))
 
     def _repr_html_(self) -> str:
-        """The page, in a frame for notebooks."""
         page = html.escape(self._page("What the model looks at", 0, None), quote=True)
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 46rem; border: 0"></iframe>'
 
     def _page(self, title: str, element: int | Sequence[int], tokens: Any) -> str:
         from dikkat.show.calls import calls_page
 
-        one = isinstance(element, int)
-        elements: Any = [element] if one else element
-        named = [tokens] * len(elements) if one or tokens is None else tokens
-        if len(named) != len(elements):
-            raise ValueError(f"tokens: got {len(named)} lists; expected {len(elements)}, as there are elements to show")
         cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
-        for number, labels in zip(elements, named, strict=True):
-            own = self._tokens_of(number) if labels is None else self._checked(labels)
-            maps, layers = self._pictures(number, own)
+        for number, named in self._by_element(tokens, element):
+            maps, layers = self._pictures(number, named)
             cards = cards or maps
-            views += views_of(layers, own, None if one else number)
+            views += views_of(layers, named, None if isinstance(element, int) else number)
         return calls_page(cards, title=title, count=len(self), views=views)
 
     def _pictures(self, element: int, tokens: Mapping[str, list[Token]]) -> tuple[list[tuple[str, Any]], list[Layer]]:
-        """The maps of an element, and the layers that are drawn as lines."""
         groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
         counts, in_run = Counter[str](), Counter[tuple[str, int]]()
-        for call, seen in self.calls():
-            several = len(self._calls[call.name]) > 1
-            name = f"{call.name or 'model'} · {counts[call.name]}" if several else call.name or "model"
+        total = Counter(call.name for call, _ in self._calls)
+        for call, seen in self._calls:
+            name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
             own = seen.of_batch(element)
             drawn = _drawn(own)
             if drawn is not None:
-                label = call.name if call.layer >= 0 and call.run == self._order[0].run else name
+                label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
                 groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
             if drawn is None or own.tensors().keys() & {"rows", "sums", "entropy"}:
                 cards.append((name, own.tensors() if element else seen.tensors()))
             counts[call.name] += 1
             in_run[call.name, call.run] += 1
         layers = []
-        for call, label, seen in itertools.chain.from_iterable(map(_joined, groups.values())):
+        for call, label, seen in (one for group in groups.values() for one in _joined(group)):
             known = known_of(seen, call.kind)
-            found = Scores({}, [], []) if known is None else scores_of(known, keys_of(known, call.kind, tokens))
-            looks = list(zip(found.looks, found.asked, strict=True))
-            seen = _in_the_text(seen)
-            layers.append(Layer(label, call.layer, call.kind, seen.sizes, seen.tensors(), found.shares, looks))
+            found, text = scores_of(known, keys_of(known, call.kind, tokens)), _in_the_text(seen)
+            looks = [*zip(found.looks, found.asked, strict=True)]
+            layers.append(Layer(label, call.layer, call.kind, text.sizes, text.tensors(), found.shares, looks))
         return cards, layers
 
 

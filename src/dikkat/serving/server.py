@@ -24,7 +24,7 @@ def run(app: FastAPI, address: str, port: int, *, seconds: float) -> None:
         port: A free port.
         seconds: The longest time for a request, from its `Limits`; a second later, open connections are closed.
     """
-    open_files = os.sysconf("SC_OPEN_MAX")  # -1 if there is no limit
+    open_files = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1  # -1 if there is no limit
     connections = (min(open_files, 4096) if open_files > 0 else 4096) * 5 // 8
     server = Server(
         app, address, port, interface=Interfaces.ASGI, http=HTTPModes.http1, websockets=False, backlog=2048,
@@ -41,10 +41,17 @@ async def _serve(server: Server, address: str, port: int, seconds: float) -> Non
         server.stop()  # type: ignore[no-untyped-call]
         loop.call_later(seconds + 1, serving.cancel)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    with suppress(asyncio.CancelledError):
-        await asyncio.gather(serving, _announce(address, port))
+    # The event loop's own signal handlers do not exist on Windows.
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop)) for number in signals]
+    announcing = asyncio.create_task(_announce(address, port))
+    try:
+        with suppress(asyncio.CancelledError):
+            await serving
+    finally:
+        announcing.cancel()
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 async def _announce(address: str, port: int) -> None:

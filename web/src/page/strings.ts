@@ -99,7 +99,7 @@ const TABLE = {
   after: ["Next step", "Sonraki adım", "下一步"],
   where: ["Where it looks", "Nereye bakıyor", "看向哪里"],
   "where-help": [
-    "Drag a weight, or type one: it is pinned, the others share what is left, and the sentence is written anew from here.",
+    "Drag or type a weight to pin it. The other words share the rest, and the page translates the sentence again from this step.",
     "Bir ağırlığı sürükleyin ya da yazın: sabitlenir, kalanı ötekiler paylaşır ve cümle buradan yeniden yazılır.",
     "拖动或输入一个权重：它被固定，其余词分享剩下的权重，句子从这里重新写出。",
   ],
@@ -111,7 +111,7 @@ const TABLE = {
   unpin: ["Let go of {}", "{} serbest bırak", "取消固定“{}”"],
   likely: ["What it could write", "Ne yazabilir", "可能写出的词"],
   "likely-help": [
-    "Choose another word: what stood before stays, and the rest is written anew.",
+    "Choose another word. The page keeps the words before it and translates the rest again.",
     "Başka bir sözcük seçin: öncekiler kalır, gerisi yeniden yazılır.",
     "另选一个词：前面的保留，后面的重新写出。",
   ],
@@ -154,12 +154,12 @@ const TABLE = {
   "link-here": ["Copy this address", "Bu adresi kopyalayın", "请复制此地址"],
   copied: ["Copied", "Kopyalandı", "已复制"],
   about: [
-    "This page holds the whole model and asks nothing of any network. Nothing that you type leaves it.",
+    "This page contains the whole model and makes no network requests. Your text stays in this browser.",
     "Bu sayfa modelin tümünü içerir ve hiçbir ağa bağlanmaz. Yazdıklarınız buradan çıkmaz.",
     "本页面包含整个模型，不访问任何网络；您输入的内容不会离开这里。",
   ],
   "about-plain": [
-    "This page asks nothing of any network.",
+    "This page makes no network requests.",
     "Bu sayfa hiçbir ağa bağlanmaz.",
     "本页面不访问任何网络。",
   ],
@@ -229,14 +229,14 @@ const TABLE = {
   "view-special": ["Special tokens", "Özel parçalar", "特殊词元"],
   "view-model": ["All layers and heads", "Bütün katmanlar ve başlıklar", "全部层与头"],
   "view-model-help": [
-    "Each map has queries from top to bottom and keys from left to right; in long texts a cell is the largest of its weights. The sign below a map is the head’s pattern, the bar its score. Click a map to see its lines.",
+    "Each map has queries from top to bottom and keys from left to right. In long texts a cell shows the largest weight of several pairs. The sign below a map is the head’s pattern, and the bar is its score. Click a map to see its lines.",
     "Her haritada sorgular yukarıdan aşağıya, anahtarlar soldan sağadır; uzun metinlerde bir hücre ağırlıklarının en büyüğüdür. Haritanın altındaki işaret başlığın örüntüsü, çubuk puanıdır. Çizgilerini görmek için bir haritaya tıklayın.",
     "每幅图自上而下为查询，自左而右为键；长文本中一格取其中最大的权重。图下的符号是该头的模式，色条是其得分。单击一幅图可看它的线。",
   ],
   "view-head": ["Layer {}, head {}", "Katman {}, başlık {}", "第 {} 层，头 {}"],
   "view-pair": ["One query and key", "Bir sorgu ve bir anahtar", "一个查询与一个键"],
   "view-pair-help": [
-    "Choose a query and a key, here by number or above by a click, and see the weight of the pair in every head. Of a long text only the largest weights of a query are known; of the others, what they are below.",
+    "Choose a query and a key by number here, or by a click above, to see the weight of the pair in every head. In long texts the page knows only the largest weights of each query, and an upper bound of the other weights.",
     "Burada numarayla ya da yukarıda tıklayarak bir sorgu ve bir anahtar seçin; çiftin her başlıktaki ağırlığını görün. Uzun metinlerde bir sorgunun yalnız en büyük ağırlıkları bilinir; ötekilerin yalnız neyin altında olduğu.",
     "在此按编号或在上方单击，选择一个查询与一个键，查看该对在每个头中的权重。长文本中只知道一个查询最大的几个权重，其余只知道上限。",
   ],

@@ -28,19 +28,19 @@ from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.state import Pooled, join
 
-# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of such tensors stays in a CPU's caches; on
-# a device enough work for the time in which the host launches the next kernel.
+# Elements of a tile's largest tensor. On a CPU 4 MB in float32: its caches hold a few such tensors. On a device
+# 128 MB, which keep it busy while the host launches the next kernel.
 _TILE, _DEVICE_TILE = 2**20, 2**25
-# The least number of pairs of a tile, where there are as many: 64 × 64.
+# The smallest tile of a call with at least as many pairs: 64 × 64.
 _SQUARE = 2**12
-# From this many numbers on, each batch element is computed by itself, so that keys past its length are skipped.
+# From this many numbers on, each batch element is a call, which skips the keys beyond its length.
 _NUMBERS_FOR_A_LOOP = 2**18
 
 
 def examine(problem: Problem) -> Examined:
-    """Why it cannot run."""
+    """Return the reasons why "chunked" cannot run this call."""
     if problem.has_tangents:
-        return Examined(["it has no forward-mode derivative; 'reference' has"])
+        return Examined(["it has no forward-mode derivative; 'reference' has one"])
     return Examined([])
 
 

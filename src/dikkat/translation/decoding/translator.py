@@ -372,13 +372,13 @@ class Translator(BaseTranslator):
             for name in ("source_tokenizer", "target_tokenizer"):
                 if getattr(other, name).to_json() != getattr(first, name).to_json():
                     raise InputError(
-                        f"the {name} of translators[{index}] is another than that of translators[0]; models that "
-                        "translate together must have been trained with the same tokenizers"
+                        f"translators[{index}]: got a {name} that differs from that of translators[0]; expected models "
+                        "trained with the same tokenizers"
                     )
             if other.slots != first.slots:
                 raise InputError(
-                    f"the slots of translators[{index}] are others than those of translators[0]; models that translate "
-                    "together must have been trained with the same slots"
+                    f"translators[{index}]: got slots that differ from those of translators[0]; expected models "
+                    "trained with the same slots"
                 )
         models = tuple(each.model for each in translators)
         penalty = fmean(each._length_penalty() for each in translators)

@@ -588,21 +588,10 @@ def refusals(method, names):
     return "|".join({REFUSED[method, name] for name in names if (method, name) in REFUSED})
 
 
-# Cells that disagree with the slow model. The cause of each is not known yet.
-OPEN = {
-    ("epanechnikov", "silverman"): "split differs by up to 2e-5",
-    ("epanechnikov", "one direction"): "split differs by up to 1.3e-4",
-    ("metric", "cv"): "the slow model warns of an invalid value in a product",
-    ("cv", "precision"): "std and intervals differ by .3 to 3.5 %",
-}
-
-
 @pytest.mark.parametrize(
     ("estimator", "names"), [pytest.param(e, n, id=f"{e.__name__}-{'+'.join(n)}") for e, n in PAIRS]
 )
 def test_the_methods_beside_two_settings(estimator, names):
-    if estimator is KernelRegressor and tuple(names) in OPEN:
-        pytest.xfail(OPEN[tuple(names)])
     case = made(estimator, names)
     if names in REFUSED_IN_FIT:
         assert case.error is not None

@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 from sklearn.model_selection import GroupKFold
 
 from dikkat.regression import KernelRegressor
-from dikkat.regression.dependence import errors_are_alike, places_of
+from dikkat.regression.diagnostics import errors_are_alike, places_of
 
 Array = NDArray[np.float64]
 MEANS: dict[str, Callable[[Array], Array]] = {

@@ -34,7 +34,7 @@ from dikkat._engine.vectors import (
     spread,
     store,
     total,
-)
+)  # fmt: skip
 from dikkat.regression.moments.record import BINS, CALL, GROUP, LARGEST, PRICES, TILE
 
 MARGIN = 16
@@ -469,8 +469,8 @@ def _centre(call: Call, work: Work, i: int, rest: float, zero: Any) -> None:
     for c in range(slopes):
         column = _column(call, c)
         offset, second = means[column] / unit, means[column + 1] / unit**2
-        flat = second - offset * offset <= call.rounding * second
-        by[c] = zero if flat else 1 / math.sqrt(second)
+        flat = ridge[c] == 0 and second - offset * offset <= call.rounding * second
+        by[c] = zero if flat or second == 0 else 1 / math.sqrt(second)
         behind = column + 1 + call.features - c
         for k in range(values):
             right[c * wide + k] = (means[behind + k] / unit - offset * means[1 + k]) * by[c]

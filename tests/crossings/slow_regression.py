@@ -125,7 +125,9 @@ class Slow:
         row = inverse[0] @ z.T * share
         if not linear:
             return row @ self.y, row, 1 / max(total, 1e-300)
-        slope = self.plane(kept, self.everyone if base is None else base) * (drawn and self.ridge > 0)
+        slope = np.zeros((self.rows.shape[1], self.y.shape[1]))
+        if drawn and self.ridge > 0:
+            slope = self.plane(kept, self.everyone if base is None else base)
         self.bias = (inverse[0, 1:] * held) @ (inverse @ z.T @ (share[:, None] * self._beyond(slope)))[1:]
         return row @ self._beyond(slope) + place @ slope, row, inverse[0, 0] / max(total, 1e-300)
 

@@ -163,12 +163,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        validation.check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
-        validation.check_metric(self.metric, self.n_components, self.bandwidth)
+        validation.check_settings(self)
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-        validation.check_name("missing", self.missing, ("refuse", "indicator"))
-        validation.check_name("weights", self.weights, ("repeats", "precision"))
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)

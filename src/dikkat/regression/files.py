@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dikkat.errors import InputError
 from dikkat.regression.columns import Column
 from dikkat.regression.joined import Rows
-from dikkat.regression.validation import check_name, check_settings
+from dikkat.regression.validation import check_settings
 from dikkat.storage.files import write_whole
 from dikkat.storage.headers import check_header, header
 from dikkat.storage.tensors import described, misfits
@@ -47,7 +47,7 @@ class Saved(NamedTuple):
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted estimator."""
-    check_settings(model.kernel, model.bandwidth, model.order, model.ridge)
+    check_settings(model)
     names = getattr(model, "feature_names_in_", None)
     saved = Saved(
         _settings_of(model), model._rows, model.bandwidth_, None if names is None else list(names), model.history_,
@@ -61,8 +61,7 @@ def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
     saved = read(path, _settings_of(kind()))
     model, rows = kind(**saved.settings), saved.rows._replace(weights=saved.settings.get("weights", "repeats"))
     try:
-        check_name("weights", model.weights, ("repeats", "precision"))
-        check_settings(model.kernel, model.bandwidth, model.order, model.ridge)
+        check_settings(model)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     if saved.feature_names is not None:

@@ -29,10 +29,14 @@ LIKELIHOOD = (*get_args(Rule), "auto")
 """The rules and the search of estimators whose criterion is a likelihood."""
 
 
-def check_settings(kernel: object, bandwidth: object, order: object, ridge: object) -> None:
-    """The settings that a file holds too."""
-    check_kernel(kernel, bandwidth)
-    check_name("order", order, get_args(Order))
+def check_settings(model: Any) -> None:
+    """Check the settings of a regressor, those of a file as well."""
+    check_kernel(model.kernel, model.bandwidth)
+    check_name("order", model.order, get_args(Order))
+    check_metric(model.metric, model.n_components, model.bandwidth)
+    check_name("missing", model.missing, ("refuse", "indicator"))
+    check_name("weights", model.weights, ("repeats", "precision"))
+    ridge = model.ridge
     amount = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
     if not (amount or (isinstance(ridge, str) and ridge == "auto")):
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")

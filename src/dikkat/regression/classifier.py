@@ -129,11 +129,11 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
 
         if self.order == "linear" and several:
             own = _plane(joined)
-        found, doubt = self._by_likelihood(rows, joined, make if several else None)
+        attributes, doubt = self._by_likelihood(rows, joined, make if several else None)
         mass = rows.weight.astype(np.float64) @ rows.y + 1
         plane_of_all = None if own is None else own[0]
         prior = doubt if given is None else given
-        return found | {"prior_": prior, "class_prior_": mass / mass.sum(), "_plane": plane_of_all}
+        return attributes | {"prior_": prior, "class_prior_": mass / mass.sum(), "_plane": plane_of_all}
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """The probability of each class at each query.

@@ -90,9 +90,9 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
         return self._learn(X, np.zeros(_num_samples(X)), sample_weight)
 
     def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        found = self._by_likelihood(rows, joined, Density, share=0.25)[0]  # its criterion has few minima
+        attributes = self._by_likelihood(rows, joined, Density, share=0.25)[0]  # its criterion has few minima
         if not isinstance(self.bandwidth, str):
-            return found
+            return attributes
         if self.bandwidth == "auto" and (far := outlying(joined)).any():
             warnings.warn(
                 f"X: {far.sum()} of {len(far)} rows have a number that is {FENCE:g} times the quartiles' distance or "
@@ -108,8 +108,8 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
                     "of the value, or of 1 where that is less. Leave it out",
                     stacklevel=5,
                 )
-            found["bandwidth_"][constant] = 1e-3 * np.abs(there[0, constant]).clip(1)
-        return found
+            attributes["bandwidth_"][constant] = 1e-3 * np.abs(there[0, constant]).clip(1)
+        return attributes
 
     def score_samples(self, X: ArrayLike) -> Array:
         """The logarithm of the density at each query.

@@ -213,11 +213,11 @@ def _checked_weights(estimator: Any, given: ArrayLike | None, x: Array) -> Array
     return weight
 
 
-def checked_precisions(model: Any, given: ArrayLike | None) -> Array | None:
+def checked_precisions(model: Any, sample_weight: ArrayLike | None) -> Array | None:
     """The precisions of new values, if there are any."""
-    if given is None:
+    if sample_weight is None:
         return None
-    weight: Array = np.asarray(given, np.float64)
+    weight: Array = np.asarray(sample_weight, np.float64)
     if model.weights_ != "precision" or not (weight > 0).all():
         raise ValueError(
             f"sample_weight: got {weight.min()} and weights={model.weights_!r} in fit; expected positive precisions of "

@@ -116,7 +116,7 @@ def by_columns(model: Any, x: Array, return_std: bool) -> Array | tuple[Array, A
     if return_std:
         answers.append(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
     coding = Coding(model.columns_, x.shape[1])
-    order, result = coding.order[: coding.numbers], []
+    order, result = coding.order[: coding.numbers], list[Array]()
     for answer in answers:
         full = np.full((*x.shape, answer.shape[2]), np.nan)
         full[:, order] = np.where(np.isnan(answers[0]), np.nan, answer)

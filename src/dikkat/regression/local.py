@@ -441,22 +441,14 @@ def noise_share(around: Moments, squared: Moments, ridge: Tensor) -> Tensor:
 
 
 def _centred(around: Moments, slopes: int) -> _Centred:
-    """The moments of the coordinates that have slopes, about their mean."""
-    spread, offset = around.spread[:, :slopes, :slopes], around.offset[:, :slopes, None]
-    return _Centred(
-        offset[..., 0],
-        spread.diagonal(dim1=1, dim2=2),
-        spread - offset @ offset.mT,
-        around.cross[:, :slopes] - offset * around.value[:, None],
-        around.lse,
-    )
-
-
-def _has_no_slope(centred: _Centred, ridge: Tensor) -> Tensor:
-    """True along features in which all rows in reach are in one place, and no ridge says what the slope is."""
-    rounding = 32 * torch.finfo(centred.spread.dtype).eps * centred.second  # of a difference of squares, which S is
-    flat = centred.spread.diagonal(dim1=1, dim2=2) <= rounding
-    return (centred.second == 0) | (flat & (ridge == 0))
+    """Return the moments of the coordinates that have slopes, about their mean; 0 along those without spread."""
+    second, offset = around.spread[:, :slopes, :slopes], around.offset[:, :slopes, None]
+    spread, own = second - offset @ offset.mT, second.diagonal(dim1=1, dim2=2)
+    cross = around.cross[:, :slopes] - offset * around.value[:, None]
+    rounding = 32 * torch.finfo(own.dtype).eps * own  # of a difference of squares, which the spread is
+    flat = (spread.diagonal(dim1=1, dim2=2) <= rounding)[..., None]
+    spread, cross = spread.masked_fill(flat | flat.mT, 0.0), cross.masked_fill(flat, 0.0)
+    return _Centred(offset[..., 0], own, spread, cross, around.lse)
 
 
 def is_far(lse: Tensor) -> Tensor:
@@ -487,7 +479,8 @@ def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
 
 def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
     """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. There is no slope without spread, nor far away."""
-    size = centred.second.masked_fill(_has_no_slope(centred, ridge), math.inf).sqrt()[..., None]
+    flat = (centred.spread.diagonal(dim1=1, dim2=2) == 0) & (ridge == 0)
+    size = centred.second.masked_fill(flat | (centred.second == 0), math.inf).sqrt()[..., None]
     added = ridge_at(ridge, centred.lse) / size[..., 0].square()
     system = centred.spread / size / size.mT + torch.diag_embed(least_of(right.dtype) + added.clamp(max=LARGEST))
     if system.shape[1] == 1:  # a call of LAPACK's for each query takes longer than all else

@@ -83,14 +83,14 @@ def test_the_gradient_is_the_slope_of_the_criterion(degree: int, ridge: float | 
 def test_folds_of_one_row_give_the_intervals_of_leaving_out_one_row() -> None:
     """One precision is so large that the mean of the others is less than half: the ridge must not change with it."""
     x = np.random.default_rng(0).uniform(0, 3, (23, 1))
-    y, weight = 5 * x[:, 0] + np.random.default_rng(1).normal(size=23), np.ones(23)
+    y, weight = 100 * x[:, 0] + 5 * np.sin(4 * x[:, 0]), np.ones(23)  # so steep that the planes are the same
     weight[11] = 60.0
     alone, folds = (
         KernelRegressor(bandwidth=0.2, weights="precision", cv=cv).fit(x, y, weight) for cv in (None, LeaveOneOut())
     )
     for method in ("jackknife+", "local"):
         expected = alone.predict_interval([[1.0], [2.0]], method=method)
-        np.testing.assert_allclose(folds.predict_interval([[1.0], [2.0]], method=method), expected, rtol=1e-3)
+        np.testing.assert_allclose(folds.predict_interval([[1.0], [2.0]], method=method), expected, atol=0.01)
 
 
 @pytest.mark.parametrize("splitter", [TimeSeriesSplit(4), ShuffleSplit(3, random_state=0)])

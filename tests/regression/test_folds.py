@@ -88,9 +88,9 @@ def test_folds_of_one_row_give_the_intervals_of_leaving_out_one_row() -> None:
     alone, folds = (
         KernelRegressor(bandwidth=0.2, weights="precision", cv=cv).fit(x, y, weight) for cv in (None, LeaveOneOut())
     )
-    for method in ("jackknife+", "local"):
+    for method, slack in (("jackknife+", 1e-3), ("local", 0.1)):
         expected = alone.predict_interval([[1.0], [2.0]], method=method)
-        np.testing.assert_allclose(folds.predict_interval([[1.0], [2.0]], method=method), expected, atol=0.01)
+        np.testing.assert_allclose(folds.predict_interval([[1.0], [2.0]], method=method), expected, rtol=0, atol=slack)
 
 
 @pytest.mark.parametrize("splitter", [TimeSeriesSplit(4), ShuffleSplit(3, random_state=0)])

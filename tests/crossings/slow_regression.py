@@ -277,7 +277,7 @@ class Slow:
                 for k, i in pairs
             ]
             centers = np.array(centers)[:, 0]
-            off = self.growth(place) * errors
+            off = self.grown(place, errors)
             ends.append([sign * quantile(off + sign * centers, weight, coverage, self.alike) for sign in (-1, 1)])
         return widened(*np.array(ends).T, coverage, self.unknown(x))
 
@@ -291,7 +291,7 @@ class Slow:
             if k.sum() >= min(50, 0.8 * weight.sum()):
                 break
             width = width * 1.5
-        return self.line(place, self.sigma)[0][0] + self.growth(place) * errors, k / (1 + k.sum())
+        return self.line(place, self.sigma)[0][0] + self.grown(place, errors), k / (1 + k.sum())
 
     def errors(self, rows):
         """Errors of rows, of precisions as those of rows of the mean one."""
@@ -302,6 +302,11 @@ class Slow:
         """The deviation of a new value at a place over that of the rows it looks at."""
         total, square, _ = self.noise(self._looked_at(place, self.sigma))
         return math.sqrt(1 / weight + (square * self._open(place, self.sigma) / total)[0])
+
+    def grown(self, place, errors):
+        """Errors at a place; infinite if nothing tells how far off it is."""
+        growth = self.growth(place)
+        return np.copysign(np.inf, errors) if np.isinf(growth) else growth * errors
 
     @property
     def alike(self):
@@ -382,7 +387,8 @@ class Slow:
 
 def widened(lower, upper, coverage, unknown):
     """Ends that are further apart by what missing cells could have said."""
-    middle, half = (lower + upper) / 2, (upper - lower) / 2
+    with np.errstate(invalid="ignore"):  # of infinite ends, which stay
+        middle, half = (lower + upper) / 2, (upper - lower) / 2
     half = np.hypot(half, stdtrit(5, (1 + coverage) / 2) * np.sqrt(unknown[:, 0]))
     return np.array([np.where(np.isinf(lower), lower, middle - half), np.where(np.isinf(upper), upper, middle + half)])
 

@@ -1,14 +1,18 @@
 """Coverage of intervals on data that break their assumptions: dependent rows, known errors, queries beyond the data.
 
-    PYTHONPATH=src python -m benchmarks.regression.silent [DRAWS] [NAME...]
+    PYTHONPATH=src python -m benchmarks.regression.silent [--warnings] [DRAWS] [NAME...]
 
 For each case it prints the share of new values inside 90 % intervals of each method (of the true values inside 95 %
-confidence intervals), the standard error over the draws, and the share of draws in which dikkat warned.
+confidence intervals), the standard error over the draws, and the share of draws in which dikkat warned. With
+`--warnings` it only fits: the share of draws that warn is the rate of false alarms of the cases "independent", and the
+rate of detection of the others. Rows of one day collect in one record.
 """
 
+import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import date
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +20,11 @@ import pandas as pd
 from scipy.signal import lfilter
 from sklearn.model_selection import GroupKFold
 
+from benchmarks.kit.report import RESULTS, write
 from benchmarks.regression.data import Array
 from dikkat.regression import KernelRegressor
+
+NAME = "regression-silent"
 
 
 class Case(NamedTuple):
@@ -147,24 +154,37 @@ def held(case: Case, model: KernelRegressor) -> Iterator[tuple[str, float]]:
         yield way, float(((lower <= case.values) & (case.values <= upper)).mean())
 
 
-def main(draws: int, names: list[str]) -> None:
-    """Print one line for each case."""
-    for name, draw in CASES.items():
+def measured(name: str, draws: int, only_warnings: bool) -> dict[str, Any]:
+    """Return the mean share of each method with its standard error over the draws, and the share of draws that warn."""
+    shares: dict[str, list[float]] = {}
+    warned = []
+    for seed in range(draws):
+        case = CASES[name](np.random.default_rng(seed))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = KernelRegressor(**case.settings).fit(**case.fit)
+            for method, share in [] if only_warnings else held(case, model):
+                shares.setdefault(method, []).append(share)
+        warned.append(bool(caught))
+    coverage = {
+        method: [float(np.mean(each)), float(np.std(each, ddof=1) / draws**0.5)] for method, each in shares.items()
+    }
+    return {"case": name, "draws": draws, "coverage": coverage, "warned": float(np.mean(warned))}
+
+
+def main(draws: int, names: list[str], only_warnings: bool) -> None:
+    """Print one line for each case, and replace the case in today's record."""
+    for name in CASES:
         if names and not any(each in name for each in names):
             continue
-        shares: dict[str, list[float]] = {}
-        warned = []
-        for seed in range(draws):
-            case = draw(np.random.default_rng(seed))
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                model = KernelRegressor(**case.settings).fit(**case.fit)
-                for way, share in held(case, model):
-                    shares.setdefault(way, []).append(share)
-            warned.append(bool(caught))
-        text = ", ".join(f"{k} {np.mean(v):.3f} ± {np.std(v, ddof=1) / draws**0.5:.3f}" for k, v in shares.items())
-        print(f"{name}: {text}; warned in {np.mean(warned):.2f}", flush=True)
+        row = measured(name, draws, only_warnings)
+        text = ", ".join(f"{method} {mean:.3f} ± {error:.3f}" for method, (mean, error) in row["coverage"].items())
+        print(f"{name}: {text}; warned in {row['warned']:.2f} of {draws}", flush=True)
+        known = RESULTS / f"{NAME}-{date.today()}.json"
+        others = json.loads(known.read_text())["results"] if known.exists() else []
+        write(NAME, [*(each for each in others if each["case"] != name), row], "scikit-learn")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40, sys.argv[2:])
+    words = [each for each in sys.argv[1:] if each != "--warnings"]
+    main(int(words[0]) if words else 40, words[1:], len(words) < len(sys.argv) - 1)

@@ -108,24 +108,28 @@ class Slow:
         return slope
 
     def line(self, place, width, kept=None, ridge=None, linear=None, base=None, drawn=True):
-        """The estimate, what each row's y has in it, and the inverse of what is solved."""
+        """Return the estimate, the share of each row's y in it, and its variance over that of one row's noise."""
         kept = self.everyone if kept is None else kept
         linear, ridge = (self.linear, self.ridge) if ridge is None else (linear, ridge)
         k = np.where(kept, self.weight * self.near(place, width), 0.0)
         if not k.any():  # out of reach: the nearest row
             away = (((self.rows - place) / width) ** 2).sum(1)
             row = self.weight * (away == away.min())
-            return row @ self.y / row.sum(), row / row.sum(), None
+            return row @ self.y / row.sum(), row / row.sum(), np.inf
         z = np.hstack([np.ones((len(k), 1)), (self.rows - place)[:, : self.size] * linear])
         narrow = width[: self.size]
         held = ridge * self.spread**2 * narrow**2 / (self.spread**2 + narrow**2) if linear else np.ones(self.size)
-        inverse = np.linalg.inv(z.T @ (k[:, None] * z) + np.diag([0, *held]))
-        row = inverse[0] @ z.T * k
+        total = k.sum()  # which may be less than 1e-300: shares of it keep their digits
+        share, held = k / total, np.minimum(held / max(total, 1e-300), 1e200)
+        inverse = np.linalg.inv(z.T @ (share[:, None] * z) + np.diag([0, *held]))
+        row = inverse[0] @ z.T * share
         if not linear:
-            return row @ self.y, row, inverse
-        slope = self.plane(kept, self.everyone if base is None else base) * (drawn and self.ridge > 0)
-        self.bias = (inverse[0, 1:] * held) @ (inverse @ z.T @ (k[:, None] * self._beyond(slope)))[1:]
-        return row @ self._beyond(slope) + place @ slope, row, inverse
+            return row @ self.y, row, 1 / max(total, 1e-300)
+        slope = np.zeros((self.rows.shape[1], self.y.shape[1]))
+        if drawn and self.ridge > 0:
+            slope = self.plane(kept, self.everyone if base is None else base)
+        self.bias = (inverse[0, 1:] * held) @ (inverse @ z.T @ (share[:, None] * self._beyond(slope)))[1:]
+        return row @ self._beyond(slope) + place @ slope, row, inverse[0, 0] / max(total, 1e-300)
 
     def _beyond(self, slope):
         return self.y - self.rows @ slope
@@ -138,12 +142,12 @@ class Slow:
         """Each row less its estimate from the others, and what is left of its noise in its residual."""
         errors, shares = [], []
         for i, place in enumerate(self.rows):
-            estimate, _, inverse = self.line(place, self.sigma, np.arange(len(self.rows)) != i)
-            if inverse is None:  # whom nobody reaches the mean of the others answers
-                others = np.arange(len(self.rows)) != i
-                estimate, inverse = self.weight[others] @ self.y[others] / self.weight[others].sum(), [[np.inf]]
+            others = np.arange(len(self.rows)) != i
+            estimate, _, variance = self.line(place, self.sigma, others)
+            if np.isinf(variance):  # no row is in reach: the mean of the others is the estimate
+                estimate = self.weight[others] @ self.y[others] / self.weight[others].sum()
             errors.append(self.y[i] - estimate)
-            shares.append(1 / (1 + self.weight[i] * inverse[0][0]))
+            shares.append(1 / (1 + self.weight[i] * variance))
         return np.array(errors), np.array(shares)
 
     @cached_property
@@ -273,7 +277,7 @@ class Slow:
                 for k, i in pairs
             ]
             centers = np.array(centers)[:, 0]
-            off = self.growth(place) * errors
+            off = self.grown(place, errors)
             ends.append([sign * quantile(off + sign * centers, weight, coverage, self.alike) for sign in (-1, 1)])
         return widened(*np.array(ends).T, coverage, self.unknown(x))
 
@@ -287,7 +291,7 @@ class Slow:
             if k.sum() >= min(50, 0.8 * weight.sum()):
                 break
             width = width * 1.5
-        return self.line(place, self.sigma)[0][0] + self.growth(place) * errors, k / (1 + k.sum())
+        return self.line(place, self.sigma)[0][0] + self.grown(place, errors), k / (1 + k.sum())
 
     def errors(self, rows):
         """Errors of rows, of precisions as those of rows of the mean one."""
@@ -298,6 +302,11 @@ class Slow:
         """The deviation of a new value at a place over that of the rows it looks at."""
         total, square, _ = self.noise(self._looked_at(place, self.sigma))
         return math.sqrt(1 / weight + (square * self._open(place, self.sigma) / total)[0])
+
+    def grown(self, place, errors):
+        """Errors at a place; infinite if nothing tells how far off it is."""
+        growth = self.growth(place)
+        return np.copysign(np.inf, errors) if np.isinf(growth) else growth * errors
 
     @property
     def alike(self):
@@ -378,7 +387,8 @@ class Slow:
 
 def widened(lower, upper, coverage, unknown):
     """Ends that are further apart by what missing cells could have said."""
-    middle, half = (lower + upper) / 2, (upper - lower) / 2
+    with np.errstate(invalid="ignore"):  # of infinite ends, which stay
+        middle, half = (lower + upper) / 2, (upper - lower) / 2
     half = np.hypot(half, stdtrit(5, (1 + coverage) / 2) * np.sqrt(unknown[:, 0]))
     return np.array([np.where(np.isinf(lower), lower, middle - half), np.where(np.isinf(upper), upper, middle + half)])
 

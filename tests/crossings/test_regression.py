@@ -278,6 +278,9 @@ def as_drawn(case):
         cells = case.cells.astype(float)
         for row, place, unknown in zip(drawn, case.slow.at(cells), case.slow.unknown(cells)[:, 0], strict=True):
             values, share = case.slow.distribution(place)
+            if np.isinf(values).all():
+                assert np.isinf(row).all()
+                continue
             if unknown:
                 below = stdtr(5, (np.sort(row)[:, None] - values) / math.sqrt(unknown)) @ (share / share.sum())
                 assert np.abs(below - (np.arange(len(row)) + 0.5) / len(row)).max() < 1.95 / math.sqrt(len(row))
@@ -588,21 +591,16 @@ def refusals(method, names):
     return "|".join({REFUSED[method, name] for name in names if (method, name) in REFUSED})
 
 
-# Cells that disagree with the slow model. The cause of each is not known yet.
-OPEN = {
-    ("epanechnikov", "silverman"): "split differs by up to 2e-5",
-    ("epanechnikov", "one direction"): "split differs by up to 1.3e-4",
-    ("metric", "cv"): "the slow model warns of an invalid value in a product",
-    ("cv", "precision"): "std and intervals differ by .3 to 3.5 %",
-}
+# The short search ends at a bandwidth of .008: the slow model's weights underflow, the kernels' are in logarithms.
+OPEN = {("metric", "cv"): "left-out rows and attention differ where all weights are below 1e-308"}
 
 
 @pytest.mark.parametrize(
     ("estimator", "names"), [pytest.param(e, n, id=f"{e.__name__}-{'+'.join(n)}") for e, n in PAIRS]
 )
 def test_the_methods_beside_two_settings(estimator, names):
-    if estimator is KernelRegressor and tuple(names) in OPEN:
-        pytest.xfail(OPEN[tuple(names)])
+    if estimator is KernelRegressor and names in OPEN:
+        pytest.xfail(OPEN[names])
     case = made(estimator, names)
     if names in REFUSED_IN_FIT:
         assert case.error is not None

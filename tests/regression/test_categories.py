@@ -5,9 +5,9 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from mixed import estimate, leave_one_out, weights
 from scipy.optimize import minimize
 
+from crossings.slow_regression import Slow
 from dikkat.regression import KernelRegressor, NadarayaWatson
 from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
@@ -15,7 +15,6 @@ from dikkat.regression.diagnostics import leave_out
 from dikkat.regression.joined import Coding
 
 ROWS = 61
-KINDS, LEVELS = ["category", "number", "ordered", "category"], [3, None, 5, 2]
 BANDWIDTH = np.array([0.31, 0.4, 0.45, 0.2])
 MIXED = {"categorical_features": ["town", "pool"], "ordered_features": ["rooms"]}
 
@@ -46,42 +45,49 @@ def _places(frame):
     )
 
 
+def _kernel(x, place):
+    """The product of the columns' kernels, at a place that may lie between two ordered levels."""
+    town, area, rooms, pool = (x - place).T
+    of_categories = np.where(town == 0, 0.69, 0.31 / 2) * np.where(pool == 0, 0.8, 0.2)
+    return of_categories * np.exp(-((area / 0.4) ** 2) / 2) * 0.45 ** np.abs(rooms)
+
+
+def _left_out_error(frame, y, bandwidth, order):
+    model = NadarayaWatson(bandwidth=bandwidth, order=order, ridge=0, **MIXED).fit(frame, y)
+    return np.mean(Slow(model).left_out[0] ** 2)
+
+
 @pytest.mark.parametrize("order", ["constant", "linear"])
 def test_the_error_and_its_gradient(order):
     frame, y = _table()
     model = NadarayaWatson(bandwidth=BANDWIDTH, order=order, ridge=0, **MIXED).fit(frame, y)
-    x = _places(frame)
-    expected = leave_one_out(x, y, KINDS, LEVELS, BANDWIDTH, order)
-    np.testing.assert_allclose(leave_out(model).error, expected, rtol=1e-7)
+    np.testing.assert_allclose(leave_out(model).error, _left_out_error(frame, y, BANDWIDTH, order), rtol=1e-7)
     criterion = Criterion(model._rows.joined(), "gaussian", int(order == "linear"))
     coding = model._rows.coding
     t = np.log(coding.widths(BANDWIDTH))
     slope, _ = criterion.gradient(criterion(t))
     for c in range(4):
         step = 1e-5 * np.eye(4)[c]
-        low, high = (
-            leave_one_out(x, y, KINDS, LEVELS, coding.bandwidths(np.exp(t + sign * step)), order) for sign in (-1, 1)
-        )
+        low, high = (_left_out_error(frame, y, coding.bandwidths(np.exp(t + sign * step)), order) for sign in (-1, 1))
         np.testing.assert_allclose(slope[c], (high - low) / 2e-5, rtol=1e-4, atol=1e-8)
 
 
 def test_the_search_finds_what_a_general_minimiser_finds():
     frame, y = _table(3)
-    x, model = _places(frame), NadarayaWatson(bandwidth="loo", **MIXED).fit(frame, y)
+    model = NadarayaWatson(bandwidth="loo", **MIXED).fit(frame, y)
 
     def error(t):  # λ between its ends, σ above 0
         share = 1 / (1 + np.exp(-t))
         bandwidth = np.array([2 / 3 * share[0], np.exp(t[1]), share[2], share[3] / 2])
-        return leave_one_out(x, y, KINDS, LEVELS, bandwidth, "constant")
+        return _left_out_error(frame, y, bandwidth, "constant")
 
     found = min(
         (minimize(error, start, method="L-BFGS-B") for start in ([-2, -1.5, 0, 0], [-2, -1.5, 0, 4])),
         key=lambda each: each.fun,
     )
     assert model.history_[-1]["error"] <= found.fun * (1 + 1e-5)
-    assert model.history_[-1]["error"] == pytest.approx(
-        leave_one_out(x, y, KINDS, LEVELS, model.bandwidth_, "constant"), rel=1e-7
-    )
+    expected = _left_out_error(frame, y, model.bandwidth_, "constant")
+    assert model.history_[-1]["error"] == pytest.approx(expected, rel=1e-7)
 
 
 def test_a_category_without_a_say_has_the_largest_lambda():
@@ -106,8 +112,8 @@ def test_lambda_0_looks_at_the_same_category_alone():
 def test_categories_alone(order):
     x, y = np.array([[0], [0], [1], [2], [2]]), np.array([1.0, 3.0, 5.0, 7.0, 8.0])
     model = NadarayaWatson(bandwidth=[0.3], order=order, ridge=0, categorical_features=[0]).fit(x, y)
-    expected = [estimate(x, y, ["category"], [3], [0.3], "constant", place, np.ones(5)) for place in ([0], [1], [2])]
-    np.testing.assert_allclose(model.predict([[0], [1], [2]]), expected, rtol=1e-10)
+    share = np.where(x[:, 0] == np.arange(3)[:, None], 0.7, 0.15)
+    np.testing.assert_allclose(model.predict([[0], [1], [2]]), share @ y / share.sum(1), rtol=1e-10)
     lower, upper = model.confidence_interval([[0], [1]])
     assert (lower < upper).all()
 
@@ -170,9 +176,9 @@ def test_types_say_what_columns_are():
 def test_a_category_that_was_not_there_says_nothing():
     frame, y = _table()
     model = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)
-    query = frame.iloc[:3].assign(town="Izmir")
-    x, rest = _places(frame)[:, 1:], BANDWIDTH[1:]
-    expected = [estimate(x, y, KINDS[1:], LEVELS[1:], rest, "constant", place, np.ones(ROWS)) for place in x[:3]]
+    query, rest = frame.iloc[:3].assign(town="Izmir"), frame.drop(columns="town")
+    settings = {"categorical_features": ["pool"], "ordered_features": ["rooms"]}
+    expected = NadarayaWatson(bandwidth=BANDWIDTH[1:], **settings).fit(rest, y).predict(rest[:3])
     with pytest.warns(UserWarning, match="3 of 3 rows of X have a category in column 'town' that was not there in fit"):
         found = model.predict(query)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -212,8 +218,9 @@ def test_a_number_between_ordered_levels_has_a_place_between_them():
     x = _places(frame)
     for rooms, step in ((4, 2.5), (-7, 0), (99, 4)):
         place[2] = step
-        expected = estimate(x, y, KINDS, LEVELS, BANDWIDTH, "constant", place, np.ones(ROWS))
-        np.testing.assert_allclose(model.predict(frame.iloc[:1].assign(rooms=rooms)), expected, rtol=1e-9)
+        share = _kernel(x, place)
+        found = model.predict(frame.iloc[:1].assign(rooms=rooms))
+        np.testing.assert_allclose(found, share @ y / share.sum(), rtol=1e-9)
 
 
 def test_rules_of_thumb():
@@ -234,7 +241,7 @@ def test_density_times_probability():
     total = 0
     for level, town in enumerate(["Bursa", "Lyon", "Ulm"]):
         found = np.exp(model.log_density(pd.DataFrame({"town": town, "area": at})))
-        kernel = weights(x[:, [0, 1]], KINDS[:2], LEVELS[:2], BANDWIDTH[:2], [level, at[300]])
+        kernel = np.where(x[:, 0] == level, 0.69, 0.31 / 2) * np.exp(-(((x[:, 1] - at[300]) / 0.4) ** 2) / 2)
         np.testing.assert_allclose(found[300], kernel.mean() / (BANDWIDTH[1] * np.sqrt(2 * np.pi)), rtol=1e-9)
         total += found.sum() * (at[1] - at[0])
     assert total == pytest.approx(1, abs=1e-6)

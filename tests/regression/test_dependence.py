@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 from sklearn.model_selection import GroupKFold
 
 from dikkat.regression import KernelRegressor
-from dikkat.regression.dependence import errors_are_alike, places_of
+from dikkat.regression.diagnostics import errors_are_alike, places_of
 
 Array = NDArray[np.float64]
 MEANS: dict[str, Callable[[Array], Array]] = {
@@ -130,7 +130,7 @@ def test_fit_warns_of_repeats_that_hide_errors() -> None:
         lambda i: np.arange(len(x)) == i, lambda i: group == group[i]
     ))  # fmt: skip
     beside, without = (np.sqrt(np.mean(np.square(each))) for each in (kept, gone))
-    assert f"error of {beside:.3g} where its repeats are there, and of {without:.3g} without" in str(told[0].message)
+    assert f"is {beside:.3g} if its repeats are known, and {without:.3g} if they are not" in str(told[0].message)
     with warnings.catch_warnings():  # by groups, the means, and where a place says nothing of its own
         warnings.simplefilter("error")
         KernelRegressor(cv=GroupKFold(5)).fit(x, y, groups=group)

@@ -73,25 +73,6 @@ def test_attention_among_points_is_sorted_and_summed_over_groups(rows, shown, at
     np.testing.assert_allclose(weights, expected, rtol=1e-9, atol=1e-15)
 
 
-def test_rows_without_weight_are_not_in_the_range_the_medians_and_the_data():
-    random = np.random.default_rng(5)
-    x, y = random.normal(size=(19, 2)), random.normal(size=19)
-    weight = np.ones(19)
-    weight[:6] = 0
-    x[:6] += 50
-    among_all = along(NadarayaWatson(bandwidth=0.8).fit(x, y, weight), 0, "a")
-    alone = along(NadarayaWatson(bandwidth=0.8).fit(x[6:], y[6:]), 0, "a")
-    np.testing.assert_array_equal(among_all.at, np.linspace(x[6:, 0].min(), x[6:, 0].max(), 201))
-    np.testing.assert_array_equal(among_all.data, x[6:, 0])
-    np.testing.assert_allclose(among_all.estimate, alone.estimate, rtol=1e-12)
-
-
-def test_rows_without_weight_are_not_among_the_points():
-    model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 3.0], [1.0, 0.0, 1.0])
-    weights, total, _ = among(model, np.array([0.0, np.nan, 2.0]))
-    assert (weights.shape, total) == ((2, 2), 2)
-
-
 def test_noise_says_nothing_of_new_rows():
     """Though the bandwidths that were chosen by the error make it small."""
     random = np.random.default_rng(0)

@@ -5,10 +5,10 @@ import warnings
 import dense
 import numpy as np
 import pytest
-from scipy.stats import t as student
 from sklearn.neighbors import KernelDensity
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from crossings.slow_regression import Slow
 from dikkat.regression import KernelRegressor, NadarayaWatson
 
 ROWS, QUERIES, SIZE = 37, 11, 3
@@ -36,17 +36,6 @@ def test_scikit_learn_checks(estimator, check):
 # --- answers
 
 
-@pytest.mark.parametrize("outputs", [(), (1,), (2,)])
-@pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("kernel", dense.KERNELS)
-def test_predictions_by_the_formula(kernel, order, outputs):
-    x, y, query, weight = _data(outputs)
-    model = NadarayaWatson(kernel, bandwidth=2 * SIGMA, order=order, ridge=0).fit(x, y, sample_weight=weight)
-    expected = dense.predict(kernel, order, query, x, y, 2 * SIGMA, weight)
-    np.testing.assert_allclose(model.predict(query), expected, rtol=1e-7, atol=1e-9)
-    assert model.n_outputs_ == (1 if not outputs else outputs[0])
-
-
 @pytest.mark.parametrize("order", dense.ORDERS)
 def test_an_offset_of_y_costs_no_digits(order):
     x, y, query, _ = _data()
@@ -68,27 +57,6 @@ def test_float32_stays_and_is_near(order):
     np.testing.assert_allclose(answers[0], wide.predict(query), atol=1e-4)
     np.testing.assert_allclose(answers[1], wide.confidence_interval(query)[0], atol=1e-4)
     assert model.bandwidth_.dtype == np.float64
-
-
-@pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("kernel", dense.KERNELS)
-def test_deviation_and_band(kernel, order):
-    """Weights are repeats here too."""
-    x, y, query, weight = _data((2,))
-    sigma = 3 * SIGMA
-    model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0.6).fit(x, y, sample_weight=weight)
-    _, deviation = model.predict(query, return_std=True)
-    lower, upper = model.confidence_interval(query, level=0.9)
-    x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
-    errors, shares = dense.left_out(kernel, order, x, y, sigma, weight, 0.6)
-    for i in range(QUERIES):
-        expected, center, error, freedom = dense.uncertainty(
-            kernel, order, query[i], x, y, sigma, weight, errors, shares, 0.6
-        )
-        half = student.ppf(0.95, freedom) * error
-        np.testing.assert_allclose(deviation[i], expected, rtol=1e-6)
-        np.testing.assert_allclose((upper[i] + lower[i]) / 2, center, rtol=1e-6, atol=1e-9)
-        np.testing.assert_allclose((upper[i] - lower[i]) / 2, half, rtol=1e-6)
 
 
 @pytest.mark.parametrize("ridge", ["auto", 0.0])
@@ -131,11 +99,6 @@ def _decades(dtype=np.float64, weights=False):
     return x, y, random.integers(1, 4, 1009).astype(float) if weights else np.ones(1009)
 
 
-def _near(found, expected, rtol):
-    for part, right in zip(found, zip(*expected, strict=True), strict=True):
-        np.testing.assert_allclose(part, np.array(right, float), rtol=rtol)
-
-
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("order", dense.ORDERS)
 @pytest.mark.parametrize("kernel", ["gaussian", *dense.COMPACT])
@@ -143,10 +106,10 @@ def test_deviations_keep_their_digits_where_values_elsewhere_are_larger_by_decad
     x, y, weight = _decades(weights=weights)
     sigma, query = 0.02 if kernel == "gaussian" else 0.07, np.linspace(0.3, 9.7, 31)[:, None]
     model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0).fit(x, y, weight)
-    errors, shares = dense.left_out(kernel, order, x, y, sigma, weight, 0)
-    expected = [dense.uncertainty(kernel, order, q, x, y, sigma, weight, errors, shares, 0)[:2] for q in query]
+    slow = Slow(model)
     lower, upper = model.confidence_interval(query)
-    _near((model.predict(query, return_std=True)[1], (lower + upper) / 2), expected, 1e-6)
+    np.testing.assert_allclose(model.predict(query, return_std=True)[1], slow.std(query), rtol=1e-6)
+    np.testing.assert_allclose((lower, upper), slow.confidence_interval(query, 0.95), rtol=1e-6)
     assert 0 < (upper - lower)[0, 0] < 0.5  # as wide as the noise of its own neighbours makes it
 
 

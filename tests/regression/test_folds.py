@@ -9,11 +9,11 @@ import pandas
 import pytest
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
+from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, ShuffleSplit, TimeSeriesSplit
 
 from dikkat.regression import KernelRegressor, NadarayaWatson
+from dikkat.regression.criterion import Held, folds_of, membership
 from dikkat.regression.diagnostics import hold_out
-from dikkat.regression.folds import Held, folds_of, membership
 from dikkat.regression.joined import Rows
 from regression.test_dependence import autoregressive
 
@@ -80,19 +80,17 @@ def test_the_gradient_is_the_slope_of_the_criterion(degree: int, ridge: float | 
     assert np.allclose(slope, [(held(t + each).error - held(t - each).error) / 2e-5 for each in steps], rtol=2e-6)
 
 
-def test_intervals_are_made_of_fits_without_the_folds() -> None:
-    x, y, _ = draw(59, 1)
-    groups = np.arange(59) // 7
-    model = NadarayaWatson(bandwidth=0.1, cv=GroupKFold(4)).fit(x, y, groups=groups)
-    query, center, error = np.array([[0.2], [0.7]]), np.empty((2, 59)), np.empty(59)
-    for learned, tested in GroupKFold(4).split(x, y, groups):
-        of = x[learned], y[learned], np.ones(len(learned))
-        error[tested] = np.abs(y[tested] - lines(*of, x[tested], 0.1, 0))
-        center[:, tested] = lines(*of, query, 0.1, 0)[:, None]
-    lower, upper = model.predict_interval(query, 0.8)
-    at = int(np.ceil(0.8 * 60)) - 1
-    assert np.allclose(upper, np.sort(center + error, 1)[:, at])
-    assert np.allclose(lower, -np.sort(error - center, 1)[:, at])
+def test_folds_of_one_row_give_the_intervals_of_leaving_out_one_row() -> None:
+    """One precision is so large that the mean of the others is less than half: the ridge must not change with it."""
+    x = np.random.default_rng(0).uniform(0, 3, (23, 1))
+    y, weight = 100 * x[:, 0] + 5 * np.sin(4 * x[:, 0]), np.ones(23)  # so steep that the planes are the same
+    weight[11] = 60.0
+    alone, folds = (
+        KernelRegressor(bandwidth=0.2, weights="precision", cv=cv).fit(x, y, weight) for cv in (None, LeaveOneOut())
+    )
+    for method, slack in (("jackknife+", 1e-3), ("local", 0.1)):
+        expected = alone.predict_interval([[1.0], [2.0]], method=method)
+        np.testing.assert_allclose(folds.predict_interval([[1.0], [2.0]], method=method), expected, rtol=0, atol=slack)
 
 
 @pytest.mark.parametrize("splitter", [TimeSeriesSplit(4), ShuffleSplit(3, random_state=0)])

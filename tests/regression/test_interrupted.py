@@ -11,7 +11,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import dikkat
-from dikkat.regression import NadarayaWatson, estimator
+from dikkat.regression import NadarayaWatson, base, estimator
 
 SIZE = 2
 METHODS = ["predict", "confidence_interval", "attention_weights", "effective_neighbors", "log_density"]
@@ -39,9 +39,9 @@ def same(found, expected):
 
 
 class Interrupting:
-    """Raises at the so-manieth line that is run of the estimator's module, or of all files under a folder."""
+    """Raise at the line of this number that runs in the modules of the estimator, or in all files of a folder."""
 
-    def __init__(self, at, error=KeyboardInterrupt, under=estimator.__file__):
+    def __init__(self, at, error=KeyboardInterrupt, under=(base.__file__, estimator.__file__)):
         self.left, self.error, self.under, self.before = at, error, under, sys.gettrace()
 
     def __enter__(self):

@@ -1,8 +1,6 @@
-import dense
 import numpy as np
 import pytest
 
-from crossings.slow_regression import Slow
 from dikkat.regression import KernelRegressor, intervals
 
 ROWS, QUERIES = 37, 5
@@ -13,38 +11,6 @@ def _data(rows=ROWS, seed=0):
     random = np.random.default_rng(seed)
     x, query = random.uniform(0, 4, (rows, 2)), random.uniform(0, 4, (QUERIES, 2))
     return x, np.sin(x[:, 0]) + 0.3 * random.normal(size=rows), query
-
-
-@pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("kernel", dense.KERNELS)
-def test_jackknife_is_that_of_fits_without_each_row(kernel, order):
-    x, y, query = _data()
-    sigma = np.array([1.3, 2.9])
-    model = KernelRegressor(kernel, bandwidth=sigma, order=order, ridge=0).fit(x, y)
-    below, above = np.empty((2, QUERIES, ROWS))
-    growth = np.array([Slow(model).growth(place) for place in query])
-    for i in range(ROWS):
-        rest = np.arange(ROWS) != i
-        *center, own = dense.predict(kernel, order, np.vstack([query, x[i]]), x[rest], y[rest], sigma)
-        off = growth * abs(y[i] - own)
-        below[:, i], above[:, i] = center - off, center + off
-    lower, upper = model.predict_interval(query, coverage=0.8)
-    count = int(np.ceil(0.8 * (ROWS + 1)))
-    np.testing.assert_allclose(lower, np.sort(below)[:, ROWS - count], atol=1e-7)
-    np.testing.assert_allclose(upper, np.sort(above)[:, count - 1], atol=1e-7)
-
-
-@pytest.mark.parametrize("order", dense.ORDERS)
-def test_quantiles_are_those_of_errors_weighted_by_the_kernel(order):
-    x, y, query = _data(101)
-    sigma = np.array([30.0, 30.0])  # among which all rows weigh nearly alike
-    model = KernelRegressor(bandwidth=sigma, order=order, ridge=0).fit(x, y)
-    rest = [np.arange(101) != i for i in range(101)]
-    left = [dense.predict("gaussian", order, x[i : i + 1], x[rest[i]], y[rest[i]], sigma)[0] for i in range(101)]
-    errors = np.sort(y - left)
-    found = model.predict_quantiles(query, [0.9, 0.1]) - model.predict(query)[:, None]
-    np.testing.assert_allclose(found[:, 0], errors[91], atol=2e-2)  # the 92nd of 101 rows and one more
-    np.testing.assert_allclose(found[:, 1], errors[9], atol=2e-2)
 
 
 def test_skewed_noise_is_missed_as_often_on_either_side():
@@ -182,7 +148,7 @@ def estimates_without_each_row(x, y, query):
         KernelRegressor(**settings).fit(np.delete(x, i, 0), np.delete(y, i)).predict(query) for i in range(len(x))
     ]
     model = KernelRegressor(**settings).fit(x, y)
-    found = np.concatenate([part for _, part in intervals._left_out(model, intervals._errors(model)[0], query)])
+    found = np.concatenate([part for _, part in intervals._left_out(model, intervals.left_out_errors(model)[0], query)])
     return np.array(refits), found.T
 
 

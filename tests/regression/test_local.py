@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 import torch
 
+from dikkat.regression import KernelRegressor
 from dikkat.regression.local import LocalFit, Points, fits, moments, noise_share, ridge_of
 from dikkat.regression.local import local_fit as ridged_fit
 from dikkat.regression.moments.launch import Window
@@ -124,3 +125,14 @@ def test_the_ridge_is_that_of_penalised_least_squares(size, kernel):
         theta[1:] += toward
         np.testing.assert_allclose(fit.estimate[i], theta[0], rtol=1e-7, atol=1e-8)
         np.testing.assert_allclose(fit.theta[i, 1:], theta[1:] * sigma[:, None], rtol=1e-6, atol=1e-9)
+
+
+def test_a_row_that_sees_one_other_row_does_not_know_the_slope():
+    """With the plane's slope 0, the residual of a row over its left-out error is the share of noise left in it."""
+    x = np.array([0.0, 0.6, 5.0, 5.6, 10.0, 10.6])
+    y = np.array([1.0, -1.0, -1.0, 1.0, 1.0, -1.0])
+    model = KernelRegressor("epanechnikov", bandwidth=1.0, ridge=0.25).fit(x[:, None], y)
+    assert (model._smoother.trend.slope == 0).all()
+    residual, left_out = y - model.predict(x[:, None]), 2 * y
+    _, trial = model._smoother.left_out
+    np.testing.assert_allclose(trial.kept[model._smoother.joined.inverse], residual / left_out, rtol=1e-8)

@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot
 
 from dikkat.regression import KernelClassifier, KernelRegressor, metric
 
@@ -26,27 +25,6 @@ def test_a_direction_is_found():
         assert model.score(new, right) > 0.85
         assert model.metric_.shape == (SIZE, count or SIZE)
     assert KernelRegressor().fit(x, y).score(new, right) < 0.7
-
-
-def test_the_model_is_the_plain_one_of_the_directions():
-    (x, y), (new, _) = _along_one(2), _along_one(3)
-    model = KernelRegressor(metric="linear", bandwidth="loo").fit(x, y)
-    plain = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_).fit(x @ model.metric_, y)
-    np.testing.assert_allclose(model.predict(new), plain.predict(new @ model.metric_), rtol=1e-9)
-    np.testing.assert_allclose(model.predict_interval(new), plain.predict_interval(new @ model.metric_), rtol=1e-9)
-    weights = model.attention_weights(new[:3], top_k=2)
-    np.testing.assert_allclose(weights.toarray(), plain.attention_weights((new @ model.metric_)[:3], top_k=2).toarray())
-
-
-def test_the_gradient_is_by_columns():
-    (x, y), (new, _) = _along_one(4), _along_one(5)
-    model = KernelRegressor(metric="linear").fit(x, y)
-    found = model.gradient(new[:3])
-    for c, step in enumerate(1e-4 * np.eye(SIZE)):
-        expected = (model.predict(new[:3] + step) - model.predict(new[:3] - step)) / 2e-4
-        np.testing.assert_allclose(found[:, c], expected, rtol=1e-4, atol=1e-7)
-    with pytest.raises(ValueError, match="return_std: got True with metric='linear'"):
-        model.gradient(new, return_std=True)
 
 
 def test_units_and_the_order_of_columns_change_nothing():
@@ -106,15 +84,6 @@ def test_directions_have_names_and_no_reach_along_columns():
     summary = model.summary(folds=0)
     assert {reach for *_, reach, _ in summary.features} == {""}
     assert "along 1 directions, with bandwidths" in str(summary)
-
-
-def test_a_curve_is_drawn_where_the_model_is():
-    x = np.linspace(0, 9, 71)[:, None]
-    model = KernelRegressor(**QUICK).fit(x, np.sin(x[:, 0]))
-    axes = pyplot.figure().gca()
-    line = model.plot(axes).lines[1]
-    np.testing.assert_allclose(line.get_ydata(), np.sin(line.get_xdata()), atol=0.05)
-    pyplot.close("all")
 
 
 def test_beside_categories(tmp_path):

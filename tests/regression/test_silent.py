@@ -5,9 +5,11 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from dikkat.regression import KernelRegressor, smooth
-from dikkat.regression.bandwidth import _updated
+from dikkat.regression.bandwidth import _Box, _descend, _updated
+from dikkat.regression.criterion import Trial
 from dikkat.regression.diagnostics import along, hold_out
 
 METHODS = ("jackknife+", "local", "split")
@@ -67,8 +69,9 @@ def test_intervals_of_precisions_hold_as_often_as_they_say():
 @pytest.mark.parametrize("weight", [np.full(60, 100.0), np.linspace(0.4, 1.5, 60), np.full(60, 3)])
 def test_weights_that_are_no_counts_are_warned_of(weight):
     x, _, _, y, _ = known_errors(2)
-    with pytest.warns(UserWarning, match=r"sample_weight: got weights that sum to .* weights='precision'"):
+    with pytest.warns(UserWarning, match=r"sample_weight: got weights that sum to .* weights='precision'") as told:
         KernelRegressor(bandwidth=1.0).fit(x, y, weight)
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         KernelRegressor(bandwidth=1.0, weights="precision").fit(x, y, weight)
@@ -100,6 +103,9 @@ def test_beyond_the_data_every_answer_widens_and_warns():
         with pytest.warns(UserWarning, match=r"X: got 2 of 3 rows beyond the rows in fit, in x \(.* to .*\)") as told:
             beyond.append(ask([[5.0], [15.0], [30.0]]))
         assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"X: got 1 of 1 rows beyond the rows in fit") as told:
+        model.gradient([[15.0]], return_std=True)
+    assert told[0].filename == __file__
     for near, (_, far, farther) in zip(inside, beyond, strict=True):
         assert 5 * near < far < farther
     assert np.ptp([np.log(far) for _, far, _ in beyond]) < np.log(3)  # they do not contradict each other
@@ -217,6 +223,33 @@ def test_a_curvature_that_is_no_number_is_left_as_it_was():
     curve = np.eye(2)
     assert _updated(curve, np.zeros(2), np.array([1.0, 0.0])) is curve
     assert _updated(curve, np.array([1e-300, 0.0]), np.array([1e300, 0.0])) is curve
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_curvature_too_large_for_lapack_ends_the_descent():
+    """The trace is infinite: LAPACK would print a message and raise "SVD did not converge"."""
+
+    class Steep:
+        variance = 1.0
+
+        def gradient(self, trial):
+            return np.ones(2), np.full((2, 2), 1e308)
+
+    box = _Box(np.full(2, -5.0), np.full(2, 4.0), np.full(2, 5.0), np.ones(2))
+    start = Trial(np.zeros(2), 1.0, *[torch.zeros(1)] * 6)
+    assert _descend(Steep(), start, box, 1e-5).last is start
+
+
+def test_flags_are_shown_as_false_and_true():
+    random = np.random.default_rng(0)
+    x = pd.DataFrame({"size": random.normal(size=40), "garden": random.random(40) < 0.5})
+    y = x["size"] + x["garden"] + 0.1 * random.normal(size=40)
+    model, plain = KernelRegressor(bandwidth=[1.0, 0.7]).fit(x, y), KernelRegressor(bandwidth=[1.0, 0.7])
+    np.testing.assert_array_equal(model.predict(x), plain.fit(x.astype(float), y).predict(x.astype(float)))
+    assert model.summary(folds=0).features[1][:3] == ("garden", "False", "True")
+    assert model.nearest(x.iloc[[3]], k=2)["garden"].dtype == bool
+    panels = {axes.get_xlabel(): axes for axes in model.plot().axes}
+    assert [label.get_text() for label in panels["garden"].get_xticklabels()] == ["False", "True"]
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning", "ignore:X. got rows at")

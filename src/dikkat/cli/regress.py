@@ -274,9 +274,9 @@ def _written(
 
 
 def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: float | None, output: Path) -> None:
-    from dikkat.regression import diagnostics, pictures, report, summary
+    from dikkat.regression import columns, diagnostics, pictures, report
 
-    there, names = model.sample_weight_ > 0, summary.names_of(model)
+    there, names = model.sample_weight_ > 0, columns.names_of(model)
     y = model.y_train_[there]
     shown, others = report.chosen(model, report.PANELS - 1)
     curves = [diagnostics.along(model, c, names[c], coverage) for c in shown]
@@ -286,7 +286,7 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
         _save(pictures.draw_fit(left_out.predicted[there], y, curves, data.target, others), output / "fit")
     most = shown[0] if shown else 0  # along the feature that moves the estimate most
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
-    _save(pictures.draw_attention(among, order, summary.columns_of(model)[most]), output / "attention")
+    _save(pictures.draw_attention(among, order, columns.columns_of(model)[most]), output / "attention")
 
 
 def _curve(seed: int, output: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dikkat.regression.criterion import HOPELESS, MANY, MOST, Criterion, Step, Trial
-from dikkat.regression.folds import Fold, Held
+from dikkat.regression.criterion import HOPELESS, MANY, MOST, Criterion, Fold, Held, Step, Trial
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments.launch import Profile
@@ -392,14 +391,15 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
     if not start.error < HOPELESS * criterion.variance:  # nothing leads on from there
         return Path(steps, trial, np.eye(len(start.t)))
     slope, guess = criterion.gradient(start)
-    if not (np.isfinite(slope).all() and np.isfinite(guess).all()):
-        return Path(steps, trial, np.eye(len(slope)))
     if curve is None:
-        curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))
+        with np.errstate(over="ignore", invalid="ignore"):
+            curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))
     for _ in range(_STEPS):
+        if not (np.isfinite(slope).all() and np.isfinite(curve).all()):  # LAPACK would raise its own error
+            return Path(steps, trial, np.eye(len(slope)))
         step = _newton(trial.t, slope, curve, box)
         gain = -float(slope @ step)
-        if gain <= tolerance * (trial.error + 1e-6 * criterion.variance):
+        if not gain > tolerance * (trial.error + 1e-6 * criterion.variance):
             break
         following = _downhill(criterion, trial, step, gain)
         if following is None or np.array_equal(following.t, trial.t):

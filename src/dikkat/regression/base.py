@@ -14,9 +14,8 @@ from sklearn.utils.validation import _get_feature_names, check_array, check_is_f
 from dikkat.errors import InputError
 from dikkat.regression.bandwidth import rule_of_thumb, settled
 from dikkat.regression.columns import Column, encoded, warn_of_unseen
-from dikkat.regression.criterion import Criterion
-from dikkat.regression.folds import Membership, folds_of
-from dikkat.regression.joined import Array, Joined, Rows, largest
+from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
+from dikkat.regression.joined import Array, Coding, Joined, Rows, largest
 from dikkat.regression.likelihood import found
 from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.moments.launch import Profile
@@ -28,8 +27,10 @@ from dikkat.regression.validation import (
     checked_bandwidth,
     checked_rows,
     gaps_named,
+    split,
     unmasked,
-)
+    warn_of_beyond,
+)  # fmt: skip
 
 # The attributes that are Rows.
 _OF_ROWS = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_")
@@ -49,6 +50,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     periodic_features: Mapping[Any, float] | None = None
     missing: str = "refuse"
     weights: str = "repeats"
+    cv: object = None
     X_train_: Array
     y_train_: Array
     sample_weight_: Array
@@ -58,39 +60,55 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     kernel_: Profile
     order_: str
     ridge_: float = 0.0
+    history_: list[dict[str, Any]]
     folds_: Membership | None = None
     weights_: str = "repeats"
     _smoother: Smoother
 
-    def _exchanged(self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, **attributes: Any) -> Self:
-        """Learn from these rows, in one step, which an interrupt comes before or after."""
+    def _learn(
+        self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, groups: ArrayLike | None = None,
+        warns: bool = True, **attributes: Any,
+    ) -> Self:  # fmt: skip
+        """Fit another object, and take its attributes in one step: an interrupt comes before or after it."""
         other = object.__new__(type(self))
         other.__dict__ = vars(self) | attributes
-        self.__dict__ = other._fitted(checked_rows(other, X, y, sample_weight)).__dict__
+        rows = checked_rows(other, X, y, sample_weight)
+        if self.cv is not None:
+            rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
+        fitted = other._fitted(rows)
+        if warns:
+            fitted._warn(sample_weight is not None)
+        self.__dict__ = fitted.__dict__
         return self
 
-    def _by_metric(self, rows: Rows) -> Rows:
-        """The rows with the directions that are learned from them, where the setting says so."""
-        if self.metric == "diagonal" or rows.metric is not None or not rows.coding.numbers:
-            return rows
+    def _fitted(self, rows: Rows, **attributes: Any) -> Self:
+        """Return another estimator with these settings, fitted to rows; with attributes, nothing is searched for."""
+        if not attributes and self.metric == "linear" and rows.metric is None and rows.coding.numbers:
 
-        def tried(part: Rows) -> tuple[Smoother, float]:
-            model = self._fitted(part)
-            return model._smoother, model.history_[-1]["error"] if model.history_ else np.inf
+            def tried(part: Rows) -> tuple[Smoother, float]:
+                model = self._fitted(part)
+                return model._smoother, model.history_[-1]["error"] if model.history_ else np.inf
 
-        return rows._replace(metric=directions(some(rows), self.n_components, tried))
+            rows = rows._replace(metric=directions(some(rows), self.n_components, tried))
+        joined, outputs = rows.joined(), 1 if rows.y.ndim == 1 else rows.y.shape[1]
+        other = object.__new__(type(self))
+        other.__dict__ = vars(self) | dict(zip(_OF_ROWS, rows, strict=True))
+        other.__dict__ |= {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
+        other.__dict__ |= attributes or self._found(rows, joined)
+        other._smoother = other._smoothed(joined)
+        return other
 
-    def _fitted(self, rows: Rows) -> Self:
-        """Another estimator with these settings, with what is found for these rows."""
+    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        """Return the attributes that are chosen by the settings: the bandwidths and the path of their search."""
         raise NotImplementedError
+
+    def _warn(self, weighted: bool) -> None:
+        """Warn of data for which intervals are wrong."""
 
     def _by_likelihood(
         self, rows: Rows, joined: Joined, make: Callable[[Joined], Criterion] | None, share: float = 1.0
-    ) -> tuple[Self, float]:
-        """Another estimator with the bandwidths of least criterion, or those of the settings; and the criterion's α.
-
-        Without a criterion there is nothing to choose by.
-        """
+    ) -> tuple[dict[str, Any], float]:
+        """Return `_found` by the criterion, if there is one, or by the settings; and the criterion's α."""
         coding, given = rows.coding, checked_bandwidth(self.bandwidth, rows.columns)
         doubt, steps = 1.0, list[tuple[Array, float]]()
         if not isinstance(given, str):
@@ -99,8 +117,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             widths, doubt, steps = found(make, joined, self.kernel, share)
         else:
             widths = rule_of_thumb(joined, "scott" if given == "scott" else "silverman", self.kernel)
-        history = [{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in steps]
-        return self._with(rows, joined, bandwidth_=coding.bandwidths(widths), history_=history), doubt
+        return {"bandwidth_": coding.bandwidths(widths), "history_": history_of(coding, steps)}, doubt
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
         """The attention of each query to each training row: the kernel's weights, which sum to 1.
@@ -209,14 +226,6 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if hasattr(self, "X_train_"):
             self._smoother = self._smoothed(self._rows.joined())
 
-    def _with(self, rows: Rows, joined: Joined, **attributes: Any) -> Self:
-        """Another estimator with these settings, with rows and the attributes that were found for them."""
-        other, outputs = object.__new__(type(self)), 1 if rows.y.ndim == 1 else rows.y.shape[1]
-        attributes |= dict(zip(_OF_ROWS, rows, strict=True))
-        other.__dict__ = vars(self) | attributes | {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
-        other._smoother = other._smoothed(joined)
-        return other
-
     @property
     def _rows(self) -> Rows:
         return Rows(*(getattr(self, name) for name in _OF_ROWS))
@@ -235,8 +244,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Queries in coordinates, checked."""
         return self._coordinates(self._cells(X))
 
-    def _cells(self, X: ArrayLike) -> Array:
-        """Queries as `X_train_` has its rows, checked."""
+    def _cells(self, X: ArrayLike, warns: bool = False) -> Array:
+        """Return queries as `X_train_` has its rows, checked; and warn of those beyond the data."""
         check_is_fitted(self)
         check_at_hand(X=X)
         columns, dtype, X = self.columns_, self.X_train_.dtype, unmasked(X)
@@ -255,7 +264,14 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 query = validate_data(self, X, dtype=DTYPES, reset=False)
         if query.dtype != dtype:
             check_size("X", np.nan_to_num(query), float(np.finfo(dtype).max), dtype)
+        if warns:
+            warn_of_beyond(self, query)
         return np.ascontiguousarray(query, dtype)
+
+
+def history_of(coding: Coding, steps: list[tuple[Array, float]]) -> list[dict[str, Any]]:
+    """Return the steps of a search, as `history_` has them."""
+    return [{"bandwidth": coding.bandwidths(widths).tolist(), "error": error} for widths, error in steps]
 
 
 def check_at_hand(**given: object) -> None:

@@ -12,6 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from dikkat.regression.bandwidth import Rule
 from dikkat.regression.base import KernelModel, check_at_hand
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
@@ -69,18 +70,12 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
     """
 
     def __init__(
-        self,
-        kernel: Profile = "gaussian",
-        *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto"] = "auto",
-        order: Order = "linear",
-        prior: float | Literal["auto"] = "auto",
-        metric: Metric = "diagonal",
-        n_components: int | None = None,
-        categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        self, kernel: Profile = "gaussian", *, bandwidth: float | ArrayLike | Rule | Literal["auto"] = "auto",
+        order: Order = "linear", prior: float | Literal["auto"] = "auto", metric: Metric = "diagonal",
+        n_components: int | None = None, categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.order = order
@@ -115,18 +110,17 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
             raise ValueError(f"prior: got {self.prior!r}; expected a positive number of rows, or 'auto'")
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
         if y is None:
-            return self._exchanged(X, None, sample_weight)
+            return self._learn(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)
         if labels.dtype == object and (lost := [row for row, each in enumerate(labels.tolist()) if each is None]):
             raise ValueError(f"y: got None in row {lost[0]}; expected a class for each row")
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)
-        return self._exchanged(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
+        return self._learn(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
 
-    def _fitted(self, rows: Rows) -> Self:
-        rows = self._by_metric(rows)
-        given, joined = None if self.prior == "auto" else float(self.prior), rows.joined()
+    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        given = None if self.prior == "auto" else float(self.prior)
         several, own = len(self.classes_) > 1, None
 
         def make(part: Joined) -> LogLoss:
@@ -135,11 +129,11 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
 
         if self.order == "linear" and several:
             own = _plane(joined)
-        other, doubt = self._by_likelihood(rows, joined, make if several else None)
-        other.prior_ = doubt if given is None else given
+        attributes, doubt = self._by_likelihood(rows, joined, make if several else None)
         mass = rows.weight.astype(np.float64) @ rows.y + 1
-        other.class_prior_, other._plane = mass / mass.sum(), None if own is None else own[0]
-        return other
+        plane_of_all = None if own is None else own[0]
+        prior = doubt if given is None else given
+        return attributes | {"prior_": prior, "class_prior_": mass / mass.sum(), "_plane": plane_of_all}
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """The probability of each class at each query.

@@ -34,8 +34,8 @@ class Column(NamedTuple):
             have an order; or "periodic", a number that comes round.
         levels: Of a category, its levels: texts, numbers, or yes and no; of an ordered one in their order. Of a
             periodic number the period alone. Of a number or date what stands in a missing cell, if these are allowed.
-        origin: Of a date, the first one, as ISO 8601 has it. Of a category that says where cells of another column are
-            missing, which is behind the columns of X, the position of that.
+        origin: Of a date, the first one, as ISO 8601 has it. Of a number that was True or False, "bool". Of a category
+            that says where cells of another column are missing, which is behind the columns of X, the position of that.
     """
 
     kind: Kind = "number"
@@ -57,6 +57,11 @@ class Column(NamedTuple):
         """True of categories, ordered or not."""
         return self.kind in ("category", "ordered")
 
+    @property
+    def is_flag(self) -> bool:
+        """True of a number that was True or False in fit."""
+        return self.kind == "number" and self.origin == "bool"
+
     def shown(self, value: float) -> str:
         """The cell that a number stands for, as a person reads it; nothing of a missing one."""
         if np.isnan(value):
@@ -65,7 +70,7 @@ class Column(NamedTuple):
             return str(self.levels[round(value)])
         if self.kind == "date":
             return str(self.moment(value).astype("datetime64[m]")).removesuffix("T00:00")
-        return written(value)
+        return str(self.cell(value)) if self.is_flag and value in (0, 1) else written(value)
 
     def cell(self, value: float) -> Any:
         """The cell that a number stands for; NaN or NaT of a missing one."""
@@ -73,11 +78,27 @@ class Column(NamedTuple):
             return np.datetime64("NaT") if self.kind == "date" else value
         if self.is_category:
             return self.levels[round(value)]
+        if self.is_flag and value in (0, 1):
+            return bool(value)
         return self.moment(value) if self.kind == "date" else value
 
     def moment(self, value: float) -> np.datetime64:
         """The moment that so many days stand for."""
         return np.datetime64(self.origin, "us") + np.timedelta64(round(value * _DAY), "us")
+
+
+def names_of(model: Any) -> list[str]:
+    """Return the names of a model's features: x, or x0, x1 and so on for the columns of an array."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        names = ["x"] if model.n_features_in_ == 1 else [f"x{j}" for j in range(model.n_features_in_)]
+    gaps = [f"{names[int(column.origin)]} is missing" for column in model.columns_ if column.is_gap]
+    return [*map(str, names), *gaps]
+
+
+def columns_of(model: Any) -> Sequence[Column]:
+    """Return the kinds of a model's features."""
+    return model.columns_ or [Column()] * model.n_features_in_
 
 
 class _Cells(NamedTuple):
@@ -129,7 +150,7 @@ def find(
             first = known.min() if len(known) else np.datetime64("1970-01-01")
             result.append(Column("date", origin=str(first.astype("datetime64[us]"))))
         else:
-            result.append(Column())
+            result.append(Column(origin="bool" if _holds_flags(cells.values) else ""))
     if has_gaps:
         values = [_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(result)]
         result = _with_gaps(result, values, names, np.broadcast_to(gaps, len(values[0])))
@@ -210,6 +231,12 @@ def _holds_text(cells: _Cells, called: str) -> bool:
             "pandas.to_datetime"
         )
     return True
+
+
+def _holds_flags(values: NDArray[Any]) -> bool:
+    there = values.tolist() if values.dtype.kind == "O" else []
+    flags = [each for each in there if not _is_missing(each)]
+    return values.dtype.kind == "b" or bool(flags and all(isinstance(each, bool) for each in flags))
 
 
 def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None) -> dict[int, float]:

@@ -101,7 +101,7 @@ def smooth(
     weights = np.ones(len(points)) if sample_weight is None else np.asarray(sample_weight, np.float64)
     for _ in range(robust):
         weight = weights * _bisquare(values - np.asarray(model.predict(points[:, None])))
-        model._learn(points[:, None], values, weight, None, warns=False)
+        model._learn(points[:, None], values, weight, warns=False)
     places = np.linspace(points.min(), points.max(), _PLACES) if at is None else _column("at", at, origin)
     query = places[:, None]
     lower, upper = model.confidence_interval(query, level)

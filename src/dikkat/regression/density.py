@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from dikkat.regression.base import KernelModel, check_at_hand
-from dikkat.regression.joined import Array, Rows
+from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import FENCE, Density, outlying
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.validation import LIKELIHOOD, check_count, check_kernel
@@ -87,18 +87,17 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
         """
         check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
         check_at_hand(X=X, sample_weight=sample_weight)
-        return self._exchanged(X, np.zeros(_num_samples(X)), sample_weight)
+        return self._learn(X, np.zeros(_num_samples(X)), sample_weight)
 
-    def _fitted(self, rows: Rows) -> Self:
-        joined = rows.joined()
-        other = self._by_likelihood(rows, joined, Density, share=0.25)[0]  # its criterion has few minima
+    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        attributes = self._by_likelihood(rows, joined, Density, share=0.25)[0]  # its criterion has few minima
         if not isinstance(self.bandwidth, str):
-            return other
+            return attributes
         if self.bandwidth == "auto" and (far := outlying(joined)).any():
             warnings.warn(
                 f"X: {far.sum()} of {len(far)} rows have a number that is {FENCE:g} times the quartiles' distance or "
                 "more beyond them; they have no say in the bandwidth. Correct them, or leave them out",
-                stacklevel=4,
+                stacklevel=5,
             )
         numbers = [j for j in range(rows.x.shape[1]) if not (rows.columns and rows.columns[j].coded)]
         there = rows.x[rows.weight > 0]
@@ -107,12 +106,10 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
                 warnings.warn(
                     f"X: column {constant[0]} is constant, where a density has no width; its bandwidth is a thousandth "
                     "of the value, or of 1 where that is less. Leave it out",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
-            width = np.array(other.bandwidth_)
-            width[constant] = 1e-3 * np.abs(there[0, constant]).clip(1)
-            other = other._with(rows, joined, bandwidth_=width, history_=other.history_)
-        return other
+            attributes["bandwidth_"][constant] = 1e-3 * np.abs(there[0, constant]).clip(1)
+        return attributes
 
     def score_samples(self, X: ArrayLike) -> Array:
         """The logarithm of the density at each query.

@@ -1,19 +1,40 @@
-"""The accuracy of a fitted model, its curve along one feature, and the attention among its own points."""
+r"""The accuracy of a fitted model, its curves, the attention among its rows, and whether its rows are independent.
+
+**Neighbours.** Sort the rows by one feature. $e_{ik}$ is the distance of $y_i$ from the line between the k-th
+neighbours on either side, scaled so that independent errors of variance σ² give it the variance σ². A smooth mean adds
+terms of k⁴ and k⁶. A least-squares fit to $e_{i2}^2, …, e_{i6}^2$ predicts $e_{i1}^2$ if errors are independent; if
+neighbours err alike, $e_{i1}^2$ is smaller. Means over blocks of rows give the standard error of the difference. There
+is no warning if the bend of the mean is nearly all of $e_{i2}^2$ (rows without errors), or if the squares grow as those
+of a mean that turns within a few rows (a season). A season of a dozen rows under errors as large still counts as
+dependence, in one draw of seven.
+
+**Near repeats.** Among rows that are spread evenly in d dimensions, with $r_{ik}$ the distance from row i to its k-th
+neighbour, $k\,d \log(r_{i,k+1}/r_{ik})$ are independent and exponential. Rows in places have one such step that is far
+larger: from the last row of the place to the first one of another.
+
+Source: the variance from differences: Gasser, Sroka and Jennen-Steinmetz 1986; of dependent errors: Hall and Van
+Keilegom 2003; distances to neighbours: Levina and Bickel 2004.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+from scipy.special import stdtrit
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import intervals
-from dikkat.regression.columns import Column, refilled
-from dikkat.regression.dependence import errors_are_alike
+from dikkat.regression.columns import Column, names_of, refilled
+from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.local import parts
 
@@ -22,6 +43,17 @@ if TYPE_CHECKING:
 
 _STEPS = 201  # query points along a feature
 _GROUPS = 200  # most groups of points in the picture of attention
+
+# --- dependence
+_LAGS, _POWERS, _BLOCK = np.arange(1, 7), (0, 4, 6), 5
+_LEAST = 60  # rows
+_EXACT = 1e-24  # squares of errors, in units of y's, that are rounding
+_RARE = 0.01  # the chance of a false alarm if the means of blocks are normal
+_NEIGHBORS, _STEP, _PLACES = 25, 5.5, 5  # most rows at a place; least median of the largest steps; least places
+_APART = 8.0  # least distance between places over that of neighbours at one, to the power of the dimensions
+_SMALL = 0.15  # the quantile of rows' radii that separates places: larger ones join places
+_MOST_FOLDS = 60  # most folds in which places are left out
+_RATIO = 1.3  # least mean square of errors at new places over that beside repeats
 
 
 class LeftOut(NamedTuple):
@@ -164,6 +196,71 @@ def middles(model: KernelRegressor) -> Array:
     return middle
 
 
+def along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
+    """The estimate and its 95 % confidence interval as one feature goes from its least to its greatest value.
+
+    With a coverage the intervals of new values too. Other categories are at their most frequent level.
+    """
+    rows = model.X_train_[model.sample_weight_ > 0]
+    data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
+    at = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _STEPS)
+    points = np.tile(middles(model), (len(at), 1)).astype(rows.dtype)
+    points[:, feature] = at
+    lower, upper = model._interval(points)
+    estimate = np.asarray(model._answer(points))
+    if model.n_outputs_ == 1:
+        estimate, lower, upper = estimate.ravel(), lower.ravel(), upper.ravel()
+    unknown = ~np.isfinite(upper - lower)  # where one row is alone, the interval is infinite
+    lower[unknown] = upper[unknown] = math.nan
+    values = None
+    if coverage is not None:  # an interval for new values contains that of the function, also far from all rows
+        low, high = intervals.interval(model, points, coverage, "jackknife+")
+        values = np.fmin(low, lower), np.fmax(high, upper), coverage
+    return Curve(name, points[:, feature], estimate, lower, upper, data, column, values)
+
+
+def among(model: KernelRegressor, by: Array) -> Among:
+    """The attention of training points to each other, sorted by `by` (n,)."""
+    rows = np.flatnonzero(model.sample_weight_ > 0)
+    order = rows[np.argsort(by[rows], kind="stable")]
+    groups = np.array_split(order, min(len(order), _GROUPS))
+    starts = np.cumsum([0, *map(len, groups[:-1])])
+    middle = [group[len(group) // 2] for group in groups]
+    query = model._coordinates(model.X_train_[middle])
+    weights = []
+    for part in parts(len(query), len(model.X_train_)):
+        result = np.asarray(model._smoother.attention(query[part], model.sample_weight_))
+        weights.append(np.add.reduceat(result[:, order], starts, axis=1))
+    return Among(np.concatenate(weights), len(order), by[middle])
+
+
+# --- dependence
+
+
+def warn_of_dependence(model: KernelRegressor) -> None:
+    """Warn if errors are alike along a date or a number, or if repeats and near repeats are."""
+    if not model._smoother.joined.numbers or model.n_outputs_ > 1:
+        return
+    if (column := dependent_column(model)) is not None:
+        message = (
+            f"y: got rows whose errors are like those of their neighbours in {names_of(model)[column]!r}, as in a time "
+            "series (or a mean that turns within a few rows): the bandwidth follows them, and intervals are too "
+            "narrow. Expected independent errors, or folds that are far apart: `cv=20` for 20 blocks of rows in their "
+            "order (sort them by that column), or a splitter by groups"
+        )
+    elif (repeated := errors_at_places(model)) is not None:
+        places, beside_repeats, at_new_places = repeated
+        message = (
+            f"X: got rows at {places} places, equal or nearly equal in X, as repeated measurements are. The error of a "
+            f"row is {beside_repeats:.3g} if its repeats are known, and {at_new_places:.3g} if they are not, as at a "
+            "new place: there, intervals and errors are too small. Expected folds that keep repeats together, by "
+            "`cv=GroupKFold(10)` and `groups` in fit; or the mean of each place"
+        )
+    else:
+        return
+    warnings.warn(message, UserWarning, stacklevel=5)
+
+
 def dependent_column(model: KernelRegressor, most: int = 2000) -> int | None:
     """Return the first date or number along which errors are like those of their neighbours; None if there is none.
 
@@ -187,39 +284,83 @@ def dependent_column(model: KernelRegressor, most: int = 2000) -> int | None:
     return None
 
 
-def along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
-    """The estimate and its 95 % confidence interval as one feature goes from its least to its greatest value.
+def errors_at_places(model: KernelRegressor) -> tuple[int, float, float] | None:
+    """Return the number of places at which rows are repeats or near repeats, and two errors; None if they are alike.
 
-    With a coverage the intervals of new values too. Other categories are at their most frequent level.
+    The errors are root mean squares: of rows predicted with the other rows of their place, and without them.
     """
-    rows = model.X_train_[model.sample_weight_ > 0]
-    data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
-    at = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _STEPS)
-    points = np.tile(middles(model), (len(at), 1)).astype(rows.dtype)
-    points[:, feature] = at
-    lower, upper = model._interval(points)
-    estimate = np.asarray(model._answer(points))
-    if model.n_outputs_ == 1:
-        estimate, lower, upper = estimate.ravel(), lower.ravel(), upper.ravel()
-    unknown = ~np.isfinite(upper - lower)  # where one row is alone, the interval is infinite
-    lower[unknown] = upper[unknown] = math.nan
-    values = None
-    if coverage is not None:  # no value is surer than the function, as between columns that go together
-        low, high = intervals.interval(model, points, coverage, "jackknife+")
-        values = np.fmin(low, lower), np.fmax(high, upper), coverage
-    return Curve(name, points[:, feature], estimate, lower, upper, data, column, values)
+    joined, smoother = model._smoother.joined, model._smoother
+    reached, rows = np.ptp(joined.x, axis=0) > smoother.bandwidth, joined.rows()
+    if not reached[: joined.numbers].any():
+        return None
+    scaled = joined.x[rows.unique] / smoother.bandwidth
+    place = places_of(scaled, len(np.unique(joined.feature[reached])))
+    if place is None:
+        return None
+    errors = intervals.left_out_errors(model)[1]
+    groups = np.full(len(joined.inverse), -1)
+    own = np.empty(len(joined.x), np.intp)
+    own[rows.unique] = place
+    there = joined.inverse >= 0
+    groups[there] = own[joined.inverse[there]]
+    count = len(np.unique(place))
+    fold = groups % min(count, _MOST_FOLDS)
+    folds = np.where(there, 1 + (fold == np.arange(min(count, _MOST_FOLDS))[:, None]), 0).astype(np.int8)
+    by_place = replace(smoother, folds=folds_of(model._rows._replace(folds=folds), joined)).tested
+    old = np.average(errors**2, weights=rows.weight)
+    new = np.average(by_place.errors[:, 0] ** 2, weights=by_place.rows.weight)
+    return (count, float(np.sqrt(old)), float(np.sqrt(new))) if new > _RATIO * old else None
 
 
-def among(model: KernelRegressor, by: Array) -> Among:
-    """The attention of training points to each other, sorted by `by` (n,)."""
-    rows = np.flatnonzero(model.sample_weight_ > 0)
-    order = rows[np.argsort(by[rows], kind="stable")]
-    groups = np.array_split(order, min(len(order), _GROUPS))
-    starts = np.cumsum([0, *map(len, groups[:-1])])
-    middle = [group[len(group) // 2] for group in groups]
-    query = model._coordinates(model.X_train_[middle])
-    weights = []
-    for part in parts(len(query), len(model.X_train_)):
-        result = np.asarray(model._smoother.attention(query[part], model.sample_weight_))
-        weights.append(np.add.reduceat(result[:, order], starts, axis=1))
-    return Among(np.concatenate(weights), len(order), by[middle])
+def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
+    """The place of each row of x (n, d), (n,), if rows are equal or nearly equal in groups; else None.
+
+    The rows are spread in at most so many dimensions.
+    """
+    most = min(_NEIGHBORS, len(x) - 2)
+    if len(x) < _LEAST // 2:
+        return None
+    tree = cKDTree(x)
+    apart = tree.query(x, most + 2)[0][:, 1:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.nan_to_num(np.log(apart[:, 1:] / apart[:, :-1]), posinf=np.inf) * np.arange(1, most + 1)
+        steps *= min(dimensions, np.log(2) / np.median(steps))  # fewer if rows lie near a line or a plane
+    row, last = np.arange(len(x)), steps.argmax(1)
+    if np.median(steps[row, last]) < _STEP:
+        return None
+    inside = apart[row, last]
+    radius = np.quantile((inside + apart[row, last + 1]) / 2, _SMALL) if np.median(inside) > 0 else 0.0
+    pairs = tree.query_pairs(radius, output_type="ndarray")
+    count, place = connected_components(coo_array((np.ones(len(pairs)), pairs.T), (len(x), len(x))))
+    sizes, between = np.bincount(place), np.full(count, np.inf)
+    np.minimum.at(between, place, np.where(apart > radius, apart, np.inf).min(1))
+    if count < _PLACES or sizes.max() > len(x) / 2 or (sizes[place] > 1).mean() < 0.5:
+        return None
+    return place if np.median(between) > _APART ** (1 / dimensions) * np.median(apart[:, 0]) else None
+
+
+def errors_are_alike(x: Array, y: Array, tests: int = 1) -> bool:
+    """True where rows (n,) that are neighbours in x have errors in y (n,) that are alike, in one of so many tests."""
+    order = np.argsort(x, kind="stable")
+    x, y = x[order].astype(np.float64), y[order]
+    inner = np.arange(_LAGS[-1], len(x) - _LAGS[-1])
+    if len(x) < _LEAST or x[0] == x[-1]:
+        return False
+    squares = np.array([_squares(x, y / max(np.abs(y).max(), 1e-300), inner, int(lag)) for lag in _LAGS])
+    one, two, three, *more = squares.mean(1)
+    if one <= max(two / 4, _EXACT) or three - two > 2 * (two - one) or more[-1] < max(two, three, *more) / 2:
+        return False
+    terms = (_LAGS[:, None] / _LAGS[-1]) ** np.array(_POWERS)
+    excess = terms[0] @ np.linalg.pinv(terms[1:]) @ squares[1:] - squares[0]
+    means = excess[: len(excess) // _BLOCK * _BLOCK].reshape(-1, _BLOCK).mean(1)
+    limit = -stdtrit(len(means) - 1, _RARE / tests)
+    return bool(means.mean() > limit * means.std(ddof=1) / np.sqrt(len(means)))
+
+
+def _squares(x: Array, y: Array, inner: Array, lag: int) -> Array:
+    """e² of the inner rows."""
+    before, after = x[inner] - x[inner - lag], x[inner + lag] - x[inner]
+    share = np.divide(after, before + after, out=np.full(len(inner), 0.5), where=before + after > 0)
+    off = y[inner] - share * y[inner - lag] - (1 - share) * y[inner + lag]
+    result: Array = off**2 / (1 + share**2 + (1 - share) ** 2)
+    return result

@@ -11,7 +11,7 @@ l'_{jc} = a_{jc} + w_j z_j^\top M^{-1} \Big( \frac{e_c}{\sigma_c} - \sum_i a_{ic
 
 which of the constant order, without slopes, is the change of the weights alone.
 
-The derivative is linear in y, as b is (`dikkat.regression.trend`), by which $e_c - \sum_j l'_{jc} x_j$ is multiplied in
+The derivative is linear in y, as b is (`dikkat.regression.local`), by which $e_c - \sum_j l'_{jc} x_j$ is multiplied in
 the end. With that in l' and with s² the variance of the noise there (`dikkat.regression.smoother`) its standard error
 is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. That is about the derivative's own mean: the bias by which smoothing flattens
 slopes is not in it.
@@ -21,12 +21,13 @@ Source: Li and Racine 2007, chapter 2; Fan and Gijbels 1996, section 3.2.
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.regression.joined import Array
+from dikkat.regression.joined import Array, Coding
 from dikkat.regression.local import as_wide, is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.moments.record import LARGEST
@@ -105,6 +106,22 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
         result.append((change, (row.square() / local.weight[:, None]).sum(1)))
     slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
     return slope, norm
+
+
+def by_columns(model: Any, x: Array, return_std: bool) -> Array | tuple[Array, Array]:
+    """Return the gradient with respect to the columns of X, and perhaps its standard error, at rows like `X_train_`."""
+    smoother, query = model._smoother, model._coordinates(x)
+    slope, norm = gradient(smoother, query)
+    answers = [slope if model.metric_ is None else np.einsum("dk,nkv->ndv", model.metric_, slope)]
+    if return_std:
+        answers.append(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
+    coding = Coding(model.columns_, x.shape[1])
+    order, result = coding.order[: coding.numbers], list[Array]()
+    for answer in answers:
+        full = np.full((*x.shape, answer.shape[2]), np.nan)
+        full[:, order] = np.where(np.isnan(answers[0]), np.nan, answer)
+        result.append((full[..., 0] if model.y_train_.ndim == 1 else full).astype(model.X_train_.dtype))
+    return (result[0], result[1]) if return_std else result[0]
 
 
 def _weights(profile: Profile, square: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
@@ -15,16 +13,15 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dikkat.errors import InputError
 from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
-from dikkat.regression.bandwidth import Searched, chosen_bandwidths
-from dikkat.regression.base import KernelModel, check_at_hand
-from dikkat.regression.columns import refilled
-from dikkat.regression.folds import folds_of, membership
-from dikkat.regression.joined import Array, Coding, Rows
+from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
+from dikkat.regression.base import KernelModel, check_at_hand, history_of
+from dikkat.regression.columns import names_of, refilled
+from dikkat.regression.criterion import folds_of
+from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
-from dikkat.regression.summary import Summary, columns_of, names_of, summarised
+from dikkat.regression.summary import Summary, summarised
 from dikkat.regression.validation import Order
 
 if TYPE_CHECKING:
@@ -32,93 +29,77 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-_MARGIN = 0.1  # of a column's range: how far beyond it queries go without a warning
-
 
 class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
     r"""Kernel regression: attention pooling over the training rows, with a bandwidth that is found from them.
 
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
 
-    is the estimate of order "constant" (Nadaraya and Watson's): the weighted mean of the values about x. That of order
-    "linear" is the height at x of the line fitted under the same weights: it has no bias at the border of the data, nor
-    where they lie unevenly, and gives straight lines back exactly.
+    is the estimate of order "constant" (Nadaraya and Watson): the weighted mean of the values about x. The estimate of
+    order "linear" is the height at x of the line fitted with the same weights: it has no bias at the border of the data
+    or where rows are uneven, and reproduces straight lines exactly.
 
-    Weights of rows count as repeats, a row of weight 2 is two rows, or as precisions (`weights`); one of weight 0 is
-    none. Memory is linear in
-    the rows, time for a prediction as well; time for a search is quadratic, and for one feature
-    linear but for a sort. Where that is too much, give a number: it may be the `bandwidth_` that was found for a part
-    of the rows.
+    Memory is linear in the rows, and so is the time of a prediction. The time of a search is quadratic; for one feature
+    it is linear except for a sort. If that is too slow, pass the `bandwidth_` that was found for a part of the rows.
 
     Args:
         kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); or "epanechnikov", 1 − r² below 1.
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
-            "scott", rules of thumb from the features' spreads (a kernel that ends gets the radius with which its
-            standard deviation is that of the rules' Gaussian); "auto": for each feature the one with the least
-            leave-one-out squared error, where copies, rows equal in X and y, are left out together, with a penalty on
-            degrees of freedom; or "loo", without it. Both allow 0.8 degrees of freedom a row. Over
-            several outputs that is the mean error: outputs of different units should be brought to one.
+            "scott", rules of thumb from the features' spreads (Epanechnikov's kernel gets the radius with the same
+            standard deviation); "auto", for each feature the one with the least leave-one-out squared error with a
+            penalty on degrees of freedom; or "loo", without the penalty. Copies, rows equal in X and y, are left out
+            together. Both searches allow 0.8 degrees of freedom a row. With several outputs the mean error counts.
         order: "constant" or "linear".
-        ridge: Of the order "linear", ρ: how many rows' worth of doubt there is that there is a slope. It is as if so
-            many more rows at each query, one bandwidth off (or one standard deviation of the feature, where that is
-            shorter), said that the slope is that of a plane through all rows: among many rows it changes little, beyond
-            the data and in gaps the line goes on as the plane does. In that a category has a step for each level where
-            rows are predicted better so. A number of at least 0, where 0 is the plain local line; or "auto":
-            with a bandwidth that is searched for the one that the search finds, from 0.001 on, and 0.25 otherwise.
-        metric: "diagonal", the columns with a bandwidth each; or "linear", directions that are learned, the same number
-            of them or `n_components`, with a bandwidth each: for what depends on sums and differences of columns. Only
-            with a bandwidth that is searched for; it takes up to seven times as long. Categories stay as they are.
-        n_components: Of a linear metric, k: how many directions there are, at least 1; None for as many as columns of
-            numbers.
-        categorical_features: Which columns hold categories without an order: names, positions or a mask of columns;
-            "from_dtype", those of a frame whose type is one of categories, or that hold few different texts; or None.
-            Their kernel is Aitchison and
-            Aitken's, a factor of the weights; only beside the Gaussian. A category that was not there in `fit` is as
-            far from every row, which is warned of.
-        ordered_features: Which columns hold ordered categories, in the same ways; with "from_dtype" those whose type
-            has an order. Levels are the numbers that occur, or what the type says. Their kernel is Li and Racine's, λ
-            to the power of the steps between two levels.
-        periodic_features: Which columns hold numbers that come round, names or positions with their periods, such as
-            {"hour": 24}. They have no slope, and stand beside the Gaussian only.
-        missing: "refuse", or "indicator": cells of X may be missing. In a number's stands the median of the others, and
-            whether it is missing is a category of its own behind the columns, so that distances count between known
-            cells where that is better; of a category it is one more. Rows without y are left out.
-        cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices to learn from and to
-            test, or a number of folds of rows that follow each other, as blocks of a series are. Rows are then
-            predicted from those of other folds, where else from all others: in the search of the bandwidth, with "auto"
-            and "loo" alike, and in the errors of which intervals are made. A number of folds leaves out half a block on
-            either side of the tested one too. None for independent rows.
-        weights: The meaning of `sample_weight`: "repeats", how often each row counts; or "precision", one over the
-            variance of each row's error, up to a factor: 1/σ² of known errors. Then only ratios of weights count, a row
-            counts once however large its weight is, and a new value of weight w has the variance σ²/w.
+        ridge: ρ of the order "linear": the line is drawn to the slope of a plane through all rows as if ρ more rows,
+            one bandwidth away (or one standard deviation, if shorter), had that slope. Among many rows this changes
+            little; beyond the data and in gaps the line continues as the plane does. The plane has a step for each
+            level of a category if that predicts rows better. A number of at least 0 (0 is the plain local line), or
+            "auto": what the search finds, from 0.001 on, and 0.25 without a search.
+        metric: "diagonal", a bandwidth for each column; or "linear", learned directions with a bandwidth each, for
+            effects of sums and differences of columns. "linear" needs a searched bandwidth and takes up to seven times
+            as long. Categories stay as they are.
+        n_components: Number of directions of a linear metric, at least 1; None for as many as columns of numbers.
+        categorical_features: Columns of categories without an order: names, positions or a mask; "from_dtype", those of
+            a categorical type or with few different texts; or None. Their kernel is Aitchison and Aitken's, a factor of
+            the weights (only with the Gaussian). A category that was not in `fit` is equally far from every row, and
+            warns.
+        ordered_features: Columns of ordered categories, in the same ways. Levels are the numbers that occur, or those
+            of the type. Their kernel is Li and Racine's: λ to the power of the steps between two levels.
+        periodic_features: Columns of numbers that repeat, with their periods, such as {"hour": 24}. They have no slope
+            (only with the Gaussian).
+        missing: "refuse", or "indicator": cells of X may be missing. A missing number becomes the median, and a further
+            category behind the columns says where. A missing category is one more level. Rows without y are left out.
+        cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices (learn, test), or a
+            number of blocks of consecutive rows, as for a time series. Rows are then predicted from other folds, in the
+            search and in the errors from which intervals are made. A number also leaves out half a block on either side
+            of the tested one. None for independent rows.
+        weights: The meaning of `sample_weight`: "repeats", the number of times each row counts; or "precision", 1/σ² of
+            known errors up to a factor. With "precision" only ratios of weights matter, each row counts once, and a new
+            value of weight w has the variance σ²/w.
 
     Attributes:
-        bandwidth_: (d,), float64: σ; of a category λ. λ is 0 where only rows of
-            the same category count, and (c − 1)/c of c categories, or 1 of ordered ones, where the column counts for
-            nothing. With a metric σ of each direction, and then λ of the categories. Of a constant feature, found by a
-            rule or a search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below
-            1. With missing cells λ of where they are missing, of each column of numbers that has some.
-        bandwidth_names_: What each of these is of: the names of the features, or of a metric's directions.
-        ridge_: ρ, for the order "linear"; 0 for "constant".
-        kernel_: The kernel that answers: what `kernel` was in `fit`.
-        order_: The order that answers: what `order` was in `fit`.
+        bandwidth_: (d,), float64: σ of numbers and λ of categories. λ is 0 if only rows of the same category count;
+            with (c − 1)/c of c categories, or 1 of ordered ones, the column has no influence. With a metric, σ of each
+            direction and then λ of the categories. A constant feature gets 10⁶ times its value, at least 10⁶. With
+            missing cells, λ of the indicators follows.
+        bandwidth_names_: The feature or direction of each bandwidth.
+        ridge_: ρ; 0 for the order "constant".
+        kernel_: What `kernel` was in `fit`.
+        order_: What `order` was in `fit`.
         history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
-            "loo" the leave-one-out mean squared error}; empty otherwise, and where there is nothing to choose by.
-        metric_: (numbers, k), with a metric the directions, columns of a matrix by which the numbers are multiplied.
-            Else None.
-        columns_: What each column is, a `dikkat.regression.columns.Column`, where not all are numbers. Columns of dates
-            in frames count as days since the first one.
+            "loo" the leave-one-out mean squared error}; empty without a search.
+        metric_: (numbers, k), the directions of a metric, by which numbers are multiplied; or None.
+        columns_: A `dikkat.regression.columns.Column` each; empty if all are numbers. Dates count in days.
         n_features_in_: d.
-        feature_names_in_: (d,), where X was a frame whose columns have names.
+        feature_names_in_: (d,), if X was a frame whose columns have names.
         n_outputs_: Number of outputs.
-        target_name_: The name of y, where it is a column that has one; otherwise None.
-        X_train_: (n, d), the training rows, float32 if they were given so and float64 otherwise; as are all answers. Of
-            a category the index of each cell's level.
-        y_train_: (n,) or (n, outputs), as y was given; float64.
+        target_name_: The name of y, or None.
+        X_train_: (n, d), of X's float type, as answers are. A category is the index of its level.
+        y_train_: (n,) or (n, outputs), float64.
         sample_weight_: (n,).
-        weights_: The meaning of these weights: what `weights` was in `fit`.
+        weights_: What `weights` was in `fit`.
         row_labels_: (n,), the index of the frame in `fit`; None for an array, and in a loaded model.
-        folds_: (folds, n), int8, with `cv`: 1 for rows that are learned from, 2 for those that are tested. Else None.
+        folds_: (folds, n), int8, with `cv`: 1 for rows to learn from, 2 for tested rows. Else None.
 
     Source: Nadaraya 1964; Watson 1964; the linear order and its bias: Fan 1992; the bandwidth: Li and Racine 2007,
     section 2.2.2.
@@ -132,21 +113,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     """
 
     def __init__(
-        self,
-        kernel: Profile = "gaussian",
-        *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto", "loo"] = "auto",
-        order: Order = "linear",
-        ridge: float | Literal["auto"] = "auto",
-        metric: Metric = "diagonal",
-        n_components: int | None = None,
-        categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        self, kernel: Profile = "gaussian", *, bandwidth: float | ArrayLike | Rule | Searched = "auto",
+        order: Order = "linear", ridge: float | Literal["auto"] = "auto", metric: Metric = "diagonal",
+        n_components: int | None = None, categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
-        periodic_features: Mapping[Any, float] | None = None,
-        missing: Literal["refuse", "indicator"] = "refuse",
-        cv: object = None,
-        weights: Literal["repeats", "precision"] = "repeats",
-    ) -> None:
+        periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
+        cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
+    ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.order = order
@@ -165,7 +138,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     ) -> Self:
         """Keep the training rows and find the bandwidth.
 
-        Where that fails or is interrupted, the estimator is as it was: not fitted, or with the whole of its old model.
+        If it raises or is interrupted, the estimator stays as it was.
 
         Args:
             X: (n, d), finite numbers; an array or a frame.
@@ -178,10 +151,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             The estimator itself.
 
         Warns:
-            UserWarning: The bandwidth is searched for without `cv`, y is one column, and rows that are neighbours along
-                a date or a number have like errors, or rows that are equal or nearly equal in X hide how far off rows
-                at other places are. Or weights that count repeats sum to more than twice the number of rows, or are not
-                whole numbers.
+            UserWarning: Neighbours along a date or a number have similar errors, or rows are equal or nearly equal in
+                X, so that intervals would be too narrow (one output, a searched bandwidth, no `cv`). Weights that count
+                repeats sum to more than twice the number of rows, or are not whole numbers.
 
         Raises:
             ValueError: A setting that is not allowed, or data that do not fit, are not finite or are not numbers.
@@ -191,14 +163,16 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        validation.check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
-        validation.check_metric(self.metric, self.n_components, self.bandwidth)
+        validation.check_settings(self)
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-        validation.check_name("missing", self.missing, ("refuse", "indicator"))
-        validation.check_name("weights", self.weights, ("repeats", "precision"))
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
-        return self._learn(X, y, sample_weight, groups)
+        if self.missing == "indicator":
+            X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
+        frame: Any = X
+        name, labels = getattr(y, "name", None), frame.index.to_numpy() if hasattr(X, "iloc") else None
+        target = name if isinstance(name, str) else None
+        return self._learn(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -211,13 +185,12 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
         Args:
             X: (n, d).
-            return_std: Whether to return the standard deviation too: how far single values lie from the estimate, by
-                the errors with which the rows near the query are predicted from the others, and beyond the data by how
-                far the function may go on from there. `confidence_interval` says how far the estimate itself is off.
+            return_std: Whether to return the standard deviation of single values from the estimate too, from the
+                left-out errors of the rows near the query; it grows beyond the data. The error of the estimate itself
+                is in `confidence_interval`.
 
         Returns:
-            (n,) or (n, outputs), as y was given; or the pair (estimate, standard deviation). Of a Dask collection
-                Dask arrays, still to be made.
+            (n,) or (n, outputs), or the pair (estimate, standard deviation); lazy Dask arrays for a Dask collection.
 
         Raises:
             ValueError: Other features than in `fit`, or data that are not finite.
@@ -230,7 +203,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             check_is_fitted(self)
             result: Array | tuple[Array, Array] = dask.predict(self, X, return_std)
             return result
-        return self._answer(self._uncertain(X) if return_std else self._cells(X), return_std)
+        return self._answer(self._cells(X, warns=return_std), return_std)
 
     def _answer(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The estimates, and with `return_std` the deviations, at rows like `X_train_`."""
@@ -244,29 +217,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         deviation = np.hypot(self._deviations(x, reached)[0], np.sqrt(intervals.unknown(self, x)))
         return self._output(mean), self._output(deviation)
 
-    def _uncertain(self, X: ArrayLike) -> Array:
-        """Queries as `_cells` returns them, with a warning of those beyond the data, where no interval is sure."""
-        x, rows = self._cells(X), self.X_train_[self.sample_weight_ > 0].astype(np.float64)
-        low, high = rows.min(0), rows.max(0)
-        margin = _MARGIN * (high - low)
-        beyond = (x < low - margin) | (x > high + margin)
-        plain = [column.kind in ("number", "date") for column in columns_of(self)]
-        if (beyond := beyond & plain).any():
-            named = [
-                f"{name} ({column.shown(least)} to {column.shown(most)})"
-                for name, column, least, most, far in zip(
-                    names_of(self), columns_of(self), low, high, beyond.any(0), strict=True
-                ) if far
-            ]  # fmt: skip
-            warnings.warn(
-                f"X: got {beyond.any(1).sum()} of {len(x)} rows beyond the rows in fit, in {', '.join(named[:3])}"
-                f"{', …' * (len(named) > 3)}. The data say nothing about y there: intervals are wider, and may still "
-                "miss it",
-                UserWarning,
-                stacklevel=3,
-            )
-        return x
-
     def _deviations(self, x: Array, reached: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
         """How far single values lie from the estimates, (n, v), and for the first output the growth, (n,)."""
         query, smoother = self._coordinates(x), self._smoother
@@ -279,17 +229,16 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         r"""The derivative of the estimate with respect to each number, its marginal effect.
 
-        It is that of `predict`'s own answer, of both orders; of the linear one it is near the slope of the line that is
-        fitted there. $\hat y(x + h e_c) = \hat y(x) + h\, \partial\hat y/\partial x_c + O(h^2)$.
+        With it, $\hat y(x + h e_c) = \hat y(x) + h\, \partial\hat y/\partial x_c + O(h^2)$ for `predict`'s answer.
 
         Args:
             X: (n, d).
-            return_std: Whether to return the standard error too, which noise in y makes. What smoothing takes from a
-                slope is not in it.
+            return_std: Whether to return the standard error from the noise in y too. The bias of smoothing is not in
+                it. Rows beyond the data warn.
 
         Returns:
-            (n, d), or (n, d, outputs): in units of y over those of X, of dates a day; NaN for categories, which have no
-                derivative, and out of reach. Or the pair (gradient, standard error).
+            (n, d) or (n, d, outputs), in units of y over those of X (over a day for dates), NaN for categories and out
+                of reach; or the pair (gradient, standard error).
 
         Raises:
             ValueError: As for `predict`.
@@ -303,42 +252,26 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             array([[3.],
                    [3.]])
         """
-        query, smoother = self._query(X), self._smoother
-        slope, norm = effects.gradient(smoother, query)
-        if self.metric_ is not None:
-            if return_std:
-                raise ValueError("return_std: got True with metric='linear'; expected False, or metric='diagonal'")
-            slope = np.einsum("dk,nkv->ndv", self.metric_, slope)
-        coding, dtype = Coding(self.columns_, self.X_train_.shape[1]), self.X_train_.dtype
-        order = coding.order[: coding.numbers]
-
-        def by_columns(answer: Array) -> Array:
-            full = np.full((len(answer), self.X_train_.shape[1], answer.shape[2]), np.nan)
-            full[:, order] = np.where(np.isnan(slope), np.nan, answer)
-            return (full[..., 0] if self.y_train_.ndim == 1 else full).astype(dtype)
-
-        if not return_std:
-            return by_columns(slope)
-        return by_columns(slope), by_columns(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
+        check_is_fitted(self)
+        if return_std and self.metric_ is not None:
+            raise ValueError("return_std: got True with metric='linear'; expected False, or metric='diagonal'")
+        return effects.by_columns(self, self._cells(X, warns=return_std), return_std)
 
     def confidence_interval(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         r"""Pointwise confidence intervals for the regression function.
 
-        They are about a local line that is smoothed less than `predict`'s estimate: with half the bandwidth, or in d
-        dimensions half the volume, its bias is a small part of its error. So the intervals hold the function itself,
-        and not the smoothed one, about as often as they say; they are wider than the estimate alone would need, and
-        their middle is not the estimate. With `cv` they are wider by how alike the errors of a fold are. The noise is
-        measured by the errors with which the rows nearby are predicted
-        from the others, with Student's quantile of their degrees of freedom; beyond the data the intervals grow with
-        the distance.
+        Their middle is not `predict`'s estimate but a local line with half the bandwidth (in d dimensions half the
+        volume), whose bias is a small part of its error. So they hold the function itself about as often as they say.
+        The noise is measured by the errors with which nearby rows are predicted from the others, with Student's
+        quantile of their degrees of freedom. With `cv` the intervals are wider if errors of a fold are alike; beyond
+        the data they grow with the distance.
 
         Args:
             X: (n, d).
             level: The chance, between 0 and 1, that the interval holds its value.
 
         Returns:
-            The lower and the upper ends, each of the shape of `predict`'s answer; infinite where too few rows have a
-            say to tell noise from signal.
+            The lower and the upper ends, each of the shape of `predict`'s answer; infinite if too few rows are near.
 
         Raises:
             ValueError: As for `predict`; a level that is not between 0 and 1.
@@ -353,7 +286,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        return self._interval(self._uncertain(X), validation.checked_share("level", level, such_as=0.95))
+        return self._interval(self._cells(X, warns=True), validation.checked_share("level", level, such_as=0.95))
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
         """The ends of the confidence intervals at rows like `X_train_`."""
@@ -369,29 +302,26 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     ) -> tuple[Array, Array]:  # fmt: skip
         r"""Intervals that hold single new values, and are made of the errors with which rows are predicted from others.
 
-        - "jackknife+": as far to both sides, and about as wide everywhere. Of rows that are exchangeable with the new
-          one it holds at least 1 − 2(1 − coverage) of the new values on average, and about `coverage` where
-          errors are like those of the rows; for that the bandwidth must not depend on y, and one that was searched for
-          has adapted itself a little.
-        - "local": the quantiles (1 ∓ coverage)/2 of the distribution near the query. It is wider where y varies more,
-          and its ends miss as many values on either side. It holds `coverage` in the limit of many rows near each
-          query.
-        - "split": half of the rows are fitted anew, with a search of their own, and the other half say how far off such
-          a fit is. Of exchangeable rows it holds at least `coverage` of the new values on average, whatever the noise
-          and the search; it is wider, since it learns from fewer rows, and takes as long as a fit.
+        - "jackknife+": symmetric, and about as wide everywhere. For exchangeable rows it holds at least
+          1 − 2(1 − coverage) of the new values on average, and usually about `coverage`. A searched bandwidth depends
+          on y a little, so the guarantee is not exact.
+        - "local": the quantiles (1 ∓ coverage)/2 of the distribution near the query: wider where y varies more, with as
+          many misses above as below. It holds `coverage` in the limit of many rows near each query.
+        - "split": one half of the rows is fitted, with its own search, and the errors of the other half give the width.
+          For exchangeable rows it holds at least `coverage` on average, whatever the noise and the search. It is wider,
+          since it learns from fewer rows, and takes as long as a fit.
 
-        None of them holds of rows that depend on each other without `cv`, by which each is predicted from other folds
-        (and "jackknife+" is CV+), nor of any place by itself. Beyond the data all grow with the standard deviation that
-        `predict` returns, but nothing guarantees them: rows beyond a column's range by a tenth of it are warned of.
+        For dependent rows they need `cv` ("jackknife+" is then CV+). No guarantee holds at a single place. Beyond the
+        data all grow with the standard deviation that `predict` returns, without a guarantee: rows beyond a column's
+        range by more than a tenth of it warn.
 
         Args:
             X: (n, d).
             coverage: The share of new values that the intervals should hold, between 0 and 1.
             method: "jackknife+", "local" or "split".
-            random_state: Of "split", where the random numbers begin by which rows are halved, as scikit-learn takes it;
-                the halves do not hang on y.
-            sample_weight: (n,), or a number: with weights="precision" the precisions of the new values, in the unit of
-                those in `fit`; None for the mean of the latter.
+            random_state: Seed of the halves of "split", as in scikit-learn.
+            sample_weight: (n,) or a number: with weights="precision" the precisions of the new values, in the unit of
+                `fit`; None for their mean.
 
         Returns:
             The lower and the upper ends, (n,) each, in units of y; infinite where rows are too few to tell.
@@ -412,14 +342,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected one of {get_args(intervals.Method)}")
         share = validation.checked_share("coverage", coverage)
-        x, weight = self._uncertain(X), None
-        if sample_weight is not None:
-            weight = np.broadcast_to(np.asarray(sample_weight, np.float64), len(x))
-            if self.weights_ != "precision" or not (weight > 0).all():
-                raise ValueError(
-                    f"sample_weight: got {weight.min()} and weights={self.weights_!r} in fit; expected positive "
-                    "precisions of the new values, and weights='precision'"
-                )
+        x, weight = self._cells(X, warns=True), validation.checked_precisions(self, sample_weight)
         lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
@@ -447,7 +370,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         levels = np.asarray(q, np.float64)
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"q: got {q!r}; expected a list of numbers between 0 and 1, such as [0.1, 0.5, 0.9]")
-        return intervals.quantiles(self, self._uncertain(X), levels).astype(self.X_train_.dtype)
+        return intervals.quantiles(self, self._cells(X, warns=True), levels).astype(self.X_train_.dtype)
 
     def sample(self, X: ArrayLike, n_samples: int = 1, random_state: object = None) -> Array:
         """New values at each query, drawn at random by the same distribution as `predict_quantiles`.
@@ -469,44 +392,28 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             (2, 3)
         """
         validation.check_count("n_samples", n_samples)
-        drawn = intervals.sample(self, self._uncertain(X), int(n_samples), check_random_state(random_state))
+        drawn = intervals.sample(self, self._cells(X, warns=True), int(n_samples), check_random_state(random_state))
         return drawn.astype(self.X_train_.dtype)
 
     def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
         """Draw the estimate and the intervals that hold new values: along the only feature, or along each of several.
 
-        Of several features each has a panel, in which the others are at their medians or most frequent categories; the
-        one that moves the estimate most comes first. There are at most nine panels, and the other features are named.
+        With several features each of the nine that move the estimate most has a panel, in which the others are at their
+        medians or most frequent categories.
 
         Args:
-            ax: Where to draw one feature; None for matplotlib's current axes.
-            coverage: As for `predict_interval`; along the only feature of the method "local", else of "jackknife+".
+            ax: Axes for one feature; None for matplotlib's current axes.
+            coverage: As for `predict_interval`, by "local" for one feature and "jackknife+" for several.
 
         Returns:
-            The axes; or of several features, and of one of categories, the figure.
+            The axes; with several features or a category, the figure.
 
         Raises:
             ValueError: A coverage that is none; several targets; features that are all constant; an `ax` for several
                 features.
         """
         check_is_fitted(self)
-        if self.n_features_in_ > 1 or any(column.coded for column in self.columns_):
-            if ax is not None:
-                raise ValueError(f"ax: got axes for {self.n_features_in_} features; expected None, for panels")
-            return report.effects(self, validation.checked_share("coverage", coverage))
-        if ax is None:
-            from matplotlib import pyplot
-
-            ax = pyplot.gca()
-        x = self.X_train_[:, 0]
-        at = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
-        lower, upper = intervals.interval(self, at, validation.checked_share("coverage", coverage), "local")
-        ax.plot(x, self.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
-        (line,) = ax.plot(at[:, 0], np.asarray(self._answer(at)).ravel())
-        ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
-        ax.set_xlabel(self.bandwidth_names_[0])
-        ax.set_ylabel(self.target_name_ or "y")
-        return ax
+        return report.plot(self, ax, validation.checked_share("coverage", coverage))
 
     @property
     def bandwidth_names_(self) -> list[str]:
@@ -547,10 +454,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             k: How many rows for each query, at least 1.
 
         Returns:
-            A pandas frame of k rows for each query, those of the largest weight first, and of equal weights the most
-            similar ones: the query's position, the row's index in the frame of `fit` (of an array, and of a loaded
-            model, its position), its weight (`attention_weights`), its cells (NaN or NaT where they were missing) and
-            its y. Rows of weight 0 are left out.
+            A pandas frame with k rows for each query, by weight and then by similarity: the query's position, the row's
+            index in the frame of `fit` (its position for an array or a loaded model), its weight
+            (`attention_weights`), its cells (NaN or NaT if missing) and its y. Rows of weight 0 are left out.
 
         Raises:
             ImportError: pandas is not installed.
@@ -567,11 +473,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def report(self, path: str | os.PathLike[str], folds: int = 5, coverage: float = 0.9) -> None:
         """Write a page with the summary, the effects with their intervals, and the rows that are predicted worst.
 
-        Each of these stands beside the rows that are most like it. The page is one HTML file, without a script, that
-        loads nothing.
+        The page is one HTML file without scripts that loads nothing.
 
         Args:
-            path: The file; whole or not at all, and one that is there is replaced.
+            path: The file, which is replaced if it exists.
             folds: As for `summary`.
             coverage: As for `predict_interval`.
 
@@ -587,8 +492,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """The trace of the smoother matrix over the training rows.
 
         Returns:
-            From 1 (the mean of all; 1 + d of a plane through all) to the number of unique rows. The slopes of the
-            plane to which a ridge draws are counted too; one that is drawn to 0 counts for less.
+            From 1 (the mean of all; 1 + d for a plane) to the number of unique rows. Slopes of the plane count too.
 
         Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
 
@@ -603,10 +507,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in one `.safetensors` file, whole or not at all.
 
-        The training rows, their weights and the bandwidth are tensors, the settings JSON in the metadata: no code.
-
         Args:
-            path: The file; its folder must exist, and a file there is replaced.
+            path: The file, which is replaced if it exists.
 
         Raises:
             NotFittedError: It is not fitted.
@@ -621,13 +523,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             array([2.5])
         """
         check_is_fitted(self)
-        validation.check_settings(self.kernel, self.bandwidth, self.order, self.ridge)
-        names = getattr(self, "feature_names_in_", None)
-        saved = files.Saved(
-            self._saved_settings(), self._rows, self.bandwidth_, None if names is None else list(names), self.history_,
-            self.ridge_, self.target_name_,
-        )  # fmt: skip
-        files.write(path, saved)
+        files.save_model(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -637,120 +533,44 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             path: The file.
 
         Returns:
-            An estimator of the class that `load` was called on, which answers as the one that was saved. Its folds are
-            those of `fit`; `cv` is there again as a number of folds, and a splitter as its name alone, which `fit`
-            refuses.
+            An estimator of this class with the same answers. A `cv` that is a splitter becomes its name, for which
+            `fit` raises.
 
         Raises:
-            InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
-                not fit together.
+            InputError: A `ValueError`: the file is damaged, not of this kind, or of another version.
             OSError: The system could not read.
         """
-        saved = files.read(path, cls()._saved_settings())
-        model, rows = cls(**saved.settings), saved.rows._replace(weights=saved.settings.get("weights", "repeats"))
-        try:
-            validation.check_name("weights", model.weights, ("repeats", "precision"))
-            validation.check_settings(model.kernel, model.bandwidth, model.order, model.ridge)
-        except ValueError as error:
-            raise InputError(f"{path}: {error}") from error
-        if saved.feature_names is not None:
-            model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
-        names = range(saved.rows.x.shape[1]) if saved.feature_names is None else saved.feature_names
-        kinds = dict(zip(names, saved.rows.columns, strict=False))
-        periods = {name: float(column.levels[0]) for name, column in kinds.items() if column.kind == "periodic"}
-        model.periodic_features = periods or None
-        gaps = sum(column.is_gap for column in saved.rows.columns)
-        model.n_features_in_, model.target_name_ = saved.rows.x.shape[1] - gaps, saved.target
-        model.row_labels_ = None
-        return model._with(rows, rows.joined(), bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
+        model: Self = files.load_model(cls, path)
+        return model
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def _learn(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None, warns: bool = True
-    ) -> Self:
-        """Learn by another object, whose attributes this one takes in one step: an interrupt is before or after it."""
-        other = object.__new__(type(self))
-        other.__dict__ = dict(vars(self))
-        name = getattr(y, "name", None)
-        other.target_name_ = name if isinstance(name, str) else None
-        if self.missing == "indicator":
-            X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
-        frame: Any = X
-        other.row_labels_ = frame.index.to_numpy() if hasattr(X, "iloc") else None
-        rows = validation.checked_rows(other, X, y, sample_weight)
-        if self.cv is not None:
-            rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
-        fitted = other._fitted(rows)
-        if warns and sample_weight is not None and self.weights == "repeats":
-            validation.warn_of_weights(rows.weight)
-        if warns and self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
-            fitted._warn_of_dependence()
-        self.__dict__ = fitted.__dict__
-        return self
-
-    def _warn_of_dependence(self) -> None:
-        """Warn of errors that are alike along a date or a number, and of repeats and near repeats that are alike."""
-        if not self._smoother.joined.numbers or self.n_outputs_ > 1:
-            return
-        if (column := diagnostics.dependent_column(self)) is not None:
-            warnings.warn(
-                f"y: got rows whose errors are like those of their neighbours in {names_of(self)[column]!r}, as in a "
-                "series of time (or a mean that turns within a few rows): the bandwidth follows them, and intervals "
-                "are too narrow. Expected independent errors, or folds that are far apart: `cv=20` for 20 blocks of "
-                "rows in their order (sort them by that column), or a splitter by groups",
-                stacklevel=4,
-            )
-        elif (found := intervals.errors_at_places(self)) is not None:
-            warnings.warn(
-                f"X: got rows at {found[0]} places, equal or nearly equal in X, as repeated measurements are. A row is "
-                f"predicted with an error of {found[1]:.3g} where its repeats are there, and of {found[2]:.3g} without "
-                "them, as one at a new place is: for these, intervals and errors are too small. Expected folds that "
-                "keep repeats together, by `cv=GroupKFold(10)` and `groups` in fit; or the mean of each place",
-                UserWarning,
-                stacklevel=4,
-            )
+    def _warn(self, weighted: bool) -> None:
+        if weighted and self.weights == "repeats":
+            validation.warn_of_weights(self.sample_weight_)
+        if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
+            diagnostics.warn_of_dependence(self)
 
     def _anew(self, rows: Rows) -> Self:
-        """An estimator of the settings that were fitted, for which everything is chosen anew from other rows."""
-        other = clone(self).set_params(kernel=self.kernel_, order=self.order_)
+        """Return an estimator with the fitted kernel and order that chooses everything else from other rows."""
         x, columns = refilled(rows.x, rows.columns, rows.weight)
-        anew: Self = other._fitted(rows._replace(x=x, columns=columns, metric=None))
-        return anew
+        other: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
+        return other._fitted(rows._replace(x=x, columns=columns, metric=None))
 
-    def _fitted(self, rows: Rows) -> Self:
-        rows = self._by_metric(rows)
-        joined, coding = rows.joined(), rows.coding
-        given = validation.checked_bandwidth(self.bandwidth, rows.columns)
-        numbers = bool(rows.columns) and not isinstance(given, str)
-        degree = int(self.order == "linear")
-        bandwidth = coding.widths(given) if numbers else given
-        folds = folds_of(rows, joined)
+    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        coding, given = rows.coding, validation.checked_bandwidth(self.bandwidth, rows.columns)
+        numbers, degree = bool(rows.columns) and not isinstance(given, str), int(self.order == "linear")
+        bandwidth, folds = coding.widths(given) if numbers else given, folds_of(rows, joined)
         chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, folds)
-        return self._with(
-            rows, joined, ridge_=chosen.ridge,
-            bandwidth_=given if numbers else coding.bandwidths(chosen.bandwidth),
-            history_=[{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in chosen.steps],
-        )  # fmt: skip
+        widths = given if numbers else coding.bandwidths(chosen.bandwidth)
+        return {"bandwidth_": widths, "ridge_": chosen.ridge, "history_": history_of(coding, chosen.steps)}
 
     def _output(self, answer: Array) -> Array:
         shaped = answer[:, 0] if self.y_train_.ndim == 1 else answer
         return shaped.astype(self.X_train_.dtype)
-
-    def _saved_settings(self) -> dict[str, Any]:
-        """The settings as JSON has them, of a fitted one those that its answers have."""
-        settings = self.get_params()
-        settings.pop("periodic_features", None)  # which the columns have
-        answering = settings.keys() & {"kernel", "order", "weights"}
-        settings |= {name: getattr(self, f"{name}_", settings[name]) for name in answering}
-        if not isinstance(settings.get("cv"), Integral | str | None):
-            settings["cv"] = type(settings["cv"]).__name__  # which `fit` refuses
-        return {
-            name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()
-        }
 
 
 class NadarayaWatson(KernelRegressor):
@@ -762,24 +582,15 @@ class NadarayaWatson(KernelRegressor):
     """
 
     def __init__(
-        self,
-        kernel: Profile = "gaussian",
-        *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto", "loo"] = "auto",
-        order: Order = "constant",
-        ridge: float | Literal["auto"] = "auto",
-        metric: Metric = "diagonal",
-        n_components: int | None = None,
-        categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        self, kernel: Profile = "gaussian", *, bandwidth: float | ArrayLike | Rule | Searched = "auto",
+        order: Order = "constant", ridge: float | Literal["auto"] = "auto", metric: Metric = "diagonal",
+        n_components: int | None = None, categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
-        periodic_features: Mapping[Any, float] | None = None,
-        missing: Literal["refuse", "indicator"] = "refuse",
-        cv: object = None,
-        weights: Literal["repeats", "precision"] = "repeats",
-    ) -> None:
+        periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
+        cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
+    ) -> None:  # fmt: skip
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, metric=metric, n_components=n_components,
-            categorical_features=categorical_features,
-            ordered_features=ordered_features, periodic_features=periodic_features, missing=missing, cv=cv,
-            weights=weights,
+            categorical_features=categorical_features, ordered_features=ordered_features,
+            periodic_features=periodic_features, missing=missing, cv=cv, weights=weights,
         )  # fmt: skip

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import reprlib
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from dikkat.errors import InputError
 from dikkat.regression.columns import Column
 from dikkat.regression.joined import Rows
+from dikkat.regression.validation import check_settings
 from dikkat.storage.files import write_whole
 from dikkat.storage.headers import check_header, header
 from dikkat.storage.tensors import described, misfits
@@ -41,6 +43,49 @@ class Saved(NamedTuple):
     history: list[Any]
     ridge: float
     target: str | None
+
+
+def save_model(model: Any, path: str | os.PathLike[str]) -> None:
+    """Save a fitted estimator."""
+    check_settings(model)
+    names = getattr(model, "feature_names_in_", None)
+    saved = Saved(
+        _settings_of(model), model._rows, model.bandwidth_, None if names is None else list(names), model.history_,
+        model.ridge_, model.target_name_,
+    )  # fmt: skip
+    write(path, saved)
+
+
+def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
+    """Load an estimator of this class."""
+    saved = read(path, _settings_of(kind()))
+    model, rows = kind(**saved.settings), saved.rows._replace(weights=saved.settings.get("weights", "repeats"))
+    try:
+        check_settings(model)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    if saved.feature_names is not None:
+        model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
+    names = range(rows.x.shape[1]) if saved.feature_names is None else saved.feature_names
+    kinds = dict(zip(names, rows.columns, strict=False))
+    periods = {name: float(column.levels[0]) for name, column in kinds.items() if column.kind == "periodic"}
+    model.periodic_features = periods or None
+    model.n_features_in_ = rows.x.shape[1] - sum(column.is_gap for column in rows.columns)
+    model.target_name_, model.row_labels_ = saved.target, None
+    return model._fitted(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
+
+
+def _settings_of(model: Any) -> dict[str, Any]:
+    """The settings as JSON has them; of a fitted model those that its answers have."""
+    settings = model.get_params()
+    settings.pop("periodic_features", None)  # which the columns have
+    fitted = settings.keys() & {"kernel", "order", "weights"}  # a derived class may lack some
+    settings |= {name: getattr(model, f"{name}_", settings[name]) for name in fitted}
+    if not isinstance(settings.get("cv"), Integral | str | None):
+        settings["cv"] = type(settings["cv"]).__name__  # which `fit` refuses
+    return {
+        name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()
+    }
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:

@@ -2,27 +2,27 @@ r"""The distribution of a new value at a query, from the errors with which train
 
 **Local.** With $e_i = y_i - \hat y_{-i}(x_i)$ and $\tilde w_i(x)$ the kernel's weights, 1 at the middle, at twice the
 bandwidth about the mean point that x looks at, a new value is $\hat y(x) + c(x)\, e_i$ with the probability
-$\tilde w_i / (1 + \sum_l \tilde w_l)$. What is left of 1 is halved between the ends. A quantile that is nearer to an
-end than all of it is infinite: there are too few rows. c is 1 among the data, and beyond them grows as the standard
-deviation does.
+$\tilde w_i / (1 + \sum_l \tilde w_l)$. Each end gets half of the remaining probability $1 / (1 + \sum_l \tilde w_l)$. A
+quantile closer to an end than all of the remaining probability is infinite: there are too few rows. c is 1 among the
+data. Beyond them it grows as the standard deviation does.
 
-**Jackknife+.** The ends are quantiles of $\hat y_{-i}(x) \mp |e_i|$. No fit is made anew: with $z_i$, θ and M as in
-`dikkat.regression.effects` and $u = M^{-1} e_1$,
+**Jackknife+.** The ends are quantiles of $\hat y_{-i}(x) \mp |e_i|$. No model is fitted again: with $z_i$, θ and M as
+in `dikkat.regression.effects` and $u = M^{-1} e_1$,
 
-$$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}{1 - w_i\, z_i^\top M^{-1} z_i} , $$
+$$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}{1 - w_i\, z_i^\top M^{-1} z_i} . $$
 
-to which the change of the plane that lines are drawn to is added, likewise without row i.
+Without row i the plane to which lines are drawn changes too. That change is added.
 
-Beyond the data $|e_i|$ is multiplied by c(x), and in "split" errors are in units of c at their rows.
+Beyond the data $|e_i|$ is multiplied by c(x). In "split" errors are divided by c at their rows.
 
-With folds $e_i$ and $\hat y_{-i}$ are those of the fits without the fold of row i (CV+). One more row counts as κ rows
-then (`dikkat.regression.folds`), and the rest of a local distribution is κ over κ and the weights, as far as ends stay
-finite.
+With folds $e_i$ and $\hat y_{-i}$ come from the fit without the fold of row i (CV+). A new row then counts as κ rows
+(`dikkat.regression.criterion`). The remaining probability of a local distribution is κ over κ and the weights, but
+never so large that an end becomes infinite.
 
-**Split.** One half of the rows is fitted anew, and a new value is as far off as those of the other half are.
+**Split.** A model is fitted to one half of the rows. The errors of the other half give the interval.
 
-Where cells are missing, or hold a category that was not there in fit, each end is further off by Student's quantile of
-what they could have said (`unknown`): the squares of the two add up.
+If cells are missing, or hold a category that was not there in fit, `unknown` is the variance of what they could have
+said. Each end moves outward: its distance becomes the root of the squares of the old one and of Student's quantile.
 
 Source: Barber, Candès, Ramdas and Tibshirani 2021, Predictive inference with the jackknife+; Lei, G'Sell, Rinaldo,
 Tibshirani and Wasserman 2018, section 2.2 (split); Guan 2023, Localized conformal prediction (the weight of 1).
@@ -31,7 +31,6 @@ Tibshirani and Wasserman 2018, section 2.2 (split); Guan 2023, Localized conform
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -39,15 +38,11 @@ import torch
 from scipy.special import stdtrit
 
 from dikkat.regression.columns import missing, refilled, without
-from dikkat.regression.dependence import places_of
 from dikkat.regression.effects import Local, locals_at
-from dikkat.regression.folds import folds_of
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
-_ROWS = 200  # rows by which it is said how far a missing cell moves the estimate
-_MOST_FOLDS = 60  # in which places are left out
-_TELLING = 1.3  # the mean square of errors at new places over that beside repeats, from which on it is told
+_ROWS = 200  # rows from which the effect of a missing cell is measured
 _UNSEEN = 5  # degrees of freedom of a variance among a few categories
 
 Method = Literal["jackknife+", "local", "split"]
@@ -56,13 +51,14 @@ Method = Literal["jackknife+", "local", "split"]
 def interval(
     model: Any, x: Array, coverage: float, method: Method, random_state: object = 0, weight: Array | None = None
 ) -> tuple[Array, Array]:
-    """The ends, (n,) each, at rows x like `X_train_`, of new values of these precisions (n,)."""
+    """The ends, (n,) each, at rows x like `X_train_`, of new values of these precisions."""
+    weight = None if weight is None else np.broadcast_to(weight, len(x))
     if method == "split":
         return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state, weight))
     if method == "local":
         outside = (1 - coverage) / 2
         return tuple(quantiles(model, x, np.array([outside, 1 - outside]), weight).T)
-    rows, errors = _errors(model)
+    rows, errors = left_out_errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
         growth, more = _growth(model, x, weight), model._smoother.alike
@@ -74,10 +70,10 @@ def interval(
 
 
 def unknown(model: Any, x: Array) -> Array:
-    """The variance that cells of rows x add of which nothing is known, (n, v).
+    """Return the variance, (n, v), from categories that were not there in fit and from missing cells of rows x.
 
-    That is of categories that were not there in fit, and of missing cells: the mean square of how far the estimates of
-    rows go where these cells are taken from them. The share of rows that lack them too has it in its errors.
+    For missing cells it is the mean square of the change in the estimates of training rows if the same cells are
+    removed from them, times the share of rows that have these cells. The errors of the other rows contain it already.
     """
     result: Array = model._smoother.unseen(model._coordinates(x))
     if model.missing != "indicator":
@@ -97,34 +93,6 @@ def unknown(model: Any, x: Array) -> Array:
             added[key] = square * np.average(known, weights=rows.weight)
         result[(lost == which).all(1)] += added[key]
     return result
-
-
-def errors_at_places(model: Any) -> tuple[int, float, float] | None:
-    """How many places rows are repeats or near repeats at, if that hides how far off rows at new places are.
-
-    And the root mean squared errors of rows beside the others of their place, and without them.
-    """
-    joined, smoother = model._smoother.joined, model._smoother
-    reached, rows = np.ptp(joined.x, axis=0) > smoother.bandwidth, joined.rows()
-    if not reached[: joined.numbers].any():
-        return None
-    scaled = joined.x[rows.unique] / smoother.bandwidth
-    place = places_of(scaled, len(np.unique(joined.feature[reached])))
-    if place is None:
-        return None
-    errors = _errors(model)[1]
-    groups = np.full(len(joined.inverse), -1)
-    own = np.empty(len(joined.x), np.intp)
-    own[rows.unique] = place
-    there = joined.inverse >= 0
-    groups[there] = own[joined.inverse[there]]
-    count = len(np.unique(place))
-    fold = groups % min(count, _MOST_FOLDS)
-    folds = np.where(there, 1 + (fold == np.arange(min(count, _MOST_FOLDS))[:, None]), 0).astype(np.int8)
-    by_place = replace(smoother, folds=folds_of(model._rows._replace(folds=folds), joined)).tested
-    old = np.average(errors**2, weights=rows.weight)
-    new = np.average(by_place.errors[:, 0] ** 2, weights=by_place.rows.weight)
-    return (count, float(np.sqrt(old)), float(np.sqrt(new))) if new > _TELLING * old else None
 
 
 def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
@@ -160,7 +128,7 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
 
 def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> Array:
     """So many new values at each of rows like `X_train_`, (n, count)."""
-    if _errors(model)[0].times.sum() < 2:
+    if left_out_errors(model)[0].times.sum() < 2:
         raise ValueError("X: got one row in fit; expected at least two, from whose errors new values are drawn")
     result = np.empty((len(x), count))
     for part, mean, growth, errors, share in _distribution(model, x):
@@ -183,7 +151,7 @@ def _distribution(
     model: Any, x: Array, weight: Array | None = None
 ) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
     """Some queries at a time: ŷ (n,) and c (n,), the errors (m,) and their probabilities (n, m)."""
-    rows, errors = _errors(model)
+    rows, errors = left_out_errors(model)
     smoother = model._smoother
     mean, growth = np.asarray(model._answer(x), np.float64).ravel(), _growth(model, x, weight)
     if rows.times.sum() == 1:
@@ -194,7 +162,7 @@ def _distribution(
         yield part, mean[part], growth[part], errors, share[:, rows.unique] * own
 
 
-def _errors(model: Any) -> tuple[Repeats, Array]:
+def left_out_errors(model: Any) -> tuple[Repeats, Array]:
     """The rows that are left out one by one, and their errors (m,); of precisions as those of rows of the mean one."""
     if model.n_outputs_ > 1:
         raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one, since each has its own distribution")
@@ -278,7 +246,7 @@ def _split(model: Any, x: Array, coverage: float, random_state: object, weight: 
         raise ValueError(
             "method: got 'split', whose halves are drawn at random, with cv; expected 'jackknife+' or 'local'"
         )
-    _errors(model)
+    left_out_errors(model)
     rows = model._rows
     fold = model._smoother.joined.folds(2, random_state)
     if fold.max() < 1:

@@ -156,11 +156,11 @@ class Rows(NamedTuple):
         """The coordinates of the columns."""
         return Coding(self.columns, self.x.shape[1], self.metric)
 
-    def joined(self) -> "Joined":
-        """The rows with those of equal coordinates joined."""
+    def joined(self, unit: float | None = None) -> "Joined":
+        """Join rows with equal coordinates; a row of weight `unit`, by default that of these rows, counts as one."""
         coding, y = self.coding, self.y.reshape(len(self.y), -1)
         x = coding.coordinates(self.x)
-        weight, precise = self.weight / self.unit, self.weights == "precision"
+        weight, precise = self.weight / (unit or self.unit), self.weights == "precision"
         return join(x, y, weight, coding.feature, coding.numbers, coding.center().astype(x.dtype), precise)
 
 

@@ -11,7 +11,7 @@ cannot be imported from plain PyTorch, some queries at a time.
 
 **Fits.** With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, a fit
 minimises $\sum_j w_j (y_j - z_j^\top\theta)^2 + (\beta - b)^\top \Lambda (\beta - b)$, with β the slopes in θ and b
-those of a plane through all rows (`dikkat.regression.trend`). The first of θ is the estimate: the line's height at the
+those of a plane through all rows. The first of θ is the estimate: the line's height at the
 query, where δ = 0.
 
 The linear order is solved about the mean offset $o$, where $S = \operatorname{E}\delta\delta^\top - oo^\top$ and
@@ -35,13 +35,27 @@ what data say, where they say anything. So far from all data that every weight i
 in float64 and 13 in float32, there is no line to see: there β = b, from the mean under what the weights are to each
 other. That goes to the nearest point's value.
 
+**The plane** through all rows, to whose slopes lines are drawn. With z the coordinates less their means, in standard
+deviations (those of a category over the root of the sum of their variances), $v_g$ the shares of unique rows in the
+weight and $C = \sum_g v_g z_g z_g^\top$, the slopes are those of ridge regression,
+
+$$ b = (C + \lambda)^{-1} \sum_g v_g z_g (\bar y_g - \bar y), \qquad
+b_{-g} = b - (C + \lambda)^{-1} z_g\, v_g\, e_g, \qquad
+e_g = \frac{\bar y_g - \bar y - z_g^\top b}{1 - v_g (1 + z_g^\top (C + \lambda)^{-1} z_g)} , $$
+
+the latter without the rows at g, whose error is then $e_g$; λ is the power of ten from −6 to 3, or ∞, of which the mean
+square of these is least. The plane is that of the numbers, or where the least is smaller that of all coordinates, in
+which a category has a step for each of its levels.
+
 Source: Seifert and Gasser 1996, Finite-sample variance of local polynomials; 2000, Data adaptive ridging in local
 polynomial regression.
+The plane: Hastie, Tibshirani and Friedman 2009, sections 3.4.1 and 7.10.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +65,7 @@ from torch.nn.functional import pad
 
 from dikkat._core.arithmetic import log_profile
 from dikkat._core.softmax import softmax
-from dikkat.regression.joined import Joined
+from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import launch
 from dikkat.regression.moments.launch import Window
 from dikkat.regression.moments.record import LARGEST
@@ -427,25 +441,14 @@ def noise_share(around: Moments, squared: Moments, ridge: Tensor) -> Tensor:
 
 
 def _centred(around: Moments, slopes: int) -> _Centred:
-    """The moments of the coordinates that have slopes, about their mean."""
-    spread, offset = around.spread[:, :slopes, :slopes], around.offset[:, :slopes, None]
-    return _Centred(
-        offset[..., 0],
-        spread.diagonal(dim1=1, dim2=2),
-        spread - offset @ offset.mT,
-        around.cross[:, :slopes] - offset * around.value[:, None],
-        around.lse,
-    )
-
-
-def is_flat(around: Moments, slopes: int) -> Tensor:
-    """(n, p): True along the first p coordinates where the rows in reach are all in one place."""
-    return _is_flat(_centred(around, slopes))
-
-
-def _is_flat(centred: _Centred) -> Tensor:
-    rounding = 32 * torch.finfo(centred.spread.dtype).eps * centred.second  # of a difference of squares, which S is
-    return centred.spread.diagonal(dim1=1, dim2=2) <= rounding
+    """Return the moments of the coordinates that have slopes, about their mean; 0 along those without spread."""
+    second, offset = around.spread[:, :slopes, :slopes], around.offset[:, :slopes, None]
+    spread, own = second - offset @ offset.mT, second.diagonal(dim1=1, dim2=2)
+    cross = around.cross[:, :slopes] - offset * around.value[:, None]
+    rounding = 32 * torch.finfo(own.dtype).eps * own  # of a difference of squares, which the spread is
+    flat = (spread.diagonal(dim1=1, dim2=2) <= rounding)[..., None]
+    spread, cross = spread.masked_fill(flat | flat.mT, 0.0), cross.masked_fill(flat, 0.0)
+    return _Centred(offset[..., 0], own, spread, cross, around.lse)
 
 
 def is_far(lse: Tensor) -> Tensor:
@@ -476,7 +479,8 @@ def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
 
 def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
     """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. There is no slope without spread, nor far away."""
-    size = centred.second.masked_fill(_is_flat(centred), math.inf).sqrt()[..., None]
+    flat = (centred.spread.diagonal(dim1=1, dim2=2) == 0) & (ridge == 0)
+    size = centred.second.masked_fill(flat | (centred.second == 0), math.inf).sqrt()[..., None]
     added = ridge_at(ridge, centred.lse) / size[..., 0].square()
     system = centred.spread / size / size.mT + torch.diag_embed(least_of(right.dtype) + added.clamp(max=LARGEST))
     if system.shape[1] == 1:  # a call of LAPACK's for each query takes longer than all else
@@ -484,3 +488,65 @@ def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
     else:
         solved = torch.cholesky_solve(right / size, torch.linalg.cholesky_ex(system).L) / size
     return solved.masked_fill(is_far(centred.lse)[:, None, None], 0.0)
+
+
+# --- the plane
+
+AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the first of equals, where there is nothing to tell
+
+
+class Trend(NamedTuple):
+    """The slopes of a plane, by p coordinates: the numbers, or all.
+
+    Attributes:
+        slope: (p, v), over a standard deviation.
+        row: (m, p), how each unique row's y goes into them, λ held.
+        without: (m, p, v), those without each unique row.
+        spread: (p,), the standard deviations; 1 of a constant.
+        center: (p,), the means.
+        gain: (p, p), (C + λ)⁻¹ over the sum of the weights.
+    """
+
+    slope: Tensor
+    row: Tensor
+    without: Tensor
+    spread: Tensor
+    center: Tensor
+    gain: Tensor
+
+    def over(self, bandwidth: Tensor, slope: Tensor | None = None) -> Tensor:
+        """The slopes over bandwidths (d,) or (n, d): (p, v) or (n, p, v)."""
+        slope = self.slope if slope is None else slope
+        return slope.to(bandwidth) * (bandwidth[..., : len(self.spread)] / self.spread.to(bandwidth))[..., None]
+
+
+def trend(joined: Joined) -> Trend:
+    """The plane through joined rows."""
+    # A category has one unit: the plane hangs on how far its levels are apart, and not on their order.
+    spread, largest = joined.spread(), np.zeros(joined.feature.max() + 1)
+    np.maximum.at(largest, joined.feature, spread)
+    largest = np.where(largest > 0, largest, 1.0)[joined.feature]  # whose square may be no number
+    unit = largest * np.sqrt(np.bincount(joined.feature, (spread / largest) ** 2))[joined.feature]
+    unit, share = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum()
+    scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
+    scaled, about = scaled - share @ scaled, joined.y - share @ joined.y
+    planes = [_plane(scaled[:, :size], about, share) for size in dict.fromkeys([joined.numbers, len(unit)])]
+    _, slope, row, without, inverse = min(planes, key=itemgetter(0))
+    size, center = len(slope), share @ joined.x.astype(np.float64)
+    gain = inverse / joined.weight.sum()
+    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:size], center[:size], gain)))
+
+
+def _plane(scaled: Array, about: Array, share: Array) -> tuple[float, Array, Array, Array, Array]:
+    """The least mean square; its plane's slopes, what each row has in them, those without each row, and (C + λ)⁻¹."""
+    values, basis = np.linalg.eigh((share[:, None] * scaled).T @ scaled)
+    turned, cross = scaled @ basis, basis.T @ (scaled.T @ (share[:, None] * about))
+    best, by, left = np.inf, np.zeros_like(values), about
+    for amount in AMOUNTS if len(about) > 1 else ():
+        held = 1 / (values.clip(0) + amount)
+        own = 1 - share * (1 + turned**2 @ held)
+        errors = (about - turned @ (held[:, None] * cross)) / own.clip(1e-9)[:, None]
+        if (error := float(share @ (errors**2).mean(1))) < best:
+            best, by, left = error, held, errors
+    slope, row = (basis * by) @ cross, share[:, None] * ((turned * by) @ basis.T)
+    return best, slope, row, slope - row[..., None] * left[:, None], (basis * by) @ basis.T

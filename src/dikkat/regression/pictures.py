@@ -171,6 +171,8 @@ def _draw(axes: Axes, curve: Curve, target: str, limits: tuple[float, float]) ->
 
         axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(curve.column.moment(value))[:10]))
+    if curve.column.is_flag:
+        axes.set_xticks([0, 1], ["False", "True"])
     if curve.values is not None:
         low, high, coverage = curve.values
         label = f"{100 * coverage:g} % of new values"

@@ -14,14 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from dikkat.extras import needing
 from dikkat.regression import intervals, pictures
-from dikkat.regression.columns import written
+from dikkat.regression.columns import columns_of, names_of, written
 from dikkat.regression.diagnostics import along, influence
 from dikkat.regression.joined import Array
-from dikkat.regression.summary import Summary, columns_of, names_of, row_of, summarised
+from dikkat.regression.summary import Summary, row_of, summarised
 from dikkat.show import save
 from dikkat.storage.files import write_whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
@@ -51,6 +52,27 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
     curves = [along(model, j, names_of(model)[j], coverage) for j in shown]
     there = model.sample_weight_ > 0
     return pictures.draw_effects(model.y_train_[there].ravel(), curves, model.target_name_ or "y", others)
+
+
+def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Figure:
+    """Draw a panel for each of several features; or the estimate and its intervals along the only one."""
+    if model.n_features_in_ > 1 or any(column.coded for column in model.columns_):
+        if ax is not None:
+            raise ValueError(f"ax: got axes for {model.n_features_in_} features; expected None, for panels")
+        return effects(model, coverage)
+    if ax is None:
+        from matplotlib import pyplot
+
+        ax = pyplot.gca()
+    x = model.X_train_[:, 0]
+    at = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
+    lower, upper = intervals.interval(model, at, coverage, "local")
+    ax.plot(x, model.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
+    (line,) = ax.plot(at[:, 0], np.asarray(model._answer(at)).ravel())
+    ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
+    ax.set_xlabel(model.bandwidth_names_[0])
+    ax.set_ylabel(model.target_name_ or "y")
+    return ax
 
 
 def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:

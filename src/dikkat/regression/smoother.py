@@ -43,16 +43,15 @@ from scipy.spatial import cKDTree
 from scipy.special import stdtrit
 from torch import Tensor
 
-from dikkat.regression.criterion import Criterion, Trial
-from dikkat.regression.folds import Fold, Held, Tested
+from dikkat.regression.criterion import Criterion, Fold, Held, Tested, Trial
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
     RIDGE,
     LocalFit,
     Moments,
     Points,
+    Trend,
     has_unseen,
-    is_flat,
     local_fit,
     moments,
     noise_share,
@@ -60,12 +59,12 @@ from dikkat.regression.local import (
     points_of,
     ridge_at,
     ridge_of,
+    trend,
     unseen_categories,
     weights,
     without_unseen,
-)
+)  # fmt: skip
 from dikkat.regression.moments.launch import Profile, Window
-from dikkat.regression.trend import Trend, trend
 
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
 _WIDER = 2.0  # the bandwidth of errors over that of values
@@ -479,7 +478,7 @@ def _open(around: Moments, ridge: Tensor) -> Tensor:
     """b, (n, 1)."""
     slopes, fit = ridge.shape[-1], local_fit(around, ridge)
     lean = fit.row[:, 1 : 1 + slopes] * (-around.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
-    gone = (around.lse < _GONE)[:, None] | is_flat(around, slopes)
+    gone = (around.lse < _GONE)[:, None]
     return torch.where(gone, _unknown(around.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from numbers import Integral
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.model_selection import KFold, PredefinedSplit
 
-from dikkat.regression.columns import Column, written
+from dikkat.regression.columns import Column, columns_of, names_of, written
 from dikkat.regression.diagnostics import LeftOut, hold_out, influence, leave_out
 from dikkat.regression.joined import largest
 
@@ -90,20 +90,6 @@ def described(
     ]
     rows = _of_rows(model, left_out, held_out, count)
     return Summary(_features(model), [*_of_columns(model), *lacking], rows, left_out, held_out)
-
-
-def names_of(model: KernelRegressor) -> list[str]:
-    """The names of the features: of an array's columns x, or x0, x1 and so on."""
-    names = getattr(model, "feature_names_in_", None)
-    if names is None:
-        names = ["x"] if model.n_features_in_ == 1 else [f"x{j}" for j in range(model.n_features_in_)]
-    gaps = [f"{names[int(column.origin)]} is missing" for column in model.columns_ if column.is_gap]
-    return [*map(str, names), *gaps]
-
-
-def columns_of(model: KernelRegressor) -> Sequence[Column]:
-    """The kinds of the features."""
-    return model.columns_ or [Column()] * model.n_features_in_
 
 
 def row_of(model: KernelRegressor, row: int) -> list[float]:

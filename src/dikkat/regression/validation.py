@@ -14,7 +14,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, encoded, find, listed
+from dikkat.regression.columns import Column, columns_of, encoded, find, listed, names_of
 from dikkat.regression.joined import Array, Rows, largest
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -23,15 +23,20 @@ Order = Literal["constant", "linear"]
 
 DTYPES = [np.float64, np.float32]
 _LEAST = 1e-150  # whose square is a number
+_MARGIN = 0.1  # share of a column's range by which queries may lie beyond it without a warning
 _RULES = (*get_args(Rule), *get_args(Searched))
 LIKELIHOOD = (*get_args(Rule), "auto")
 """The rules and the search of estimators whose criterion is a likelihood."""
 
 
-def check_settings(kernel: object, bandwidth: object, order: object, ridge: object) -> None:
-    """The settings that a file holds too."""
-    check_kernel(kernel, bandwidth)
-    check_name("order", order, get_args(Order))
+def check_settings(model: Any) -> None:
+    """Check the settings of a regressor, those of a file as well."""
+    check_kernel(model.kernel, model.bandwidth)
+    check_name("order", model.order, get_args(Order))
+    check_metric(model.metric, model.n_components, model.bandwidth)
+    check_name("missing", model.missing, ("refuse", "indicator"))
+    check_name("weights", model.weights, ("repeats", "precision"))
+    ridge = model.ridge
     amount = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
     if not (amount or (isinstance(ridge, str) and ridge == "auto")):
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
@@ -176,7 +181,7 @@ def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[A
             f"cv: got pairs of indices, and {lost.sum()} of {len(lost)} rows without y, which are left out; expected a "
             "splitter, or a y for each row"
         )
-    warnings.warn(f"y: {lost.sum()} of {len(lost)} rows have none, and are left out", stacklevel=4)
+    warnings.warn(f"y: {lost.sum()} of {len(lost)} rows have none, and are left out", stacklevel=3)
     there = np.flatnonzero(~lost)
     weight, groups = (each if np.ndim(each) == 0 else np.asarray(each)[there] for each in (weight, groups))
     return _safe_indexing(X, there), values[there], weight, groups
@@ -208,6 +213,19 @@ def _checked_weights(estimator: Any, given: ArrayLike | None, x: Array) -> Array
     return weight
 
 
+def checked_precisions(model: Any, sample_weight: ArrayLike | None) -> Array | None:
+    """The precisions of new values, if there are any."""
+    if sample_weight is None:
+        return None
+    weight: Array = np.asarray(sample_weight, np.float64)
+    if model.weights_ != "precision" or not (weight > 0).all():
+        raise ValueError(
+            f"sample_weight: got {weight.min()} and weights={model.weights_!r} in fit; expected positive precisions of "
+            "the new values, and weights='precision'"
+        )
+    return weight
+
+
 def warn_of_weights(weight: Array) -> None:
     """Warn of weights that are no counts of rows, such as one over a squared error."""
     count, total = np.count_nonzero(weight), float(weight.sum(dtype=np.float64))
@@ -220,6 +238,28 @@ def warn_of_weights(weight: Array) -> None:
             "not matter",
             UserWarning,
             stacklevel=5,
+        )
+
+
+def warn_of_beyond(model: Any, x: Array) -> None:
+    """Warn of queries beyond a column's range by more than a share of it, where no interval is sure."""
+    rows = model.X_train_[model.sample_weight_ > 0].astype(np.float64)
+    low, high = rows.min(0), rows.max(0)
+    margin = _MARGIN * (high - low)
+    beyond = (x < low - margin) | (x > high + margin)
+    beyond &= np.array([column.kind in ("number", "date") for column in columns_of(model)])
+    if beyond.any():
+        columns = zip(names_of(model), columns_of(model), low, high, strict=True)
+        named = [
+            f"{name} ({column.shown(least)} to {column.shown(most)})"
+            for (name, column, least, most), far in zip(columns, beyond.any(0), strict=True) if far
+        ]  # fmt: skip
+        warnings.warn(
+            f"X: got {beyond.any(1).sum()} of {len(x)} rows beyond the rows in fit, in {', '.join(named[:3])}"
+            f"{', …' * (len(named) > 3)}. The data say nothing about y there: intervals are wider, and may still "
+            "miss it",
+            UserWarning,
+            stacklevel=4,
         )
 
 

@@ -34,7 +34,7 @@ from dikkat._engine.vectors import (
     spread,
     store,
     total,
-)
+)  # fmt: skip
 from dikkat.regression.moments.record import BINS, CALL, GROUP, LARGEST, PRICES, TILE
 
 MARGIN = 16
@@ -429,6 +429,14 @@ def _column(call: Call, c: int) -> int:
 
 
 @inlined
+def _is_flat(call: Call, means: Pointer, c: int) -> bool:
+    """True for a feature whose spread is the rounding of a difference of squares."""
+    column = _column(call, c)
+    offset, second = means[column] / call.unit, means[column + 1] / call.unit**2
+    return second - offset * offset <= call.rounding * second
+
+
+@inlined
 def _fit(call: Call, work: Work, i: int, zero: Any) -> None:
     """Write a row's log-sum-exp, u and θ of its local line (`dikkat.regression.local`), from its means."""
     means, right, values, slopes = work.means, work.right, call.values, call.slopes
@@ -469,15 +477,16 @@ def _centre(call: Call, work: Work, i: int, rest: float, zero: Any) -> None:
     for c in range(slopes):
         column = _column(call, c)
         offset, second = means[column] / unit, means[column + 1] / unit**2
-        flat = second - offset * offset <= call.rounding * second
-        by[c] = zero if flat else 1 / math.sqrt(second)
+        flat = _is_flat(call, means, c)
+        by[c] = zero if second == 0 or (flat and ridge[c] == 0) else 1 / math.sqrt(second)
         behind = column + 1 + call.features - c
         for k in range(values):
-            right[c * wide + k] = (means[behind + k] / unit - offset * means[1 + k]) * by[c]
+            right[c * wide + k] = zero if flat else (means[behind + k] / unit - offset * means[1 + k]) * by[c]
         right[c * wide + values] = offset * by[c]
         for e in range(c + 1):
             other = _column(call, e)
             spread = means[other + 1 + c - e] / unit**2 - offset * (means[other] / unit)
+            spread = zero if flat or _is_flat(call, means, e) else spread
             system[c * slopes + e] = spread * by[c] * by[e]
             if call.toward != 0:  # what the rows say of slopes beyond those
                 for k in range(values):

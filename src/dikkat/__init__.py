@@ -7,7 +7,7 @@ from dikkat._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dikkat import distributed, scores, show
-    from dikkat._core.restrictions import Restricting
+    from dikkat._core.restricting import Restricting
     from dikkat._core.softmax import masked_softmax
     from dikkat._engine.pytorch_state import check_values
     from dikkat.adapters import as_torch_attention
@@ -53,7 +53,7 @@ _ROOMS = (
 
 # Where the public names are defined.
 _HOMES = (
-    "attention", "ragged", "state", "layers", "_core.softmax", "_core.restrictions", "_engine.pytorch_state",
+    "attention", "ragged", "state", "layers", "_core.softmax", "_core.restricting", "_engine.pytorch_state",
     "adapters", "inspection", "huggingface", "bags",
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dikkat._core import dispatch, validation
 from dikkat._core.implementations import BACKENDS, choose, pack
 from dikkat._core.problem import Result
-from dikkat._core.restrictions import Hiding, Restricting, check_names, restrict
+from dikkat._core.restricting import Hiding, MaskFunction, Restricting, check_names, restrict
 from dikkat._engine.weight_versions import Writes, frozen, is_traced, learns
 from dikkat.ragged import are_jagged, attend_jagged, problem_of_jagged
 from dikkat.scores import Score
@@ -192,7 +192,7 @@ def attend(
     *,
     score: Score,
     valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
+    mask: Tensor | MaskFunction | None = None,
     causal: bool = False,
     window: tuple[int | None, int | None] | None = None,
     segment_ids: Tensor | tuple[Tensor, Tensor] | None = None,
@@ -232,7 +232,8 @@ def attend(
         score: The scoring function a, of `dikkat.scores`.
         valid_lens: (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension and shared by the heads
             (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
+        mask: Booleans that broadcast to (..., n, m); True takes part. Or a function that returns them: dikkat calls it
+            with the numbers of the queries, (n, 1), and of the keys, (m,), both counted from 0.
         causal: Query i sees keys j <= i + m − n.
         window: (left, right): query i sees keys p − left ... p + right, where p = i + m − n; None is no bound. Keys
             outside are skipped: time and memory grow with n, not with n · m.
@@ -264,16 +265,15 @@ def attend(
         tensor([0.5000, 4.0000])
     """
     requested = validation.Requested(dropout, False, return_weights, sink)
+    restricting: Restricting = {
+        "valid_lens": valid_lens, "mask": mask, "causal": causal, "window": window, "segment_ids": segment_ids,
+        "bias": bias, "key_bias": key_bias, "exclude": exclude,
+    }  # fmt: skip
     if type(query) is not Tensor and are_jagged(query, key, value):
         return attend_jagged(  # type: ignore[no-any-return]  # PyTorch types no nested tensor
-            query, key, value, score, requested, impl, causal=causal, window=window, valid_lens=valid_lens, mask=mask,
-            segment_ids=segment_ids, bias=bias, key_bias=key_bias, exclude=exclude, sink=sink,
-        )  # fmt: skip
-    result = dispatch.run_call(
-        query, key, value, score, requested, impl,
-        {"valid_lens": valid_lens, "mask": mask, "causal": causal, "window": window, "segment_ids": segment_ids,
-         "bias": bias, "key_bias": key_bias, "exclude": exclude},
-    )  # fmt: skip
+            query, key, value, score, requested, impl, sink=sink, **restricting
+        )
+    result = dispatch.run_call(query, key, value, score, requested, impl, restricting)
     return output_of(result, value, return_weights)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat._core import dispatch, validation
-from dikkat._core.restrictions import OWN_DIMENSIONS, Restricting, check_names
+from dikkat._core.restricting import BY_ELEMENT, Restricting, check_names
 from dikkat._engine.pytorch_state import autocasts
 from dikkat.attention import Restricted, attend, output_of
 from dikkat.distributed.front import attend_heads_together
@@ -359,10 +359,6 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(-2, -3).flatten(-2)
 
 
-# What holds for a batch element holds for its heads: these have one leading dimension fewer than queries with heads.
-_BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in ("mask", "bias", "key_bias", "exclude")}
-
-
 def attend_heads(
     tensors: tuple[Tensor, Tensor, Tensor],
     projections: tuple[Callable[[Tensor], Tensor], ...],
@@ -385,14 +381,16 @@ def attend_heads(
     if not query.ndim == key.ndim == value.ndim:
         came = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(f"query, key, value: got shapes {came}; expected all with a batch dimension, or none")
+    alone = query.ndim == 2  # no batch: the heads must not be taken for one
+    if alone and isinstance(valid_lens, int) and not isinstance(valid_lens, bool):
+        valid_lens = torch.tensor(valid_lens, device=query.device)
     restrictions: Any = {"valid_lens": valid_lens, **restricted}
     return_weights, impl = restrictions.pop("return_weights", False), restrictions.pop("impl", "auto")
     requested = validation.Requested(dropout, wants_state=ranks is not None, wants_weights=return_weights)
-    alone = query.ndim == 2  # no batch: the heads must not be taken for one
     if alone:
         query, key, value = query[None], key[None], value[None]
-        restrictions = {name: _batched(given, query.device) for name, given in restrictions.items()}
-    for name, own in _BY_ELEMENT.items():
+        restrictions = {name: _batched(given) for name, given in restrictions.items()}
+    for name, own in BY_ELEMENT.items():
         given = restrictions.get(name)
         if isinstance(given, Tensor) and given.ndim == query.ndim - 2 + own:
             restrictions[name] = given.unsqueeze(-1 - own)
@@ -429,10 +427,8 @@ def attend_heads(
     return (join_heads(joined), weights[0]) if weights else join_heads(joined)
 
 
-def _batched(given: Any, device: torch.device) -> Any:
-    """A restriction with a batch dimension of 1; a whole number is a length."""
-    if isinstance(given, int) and not isinstance(given, bool):
-        given = torch.tensor(given, device=device)
+def _batched(given: Any) -> Any:
+    """A restriction with a batch dimension of 1."""
     if isinstance(given, tuple | list):
         return tuple(each[None] if isinstance(each, Tensor) else each for each in given)
     return given[None] if isinstance(given, Tensor) else given

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dikkat._core import dispatch, recording_hooks, validation
 from dikkat._core.problem import Problem, Result
-from dikkat._core.restrictions import check_names
+from dikkat._core.restricting import check_names
 from dikkat._core.sequences import split_sequences
 from dikkat.scores import Score
 from dikkat.state import State

@@ -27,6 +27,7 @@ from dikkat._engine.pytorch_state import autocasts, can_read_values
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]
 Projection = Literal["none", "affine", "any"]
+_PAIRS, _PROFILES = get_args(Pair), get_args(Profile)
 
 
 class Score(nn.Module):
@@ -470,10 +471,10 @@ class Triangular(_Distance):
 def check_declared(score: Score) -> None:
     """Validate the declarations of a `Score` subclass, dikkat's or a user's."""
     name, pair = type(score).__name__, getattr(score, "pair", None)
-    if pair not in get_args(Pair):
-        raise TypeError(f"score: got {name}.pair = {pair!r}; expected {', '.join(map(repr, get_args(Pair)))}")
-    if score.profile not in get_args(Profile):
-        allowed = ", ".join(map(repr, get_args(Profile)))
+    if pair not in _PAIRS:
+        raise TypeError(f"score: got {name}.pair = {pair!r}; expected {', '.join(map(repr, _PAIRS))}")
+    if score.profile not in _PROFILES:
+        allowed = ", ".join(map(repr, _PROFILES))
         raise TypeError(f"score: got {name}.profile = {score.profile!r}; expected {allowed}")
     if score.softcap is not None and pair != "inner":
         raise TypeError(f"score: got {name} of pair {pair!r} with a softcap; expected one for 'inner' alone")

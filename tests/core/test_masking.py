@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,3 +176,63 @@ def test_numbers_of_8_bits_are_refused(name: str) -> None:
     x = torch.randn(2, 5, 3)
     with pytest.raises(TypeError, match=f"{name}: got dtype torch.float8_e5m2; expected a floating-point type of 16"):
         dikkat.attend(x, x, x, score=scores.Dot(), **{name: torch.zeros(1).to(torch.float8_e5m2)})
+
+
+@pytest.mark.parametrize("door", ["attend", "state", "memory", "layer", "layer without a batch", "jagged"])
+def test_a_function_of_positions_is_the_mask_that_it_returns(door: str) -> None:
+    """A dilation of 3: each query sees every third key, in both directions."""
+    torch.manual_seed(0)
+    x, layer, score = torch.randn(2, 7, 6).double(), dikkat.MultiHeadAttention(6, 2).double(), scores.Dot()
+    mask = torch.tensor([[(i - j) % 3 == 0 for j in range(7)] for i in range(7)])
+
+    def call(mask: Any) -> Any:
+        if door == "state":
+            return dikkat.attention_state(x, x, x, score=score, mask=mask).mean
+        if door == "memory":
+            return dikkat.attend_memory(x, dikkat.prepare(x, x, score=score), mask=mask)
+        if door.startswith("layer"):
+            batch = x if door == "layer" else x[0]
+            return layer(batch, batch, batch, mask=mask)
+        return dikkat.attend(x, x, x, score=score, mask=mask)
+
+    def dilated(query: Tensor, key: Tensor) -> Tensor:
+        assert query.shape == (7, 1)
+        assert key.shape == (7,)
+        return (query - key) % 3 == 0
+
+    if door == "jagged":
+        nested = torch.nested.nested_tensor_from_jagged(x.flatten(0, 1), torch.tensor([0, 7, 14]))
+        with pytest.raises(TypeError, match="mask: got one beside nested tensors"):
+            dikkat.attend(nested, nested, nested, score=score, mask=dilated)
+        return
+    for _ in range(2):
+        torch.testing.assert_close(call(dilated), call(mask))
+    assert not torch.allclose(call(dilated), call(None))
+    with pytest.raises(TypeError, match=r"mask: got dtype torch.int64; expected torch.bool"):
+        call(lambda query, key: query - key)
+
+
+def test_a_query_whose_window_ends_before_the_first_key_sees_nothing() -> None:
+    """Lengths above 0 do not say that it sees a key: 5 queries, 3 keys, and query i sees the keys up to i − 2."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, rows, 4, dtype=torch.float64) for rows in (5, 3, 3))
+    given = {"valid_lens": torch.tensor([3, 2]), "window": (None, 0)}
+    for impl in ("reference", "chunked", "numba"):
+        came = dikkat.attend(query, key, value, score=scores.Dot(), impl=impl, **given)
+        for b, length in enumerate((3, 2)):
+            for i in range(5):
+                seen = [j for j in range(length) if j <= i - 2]
+                weights = torch.softmax(query[b, i] @ key[b, seen].T, -1)
+                torch.testing.assert_close(came[b, i], weights @ value[b, seen])
+
+
+def test_lengths_of_rows_and_of_batch_elements_take_turns() -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, rows, 4, dtype=torch.float64) for rows in (3, 7, 7))
+    for lens in (torch.tensor([5, 2]), torch.tensor([[1, 5, 7], [2, 3, 4]]), torch.tensor([7, 3])):
+        came = dikkat.attend(query, key, value, score=scores.Dot(), valid_lens=lens, impl="numba-few")
+        for b in range(2):
+            for i in range(3):
+                seen = int(lens[b] if lens.ndim == 1 else lens[b, i])
+                weights = torch.softmax(query[b, i] @ key[b, :seen].T, -1)
+                torch.testing.assert_close(came[b, i], weights @ value[b, :seen])

@@ -536,3 +536,72 @@ def test_a_query_of_nan_is_nan_over_fewer_keys_than_a_vector_has(taken: list[boo
     assert not any(taken)  # what is NaN is looked at again
     assert [program.name for of in dispatch._PROGRAMS.values() for program in of.values()] == ["sdpa"]
     assert torch.equal(came.isnan(), query.isnan().any(-1, keepdim=True).expand_as(came))
+
+
+def later_restrictions(kind: str) -> tuple[dict[str, Any], Tensor]:
+    """Arguments of 5 queries and 7 keys, other ones at each call, and what they add to the scores."""
+    i, j = torch.arange(5)[:, None], torch.arange(7)
+    if kind == "lengths and window":  # lengths that hide nothing, and a window that does
+        return {"valid_lens": torch.tensor([7, 7]), "window": (None, 1)}, (j <= i + 3).double().log().expand(2, 5, 7)
+    if kind == "mask":
+        mask = (torch.rand(2, 5, 7) < 0.5) | (i == j)
+        return {"mask": mask}, mask.double().log()
+    if kind == "mask function":
+        seen = torch.tensor([[(a - b) % 2 == 0 and a < b + 2 for b in range(7)] for a in range(5)])
+        return {"mask": lambda a, b: ((a - b) % 2 == 0) & (a < b + 2)}, seen.double().log().expand(2, 5, 7)
+    if kind == "exclude":
+        exclude = torch.randint(-1, 7, (2, 5))
+        return {"exclude": exclude}, (j != exclude[..., None]).double().log()
+    if kind == "segments":
+        of_queries, of_keys = torch.tensor([0, 0, 1, 1, 2]), torch.randint(0, 3, (2, 7)).sort().values
+        seen = of_queries[:, None] == of_keys[:, None]
+        return {"segment_ids": (of_queries.expand(2, 5), of_keys)}, seen.double().log()
+    added = torch.randn(2, 5, 7, dtype=torch.float64)
+    if kind == "key bias":
+        return {"key_bias": added[:, 0]}, added[:, :1].expand(2, 5, 7)
+    return {"bias": added.requires_grad_(kind == "learned bias")}, added
+
+
+KINDS = ["lengths and window", "mask", "mask function", "exclude", "segments", "key bias", "bias", "learned bias"]
+
+
+@kit.each("kind", KINDS)
+@kit.each("case", ["dot", "scaled dot", "additive", "gaussian"])
+@kit.each("record", [False, True])
+def test_a_later_call_has_its_own_restriction(kind: str, case: str, record: bool) -> None:
+    torch.manual_seed(0)
+    score = SCORES[case]().double()
+    for this in ("bias", kind, kind, kind) if kind == "learned bias" else (kind, kind, kind):
+        given, added = later_restrictions(this)
+        leaves = [torch.randn(2, rows, 7, dtype=torch.float64, requires_grad=record) for rows in (5, 7, 7)]
+        came = dikkat.attend(*leaves, score=score, **given)
+        weights = torch.softmax(dense(score, *leaves[:2], None) + added, -1).nan_to_num()
+        right = weights @ leaves[2]
+        torch.testing.assert_close(came, right, rtol=1e-11, atol=1e-12)
+        learned = [*(leaves if record else []), *([added] if added.requires_grad else [])]
+        if learned and (added.isfinite().all() or this == "mask"):
+            by_ours, by_plain = (
+                torch.autograd.grad(out.square().sum(), learned, retain_graph=True) for out in (came, right)
+            )
+            torch.testing.assert_close(by_ours, by_plain, rtol=1e-9, atol=1e-10)
+
+
+@kit.each("option", ["softcap", "dropout", "sink"])
+def test_a_later_call_has_its_own_options(option: str) -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 5, 7, dtype=torch.float64), torch.randn(2, 11, 7, dtype=torch.float64)
+    value = torch.eye(11, dtype=torch.float64).expand(2, 11, 11).contiguous()
+    products = query @ key.mT
+    for number in (1.5, 0.25, 1.5, 0.25):
+        if option == "softcap":
+            came = dikkat.attend(query, key, value, score=scores.Dot(softcap=number))
+            torch.testing.assert_close(came, torch.softmax(number * (products / number).tanh(), -1))
+        elif option == "sink":
+            sink = torch.tensor([number, -number], dtype=torch.float64)
+            came = dikkat.attend(query, key, value, score=scores.Dot(), sink=sink)
+            logits = torch.cat([products, sink[:, None, None].expand(2, 5, 1)], -1)
+            torch.testing.assert_close(came, torch.softmax(logits, -1)[..., :-1])
+        else:
+            came = dikkat.attend(query, key, value, score=scores.Dot(), dropout=number / 2)
+            ratio = came / torch.softmax(products, -1)  # each weight is dropped, or grows by 1/(1 − dropout)
+            torch.testing.assert_close(ratio[ratio > 0], torch.full_like(ratio[ratio > 0], 1 / (1 - number / 2)))

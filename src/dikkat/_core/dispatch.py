@@ -10,7 +10,8 @@ from torch import Tensor
 from dikkat._core import graphs, recording_hooks, validation
 from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
-from dikkat._core.restrictions import Hidden, Restricting, align, are_moderate
+from dikkat._core.restricting import Restricting, align
+from dikkat._core.restrictions import Hidden, are_moderate
 from dikkat._engine.addresses import check_room, exact, on_cpu
 from dikkat._engine.pytorch_state import PLAIN_TYPES, check_values, extremes, is_eager, kernel_settings, saves_by_hook
 from dikkat.scores import ScaledDot, Score

@@ -100,7 +100,7 @@ def _problem(operands: Sequence[Any]) -> Problem:
     lead = broadcast(*(tensor.shape[: tensor.ndim - own] for tensor, own in shapes if tensor is not None))
     restricting = {name: named.pop(name) for name in _OPERANDS if name in _RESTRICTIONS}
     query = named["query"]
-    restrictions = Restrictions(query.shape[-2], named["key"].shape[-2], device=query.device, **restricting)
+    restrictions = Restrictions(query.shape[-2], named["key"].shape[-2], query.device, **restricting)
     return Problem(**named, restrictions=restrictions, lead=lead)
 
 

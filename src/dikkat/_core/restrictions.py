@@ -1,24 +1,20 @@
-"""Which keys a query may see.
+"""The visibility of a call's pairs: `Restrictions`, the one form in which every implementation reads it.
 
-Every restriction of a call (lengths, a mask, causality, weights of zero, an excluded key) is brought into one form
-here, `Restrictions`, and read in one way everywhere else: `visible(rows, cols)` for a tile of pairs, `seen()` for the
-keys that at least one query sees, `live()` for the queries that see at least one key.
+`restricting.restrict` makes it of a call's arguments. `visible(rows, cols)` is a tile of pairs, `seen()` the keys that
+at least one query sees, `live()` the queries that see at least one key.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
-from numbers import Integral
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat._engine.addresses import check_dense, searchsorted
-from dikkat._engine.pytorch_state import can_read_values, extremes
+from dikkat._engine.pytorch_state import can_read_values
 
 
 def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -70,55 +66,8 @@ def broadcast(*shapes: torch.Size) -> torch.Size:
     return torch.Size(reversed(out))
 
 
-class Hiding(TypedDict, total=False):
-    """The restrictions of a call over keys that have their lengths already."""
-
-    mask: Tensor | None
-    causal: bool
-    window: tuple[int | None, int | None] | None
-    segment_ids: Tensor | tuple[Tensor, Tensor] | None
-    bias: Tensor | None
-    key_bias: Tensor | None
-    exclude: Tensor | None
-
-
-class Restricting(Hiding, total=False):
-    """The keyword arguments that say which keys a query may see; it sees those that all of them leave.
-
-    A row that sees no key has weights 0, output 0 and gradient 0. Keys hidden from a query have no effect on it.
-
-    Attributes:
-        valid_lens: (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension and shared by the heads
-            (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        window: (left, right): query i sees keys p − left ... p + right, with p = i + m − n; None is no bound. What lies
-            outside is skipped.
-        segment_ids: (B, n) and (B, m) integers, or one tensor for both: a query sees keys of its own segment. The keys
-            of a segment stand side by side.
-        bias: Numbers that broadcast to (..., n, m), added to the scores, as they lie in memory. −∞ hides a pair.
-        key_bias: (..., m), added to the scores: the log of a sample weight. −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
-    """
-
-    valid_lens: Tensor | int | None
-
-
-def check_names(given: Mapping[str, object], allowed: type) -> None:
-    """Check the names of keyword arguments against those of a typed dictionary."""
-    unknown = given.keys() - allowed.__annotations__.keys()
-    if unknown:
-        theirs = "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights"
-        raise TypeError(
-            f"{min(unknown)}: got an unknown argument; expected {', '.join(allowed.__annotations__)}"
-            + f" (PyTorch's {theirs})" * ("mask" in allowed.__annotations__)
-        )
-
-
 _ALL = slice(None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Keys of a window that reaches beyond every key; a position plus this number fits in an int64.
-_FARTHEST = 2**62
 # How many of a restriction's last dimensions are its own: those before them are the call's leading dimensions.
 OWN_DIMENSIONS = {"lens": 1, "starts": 1, "mask": 2, "bias": 2, "key_bias": 1, "exclude": 1}
 
@@ -130,6 +79,7 @@ class Restrictions:
     Attributes:
         queries: n, the number of queries.
         keys: m, the number of keys.
+        device: Where the call runs.
         lens: (..., n or 1) integers: key j takes part where j < lens.
         starts: (..., n or 1) integers: key j takes part where j >= starts.
         mask: (..., n or 1, m or 1) booleans, True takes part.
@@ -137,21 +87,20 @@ class Restrictions:
         bias: (..., n or 1, m or 1), added to the scores; -inf hides a pair.
         key_bias: (..., m), added to the scores; -inf hides a key.
         exclude: (..., n or 1) integers: the one key index that a row must not see; -1 for none.
-        device: Where the call runs.
         extremes: The shortest and the longest length, where they are known.
         bias_hides: Whether a bias of -inf may hide a pair: False where all are known to be finite.
     """
 
     queries: int
     keys: int
-    lens: Tensor | None
-    starts: Tensor | None
-    mask: Tensor | None
-    causal: bool
-    bias: Tensor | None
-    key_bias: Tensor | None
-    exclude: Tensor | None
     device: torch.device
+    lens: Tensor | None = None
+    starts: Tensor | None = None
+    mask: Tensor | None = None
+    causal: bool = False
+    bias: Tensor | None = None
+    key_bias: Tensor | None = None
+    exclude: Tensor | None = None
     extremes: tuple[int, int] | None = field(default=None, init=False)  # so that `replace` forgets them
     bias_hides: bool = field(default=True, init=False)
 
@@ -257,10 +206,10 @@ class Restrictions:
             return limit > start
         allowed = torch.ones(self.keys, device=self.device) if self.key_bias is None else (self.key_bias != -math.inf)
         before = torch.nn.functional.pad(allowed.to(torch.int64).cumsum(-1), (1, 0))
-        count = _take(before, limit) - _take(before, start)
+        count = gather(before, limit) - gather(before, start)
         if self.exclude is not None:
             excluded = (self.exclude >= start) & (self.exclude < limit)
-            count = count - torch.where(excluded, _take(allowed.to(torch.int64), self.exclude.clamp(min=0)), 0)
+            count = count - torch.where(excluded, gather(allowed.to(torch.int64), self.exclude.clamp(min=0)), 0)
         return count > 0
 
     def _limit(self) -> Tensor:
@@ -307,7 +256,7 @@ def pairs_of(pairs: Tensor, rows: slice, cols: slice) -> Tensor:
     return pairs if cols is _ALL or pairs.shape[-1] == 1 else pairs[..., cols]
 
 
-def _take(table: Tensor, index: Tensor) -> Tensor:
+def gather(table: Tensor, index: Tensor) -> Tensor:
     """Gather along the last dimension, where leading dimensions broadcast."""
     lead = broadcast(table.shape[:-1], index.shape[:-1])
     inside = index.clamp(max=max(0, table.shape[-1] - 1))
@@ -330,201 +279,6 @@ def _rows_at(exclude: Tensor, start: Tensor, limit: Tensor, keys: int) -> Tensor
     index = exclude.clamp(0, max(0, keys - 1))
     histogram = torch.zeros((*limit.shape[:-1], max(1, keys)), dtype=torch.int64, device=limit.device)
     return histogram.scatter_add(-1, index, counted)[..., :keys]
-
-
-def restrict(
-    lead: torch.Size, queries: int, keys: int, device: torch.device, **given: Unpack[Restricting]
-) -> Restrictions:
-    """Check the restrictions of a call and bring them into one form."""
-    causal, valid_lens, mask = given.get("causal", False), given.get("valid_lens"), given.get("mask")
-    bias, key_bias, exclude = given.get("bias"), given.get("key_bias"), given.get("exclude")
-    if not isinstance(causal, bool | np.bool_):
-        raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
-    lens, known = (None, None) if valid_lens is None else _lens(valid_lens, lead, queries, keys, device)
-    starts: Tensor | None = None
-    for start, end in (
-        _window(given.get("window"), lead, queries, keys, device),
-        _segments(given.get("segment_ids"), lead, queries, keys, device),
-    ):
-        if start is not None:
-            starts = start if starts is None else torch.maximum(starts, start)
-        if end is not None:
-            lens, known = (end if lens is None else torch.minimum(lens, end)), None
-    restrictions = Restrictions(
-        queries,
-        keys,
-        lens=lens,
-        starts=starts,
-        mask=None if mask is None else _mask(mask, lead, queries, keys, device),
-        causal=bool(causal),
-        bias=None if bias is None else _bias("bias", bias, (*lead, queries, keys), device),
-        key_bias=None if key_bias is None else _key_bias(key_bias, lead, keys, device),
-        exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),
-        device=device,
-    )
-    found: dict[str, Any] = {} if known is None else {"extremes": known}
-    if bias is not None and bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -math.inf):
-        found["bias_hides"] = False
-    return restrictions.unchecked_copy(**found) if found else restrictions
-
-
-def _lens(
-    valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, device: torch.device
-) -> tuple[Tensor, tuple[int, int] | None]:
-    """The lengths, aligned with the leading dimensions, and their extremes where they can be read."""
-    if isinstance(valid_lens, Integral) and not isinstance(valid_lens, bool):
-        valid_lens = torch.tensor(int(valid_lens), device=device)
-    if not isinstance(valid_lens, Tensor):
-        raise TypeError(
-            f"valid_lens: got {type(valid_lens).__name__}; expected a torch.Tensor of integers, as torch.tensor makes "
-            "of a list"
-        )
-    _check_kind("valid_lens", valid_lens, device, integer=True)
-    shape = tuple(valid_lens.shape)
-    allowed = [tuple(lead[:1]), (*lead[:1], queries)]
-    if shape not in allowed:
-        raise ValueError(
-            f"valid_lens: got shape {shape}; expected {allowed[0]} (one length a batch element) or {allowed[1]} "
-            "(one a query), aligned with the first leading dimension and shared by the heads"
-        )
-    valid_lens = valid_lens.to(torch.int64)
-    known = _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
-    return align(valid_lens, lead), known
-
-
-def _window(
-    window: tuple[int | None, int | None] | None, lead: torch.Size, queries: int, keys: int, device: torch.device
-) -> tuple[Tensor | None, Tensor | None]:
-    """Each query's first key and one past its last, (..., n)."""
-    left, right = check_window(window)
-    if left is right is None:
-        return None, None
-    position = torch.arange(queries, device=device) + (keys - queries)
-    position = position.reshape((1,) * len(lead) + (queries,))
-    start = None if left is None else (position - left).clamp(0, keys)
-    return start, None if right is None else (position + (right + 1)).clamp(0, keys)
-
-
-def check_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
-    """Validate a window; return how many keys it has on the left and on the right, None for no bound."""
-    if window is None:
-        return None, None
-    if not isinstance(window, tuple | list) or len(window) != 2:
-        raise TypeError(f"window: got {window!r}; expected (left, right), whole numbers of keys, or None for no bound")
-    for side in window:
-        if side is not None and (not isinstance(side, Integral) or isinstance(side, bool)):
-            raise TypeError(f"window: got {side!r}; expected a whole number of keys, or None for no bound")
-        if side is not None and side < 0:
-            raise ValueError(f"window: got {side}; expected 0 or more keys, or None for no bound")
-    left, right = (None if side is None else min(int(side), _FARTHEST) for side in window)
-    return left, right
-
-
-def _segments(
-    segment_ids: Tensor | tuple[Tensor, Tensor] | None, lead: torch.Size, queries: int, keys: int, device: torch.device
-) -> tuple[Tensor | None, Tensor | None]:
-    """The first key of each query's segment and one past its last, (..., n)."""
-    if segment_ids is None:
-        return None, None
-    pair = (segment_ids, segment_ids) if isinstance(segment_ids, Tensor) else segment_ids
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(f"segment_ids: got {type(pair).__name__}; expected a tensor, or a pair: of queries, of keys")
-    for ids, count in zip(pair, (queries, keys), strict=True):
-        _check_kind("segment_ids", ids, device, integer=True)
-        if tuple(ids.shape) != (*lead[:1], count):
-            raise ValueError(
-                f"segment_ids: got shape {tuple(ids.shape)}; expected {(*lead[:1], count)}, one of each of {count} "
-                "queries or keys, aligned with the first leading dimension and shared by the heads"
-            )
-    own, others = (ids.to(torch.int64) for ids in pair)
-    ordered, order = others.sort(dim=-1, stable=True)
-    if can_read_values(others) and bool((_changes(others) != _changes(ordered)).any()):
-        raise ValueError("segment_ids: got keys of one segment apart; expected them side by side (for others: a mask)")
-    place, past = (searchsorted(ordered, own.contiguous(), right=right) for right in (False, True))
-    start = _take(order, place)
-    return align(start, lead), align(start + (past - place), lead)  # no key where a segment has none
-
-
-def _changes(ids: Tensor) -> Tensor:
-    """How often neighbours differ."""
-    return (ids[..., 1:] != ids[..., :-1]).sum(-1)
-
-
-def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
-    """Lengths (B,) or (B, n) with ones for the other leading dimensions: (B, 1, ..., n or 1)."""
-    if valid_lens.ndim == len(lead[:1]):
-        valid_lens = valid_lens[..., None]
-    ones = (1,) * (len(lead) - 1)
-    return valid_lens.reshape(*valid_lens.shape[:-1], *ones, valid_lens.shape[-1])
-
-
-def _mask(mask: Tensor, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
-    try:
-        return _fit("mask", mask, (*lead, queries, keys), device, boolean=True)
-    except ValueError as error:
-        if mask.device != device or not lead or tuple(mask.shape) != (lead[0], keys):
-            raise
-        nones = "None, " * len(lead)
-        raise ValueError(
-            f"{error}; for keys that are hidden from every query of a batch element, mask[:, {nones}:]"
-        ) from None
-
-
-def _key_bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -> Tensor:
-    bias = _bias("key_bias", key_bias, (*lead, keys), device)
-    return bias.expand(*bias.shape[:-1], keys)
-
-
-def _bias(name: str, bias: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    bias = _fit(name, bias, shape, device)
-    if bias.dtype not in FLOATS:
-        raise TypeError(f"{name}: got dtype {bias.dtype}; expected a floating-point type of 16 bits or more")
-    return bias
-
-
-def _exclude(exclude: Tensor, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
-    _check_kind("exclude", exclude, device, integer=True)
-    exclude = exclude.to(torch.int64)
-    _check_range("exclude", exclude, -1, keys - 1, "the index of a key, or -1 for none")
-    return _fit("exclude", exclude, (*lead, queries), device)
-
-
-def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, *, boolean: bool = False) -> Tensor:
-    """The tensor with as many dimensions as `shape`, to which it must broadcast."""
-    _check_kind(name, tensor, device, boolean=boolean)
-    if not fits(tensor.shape, shape):
-        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected one that broadcasts to {tuple(shape)}")
-    return tensor.reshape((1,) * (len(shape) - tensor.ndim) + tuple(tensor.shape))
-
-
-def fits(have: torch.Size, want: tuple[int, ...]) -> bool:
-    """True where a shape broadcasts to another."""
-    extra = len(want) - len(have)
-    return extra >= 0 and all(own in (1, size) for own, size in zip(have, want[extra:], strict=True))
-
-
-def _check_kind(
-    name: str, tensor: Tensor, device: torch.device, *, integer: bool = False, boolean: bool = False
-) -> None:
-    check_dense(name, tensor)
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if integer and not whole:
-        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected an integer type (for example torch.int64)")
-    if boolean and tensor.dtype != torch.bool:
-        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected torch.bool, True where a pair takes part")
-    if tensor.device != device:
-        raise ValueError(f"{name}: got a tensor on {tensor.device}; expected the query's device, {device}")
-
-
-def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -> tuple[int, int] | None:
-    """The extremes of a tensor, checked; None of an empty one, or where values cannot be read."""
-    if not tensor.numel() or not can_read_values(tensor):
-        return None
-    smallest, largest = extremes(tensor)
-    if smallest < low or largest > high:
-        came = smallest if smallest < low else largest
-        raise ValueError(f"{name}: got {came}; expected {low} to {high}, {meaning}")
-    return smallest, largest
 
 
 # Constant tensors, by device and content; read only.

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from dikkat._core.restrictions import FLOATS, restrict
+from dikkat._core.restricting import restrict
+from dikkat._core.restrictions import FLOATS
 from dikkat._engine.addresses import check_dense
 
 

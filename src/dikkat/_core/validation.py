@@ -14,18 +14,8 @@ from torch import Tensor
 
 from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.problem import Problem
-from dikkat._core.restrictions import (
-    FLOATS,
-    Hiding,
-    Restricting,
-    Restrictions,
-    align,
-    are_finite,
-    broadcast,
-    check_window,
-    fits,
-    restrict,
-)
+from dikkat._core.restricting import Hiding, Restricting, align, check_window, fits, restrict
+from dikkat._core.restrictions import FLOATS, Restrictions, are_finite, broadcast
 from dikkat._core.sequences import check_offsets
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
@@ -354,7 +344,7 @@ def unshared(tensor: Tensor, shown: Tensor) -> Tensor:
 
 def probability(dropout: float) -> float:
     """Validate a probability, a number from 0 to 1."""
-    if isinstance(dropout, bool) or not isinstance(dropout, Real):
+    if type(dropout) is not float and (isinstance(dropout, bool) or not isinstance(dropout, Real)):
         raise TypeError(f"dropout: got {type(dropout).__name__}; expected a number from 0 to 1")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout: got {dropout}; expected a number from 0 to 1")

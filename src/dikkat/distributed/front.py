@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dikkat._core import dispatch, recording_hooks, validation
 from dikkat._core.arithmetic import derive_seeds
-from dikkat._core.restrictions import Restricting, check_names, restrict
+from dikkat._core.restricting import Restricting, check_names, restrict
 from dikkat.distributed.ranks import Ranks
 from dikkat.scores import Score
 from dikkat.state import State, merge
@@ -176,7 +176,7 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         if isinstance(given, Tensor):  # a bias is of this rank's keys, and they may be of any number
             described[name] = (*(given.shape[:-1] if name == "key_bias" else given.shape), str(given.dtype))
         else:
-            described[name] = given
+            described[name] = "a function" if callable(given) else given
     return described
 
 
@@ -201,7 +201,7 @@ def _own(restrictions: Restricting, lead: torch.Size, query: Tensor, key: Tensor
     n, m, device = query.shape[-2], key.shape[-2], query.device
     own: Restricting = {"key_bias": restrictions.get("key_bias")}
     whole: Restricting = {**restrictions, "key_bias": None}
-    restrict(lead, n, keys, device, **whole)  # the checks alone
+    checked = restrict(lead, n, keys, device, **whole)
     lens = restrictions.get("valid_lens")
     if lens is not None:
         lens = torch.as_tensor(lens, device=device)
@@ -211,7 +211,7 @@ def _own(restrictions: Restricting, lead: torch.Size, query: Tensor, key: Tensor
         lens = reach if lens is None else torch.minimum(lens, reach)
     if lens is not None:
         own["valid_lens"] = (lens - first).clamp(0, m).expand(*lead[:1], n)
-    mask, exclude = restrictions.get("mask"), restrictions.get("exclude")
+    mask, exclude = checked.mask, restrictions.get("exclude")
     if mask is not None:
         own["mask"] = mask if mask.shape[-1] == 1 else mask[..., first : first + m]
     if exclude is not None:

@@ -15,7 +15,7 @@ from dikkat._core.implementations.numba import launch
 from dikkat._core.implementations.reference import pair_scores
 from dikkat._core.implementations.triton import summaries
 from dikkat._core.problem import Problem
-from dikkat._core.restrictions import Restricting, check_names
+from dikkat._core.restricting import Restricting, check_names
 from dikkat._core.summary import Asked, Summary
 from dikkat._engine.addresses import on_cpu
 from dikkat.attention import weights_of

@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
-from dikkat._core.restrictions import check_names
+from dikkat._core.restricting import check_names
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.attention import weights_of
 from dikkat.inspection.captured import call_multi_head, multi_head_arguments, of_fused_function, of_weights

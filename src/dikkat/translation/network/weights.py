@@ -1,7 +1,6 @@
 """A translator's weights, as a compiled search takes them, or why it cannot."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,82 +9,8 @@ from dikkat._engine import addresses
 from dikkat.recurrent import sequence
 from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
 from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder
-from dikkat.scores import Pair, Score, is_plain
-
-
-class Affine(NamedTuple):
-    """A matrix (out, in), and a bias (out,), if any."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-
-class Cells(NamedTuple):
-    """The weights of a recurrent layer, as `torch.nn.GRU` and `torch.nn.LSTM` have them."""
-
-    weight_ih: Tensor
-    weight_hh: Tensor
-    bias_ih: Tensor
-    bias_hh: Tensor
-
-
-class Compared(NamedTuple):
-    """The comparison of states with what was read.
-
-    Attributes:
-        pair: The pair function.
-        query: Makes queries of states.
-        key: Makes keys of what was read.
-        weight: Of each feature, of an additive score.
-    """
-
-    pair: Pair
-    query: Affine
-    key: Affine
-    weight: Tensor | None
-
-
-class Network(NamedTuple):
-    """A translator's weights, of one dtype, float32 or float64, on the CPU.
-
-    Attributes:
-        source_table: (V, e).
-        target_table: (W, e).
-        scale: The factor of embeddings.
-        encoder: Its layers, each of one direction or two.
-        bridge: Makes the decoder's first states of the encoder's last ones; None for these themselves.
-        cell_bridge: The bridge of an LSTM's cells.
-        decoder: Its layers; the first reads embedding and context.
-        compared: The attention.
-        attends: Whether it looks at all positions, and not at the last state of the encoder alone.
-        readout: Of state, context and embedding, before its tanh; None for the state itself.
-        output: (W, …), with a bias.
-        lexical: (e, e), which is multiplied with the mean of the source's embeddings by the weights of attention and
-            added to the readout; that mean is a part of the context then, its last. None where there is none.
-    """
-
-    source_table: Tensor
-    target_table: Tensor
-    scale: float
-    encoder: Sequence[Sequence[Cells]]
-    bridge: Affine | None
-    cell_bridge: Affine | None
-    decoder: Sequence[Cells]
-    compared: Compared
-    attends: bool
-    readout: Affine | None
-    output: Affine
-    lexical: Tensor | None = None
-
-    @property
-    def hidden(self) -> int:
-        """Features of a decoder's state."""
-        return self.decoder[0].weight_hh.shape[1]
-
-    @property
-    def lstm(self) -> bool:
-        """True for an LSTM's cells, False for a GRU's."""
-        return self.decoder[0].weight_hh.shape[0] == 4 * self.hidden
+from dikkat.scores import Score, is_plain
+from dikkat.translation.network.layout import Affine, Cells, Compared, Network
 
 
 _RECURRENT = GRUEncoder, LSTMEncoder, AttentionalGRU, AttentionalLSTM

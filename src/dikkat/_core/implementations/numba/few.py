@@ -1,8 +1,8 @@
 """Attention for few queries or small calls: one compiled call that reads the operands as they come."""
 
 import math
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Hashable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from dikkat.state import log_sum_exp
 _QUERIES, _SMALL = 4, {"additive": 2**17, "distance": 2**19}
 # The logarithm of the largest e^{2x} such that a product of four stays finite.
 _MOST = {torch.float32: 20.0, torch.float64: 170.0}
+# Records of shapes, so that a call only fills in addresses; and how many are stored.
+_RECORDS: dict[Hashable, dict[Any, Any]] = {}
+_MOST_RECORDS = 256
 # Pairs times features below which waking a second thread costs more than it saves.
 _ONE_THREAD = 2**15
 
@@ -101,7 +104,14 @@ class _FewRecord(ProblemRecord):
     @classmethod
     def of(cls, problem: Problem) -> Self:
         """The call of a problem."""
-        call = super().of(problem)
+        lens, restrictions = problem.restrictions.lens, problem.restrictions
+        shapes = (
+            problem.pair, problem.scale, problem.query.dtype, problem.query.shape, problem.key.shape,
+            problem.value.shape, restrictions.causal, lens if lens is None else lens.shape,
+        )  # fmt: skip
+        if shapes not in _RECORDS and len(_RECORDS) >= _MOST_RECORDS:
+            _RECORDS.clear()
+        call = super().of(problem.unchecked_copy(kept=_RECORDS.setdefault(shapes, {})))
         for operand, tensor in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
             call.point(operand, tensor.resolve_neg().contiguous())
         if problem.weight is not None:

@@ -26,7 +26,7 @@ from dikkat._core.implementations.numba.record import (
 )
 from dikkat._core.operators import Gradients, Operator, Output, upstream
 from dikkat._core.problem import OWN_DIMENSIONS, Examined, Problem
-from dikkat._core.restrictions import restrict
+from dikkat._core.restrictions import Restrictions
 from dikkat._core.summary import Asked, Summary, cell_sizes
 from dikkat._engine import addresses
 from dikkat._engine.pytorch_state import is_transformed
@@ -231,7 +231,7 @@ def can_pack(pair: Pair, key: Tensor) -> bool:
 def pack(key: Tensor) -> Tensor:
     """Projected keys (..., m, h) as `Problem.packed` wants them for additive scores, (..., blocks, h, lanes)."""
     lead, count = key.shape[:-2], key.shape[-2]
-    restrictions = restrict(lead, 1, count, key.device)
+    restrictions = Restrictions(1, count, key.device)
     nothing = key.new_empty((*lead, count, 0))
     problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, restrictions, lead).in_wide_dtype()
     return _AttentionRecord.of(problem).pack(values=False).reshape(_packed_shape(key))

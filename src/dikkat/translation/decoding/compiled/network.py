@@ -13,7 +13,7 @@ from dikkat._engine.record import BYTES, round_up
 from dikkat.recurrent.fused.record import CHOICES
 from dikkat.storage.int8 import quantized
 from dikkat.translation.decoding.compiled import record
-from dikkat.translation.network.weights import Affine, Cells, Network
+from dikkat.translation.network.layout import Affine, Cells, Network
 
 _WIDE = 16
 """Panels of a block of the output layer; the scores of a block are ranked while they are in the cache."""

@@ -1,0 +1,294 @@
+"""The arguments that say which keys a query may see.
+
+Each is a function here, of the argument and the sizes of the call. It returns fields of `Restrictions`, and `restrict`
+joins the fields of all arguments. A further argument is one more function in `_ARGUMENTS`, and a line in `Hiding`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Integral
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dikkat._core.restrictions import FLOATS, OWN_DIMENSIONS, Restrictions, gather
+from dikkat._engine.addresses import check_dense, check_room, searchsorted
+from dikkat._engine.pytorch_state import PLAIN_TYPES, can_read_values, extremes, is_eager
+
+MaskFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+class Hiding(TypedDict, total=False):
+    """The restrictions of a call over keys that have their lengths already."""
+
+    mask: Tensor | MaskFunction | None
+    causal: bool
+    window: tuple[int | None, int | None] | None
+    segment_ids: Tensor | tuple[Tensor, Tensor] | None
+    bias: Tensor | None
+    key_bias: Tensor | None
+    exclude: Tensor | None
+
+
+class Restricting(Hiding, total=False):
+    """The keyword arguments that say which keys a query may see; it sees those that all of them leave.
+
+    A row that sees no key has weights 0, output 0 and gradient 0. Keys hidden from a query have no effect on it.
+
+    Attributes:
+        valid_lens: (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension and shared by the heads
+            (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
+        mask: Booleans that broadcast to (..., n, m); True takes part. Or a function that returns them: dikkat calls it
+            with the numbers of the queries, (n, 1), and of the keys, (m,), both counted from 0.
+        causal: Query i sees keys j <= i + m − n.
+        window: (left, right): query i sees keys p − left ... p + right, with p = i + m − n; None is no bound. What lies
+            outside is skipped.
+        segment_ids: (B, n) and (B, m) integers, or one tensor for both: a query sees keys of its own segment. The keys
+            of a segment stand side by side.
+        bias: Numbers that broadcast to (..., n, m), added to the scores, as they lie in memory. −∞ hides a pair.
+        key_bias: (..., m), added to the scores: the log of a sample weight. −∞ hides a key.
+        exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
+    """
+
+    valid_lens: Tensor | int | None
+
+
+# The arguments with a batch dimension that a layer's heads share: one dimension fewer than queries with heads.
+BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in Restricting.__annotations__ if name in OWN_DIMENSIONS}
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call's pairs.
+
+    Attributes:
+        lead: The leading dimensions of the result.
+        queries: n.
+        keys: m.
+        device: The query's.
+    """
+
+    lead: torch.Size
+    queries: int
+    keys: int
+    device: torch.device
+
+
+Fields = dict[str, Any]
+
+
+def check_names(given: Mapping[str, object], allowed: type) -> None:
+    """Check the names of keyword arguments against those of a typed dictionary."""
+    unknown = given.keys() - allowed.__annotations__.keys()
+    if unknown:
+        theirs = "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights"
+        raise TypeError(
+            f"{min(unknown)}: got an unknown argument; expected {', '.join(allowed.__annotations__)}"
+            + f" (PyTorch's {theirs})" * ("mask" in allowed.__annotations__)
+        )
+
+
+def restrict(
+    lead: torch.Size, queries: int, keys: int, device: torch.device, **given: Unpack[Restricting]
+) -> Restrictions:
+    """Check the restricting arguments of a call, and return the visibility of its pairs."""
+    sizes = Sizes(lead, queries, keys, device)
+    fields: Fields = {}
+    for name, argument in given.items():
+        if argument is _ABSENT.get(name):
+            continue
+        for field, value in _ARGUMENTS[name](argument, sizes).items():
+            if field in fields:
+                value = _JOINED[field](fields[field], value)
+                fields.pop("extremes", None)
+            fields[field] = value
+    restrictions = Restrictions(queries, keys, device)
+    return restrictions.unchecked_copy(**fields) if fields else restrictions
+
+
+def _valid_lens(valid_lens: Any, sizes: Sizes) -> Fields:
+    """Return the lengths, aligned with the leading dimensions, and their extremes if they can be read."""
+    lead, queries, keys, device = sizes
+    if isinstance(valid_lens, Integral) and not isinstance(valid_lens, bool):
+        valid_lens = torch.tensor(int(valid_lens), device=device)
+    if not isinstance(valid_lens, Tensor):
+        raise TypeError(
+            f"valid_lens: got {type(valid_lens).__name__}; expected a torch.Tensor of integers, as torch.tensor makes "
+            "of a list"
+        )
+    _check_kind("valid_lens", valid_lens, device, integer=True)
+    shape = tuple(valid_lens.shape)
+    allowed = [tuple(lead[:1]), (*lead[:1], queries)]
+    if shape not in allowed:
+        raise ValueError(
+            f"valid_lens: got shape {shape}; expected {allowed[0]} (one length a batch element) or {allowed[1]} "
+            "(one a query), aligned with the first leading dimension and shared by the heads"
+        )
+    valid_lens = valid_lens.to(torch.int64)
+    known = _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
+    return {"lens": align(valid_lens, lead)} | ({} if known is None else {"extremes": known})
+
+
+def _causal(causal: Any, sizes: Sizes) -> Fields:
+    if not isinstance(causal, bool | np.bool_):
+        raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
+    return {"causal": bool(causal)}
+
+
+def _window(window: Any, sizes: Sizes) -> Fields:
+    """Return each query's first key and one past its last, (..., n)."""
+    (left, right), (lead, queries, keys, device) = check_window(window), sizes
+    if left is right is None:
+        return {}
+    position = torch.arange(queries, device=device) + (keys - queries)
+    position = position.reshape((1,) * len(lead) + (queries,))
+    starts = {} if left is None else {"starts": (position - left).clamp(0, keys)}
+    return starts if right is None else starts | {"lens": (position + (right + 1)).clamp(0, keys)}
+
+
+# Keys of a window that reaches beyond every key; a position plus this number fits in an int64.
+_FARTHEST = 2**62
+
+
+def check_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
+    """Validate a window; return how many keys it has on the left and on the right, None for no bound."""
+    if window is None:
+        return None, None
+    if not isinstance(window, tuple | list) or len(window) != 2:
+        raise TypeError(f"window: got {window!r}; expected (left, right), whole numbers of keys, or None for no bound")
+    for side in window:
+        if side is not None and (not isinstance(side, Integral) or isinstance(side, bool)):
+            raise TypeError(f"window: got {side!r}; expected a whole number of keys, or None for no bound")
+        if side is not None and side < 0:
+            raise ValueError(f"window: got {side}; expected 0 or more keys, or None for no bound")
+    left, right = (None if side is None else min(int(side), _FARTHEST) for side in window)
+    return left, right
+
+
+def _segment_ids(segment_ids: Any, sizes: Sizes) -> Fields:
+    """Return the first key of each query's segment and one past its last, (..., n)."""
+    lead, queries, keys, device = sizes
+    pair = (segment_ids, segment_ids) if isinstance(segment_ids, Tensor) else segment_ids
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(f"segment_ids: got {type(pair).__name__}; expected a tensor, or a pair: of queries, of keys")
+    for ids, count in zip(pair, (queries, keys), strict=True):
+        _check_kind("segment_ids", ids, device, integer=True)
+        if tuple(ids.shape) != (*lead[:1], count):
+            raise ValueError(
+                f"segment_ids: got shape {tuple(ids.shape)}; expected {(*lead[:1], count)}, one of each of {count} "
+                "queries or keys, aligned with the first leading dimension and shared by the heads"
+            )
+    of_queries, of_keys = (ids.to(torch.int64) for ids in pair)
+    ordered, order = of_keys.sort(dim=-1, stable=True)
+    if can_read_values(of_keys) and bool((_changes(of_keys) != _changes(ordered)).any()):
+        raise ValueError("segment_ids: got keys of one segment apart; expected them side by side (for others: a mask)")
+    first, past = (searchsorted(ordered, of_queries.contiguous(), right=right) for right in (False, True))
+    start = gather(order, first)
+    return {"starts": align(start, lead), "lens": align(start + (past - first), lead)}  # no key without a segment
+
+
+def _changes(ids: Tensor) -> Tensor:
+    """How often neighbours differ."""
+    return (ids[..., 1:] != ids[..., :-1]).sum(-1)
+
+
+def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
+    """Lengths (B,) or (B, n) with ones for the other leading dimensions: (B, 1, ..., n or 1)."""
+    if valid_lens.ndim == len(lead[:1]):
+        valid_lens = valid_lens[..., None]
+    ones = (1,) * (len(lead) - 1)
+    return valid_lens.reshape(*valid_lens.shape[:-1], *ones, valid_lens.shape[-1]) if ones else valid_lens
+
+
+def _mask(mask: Any, sizes: Sizes) -> Fields:
+    lead, queries, keys, device = sizes
+    if not isinstance(mask, Tensor) and callable(mask):
+        mask = mask(torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device))
+    try:
+        return {"mask": _fit("mask", mask, (*lead, queries, keys), device, boolean=True)}
+    except ValueError as error:
+        if mask.device != device or not lead or tuple(mask.shape) != (lead[0], keys):
+            raise
+        nones = "None, " * len(lead)
+        raise ValueError(
+            f"{error}; for keys that are hidden from every query of a batch element, mask[:, {nones}:]"
+        ) from None
+
+
+def _key_bias(key_bias: Any, sizes: Sizes) -> Fields:
+    bias = _check_bias("key_bias", key_bias, (*sizes.lead, sizes.keys), sizes.device)
+    return {"key_bias": bias.expand(*bias.shape[:-1], sizes.keys)}
+
+
+def _bias(bias: Any, sizes: Sizes) -> Fields:
+    fields: Fields = {"bias": _check_bias("bias", bias, (*sizes.lead, sizes.queries, sizes.keys), sizes.device)}
+    if bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -math.inf):
+        fields["bias_hides"] = False
+    return fields
+
+
+def _check_bias(name: str, bias: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    bias = _fit(name, bias, shape, device)
+    if bias.dtype not in FLOATS:
+        raise TypeError(f"{name}: got dtype {bias.dtype}; expected a floating-point type of 16 bits or more")
+    return bias
+
+
+def _exclude(exclude: Any, sizes: Sizes) -> Fields:
+    _check_kind("exclude", exclude, sizes.device, integer=True)
+    exclude = exclude.to(torch.int64)
+    _check_range("exclude", exclude, -1, sizes.keys - 1, "the index of a key, or -1 for none")
+    return {"exclude": _fit("exclude", exclude, (*sizes.lead, sizes.queries), sizes.device)}
+
+
+_ARGUMENTS: dict[str, Callable[[Any, Sizes], Fields]] = {
+    "valid_lens": _valid_lens, "mask": _mask, "causal": _causal, "window": _window, "segment_ids": _segment_ids,
+    "bias": _bias, "key_bias": _key_bias, "exclude": _exclude,
+}  # fmt: skip
+# The value of an argument that restricts nothing, if that is not None.
+_ABSENT = {"causal": False}
+# How the fields of two arguments become one: a query sees the keys that both leave.
+_JOINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "starts": torch.maximum, "lens": torch.minimum, "mask": torch.logical_and,
+}  # fmt: skip
+
+
+def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, *, boolean: bool = False) -> Tensor:
+    """The tensor with as many dimensions as `shape`, to which it must broadcast."""
+    _check_kind(name, tensor, device, boolean=boolean)
+    if not fits(tensor.shape, shape):
+        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected one that broadcasts to {tuple(shape)}")
+    return tensor.reshape((1,) * (len(shape) - tensor.ndim) + tuple(tensor.shape))
+
+
+def fits(have: torch.Size, want: tuple[int, ...]) -> bool:
+    """True where a shape broadcasts to another."""
+    extra = len(want) - len(have)
+    return extra >= 0 and all(own in (1, size) for own, size in zip(have, want[extra:], strict=True))
+
+
+def _check_kind(
+    name: str, tensor: Tensor, device: torch.device, *, integer: bool = False, boolean: bool = False
+) -> None:
+    check_dense(name, tensor)
+    if type(tensor) in PLAIN_TYPES and is_eager():
+        check_room(name, tensor)
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if integer and not whole:
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected an integer type (for example torch.int64)")
+    if boolean and tensor.dtype != torch.bool:
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected torch.bool, True where a pair takes part")
+    if tensor.device != device:
+        raise ValueError(f"{name}: got a tensor on {tensor.device}; expected the query's device, {device}")
+
+
+def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -> tuple[int, int] | None:
+    """The extremes of a tensor, checked; None of an empty one, or where values cannot be read."""
+    if not tensor.numel() or not can_read_values(tensor):
+        return None
+    smallest, largest = extremes(tensor)
+    if smallest < low or largest > high:
+        came = smallest if smallest < low else largest
+        raise ValueError(f"{name}: got {came}; expected {low} to {high}, {meaning}")
+    return smallest, largest

@@ -122,7 +122,7 @@ class Grid:
         words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
         gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)
         moves = moved(self._layers, gates, recurrent, state, cell)
-        self._state, cell, _ = zip(*moves, strict=True)
-        self._cell = self._cell and cell
+        self._state, cells, _ = zip(*moves, strict=True)
+        self._cell = self._cell and cells
         features = torch.addmm(readout, self._state[-1], self._readout).tanh_().add_(lexical)
         return torch.addmm(self._output[0], features, self._output[1]), weights.flatten(0, 1)

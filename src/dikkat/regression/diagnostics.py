@@ -308,6 +308,7 @@ def errors_at_places(model: KernelRegressor) -> tuple[int, float, float] | None:
     folds = np.where(there, 1 + (fold == np.arange(min(count, _MOST_FOLDS))[:, None]), 0).astype(np.int8)
     by_place = replace(smoother, folds=folds_of(model._rows._replace(folds=folds), joined)).tested
     old = np.average(errors**2, weights=rows.weight)
+    assert by_place is not None  # since folds are given
     new = np.average(by_place.errors[:, 0] ** 2, weights=by_place.rows.weight)
     return (count, float(np.sqrt(old)), float(np.sqrt(new))) if new > _RATIO * old else None
 

@@ -56,8 +56,7 @@ def searched(
     for step in range(beams.room):
         cancellation.check()
         if step <= fewest:
-            numbers = np.arange(count)
-            allowed = beams.allowed(step, numbers, np.zeros_like(numbers))
+            allowed = beams.allowed(step, np.arange(count), np.zeros(count, np.int64))
             special = torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
             barred = sent(torch.zeros(count, 1, vocabulary).index_copy_(2, beams.limited, special[:, None]), device)
         found, looked_at = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
@@ -124,7 +123,7 @@ class Grid:
         words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
         gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)
         moves = moved(self._layers, gates, recurrent, state, cell)
-        self._state, cell, _ = zip(*moves, strict=True)
-        self._cell = self._cell and cell
+        self._state, cells, _ = zip(*moves, strict=True)
+        self._cell = self._cell and cells
         features = torch.addmm(readout, self._state[-1], self._readout).tanh_().add_(lexical)
         return torch.addmm(self._output[0], features, self._output[1]), weights.flatten(0, 1)

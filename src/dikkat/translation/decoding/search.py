@@ -235,7 +235,7 @@ def runnable(models: Sequence[TranslationModel], search: Search) -> Panels | Non
     model = models[0]
     with _lock:
         kept: Compiled | None = vars(model).get(COMPILED)
-        if kept is None or not kept.fits():
+        if kept is None:  # `explain` drops what does not fit
             kept = vars(model)[COMPILED] = Compiled(model)
         if int8 not in kept.panels:
             kept.panels[int8] = _packed(model, int8=int8)

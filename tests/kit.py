@@ -111,19 +111,14 @@ CASES: dict[str, Case] = {
         lambda p, q, k: (torch.tanh(p["W_q.weight"] @ q + k @ p["W_k.weight"].T) * p["w_v.weight"][0]).sum(-1),
         QUERY_FEATURES,
     ),
-    "gaussian": Case(
-        lambda: scores.Gaussian(FIXED),
-        lambda p, q, k: -((q - k) / FIXED).square().sum(-1) / 2,
-    ),
+    "gaussian": Case(lambda: scores.Gaussian(FIXED), lambda p, q, k: -((q - k) / FIXED).square().sum(-1) / 2),
     "gaussian, learned": Case(
         lambda: scores.Gaussian([1.0, 1.5, 2.0, 2.5], learnable=True),
         lambda p, q, k: -((q - k) / p["log_bandwidth"].exp()).square().sum(-1) / 2,
     ),
     "boxcar": Case(lambda: scores.Boxcar(BOXCAR), _log_kernel(lambda r: (r <= 1).to(r.dtype))),
     "epanechnikov": Case(
-        lambda: scores.Epanechnikov(3.25, learnable=True),
-        _log_kernel(lambda r: (1 - r * r).clamp(min=0)),
-        compact=True,
+        lambda: scores.Epanechnikov(3.25, learnable=True), _log_kernel(lambda r: (1 - r * r).clamp(min=0)), compact=True
     ),
     "triangular": Case(
         lambda: scores.Triangular(3.25, learnable=True), _log_kernel(lambda r: (1 - r).clamp(min=0)), compact=True

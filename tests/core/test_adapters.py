@@ -199,11 +199,7 @@ def test_what_cannot_be_said_is_refused() -> None:
     for wrong, error, message in (
         ({"attn_mask": numbers[:3] < 0}, ValueError, r"shape \(3, 7\); expected \(7, 7\) or \(6, 7, 7\)"),
         ({"attn_mask": numbers.long()}, TypeError, "attn_mask: got dtype torch.int64"),
-        (
-            {"key_padding_mask": numbers < 0},
-            ValueError,
-            r"key_padding_mask: got shape \(7, 7\); expected \(3, 7\)",
-        ),
+        ({"key_padding_mask": numbers < 0}, ValueError, r"key_padding_mask: got shape \(7, 7\); expected \(3, 7\)"),
         ({"key_padding_mask": [1]}, TypeError, "key_padding_mask: got list"),
         ({"is_causal": True}, ValueError, "is_causal: got True without attn_mask"),
     ):

@@ -159,8 +159,7 @@ def test_several_tiles(case: str, restriction: str, size: tuple[int, int, int]) 
 
 
 @kit.each(
-    ("case", "restriction", "size"),
-    kit.pairwise({"case": list(SCORES), "restriction": ["none", "all"], "size": LARGE}),
+    ("case", "restriction", "size"), kit.pairwise({"case": list(SCORES), "restriction": ["none", "all"], "size": LARGE})
 )
 def test_several_tiles_in_float32(case: str, restriction: str, size: tuple[int, int, int]) -> None:
     score, leaves, restricted = given_(case, restriction, *size)

@@ -65,10 +65,7 @@ def test_a_read_outside_a_tensor_shows(fill: int) -> None:
     assert not bool((beyond.abs() <= 1).all())
 
 
-@kit.each(
-    ("name", "by"),
-    [("output", 1e3), ("grad query", 1e5), ("grad value", 1e3), ("weights", 1e3)],
-)
+@kit.each(("name", "by"), [("output", 1e3), ("grad query", 1e5), ("grad value", 1e3), ("weights", 1e3)])
 @kit.each("number", range(random_calls.ROUNDS))
 def test_the_oracle_notices(name: str, by: float, number: int) -> None:
     """An answer of any of the calls whose largest number is off by so many times its type's precision."""

@@ -535,11 +535,7 @@ DENSITY = {
     "score": (lambda m, c: m.score(c.query), lambda c: c.slow.log_density(c.q).sum()),
     "sample": (lambda m, c: m.sample(1000, random_state=1), as_spread),
 }
-ESTIMATORS = {
-    KernelRegressor: REGRESSOR | ANY,
-    KernelClassifier: CLASSIFIER | ANY,
-    KernelDensity: DENSITY | ANY,
-}
+ESTIMATORS = {KernelRegressor: REGRESSOR | ANY, KernelClassifier: CLASSIFIER | ANY, KernelDensity: DENSITY | ANY}
 
 
 def arguments(name):

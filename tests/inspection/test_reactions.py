@@ -32,10 +32,7 @@ MAPS = {
         [0, 1, 2, 3, {4, 8}, {5, 7}, 6, {5, 7}, {4, 8}],
     ),
     "hydrolysis of an ester": ("CCOC(C)=O.O>>CC(=O)O", [4, 3, 5, 6]),
-    "Grignard's addition": (
-        "C[Mg]Br.O=Cc1ccccc1>>CC(O)c1ccccc1",
-        [0, 4, 3, 5, {6, 10}, {7, 9}, 8, {7, 9}, {6, 10}],
-    ),
+    "Grignard's addition": ("C[Mg]Br.O=Cc1ccccc1>>CC(O)c1ccccc1", [0, 4, 3, 5, {6, 10}, {7, 9}, 8, {7, 9}, {6, 10}]),
     "Friedel and Crafts's acylation": ("CC(=O)Cl.c1ccccc1>>CC(=O)c1ccccc1", [0, 1, 2, *[set(range(4, 10))] * 6]),
     "an amide from an acid": (
         "NCc1ccccc1.O=C(O)c1ccncc1>>O=C(NCc1ccccc1)c1ccncc1",
@@ -45,10 +42,7 @@ MAPS = {
         "CN.O=Cc1ccccc1.[BH4-].[Na+]>>CNCc1ccccc1",
         [0, 1, 3, 4, {5, 9}, {6, 8}, 7, {6, 8}, {5, 9}],
     ),
-    "removal of Boc": (
-        "CC(C)(C)OC(=O)NCc1ccccc1>>NCc1ccccc1",
-        [7, 8, 9, {10, 14}, {11, 13}, 12, {11, 13}, {10, 14}],
-    ),
+    "removal of Boc": ("CC(C)(C)OC(=O)NCc1ccccc1>>NCc1ccccc1", [7, 8, 9, {10, 14}, {11, 13}, 12, {11, 13}, {10, 14}]),
 }
 
 

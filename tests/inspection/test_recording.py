@@ -434,12 +434,7 @@ def test_tensors_that_stand_for_many_values_are_refused() -> None:
     ("model", "asked", "error", "message"),
     [
         ("model", {"sums": True}, TypeError, "model: got str; expected a torch.nn.Module"),
-        (
-            nn.Linear(3, 3),
-            {"weights": False},
-            ValueError,
-            "record: got nothing to record; expected weights, rows",
-        ),
+        (nn.Linear(3, 3), {"weights": False}, ValueError, "record: got nothing to record; expected weights, rows"),
         (nn.Linear(3, 3), {"overview": 0}, ValueError, "overview: got 0; expected a whole number of at least 1"),
     ],
 )

@@ -99,10 +99,7 @@ def set_to(name, value):
         (put(version=7), "version: got 7; expected 11. Use the dikkat that wrote it"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
-        (
-            put(settings={}),
-            "got the settings ; expected bandwidth, categorical_features, cv, kernel, metric, missing",
-        ),
+        (put(settings={}), "got the settings ; expected bandwidth, categorical_features, cv, kernel, metric, missing"),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
         (set_to("kernel", "boxcar"), "kernel: got 'boxcar'; expected 'gaussian', 'epanechnikov'"),

@@ -109,11 +109,7 @@ def main() -> None:
 
 def import_once() -> None:
     """Import here what a training imports late, and not again in each child."""
-    for late in (
-        "sacrebleu",
-        "dikkat._core.implementations.numba.kernel",
-        "dikkat.recurrent.fused.kernel",
-    ):
+    for late in ("sacrebleu", "dikkat._core.implementations.numba.kernel", "dikkat.recurrent.fused.kernel"):
         import_module(late)
 
 

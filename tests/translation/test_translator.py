@@ -256,7 +256,9 @@ def test_translators_of_other_words_do_not_translate_together(translator):
     words = Tokenizer.train(["go ."], "word", min_freq=1, vocabulary_size=99)
     for name in ("source_tokenizer", "target_tokenizer"):
         other = dataclasses.replace(translator, **{name: words})
-        with pytest.raises(InputError, match=rf"translators\[1\]: got a {name} that differs from that of translators\[0\]"):
+        with pytest.raises(
+            InputError, match=rf"translators\[1\]: got a {name} that differs from that of translators\[0\]"
+        ):
             Translator.ensemble([translator, other])
     with pytest.raises(InputError, match="translators: got none"):
         Translator.ensemble([])

@@ -8,14 +8,4 @@ from dikkat.inspection.returned import attentions
 from dikkat.inspection.trace import Attentions, Trace
 from dikkat.show.views import Token
 
-__all__ = [
-    "Attentions",
-    "Inspection",
-    "Requesting",
-    "Token",
-    "Trace",
-    "attentions",
-    "inspect",
-    "record",
-    "relevance",
-]
+__all__ = ["Attentions", "Inspection", "Requesting", "Token", "Trace", "attentions", "inspect", "record", "relevance"]

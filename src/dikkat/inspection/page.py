@@ -79,10 +79,7 @@ def attention(
             f"attention: got {type(arguments[0]).__name__}; expected a tokenizer and a text, or the model's inputs: "
             "attention(model, **processor(images=image, return_tensors='pt'))"
         )
-    with (
-        torch.no_grad(),
-        record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace,
-    ):
+    with torch.no_grad(), record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace:
         model(*arguments, **inputs)
     if labels is not None:  # without, positions are called 0, 1, 2 ...
         trace.set_tokens(labels, element)

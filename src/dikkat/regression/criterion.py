@@ -367,12 +367,7 @@ class Held(Criterion):
     """The mean squared error of tested rows as a function of t = log σ, and its gradient where K is smooth."""
 
     def __init__(
-        self,
-        joined: Joined,
-        folds: list[Fold],
-        profile: Profile,
-        degree: int,
-        ridge: float | None = 0.0,
+        self, joined: Joined, folds: list[Fold], profile: Profile, degree: int, ridge: float | None = 0.0
     ) -> None:
         super().__init__(joined, profile, degree, ridge)
         self.folds = folds

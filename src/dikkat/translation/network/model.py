@@ -13,8 +13,8 @@ from dikkat._engine.addresses import sent
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.network.layout import Affine, Network
+from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.network.weights import compared, decoder_cells, encoder_cells, search_obstacles, undescribed
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD

@@ -1,7 +1,5 @@
 """A translator's weights, as a compiled search takes them, or why it cannot."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -10,8 +8,7 @@ from dikkat.recurrent import sequence
 from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
 from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder
 from dikkat.scores import Score, is_plain
-from dikkat.translation.network.layout import Affine, Cells, Compared, Network
-
+from dikkat.translation.network.layout import Affine, Cells, Compared
 
 _RECURRENT = GRUEncoder, LSTMEncoder, AttentionalGRU, AttentionalLSTM
 _PLAIN = (nn.Linear, nn.Embedding, nn.Dropout, nn.GRU, nn.LSTM, *_RECURRENT)

@@ -31,19 +31,7 @@ from dikkat._core.implementations.numba.visibility import drop, first_of, limits
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, clear, copy, workplace_of
-from dikkat._engine.vectors import (
-    Pointer,
-    at,
-    claim,
-    full,
-    lanes_of,
-    load,
-    pointer,
-    spread,
-    store,
-    total,
-    where,
-)
+from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, spread, store, total, where
 
 
 @inlined

@@ -13,17 +13,7 @@ from torch import Tensor
 
 from dikkat._core.arithmetic import farthest, must_exclude
 from dikkat._core.compiled.scoring import PAIRS, PROFILES, RANGES
-from dikkat._core.implementations.numba.record import (
-    CALL,
-    FOLD,
-    GROUP,
-    MOST,
-    PEAK_KEYS,
-    SHARED,
-    SIDE,
-    TILE,
-    TILE_BACK,
-)
+from dikkat._core.implementations.numba.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SHARED, SIDE, TILE, TILE_BACK
 from dikkat._core.operators import Gradients, Operator, Output, upstream
 from dikkat._core.problem import OWN_DIMENSIONS, Examined, Problem
 from dikkat._core.restrictions import Restrictions

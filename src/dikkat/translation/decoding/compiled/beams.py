@@ -16,9 +16,7 @@ from dikkat.translation.decoding.options import Search
 from dikkat.translation.text.special_tokens import BEGIN, SPECIAL
 
 _STEP_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_missing", "step_ended", "step_out")
-_KINDS: dict[torch.dtype, np.dtype[Any]] = {
-    **NUMPY, torch.int64: np.dtype(np.int64), torch.bool: np.dtype(np.bool_)
-}
+_KINDS: dict[torch.dtype, np.dtype[Any]] = {**NUMPY, torch.int64: np.dtype(np.int64), torch.bool: np.dtype(np.bool_)}
 
 Table = np.ndarray[Any, Any]
 

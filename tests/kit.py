@@ -1,9 +1,8 @@
 """The shared test kit.
 
 A scoring function supplies a constructor and its dense twin (`Case` in `CASES`); implementations (`WAYS`) come from the
-table of `dikkat._core.implementations`. Both inherit every check of `test_implementations.py`. The twin of a whole
-call, `twin()`, goes row by row, with Python's own integers, attends to the visible keys alone, and so knows nothing of
-masks, tiles, projections or log-sum-exp tricks.
+table of `dikkat._core.implementations`. Both inherit every check of `test_implementations.py`. `attend_plainly` is the
+one oracle of attention: every pair, a mask of −∞, PyTorch's softmax. `visible` says which query sees which key.
 """
 
 import inspect
@@ -71,7 +70,7 @@ class Case:
 
     Attributes:
         make: Its constructor.
-        dense: Scores of one query (d_q,) with keys (m, d_k), from the formula, given the score's parameters by name.
+        dense: Scores (..., n, m) of queries (..., n, d_q) and keys (..., m, d_k), given the parameters by name.
         query_features: d_q.
         compact: Whether its score is the logarithm of a difference, which cancels near the edge of a support.
     """
@@ -82,39 +81,54 @@ class Case:
     compact: bool = False
 
 
-def _norm(x: Tensor) -> Tensor:
-    return x.square().sum(-1).sqrt()
+def _apart(q: Tensor, k: Tensor) -> Tensor:
+    """The differences of all pairs, (..., n, m, d)."""
+    return q[..., :, None, :] - k[..., None, :, :]
+
+
+def _of_keys(q: Tensor, per_key: Tensor) -> Tensor:
+    """Scores that do not depend on the query, (..., n, m)."""
+    return per_key[..., None, :] + 0 * q[..., :1]
 
 
 def _log_kernel(kernel: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """The logarithm of a kernel of the scaled distance r; the twin leaves out the keys where it is −∞."""
+    """The logarithm of a kernel of the scaled distance r; −∞, with no gradient, where the kernel is 0."""
 
     def dense(p: dict[str, Tensor], q: Tensor, k: Tensor) -> Tensor:
-        return kernel(_norm((q - k) / (p["log_bandwidth"].exp() if "log_bandwidth" in p else BOXCAR))).log()
+        sigma = p["log_bandwidth"].exp() if "log_bandwidth" in p else BOXCAR
+        r = (_apart(q, k) / sigma).square().sum(-1).sqrt()
+        inside = kernel(r) > 0
+        return kernel(torch.where(inside, r, 0.5)).log().masked_fill(~inside, -math.inf)
 
     return dense
 
 
 CASES: dict[str, Case] = {
-    "average": Case(scores.Average, lambda p, q, k: 0 * k[:, 0], QUERY_FEATURES),
-    "dot": Case(scores.Dot, lambda p, q, k: (q * k).sum(-1)),
-    "scaled dot": Case(scores.ScaledDot, lambda p, q, k: (q * k).sum(-1) / math.sqrt(FEATURES)),
+    "average": Case(scores.Average, lambda p, q, k: _of_keys(q, 0 * k[..., 0]), QUERY_FEATURES),
+    "dot": Case(scores.Dot, lambda p, q, k: q @ k.mT),
+    "scaled dot": Case(scores.ScaledDot, lambda p, q, k: q @ k.mT / math.sqrt(q.shape[-1])),
     "bilinear": Case(
-        lambda: scores.Bilinear(FEATURES, QUERY_FEATURES),
-        lambda p, q, k: torch.einsum("mk,kq,q->m", k, p["W_q.weight"], q),
-        QUERY_FEATURES,
+        lambda: scores.Bilinear(FEATURES, QUERY_FEATURES), lambda p, q, k: q @ p["W_q.weight"].mT @ k.mT, QUERY_FEATURES
     ),
-    "cosine": Case(scores.Cosine, lambda p, q, k: (q * k).sum(-1) / (_norm(q) * _norm(k))),
-    "vector sum": Case(lambda: scores.VectorSum(FEATURES), lambda p, q, k: ((q + k) * p["w_v.weight"][0]).sum(-1)),
+    "cosine": Case(
+        scores.Cosine,
+        lambda p, q, k: torch.nn.functional.normalize(q, dim=-1) @ torch.nn.functional.normalize(k, dim=-1).mT,
+    ),
+    "vector sum": Case(
+        lambda: scores.VectorSum(FEATURES),
+        lambda p, q, k: ((q[..., :, None, :] + k[..., None, :, :]) * p["w_v.weight"][0]).sum(-1),
+    ),
     "additive": Case(
         lambda: scores.Additive(FEATURES, QUERY_FEATURES, HIDDENS),
-        lambda p, q, k: (torch.tanh(p["W_q.weight"] @ q + k @ p["W_k.weight"].T) * p["w_v.weight"][0]).sum(-1),
+        lambda p, q, k: (torch.tanh(_apart(q @ p["W_q.weight"].mT, -k @ p["W_k.weight"].mT)) * p["w_v.weight"][0]).sum(
+            -1
+        ),
         QUERY_FEATURES,
     ),
-    "gaussian": Case(lambda: scores.Gaussian(FIXED), lambda p, q, k: -((q - k) / FIXED).square().sum(-1) / 2),
+    "gaussian": Case(lambda: scores.Gaussian(FIXED), lambda p, q, k: -(_apart(q, k) / FIXED).square().sum(-1) / 2),
     "gaussian, learned": Case(
         lambda: scores.Gaussian([1.0, 1.5, 2.0, 2.5], learnable=True),
-        lambda p, q, k: -((q - k) / p["log_bandwidth"].exp()).square().sum(-1) / 2,
+        lambda p, q, k: -(_apart(q, k) / p["log_bandwidth"].exp()).square().sum(-1) / 2,
     ),
     "boxcar": Case(lambda: scores.Boxcar(BOXCAR), _log_kernel(lambda r: (r <= 1).to(r.dtype))),
     "epanechnikov": Case(
@@ -123,13 +137,14 @@ CASES: dict[str, Case] = {
     "triangular": Case(
         lambda: scores.Triangular(3.25, learnable=True), _log_kernel(lambda r: (1 - r).clamp(min=0)), compact=True
     ),
-    "dot, capped": Case(lambda: scores.Dot(softcap=0.7), lambda p, q, k: 0.7 * torch.tanh((q * k).sum(-1) / 0.7)),
+    "dot, capped": Case(lambda: scores.Dot(softcap=0.7), lambda p, q, k: 0.7 * torch.tanh(q @ k.mT / 0.7)),
     "gated": Case(
         lambda: scores.Gated(FEATURES, HIDDENS),
-        lambda p, q, k: (
-            ((k @ p["V.weight"].T + p["V.bias"]).tanh() * (k @ p["U.weight"].T + p["U.bias"]).sigmoid())
+        lambda p, q, k: _of_keys(
+            q,
+            ((k @ p["V.weight"].mT + p["V.bias"]).tanh() * (k @ p["U.weight"].mT + p["U.bias"]).sigmoid())
             @ p["w.weight"][0]
-            + p["w.bias"]
+            + p["w.bias"],
         ),
         QUERY_FEATURES,
     ),
@@ -299,79 +314,70 @@ def call(
     return Call(made, score, query, key, value, restricted)
 
 
-def visible_keys(restricted: dict[str, Any], b: int, h: int, i: int, n: int, m: int) -> list[int]:
-    """The keys that row i of head h of batch element b sees, in so many words."""
-    out = []
-    for j in range(m):
-        valid_lens = restricted.get("valid_lens")
-        if valid_lens is not None and j >= int(valid_lens[b] if valid_lens.ndim == 1 else valid_lens[b, i]):
-            continue
-        mask = restricted.get("mask")
-        if mask is not None and not bool(mask.expand(BATCH, HEADS, n, m)[b, h, i, j]):
-            continue
-        if restricted.get("causal") and j > i + m - n:
-            continue
-        left, right = restricted.get("window", (None, None))
-        if (left is not None and j < i + m - n - left) or (right is not None and j > i + m - n + right):
-            continue
-        segments = restricted.get("segment_ids")
-        if segments is not None and segments[0][b, i] != segments[1][b, j]:
-            continue
-        bias = restricted.get("key_bias")
-        if bias is not None and bias.expand(BATCH, HEADS, m)[b, h, j] == -math.inf:
-            continue
-        bias = restricted.get("bias")
-        if bias is not None and bias.expand(BATCH, HEADS, n, m)[b, h, i, j] == -math.inf:
-            continue
-        exclude = restricted.get("exclude")
-        if exclude is not None and j == int(exclude.expand(BATCH, HEADS, n)[b, h, i]):
-            continue
-        out.append(j)
-    return out
+def visible(limits: dict[str, Any], lead: tuple[int, ...], n: int, m: int) -> Tensor:
+    """(*lead, n, m): which query sees which key, by the words of the documentation."""
+    row, col = torch.arange(n)[:, None] + m - n, torch.arange(m)
+    element = (*lead[:1], *(1,) * (len(lead) - 1))
+    shown = torch.ones(*lead, n, m, dtype=torch.bool)
+    if (lens := limits.get("valid_lens")) is not None:
+        shown = shown & (col < lens.reshape(*element, -1, 1))
+    if (mask := limits.get("mask")) is not None:
+        shown = shown & mask
+    if limits.get("causal"):
+        shown = shown & (col <= row)
+    if (window := limits.get("window")) is not None:
+        left, right = (keys if keys is not None else n + m for keys in window)
+        shown = shown & (col >= row - left) & (col <= row + right)
+    if (segments := limits.get("segment_ids")) is not None:
+        shown = shown & (segments[0].reshape(*element, n, 1) == segments[1].reshape(*element, 1, m))
+    if (bias := limits.get("bias")) is not None:
+        shown = shown & (bias != -math.inf)
+    if (bias := limits.get("key_bias")) is not None:
+        shown = shown & (bias != -math.inf)[..., None, :]
+    if (exclude := limits.get("exclude")) is not None:
+        shown = shown & (col != exclude[..., None])
+    return shown
+
+
+def attend_plainly(
+    dense: Callable[[dict[str, Tensor], Tensor, Tensor], Tensor], parameters: dict[str, Tensor],
+    query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *,
+    bias: Tensor | None = None, key_bias: Tensor | None = None, sink: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Output, log-sum-exp and weights in plain PyTorch: every pair, −∞ where it is hidden, a softmax, a product.
+
+    Args:
+        dense: A score's formula, of `CASES`.
+        parameters: The score's parameters, by name.
+        query: (..., n, d_q), finite.
+        key: (..., m, d_k), finite.
+        value: (..., m, d_v), finite.
+        seen: Which query sees which key, broadcasts to (..., n, m). Biases of −∞ are the caller's to leave out.
+        bias: (..., n, m).
+        key_bias: (..., m).
+        sink: (...).
+    """
+    scored = dense(parameters, query, key)
+    for added in (bias, None if key_bias is None else key_bias[..., None, :]):
+        if added is not None:
+            scored = scored + torch.where(added == -math.inf, 0.0, added)
+    logits = torch.where(seen, scored, -math.inf)
+    keys = logits.shape[-1]
+    if sink is not None:
+        logits = torch.cat([logits, sink[..., None, None].expand(*logits.shape[:-1], 1)], -1)
+    live = (logits > -math.inf).any(-1, keepdim=True)
+    safe = torch.where(live, logits, 0.0)
+    weights = torch.where(logits > -math.inf, safe.softmax(-1), 0.0)[..., :keys]
+    lse = torch.where(live[..., 0], safe.logsumexp(-1), -math.inf)
+    return weights @ value, lse, weights
 
 
 def twin(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, log-sum-exp and weights of a call, row by row, in the dtype of its tensors."""
-    n, m = call.query.shape[-2], call.key.shape[-2]
-    outs, lses, weights = [], [], []
-    for b in range(BATCH):
-        for h in range(HEADS):
-            for i in range(n):
-                out, lse, row = _twin_row(call, b, h, i, visible_keys(call.restricted, b, h, i, n, m))
-                outs.append(out)
-                lses.append(lse)
-                weights.append(row)
-    shape = (BATCH, HEADS, n)
-    return (
-        torch.stack(outs).reshape(*shape, -1),
-        torch.stack(lses).reshape(shape),
-        torch.stack(weights).reshape(*shape, m),
+    """Output, log-sum-exp and weights of a call, in the dtype of its tensors."""
+    biases = {name: t for name, t in call.restricted.items() if name in ("bias", "key_bias")}
+    return attend_plainly(
+        call.case.dense, call.parameters(), call.query, call.key, call.value, seen_pairs(call), **biases
     )
-
-
-def _of(operand: Tensor, b: int, h: int) -> Tensor:
-    """The rows of an operand for a head, whether its batch elements share them or not."""
-    return operand.expand(BATCH, HEADS, *operand.shape[-2:])[b, h]
-
-
-def _twin_row(call: Call, b: int, h: int, i: int, seen: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    query, key, value = (_of(operand, b, h) for operand in (call.query, call.key, call.value))
-    empty = value.new_zeros(value.shape[-1]), value.new_full((), -math.inf), value.new_zeros(key.shape[0])
-    if not seen:
-        return empty
-    score = call.case.dense(call.parameters(), query[i], key[seen])
-    reached = [j for j, s in zip(seen, score.tolist(), strict=True) if s != -math.inf]
-    if not reached:
-        return empty
-    score = call.case.dense(call.parameters(), query[i], key[reached])
-    bias = call.restricted.get("key_bias")
-    if bias is not None:
-        score = score + bias.expand(BATCH, HEADS, -1)[b, h, reached]
-    bias = call.restricted.get("bias")
-    if bias is not None:
-        score = score + bias.expand(BATCH, HEADS, query.shape[0], key.shape[0])[b, h, i, reached]
-    weights = score.softmax(-1)
-    return weights @ value[reached], score.logsumexp(-1), empty[2].index_put((torch.tensor(reached),), weights)
 
 
 def gradients(call: Call, output: Tensor, upstream: Tensor) -> dict[str, Tensor]:
@@ -438,7 +444,7 @@ def _absolute_sums(made: Call, exact: dict[str, Tensor]) -> dict[str, Tensor]:
     rows = {name: each.detach().clone().requires_grad_() for name, each in rows.items()}
 
     def score(row: dict[str, Tensor]) -> Tensor:
-        return made.case.dense(row, row["query"], row["key"][None])[0]
+        return made.case.dense(row, row["query"][None], row["key"][None])[0, 0]
 
     scored: Tensor = torch.vmap(score)(rows)
     linked = scored + 0 * rows["key"][:, 0]  # a boxcar's have no gradient
@@ -714,11 +720,5 @@ def assert_refused(way: str, made: Call, **more: Any) -> None:
 
 
 def seen_pairs(made: Call) -> Tensor:
-    """Who sees whom, (B, H, n, m), by the twin's word."""
-    n, m = made.query.shape[-2], made.key.shape[-2]
-    seen = torch.zeros(BATCH, HEADS, n, m, dtype=torch.bool)
-    for b in range(BATCH):
-        for h in range(HEADS):
-            for i in range(n):
-                seen[b, h, i, visible_keys(made.restricted, b, h, i, n, m)] = True
-    return seen
+    """Who sees whom, (B, H, n, m)."""
+    return visible(made.restricted, (BATCH, HEADS), made.query.shape[-2], made.key.shape[-2])

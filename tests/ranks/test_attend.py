@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch.distributed import HashStore, destroy_process_group, init_process_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 import dikkat
 import kit
@@ -159,5 +161,18 @@ def test_a_second_derivative_is_refused_by_name():
         (grad,) = torch.autograd.grad(attend(x, x, x, score=Dot()).square().sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="a group has no second derivatives"):
             torch.autograd.grad(grad.sum(), x, allow_unused=True)
+    finally:
+        destroy_process_group()
+
+
+def test_a_distributed_tensor_is_refused_by_name() -> None:
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        x = torch.ones(1, 3, 2)
+        spread = distribute_tensor(x, init_device_mesh("cpu", (1,)), [Replicate()])
+        for given in ((spread, x, x), (x, spread, x), (x, x, spread)):
+            with pytest.raises(TypeError, match="got a DTensor; expected this rank's own tensor, as its to_local"):
+                dikkat.attend(*given, score=Dot())
+        torch.testing.assert_close(dikkat.attend(spread.to_local(), x, x, score=Dot()), x)
     finally:
         destroy_process_group()

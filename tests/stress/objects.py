@@ -5,7 +5,7 @@
 
 | kind | one case |
 | --- | --- |
-| calls | 3 to 6 calls on one score, memory or multi-head layer, some of them after a step of an optimiser, in other shapes, with NaN where nobody looks, or without a gradient |
+| calls | 3 to 6 calls on one score, memory, multi-head layer or decoder, some of them after a step of an optimiser or a choice of batch elements, in other shapes, with NaN where nobody looks, or without a gradient |
 | recordings | `dikkat.record` of random requests, around calls with random restrictions or of packed sequences |
 | bags | 1 to 3 uses of one `AttentionPooling`, of flat or masked bags, alone or each of the one before |
 
@@ -24,22 +24,27 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 import dikkat
-from dikkat import scores
+from dikkat import recurrent, scores
+from tests import kit
 
 DOUBLE = torch.float64
-# ruff: noqa: B023 - a function is called where it is made
 # Relative to the largest number: float64 is summed in another order, float32 and float16 are rounded.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.bfloat16: 6e-2}
 SIZES = (1, 1, 2, 3, 5, 7, 8, 16, 33, 64)
 
 
 class Draw:
-    """The random choices of a case."""
+    """The random choices of a case; all cases of a seed share three scores and a dtype, to compile few kernels."""
 
     def __init__(self, seed: int, case: int, kind: str) -> None:
+        of_seed = np.random.default_rng(seed)
+        self.scores = [str(name) for name in of_seed.choice(list(MADE), 3, replace=False)]
+        self.dtype = DOUBLE if of_seed.random() < 0.7 else torch.float32
         self.random = np.random.default_rng((seed, case, *kind.encode()))
+        torch.manual_seed(int(self.random.integers(2**31)))  # of parameters
 
     def of(self, choices: Sequence[Any]) -> Any:
         return choices[int(self.random.integers(len(choices)))]
@@ -55,53 +60,57 @@ class Draw:
         return torch.from_numpy(np.asarray(self.random.standard_normal(shape)))
 
 
-# Plain PyTorch ------------------------------------------------------------------------------------------------------
-
-
-def additive(s: Any, q: Tensor, k: Tensor) -> Tensor:
-    return (s.W_q(q)[..., :, None, :] + s.W_k(k)[..., None, :, :]).tanh() @ s.w_v.weight[0]
-
-
-def distance(s: Any, q: Tensor, k: Tensor) -> Tensor:
-    sigma = s.log_bandwidth.exp() if s.learnable else s.fixed_bandwidth
-    return -((q[..., :, None, :] - k[..., None, :, :]) / sigma).square().sum(-1) / 2
-
-
-def cosine(s: Any, q: Tensor, k: Tensor) -> Tensor:
-    return nn.functional.normalize(q, dim=-1) @ nn.functional.normalize(k, dim=-1).mT
-
-
-PAIRS: dict[str, tuple[Callable[[int], scores.Score], Callable[[Any, Tensor, Tensor], Tensor]]] = {
-    "dot": (lambda d: scores.Dot(), lambda s, q, k: q @ k.mT),
-    "scaled dot": (lambda d: scores.ScaledDot(), lambda s, q, k: q @ k.mT / math.sqrt(q.shape[-1])),
-    "bilinear": (lambda d: scores.Bilinear(d, d), lambda s, q, k: s.W_q(q) @ k.mT),
-    "cosine": (lambda d: scores.Cosine(), cosine),
-    "additive": (lambda d: scores.Additive(d, d, 5), additive),
-    "gaussian": (lambda d: scores.Gaussian(1.5), distance),
-    "learned gaussian": (lambda d: scores.Gaussian(1.5, learnable=True), distance),
+# The scores, by their formulas in `kit.CASES`: each made for queries and keys of d features.
+MADE: dict[str, Callable[[int], scores.Score]] = {
+    "dot": lambda d: scores.Dot(),
+    "scaled dot": lambda d: scores.ScaledDot(),
+    "bilinear": lambda d: scores.Bilinear(d, d),
+    "cosine": lambda d: scores.Cosine(),
+    "additive": lambda d: scores.Additive(d, d, 5),
+    "gaussian": lambda d: scores.Gaussian(kit.FIXED),
+    "gaussian, learned": lambda d: scores.Gaussian(1.5, learnable=True),
 }
 
 
-def weights_of(pairs: Tensor, shown: Tensor) -> Tensor:
-    """The softmax over the visible keys; 0 in a row that sees none."""
-    empty = ~shown.any(-1, keepdim=True)
-    return pairs.masked_fill(~shown & ~empty, -math.inf).softmax(-1).masked_fill(~shown, 0.0)
+class Twin:
+    """The parameters of an object in float64, and the formulas of its documentation with them."""
 
+    def __init__(self, kind: str, subject: nn.Module, *, copies: bool = True) -> None:
+        self.dense = kit.CASES[kind].dense
+        own = dict(subject.named_parameters(remove_duplicate=False))
+        self.parameters = {n: p.detach().double().requires_grad_() for n, p in own.items()} if copies else own
+        self.of_score = {name.removeprefix("score."): p for name, p in self.parameters.items()}
 
-def visible(limits: dict[str, Any], batch: int, n: int, m: int) -> Tensor:
-    """(batch, n, m): which query sees which key, by the words of the documentation."""
-    row, col = torch.arange(n)[:, None], torch.arange(m)
-    shown = torch.ones(batch, n, m, dtype=torch.bool)
-    if (lens := limits.get("valid_lens")) is not None:
-        shown = shown & (col < (lens[:, None, None] if lens.ndim == 1 else lens[..., None]))
-    if "mask" in limits:
-        shown = shown & limits["mask"]
-    if limits.get("causal"):
-        shown = shown & (col <= row + m - n)
-    if "window" in limits:
-        left, right = limits["window"]
-        shown = shown & (left is None or col >= row + m - n - left) & (right is None or col <= row + m - n + right)
-    return shown
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+        return kit.attend_plainly(self.dense, self.of_score, q, k, v, seen)[0]
+
+    def weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+        return kit.attend_plainly(self.dense, self.of_score, q, k, k, seen)[2].detach()
+
+    def heads(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, number: int) -> Tensor:
+        """A layer of so many heads."""
+        given, biases = self.parameters, [None] * 3
+        if "in_proj_bias" in given:
+            biases = list(given["in_proj_bias"].chunk(3))
+        q, k, v = (
+            linear(t, w, b).unflatten(-1, (number, -1)).transpose(1, 2)
+            for t, w, b in zip((q, k, v), given["in_proj_weight"].chunk(3), biases, strict=True)
+        )
+        mixed = self.attend(q, k, v, seen[:, None])
+        return linear(mixed.transpose(1, 2).flatten(2), given["out_proj.weight"], given.get("out_proj.bias"))
+
+    def step(self, inputs: Tensor, encoded: Tensor, seen: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
+        """One step of a decoder, whose state has a tensor a layer, or an LSTM's pair."""
+        top = state[-1] if isinstance(state[-1], Tensor) else state[-1][0]
+        below = torch.cat([inputs, self.attend(top[:, None], encoded, encoded, seen)[:, 0]], -1)
+        after = []
+        for number, before in enumerate(state):
+            names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            weights = [self.parameters[f"{name}_l{number}"] for name in names]
+            gru = isinstance(before, Tensor)
+            after.append((torch.gru_cell if gru else torch.lstm_cell)(below, before, *weights))
+            below = after[-1] if gru else after[-1][0]
+        return below, after
 
 
 def restrictions(draw: Draw, batch: int, n: int, m: int) -> dict[str, Any]:
@@ -149,117 +158,116 @@ def slope(result: Tensor, leaves: list[Tensor], upstream: Tensor, **more: Any) -
 # Calls --------------------------------------------------------------------------------------------------------------
 
 
+def randomise(draw: Draw, module: nn.Module, size: float, keep: float = 0.0) -> None:
+    """New parameters; or the old ones, after a step of an optimiser."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(keep).add_(draw.numbers(*parameter.shape).to(parameter.dtype) * size)
+
+
+def compare(
+    draw: Draw, subject: nn.Module, twin: Twin, found: Tensor, expected: Tensor, leaves: list[tuple[Tensor, Tensor]]
+) -> None:
+    """The output, and the gradients by leaves, each beside its twin, and by all parameters."""
+    check("output", found, expected, found.dtype)
+    if not found.requires_grad:
+        return
+    upstream, learned = draw.numbers(*found.shape), [pair for pair in leaves if pair[0].requires_grad]
+    own, others = ([pair[side] for pair in learned] for side in (0, 1))
+    came = slope(found, [*own, *subject.parameters()], upstream, retain_graph=True)
+    right = slope(expected, [*others, *twin.parameters.values()], upstream)
+    names = [*(f"leaf {number}" for number in range(len(own))), *twin.parameters]
+    for name, one, other in zip(names, came, right, strict=True):
+        check(f"gradient of {name}", one, other, found.dtype)
+
+
 def calls(draw: Draw) -> None:
     """3 to 6 calls on one object."""
-    dtype, d = draw.of((DOUBLE, DOUBLE, torch.float32)), draw.of((1, 2, 4, 8))
-    kind, how = draw.of(list(PAIRS)), draw.of(("attend", "memory", "heads", "heads"))
-    make, pair = PAIRS[kind]
-    if how == "heads":
-        number = draw.of([h for h in (1, 2, 4) if d % h == 0])
-        subject: nn.Module = dikkat.MultiHeadAttention(d, number, score=make(d // number), bias=draw.chance(0.5))
-        score, attends = subject.score, lambda q, k, v, shown: heads(subject, pair, q, k, v, shown)  # type: ignore[no-any-return]
-    else:
-        subject = score = make(d)
-        attends = lambda q, k, v, shown: weights_of(pair(score, q, k), shown) @ v  # noqa: E731
-    with torch.no_grad():
-        for parameter in subject.parameters():
-            parameter.copy_(draw.numbers(*parameter.shape) * 0.6)
-    subject.to(dtype)
-    twin = dict(subject.named_parameters())
-    memory, batch, m, value = None, draw.whole(1, 3), draw.of(SIZES), d if how == "heads" else draw.of((1, 3, d))
+    kind, how = draw.of(draw.scores), draw.of(("attend", "memory", "heads", "heads", "decoder"))
+    dtype, d = draw.dtype, draw.of((1, 2, 4, 8))
+    if how == "decoder":
+        decode(draw, kind, dtype, d)
+        return
+    number = draw.of([h for h in (1, 2, 4) if d % h == 0]) if how == "heads" else 1
+    score = MADE[kind](d // number)
+    heads = dikkat.MultiHeadAttention(d, number, score=score, bias=draw.chance(0.5)) if how == "heads" else None
+    subject: nn.Module = heads or score
+    randomise(draw, subject.to(dtype), 0.6)
+    memory: Any = None
+    batch, m, value = draw.whole(1, 3), draw.of(SIZES), d if how == "heads" else draw.of((1, 3, d))
     for _ in range(draw.whole(3, 6)):
-        if twin and draw.chance(0.3):  # a step of an optimiser
-            with torch.no_grad():
-                for parameter in twin.values():
-                    parameter.add_(draw.numbers(*parameter.shape).to(dtype) * 0.1)
+        if draw.chance(0.3):
+            randomise(draw, subject, 0.1, keep=1.0)
             memory = None
         if draw.chance(0.3) and how != "memory":
             batch, m = draw.whole(1, 3), draw.of(SIZES)
-        n = draw.of(SIZES)
-        limits = restrictions(draw, batch, n, m)
-        lens = limits.pop("valid_lens", None) if how == "memory" else None
         if how == "memory" and memory is None:
-            lens = None if lens is None or lens.ndim > 1 else lens
-            of_memory = [draw.numbers(batch, m, size).to(dtype).requires_grad_(draw.chance(0.7)) for size in (d, value)]
-            memory = dikkat.prepare(*of_memory, score=score, valid_lens=lens), of_memory, lens
-        query = draw.numbers(batch, n, d).to(dtype)
-        key, of_value = memory[1] if memory else [draw.numbers(batch, m, size).to(dtype) for size in (d, value)]
-        shown = visible(limits, batch, n, m)
-        if memory and memory[2] is not None:
-            shown = shown & visible({"valid_lens": memory[2]}, batch, n, m)
-        given = [query, key, of_value]
-        if not memory and draw.chance(0.4):
-            dead = [~shown.any(2), ~shown.any(1), ~shown.any(1)]
+            tensors = [draw.numbers(batch, m, size).to(dtype).requires_grad_(draw.chance(0.7)) for size in (d, value)]
+            lens = torch.from_numpy(draw.random.integers(0, m + 1, size=batch)) if draw.chance(0.5) else None
+            memory, rows = dikkat.prepare(*tensors, score=score, valid_lens=lens), torch.arange(batch)
+        elif how == "memory" and draw.chance(0.3):  # as a beam search reorders
+            chosen = torch.from_numpy(draw.random.integers(len(rows), size=draw.whole(1, 4)))
+            memory, rows = memory.select(chosen), rows[chosen]
+        n, asks = draw.of(SIZES), batch if memory is None else len(rows)
+        limits = restrictions(draw, asks, n, m)
+        by_lens = limits.get("valid_lens")
+        if memory is not None:
+            limits.pop("valid_lens", None)
+            by_lens = None if lens is None else lens[rows]
+        seen = kit.visible(limits | {"valid_lens": by_lens}, (asks,), n, m)
+        fresh = [draw.numbers(batch, m, size).to(dtype) for size in (d, value)]
+        given = [draw.numbers(asks, n, d).to(dtype), *(fresh if memory is None else tensors)]
+        if memory is None and draw.chance(0.4):
+            dead = [~seen.any(2), ~seen.any(1), ~seen.any(1)]
             given = [poisoned(draw, tensor, rows) for tensor, rows in zip(given, dead, strict=True)]
-        leaves = [t.requires_grad_(draw.chance(0.7)) if t.is_leaf and not memory else t for t in given]
-        query.requires_grad_(draw.chance(0.7)) if memory else None
-        quiet = draw.chance(0.2)
-        with torch.no_grad() if quiet else torch.enable_grad():
-            if how == "heads":
-                found = subject(*given, **limits)
-            elif memory:
-                found = dikkat.attend_memory(query, memory[0], **limits)
+        for tensor in given if memory is None else given[:1]:
+            tensor.requires_grad_(draw.chance(0.7))
+        with torch.no_grad() if draw.chance(0.2) else torch.enable_grad():
+            if heads:
+                found = heads(*given, **limits)
+            elif memory is not None:
+                found = dikkat.attend_memory(given[0], memory, **limits)
             else:
                 found = dikkat.attend(*given, score=score, **limits)
-        plain, *others = [t.detach().double().requires_grad_(t.requires_grad) for t in given]
-        clean = [torch.where(t.isfinite(), t, torch.zeros((), dtype=DOUBLE)) for t in (plain, *others)]
-        with torch.enable_grad():
-            expected = in_double(subject, lambda: attends(*clean, shown))
-        check("output", found, expected, dtype)
-        if quiet or not found.requires_grad:
-            continue
-        upstream = draw.numbers(*found.shape)
-        wanted_leaves = [t for t in (plain, *others) if t.requires_grad]
-        own = [t for t in leaves if t.requires_grad]
-        # The parameters' gradients, of a twin in float64.
-        came = slope(found, [*own, *twin.values()], upstream, retain_graph=True)
-        right = in_double(
-            subject, lambda: slope(attends(*clean, shown), [*wanted_leaves, *subject.parameters()], upstream)
-        )
-        names = [f"leaf {i}" for i in range(len(own))] + list(twin)
-        for name, one, other in zip(names, came, right, strict=True):
-            check(f"gradient of {name}", one, other, dtype)
+        plain = [t.detach().double().requires_grad_(t.requires_grad) for t in given]
+        clean, twin = [torch.where(t.isfinite(), t, 1.0) for t in plain], Twin(kind, subject)
+        if memory is not None:
+            clean[1:] = [t[rows] for t in clean[1:]]
+        expected = twin.heads(*clean, seen, number) if heads else twin.attend(*clean, seen)
+        compare(draw, subject, twin, found, expected, list(zip(given, plain, strict=True)))
 
 
-def in_double(subject: nn.Module, compute: Callable[[], Any]) -> Any:
-    """What a function makes with the object's parameters in float64; they are what they were afterwards."""
-    before = {name: p.data for name, p in [*subject.named_parameters(), *subject.named_buffers()]}
-    every = dict([*subject.named_parameters(), *subject.named_buffers()])
-    if all(t.dtype == DOUBLE for t in before.values()):
-        return compute()
-    values = {name: t.double().requires_grad_(every[name].requires_grad) for name, t in before.items()}
-    twin = _twin(subject, values)
-    return twin(compute)
-
-
-def _twin(subject: nn.Module, values: dict[str, Tensor]) -> Callable[[Callable[[], Any]], Any]:
-    def run(compute: Callable[[], Any]) -> Any:
-        owners = []
-        for name, value in values.items():
-            *path, last = name.split(".")
-            owner = subject.get_submodule(".".join(path))
-            store = owner._parameters if last in owner._parameters else owner._buffers
-            owners.append((store, last, store[last]))
-            store[last] = nn.Parameter(value) if store is owner._parameters else value  # type: ignore[assignment]
-        try:
-            return compute()
-        finally:
-            for store, last, old in owners:
-                store[last] = old  # type: ignore[index]
-
-    return run
-
-
-def heads(layer: Any, pair: Any, q: Tensor, k: Tensor, v: Tensor, shown: Tensor) -> Tensor:
-    """A multi-head layer by the formula of its documentation."""
-    weights = layer.in_proj_weight.chunk(3)
-    biases = [None] * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
-    q, k, v = (
-        nn.functional.linear(t, w, b).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
-        for t, w, b in zip((q, k, v), weights, biases, strict=True)
-    )
-    mixed = weights_of(pair(layer.score, q, k), shown[:, None]) @ v
-    return layer.out_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+def decode(draw: Draw, kind: str, dtype: torch.dtype, d: int) -> None:
+    """3 to 6 steps of a decoder, one by one or in one call, with a choice of sentences now and then."""
+    lstm, layers, batch, m = draw.chance(0.5), draw.whole(1, 2), draw.whole(1, 3), draw.of(SIZES)
+    make = recurrent.AttentionalLSTM if lstm else recurrent.AttentionalGRU
+    decoder = make(3, d, d, MADE[kind](d), layers).to(dtype)
+    randomise(draw, decoder, 0.6)
+    twin, encoded = Twin(kind, decoder), draw.numbers(batch, m, d).to(dtype).requires_grad_(draw.chance(0.7))
+    lens = torch.from_numpy(draw.random.integers(0, m + 1, size=batch)) if draw.chance(0.5) else None
+    state: Any = draw.numbers(layers, batch, d).to(dtype)
+    state = (state, state.sin()) if lstm else state
+    memory, wide = decoder.prepare(encoded, lens), encoded.detach().double().requires_grad_(encoded.requires_grad)
+    wide_state = torch.stack(state).double().unbind(1) if lstm else state.double()
+    own: list[Any] = [tuple(each) if lstm else each for each in wide_state]
+    rows, found, expected = torch.arange(batch), [], []
+    for _ in range(draw.whole(3, 6)):
+        if draw.chance(0.3):
+            chosen = torch.from_numpy(draw.random.integers(len(rows), size=draw.whole(1, 4)))
+            rows, memory, state = rows[chosen], memory.select(chosen), decoder.select(state, chosen)
+            own = [tuple(side[chosen] for side in each) if lstm else each[chosen] for each in own]
+        inputs = draw.numbers(len(rows), draw.whole(1, 3), 3).to(dtype)
+        if inputs.shape[1] == 1:
+            out, _, _, state = decoder.step(inputs[:, 0], memory, state)
+        else:
+            outs, _, _, state = decoder(inputs, memory, state, impl="reference")  # compiled: minutes a kind of score
+            out = outs[:, -1]
+        seen = kit.visible({"valid_lens": None if lens is None else lens[rows]}, (len(rows),), 1, m)
+        for each in inputs.double().unbind(1):
+            right, own = twin.step(each, wide[rows], seen, own)
+        found.append(out.flatten())
+        expected.append(right.flatten())
+    compare(draw, decoder, twin, torch.cat(found), torch.cat(expected), [(encoded, wide)])
 
 
 # Recordings ---------------------------------------------------------------------------------------------------------
@@ -299,9 +307,9 @@ def request(draw: Draw, longest: int) -> dict[str, Any]:
 
 def recordings(draw: Draw) -> None:
     """One recording of one or two calls."""
-    d, kind = draw.of((2, 4)), draw.of(list(PAIRS))
-    make, pair = PAIRS[kind]
-    model = Attending(make(d)).double()
+    d, kind = draw.of((2, 4)), draw.of(draw.scores)
+    model = Attending(MADE[kind](d)).double()
+    twin = Twin(kind, model)
     expected: list[Tensor] = []
     calls_made: list[Callable[[], Any]] = []
     longest = 0
@@ -316,8 +324,7 @@ def recordings(draw: Draw) -> None:
             sides = [draw.numbers(sum(each), d) for each in lengths]
             parts = zip(*(side.split(each) for side, each in zip(sides, lengths, strict=True)), strict=True)
             for q, k in parts:
-                shown = visible(limits, 1, len(q), len(k))[0]
-                expected.append(weights_of(pair(model.score, q, k), shown))
+                expected.append(twin.weights(q, k, kit.visible(limits, (), len(q), len(k))))
             offsets = [torch.tensor([0, *each]).cumsum(0) for each in lengths]
             more = {"query_offsets": offsets[0], "key_offsets": offsets[1], **limits}
             longest = max(longest, *lengths[0])
@@ -325,7 +332,7 @@ def recordings(draw: Draw) -> None:
         else:
             batch, n, m = draw.whole(1, 2), draw.of(SIZES), draw.of(SIZES)
             sides, more = [draw.numbers(batch, n, d), draw.numbers(batch, m, d)], restrictions(draw, batch, n, m)
-            expected.append(weights_of(pair(model.score, *sides), visible(more, batch, n, m)))
+            expected.append(twin.weights(*sides, kit.visible(more, (batch,), n, m)))
             longest, least = max(longest, n), n
         calls_made.append(lambda s=sides, more=more: model(s[0], s[1], s[1], **more))
         if len(calls_made) == 1:
@@ -341,7 +348,7 @@ def recordings(draw: Draw) -> None:
     if len(seen) != len(expected):
         raise WrongError(f"{len(seen)} records, expected {len(expected)}")
     for own, weights in zip(seen, expected, strict=True):
-        compare_record(own, weights.detach(), asked)
+        compare_record(own, weights, asked)
     repr(trace)
 
 
@@ -383,11 +390,15 @@ def compare_record(seen: dikkat.Inspection, weights: Tensor, asked: dict[str, An
 # Bags ---------------------------------------------------------------------------------------------------------------
 
 
-def bag_pool(pool: Any, rows: Tensor, lens: list[int]) -> tuple[Tensor, Tensor]:
-    """The output (B, K, D) and the weights (N, K), bag by bag."""
-    hidden = pool.V(rows).tanh()
-    hidden = hidden if pool.U is None else hidden * pool.U(rows).sigmoid()
-    shares = [each.softmax(0) for each in pool.w(hidden).split(lens)]
+def bag_pool(given: dict[str, Tensor], rows: Tensor, lens: list[int]) -> tuple[Tensor, Tensor]:
+    """The output (B, K, D) and the weights (N, K), bag by bag, with the pool's parameters in float64."""
+
+    def projected(name: str, tensor: Tensor) -> Tensor:
+        return linear(tensor, given[f"{name}.weight"], given.get(f"{name}.bias"))
+
+    hidden = projected("V", rows).tanh()
+    hidden = hidden * projected("U", rows).sigmoid() if "U.weight" in given else hidden
+    shares = [each.softmax(0) for each in projected("w", hidden).split(lens)]
     return torch.stack([a.mT @ own for a, own in zip(shares, rows.split(lens), strict=True)]), torch.cat(shares)
 
 
@@ -399,6 +410,7 @@ def bags(draw: Draw) -> None:
     lens = [draw.of((0, 1, 2, 5, 40, 300)) for _ in range(draw.whole(1, 6))]
     x = draw.numbers(sum(lens), d).to(dtype).requires_grad_(draw.chance(0.7))
     plain = x.detach().double().requires_grad_(x.requires_grad)
+    parameters = {n: p if dtype == DOUBLE else p.detach().double() for n, p in pool.named_parameters()}
     rows, wide, outputs, twins = x, plain, list[Tensor](), list[Tensor]()
 
     def run() -> None:
@@ -412,7 +424,7 @@ def bags(draw: Draw) -> None:
             else:
                 given = rows, torch.tensor(lens), None
             found = pool(*given, return_weights=True)
-            expected, shares = in_double(pool, lambda: bag_pool(pool, wide, lens))
+            expected, shares = bag_pool(parameters, wide, lens)
             expected = expected[:, 0] if k == 1 else expected
             check("output", found.output, expected, dtype)
             came = found.weights[given[2]] if padded else found.weights

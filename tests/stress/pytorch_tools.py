@@ -9,12 +9,14 @@
 
 import argparse
 import copy
+import faulthandler
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
@@ -26,9 +28,12 @@ from torch.nn.utils.rnn import pack_sequence
 
 import dikkat
 from dikkat import scores
+from tests import kit
 from tests.stress import objects
 
 FEATURES, STEPS = 8, 3
+# That a rank may take for a layer.
+SECONDS = 300
 
 
 class Layer(nn.Module):
@@ -40,6 +45,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, lens: Tensor) -> Tensor:
         h = self.first(x).tanh()
+        h = h.to_local() if isinstance(h, DTensor) else h
         if isinstance(self.inner, dikkat.AttentionPooling):
             return self.inner(h, mask=torch.arange(h.shape[1]) < lens[:, None])  # type: ignore[no-any-return]
         return self.inner(h, h, h, lens)  # type: ignore[no-any-return]
@@ -50,7 +56,10 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "additive": lambda: dikkat.AdditiveAttention(FEATURES, FEATURES, 5),
     "heads": lambda: dikkat.MultiHeadAttention(FEATURES, 2),
     "heads, additive": lambda: dikkat.MultiHeadAttention(FEATURES, 2, score=scores.Additive(4, 4, 3)),
-    "heads, gaussian": lambda: dikkat.MultiHeadAttention(FEATURES, 4, score=scores.Gaussian(1.5, learnable=True)),
+    # A bandwidth for each feature: `fully_shard` takes no parameter that is a scalar.
+    "heads, gaussian": lambda: dikkat.MultiHeadAttention(
+        FEATURES, 4, score=scores.Gaussian([1.5, 2.0], learnable=True)
+    ),
     "bags": lambda: dikkat.AttentionPooling(FEATURES, 5),
 }
 SHAPES = ((2, 5), (3, 11), (4, 2), (7, 33))
@@ -100,18 +109,15 @@ def trained(layer: Layer, run: Callable[..., Tensor], part: slice) -> None:
     for step in range(STEPS):
         x, lens = batch(4, 5 + step)
         optimiser.zero_grad()
-        out = run(x[part], lens[part])
-        (out.full_tensor() if isinstance(out, DTensor) else out).square().mean().backward()
+        run(x[part], lens[part]).square().mean().backward()
         optimiser.step()
 
 
-def rank_of(rank: int, tool: str, name: str, folder: str) -> None:
-    """What one of two ranks does; rank 0 compares with a training alone."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
-    alone, layer, half = made(name), made(name), slice(2 * rank, 2 * rank + 2)
+def on_mesh(tool: str, name: str) -> None:
+    """Train a layer on all ranks, and compare it with a training alone."""
+    alone, layer, rank, mesh = made(name), made(name), dist.get_rank(), init_device_mesh("cpu", (2,))
     trained(alone, alone, slice(None))
-    mesh = init_device_mesh("cpu", (2,))
+    half = slice(2 * rank, 2 * rank + 2)
     if tool == "ddp":
         trained(layer, nn.parallel.DistributedDataParallel(layer), half)
     elif tool == "fsdp":
@@ -119,23 +125,46 @@ def rank_of(rank: int, tool: str, name: str, folder: str) -> None:
         fully_shard(layer, mesh=mesh)
         trained(layer, layer, half)
     else:
-        distribute_module(layer, mesh)
+        distribute_module(layer.first, mesh)
 
         def run(x: Tensor, lens: Tensor) -> Tensor:
-            return layer(*(distribute_tensor(t, mesh, [Replicate()]) for t in (x, lens)))  # type: ignore[no-any-return]
+            whole = distribute_tensor(x, mesh, [Replicate()])
+            with pytest.raises(TypeError, match="got a DTensor; expected this rank's own tensor"):
+                layer.inner(whole, *[whole, whole][: 2 * (name != "bags")])
+            return layer(whole, lens)  # type: ignore[no-any-return]
 
         trained(layer, run, slice(None))
     found = [p.full_tensor() if isinstance(p, DTensor) else p for p in layer.parameters()]
     same([p.detach() for p in found], [p.detach() for p in alone.parameters()])
+
+
+def rank_of(rank: int, tool: str, names: Sequence[str], folder: str, said: Any) -> None:
+    """One of two ranks, for all layers; rank 0 says what came of each. A rank that hangs says where, and ends."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
+    for name in names:
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        outcome = outcome_of(lambda name: on_mesh(tool, name), name)
+        outcomes = [None, None]
+        dist.all_gather_object(outcomes, outcome)
+        if rank == 0:
+            said.put((name, next((each for each in outcomes if each != "right"), "right")))
+    faulthandler.cancel_dump_traceback_later()
     dist.destroy_process_group()
 
 
-def on_ranks(tool: str) -> Callable[[str], None]:
-    def run(name: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(rank_of, (tool, name, folder), nprocs=2)  # type: ignore[no-untyped-call]
-
-    return run
+def on_ranks(tool: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each layer and what came of it."""
+    said = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = torch.multiprocessing.spawn(rank_of, (tool, names, folder, said), nprocs=2, join=False)
+        try:
+            while not ranks.join():
+                pass
+        except Exception as error:
+            yield "ranks", f"{type(error).__name__}: {error}"
+    while not said.empty():
+        yield said.get()
 
 
 def tied(name: str) -> None:
@@ -146,14 +175,12 @@ def tied(name: str) -> None:
     if isinstance(inner.score, scores.Additive):
         inner.score.W_k.weight = inner.score.W_q.weight
     plain = copy.deepcopy(layer)
-    pair = {"Additive": "additive", "Gaussian": "learned gaussian", "ScaledDot": "scaled dot"}[
-        type(inner.score).__name__
-    ]
+    kind = {"Additive": "additive", "Gaussian": "gaussian, learned", "ScaledDot": "scaled dot"}
 
     def by_formula(x: Tensor, lens: Tensor) -> Tensor:
-        h = plain.first(x).tanh()
-        shown = objects.visible({"valid_lens": lens}, *h.shape[:2], h.shape[1])
-        return objects.heads(plain.inner, objects.PAIRS[pair][1], h, h, h, shown)
+        h, twin = plain.first(x).tanh(), objects.Twin(kind[type(inner.score).__name__], plain.inner, copies=False)
+        seen = kit.visible({"valid_lens": lens}, h.shape[:1], h.shape[1], h.shape[1])
+        return twin.heads(h, h, h, seen, inner.num_heads)
 
     for subject, run in ((layer, layer), (plain, by_formula)):
         optimiser = torch.optim.AdamW(subject.parameters(), lr=0.05)
@@ -175,41 +202,36 @@ def packed(name: str) -> None:
     same(found, torch.cat([layer.inner(x[None], x[None], x[None])[0] for x in sequences]))
 
 
-TOOLS: dict[str, Callable[[str], None]] = {
-    "compile": compiled,
-    "export": exported,
-    "ddp": on_ranks("ddp"),
-    "fsdp": on_ranks("fsdp"),
-    "dtensor": on_ranks("dtensor"),
-    "tied": tied,
-    "packed": packed,
-}
-
-
+HERE: dict[str, Callable[[str], None]] = {"compile": compiled, "export": exported, "tied": tied, "packed": packed}
+ON_RANKS = ("ddp", "fsdp", "dtensor")
 # The layers that a tool takes, where these are not all.
 TAKES = {"tied": [name for name in LAYERS if "heads" in name], "packed": ["dot product", "additive"]}
+
+
+def outcome_of(run: Callable[[str], None], name: str) -> str:
+    try:
+        run(name)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[-600:]}\n{traceback.format_exc(limit=-6)}"
+    return "right"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 1 if a cell failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=tuple(TOOLS), default=tuple(TOOLS))
+    parser.add_argument("--only", nargs="+", choices=(*HERE, *ON_RANKS), default=(*HERE, *ON_RANKS))
     parser.add_argument("--layers", nargs="+", choices=tuple(LAYERS), default=tuple(LAYERS))
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    cells = failed = 0
+    outcomes = []
     for tool in options.only:
-        for name in (name for name in options.layers if name in TAKES.get(tool, LAYERS)):
-            cells += 1
-            try:
-                TOOLS[tool](name)
-                print(f"{tool}, {name}: right", flush=True)
-            except Exception as error:
-                failed += 1
-                print(f"{tool}, {name}: {type(error).__name__}: {str(error)[-900:]}", flush=True)
-                if len(options.layers) == len(options.only) == 1:
-                    traceback.print_exc()
-    print(f"{cells} cells, {failed} failed")
+        names = [name for name in options.layers if name in TAKES.get(tool, LAYERS)]
+        cells = on_ranks(tool, names) if tool in ON_RANKS else ((name, outcome_of(HERE[tool], name)) for name in names)
+        for name, outcome in cells:
+            print(f"{tool}, {name}: {outcome}", flush=True)
+            outcomes.append(outcome)
+    failed = sum(outcome != "right" for outcome in outcomes)
+    print(f"{len(outcomes)} cells, {failed} failed")
     return int(failed > 0)
 
 

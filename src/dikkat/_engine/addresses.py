@@ -50,9 +50,14 @@ def many_at_once(*gradients: Tensor | None) -> bool:
 
 
 def check_dense(name: str, tensor: object) -> None:
-    """A tensor whose numbers lie in memory as strides say: not sparse, nested, masked or in a library's own layout."""
+    """A tensor whose numbers lie in memory as strides say: not sparse, nested, masked, distributed or mkldnn's."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {type(tensor).__name__}; expected a torch.Tensor")
+    if type(tensor).__name__ == "DTensor":  # its module takes long to import
+        raise TypeError(
+            f"{name}: got a DTensor; expected this rank's own tensor, as its to_local() or full_tensor() returns. For "
+            "keys that several ranks hold, see dikkat.distributed.attend"
+        )
     if isinstance(tensor, torch.masked.MaskedTensor):
         raise TypeError(f"{name}: got a MaskedTensor; expected its get_data(), and a `mask` of the call instead")
     if tensor.layout is not torch.strided or tensor.is_nested:

@@ -34,7 +34,7 @@ _PATTERN = 0xA5
 # How many tasks are claimed, and how many workers have begun.
 _COUNTERS = Struct("2q")
 _WHOLE, _REAL = Struct("q"), Struct("d")
-NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 """The types that kernels are compiled for."""
 
 

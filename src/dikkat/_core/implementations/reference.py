@@ -49,6 +49,9 @@ def run(problem: Problem) -> Result:
     scale = dropout_scale(problem)
     kept = weights if scale is None else weights * scale
     mean = product(kept, problem.value) if hidden_from_some is None else _pool(kept, problem.value, hidden_from_some)
+    if problem.finite and visible is not None and not restrictions.leaves_some():
+        # 0 times the gradient of a row without a key, which may be NaN, is not in the values' gradient.
+        mean = torch.where(visible.any(-1, keepdim=True), mean, 0.0)
     return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
 

@@ -439,6 +439,8 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
     by_weight = flat(grads.weights, lead) if problem.wants_weights and grads.weights is not None else None
     drift, more = _given(problem, out, grads, len(tiles[0][2]) > 1)
     peak, total = (flat(t, lead, 1) for t in (out.peak, out.total))
+    if restrictions.vary_by_row() and not restrictions.leaves_some():
+        grad = grad.masked_fill((total == 0)[..., None], 0.0)  # of rows without a key, which may be NaN
     sums = _Sums.of(call, whole)
     for elements, rows, columns in tiles:
         above, off = _part(grad, elements, rows), None if drift is None else _part(drift, elements, rows)

@@ -627,6 +627,27 @@ def test_weights_of_a_model_that_attends_by_itself(kind: str) -> None:
     assert found.source == ("by its own softmax" if kind == "original_full" else "returned by the model")
 
 
+@pytest.mark.parametrize("kind", ["timesformer", "donut-swin"])
+def test_a_model_whose_layers_attend_several_times_is_asked_for_its_weights(kind: str) -> None:
+    """TimeSformer attends over time and space in each layer and returns those over space; Donut one of each stage."""
+    if kind == "timesformer":
+        config: Any = transformers.TimesformerConfig(
+            image_size=8, patch_size=4, num_frames=2, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=8,
+        )  # fmt: skip
+        made: Any = transformers.TimesformerModel(config).eval()
+    else:
+        config = transformers.DonutSwinConfig(
+            image_size=32, patch_size=4, embed_dim=8, depths=[2, 2], num_heads=[2, 2], window_size=4
+        )
+        made = transformers.DonutSwinModel(config).eval()
+    images = torch.randn(2, 2, 3, 8, 8) if kind == "timesformer" else torch.randn(2, 3, 32, 32)
+    right = made(pixel_values=images, output_attentions=True).attentions
+    found = dikkat.attentions(made, pixel_values=images)
+    torch.testing.assert_close(list(found), list(right), rtol=1e-5, atol=1e-6)
+    assert (found.source, len(found.by_name)) == ("returned by the model", 4)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_weights_of_a_model_that_draws_keys_are_of_one_run() -> None:
     torch.manual_seed(0)

@@ -231,12 +231,12 @@ class _Recorder(Dataflow):
             for call, root in calls
         )  # fmt: skip
         returns = hasattr(model, "get_encoder")
-        times = Counter(
-            (call.run, call.layer, call.name)
-            for call, root in calls
-            if (root or (returns and not self._kinds)) and call.layer >= 0
-        )
-        several = {name for (_, _, name), count in times.items() if count > 1}
+        # A model without a table may return some of the calls of a layer, or in another order.
+        places = [((call.run, call.layer, call.name if root else call.kind), call.name)
+                  for (call, _), (_, root) in zip(self.trace.calls(), calls, strict=True)
+                  if call.layer >= 0 and (root or (returns and not self._kinds))]  # fmt: skip
+        times = Counter(place for place, _ in places)
+        several = {name for place, name in places if times[place] > 1}
         missing = self._entered - {root for _, root in calls if root}
         missing |= {name for name in self._softmaxes if not any(is_within(call.name, name) for call, _ in calls)}
         if calls and (silent := sorted(missing | self._lost)):

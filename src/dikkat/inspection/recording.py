@@ -408,7 +408,7 @@ def _cached(module: nn.Module, given: tuple[Any, ...]) -> int | None:
     cache = next((each for each in given if hasattr(each, "get_seq_length")), None) if type(layer) is int else None
     try:
         return None if cache is None else int(cache.get_seq_length(layer))
-    except ValueError:  # of a layer of another kind
+    except (TypeError, ValueError):  # of a layer or a cache of another kind
         return None
 
 

@@ -649,6 +649,17 @@ def test_a_model_whose_layers_attend_several_times_is_asked_for_its_weights(kind
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_maps_of_pooled_queries_are_not_square() -> None:
+    config = transformers.FunnelConfig(
+        vocab_size=50, block_sizes=[2, 2], d_model=16, n_head=2, d_head=8, d_inner=16, num_decoder_layers=1
+    )
+    model, ids = transformers.FunnelModel(config).eval(), torch.tensor([[4, 7, 9, 5, 11, 6, 8]])
+    right, found = model(ids, output_attentions=True).attentions, dikkat.attentions(model, ids)
+    torch.testing.assert_close(list(found), list(right), rtol=1e-5, atol=1e-6)
+    assert any(weights.shape[-1] != weights.shape[-2] for weights in found)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_weights_of_a_model_that_draws_keys_are_of_one_run() -> None:
     torch.manual_seed(0)
     config = transformers.InformerConfig(

@@ -71,7 +71,8 @@ def attentions(
     own = found.pop("decoder_attentions", found.pop("attentions", ()))
     encoder, cross = found.pop("encoder_attentions", ()), found.pop("cross_attentions", ())
     plain = all(isinstance(each, torch.Tensor) and each.ndim == 4 for each in (*own, *encoder, *cross))
-    if found or not own or not plain or any(each.shape[-1] != each.shape[-2] for each in (*own, *encoder)):
+    recorded = {tuple(seen.weights.shape[-2:]) for _, _, seen in trace if seen.weights is not None}
+    if found or not own or not plain or not all(_is_map(each, recorded) for each in (*own, *encoder)):
         return trace.attentions()  # raises: what the model returns are no maps (B, H, n, m)
     request = Request(weights=True, heads=heads, queries=queries)
     parts: list[list[Any]] = [
@@ -81,3 +82,9 @@ def attentions(
         name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names
     }
     return Attentions(parts[0], parts[1], parts[2], by_name, "returned by the model")
+
+
+def _is_map(weights: torch.Tensor, recorded: set[tuple[int, ...]]) -> bool:
+    """Whether self-attention weights have a column for each key: they are square, or as wide as a recorded call."""
+    queries, keys = weights.shape[-2:]
+    return queries == keys or (queries, keys) in recorded

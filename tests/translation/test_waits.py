@@ -139,7 +139,7 @@ def test_scores_that_are_no_numbers_are_an_error_on_a_grid() -> None:
 
 def test_a_search_on_another_device_takes_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     model, search = make(), Search(beam=2)
-    assert not grid.runs([model], [], search)
+    assert not grid.runs([model], search)
     wanted = beam_search(model, SOURCES, search)
     called = []
     searched = grid.searched

@@ -95,10 +95,12 @@ def restrict(
     """Check the restricting arguments of a call, and return the visibility of its pairs."""
     sizes = Sizes(lead, queries, keys, device)
     fields: Fields = {}
-    for name, argument in given.items():
+    arguments: Mapping[str, Any] = given
+    for name, fields_of in _ARGUMENTS.items():  # lengths first: another argument ends their extremes
+        argument = arguments.get(name, _ABSENT.get(name))
         if argument is _ABSENT.get(name):
             continue
-        for field, value in _ARGUMENTS[name](argument, sizes).items():
+        for field, value in fields_of(argument, sizes).items():
             if field in fields:
                 value = _JOINED[field](fields[field], value)
                 fields.pop("extremes", None)

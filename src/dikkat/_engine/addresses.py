@@ -205,7 +205,9 @@ def _without_numba() -> tuple[str, ...]:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:  # the latter where LLVM's library is missing
         reason = f"numba cannot be imported here ({error})"
-        warnings.warn(f"impl: {reason}; 'auto' goes on with slower implementations", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"impl: {reason}; 'auto' uses slower implementations, and translators raise", RuntimeWarning, stacklevel=2
+        )
         return (reason,)
     return ()
 

@@ -57,9 +57,9 @@ def serve(
     address, port = _free_address(host, port)
     translators = {name: Translator.load(folder) for name, folder in folders.items()}
     for translator in translators.values():  # compiles kernels, or reads their cache, before the server listens
-        translator.translate(".", search=Search())
+        translator.translate("a", search=Search())  # a text without letters would be copied
         with suppress(SettingsError):  # the model or the processor has no int8
-            translator.translate(".", search=Search(precision="int8"))
+            translator.translate("a", search=Search(precision="int8"))
     application = create_app(translators, limits=limits, hosts=hosts, origins=allow_origin or [])
     run(application, address, port, seconds=seconds)
 

@@ -276,7 +276,7 @@ class Dataflow(TorchFunctionMode):
         self._origins[result] = self._origins[result]._replace(keys=keys, weights=weights, features=origin.features)
 
     def _multiplies(self, name: str, args: Any, tensors: list[Tensor], holder: Tensor, result: Tensor) -> bool:
-        """Whether a product sums over the keys of weights. Weights of values are told, a classifier's are not."""
+        """Whether a product sums over the keys of weights. Report weights of values, and ignore a classifier's."""
         origin, others = self.origin(holder), [each for each in tensors if each is not holder]
         index = next(k for k, each in enumerate(tensors) if each is holder)
         dims = [*range(-1 if holder.ndim == 1 else 0, holder.ndim)]

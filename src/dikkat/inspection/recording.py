@@ -105,7 +105,9 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     recorder.finish(model)
     for entry, each in by_entry.items():
         if not any(each.takes(call.name, call.layer) for call, _ in recorder.trace.calls()):
-            raise NotSeenError(_unseen(model, entry, each, recorder.layers))
+            lost = ", ".join(map(repr, sorted(recorder._lost)))
+            why = f". Weights of {lost} multiply values in a way that dikkat does not follow" if lost else ""
+            raise NotSeenError(_unseen(model, entry, each, recorder.layers) + why)
 
 
 class NotSeenError(ValueError):

@@ -150,7 +150,9 @@ def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps
     hidden: Any = x.state.unbind(0)
     cell: Any = _parts(x.cell, len(layers), 0)
     steps = x.gates.shape[1]
-    kept, dropped, looks, moves = _parts(x.kept, steps), _parts(x.dropped, steps, 2), list[Tensor](), list[list[Move]]()
+    kept, dropped = _parts(x.kept, steps), _parts(x.dropped, steps, 2)
+    looks: list[Tensor] = []  # torch.compile cannot trace list[Tensor]()
+    moves: list[list[Move]] = []
     value: Any = x.value
     for step, first in enumerate(x.gates.unbind(1)):
         query, recurrent = query_and_gates(hidden[-1])

@@ -167,10 +167,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
         check_at_hand(X=X, y=y, sample_weight=sample_weight)
+        name = getattr(y, "name", None)
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
         frame: Any = X
-        name, labels = getattr(y, "name", None), frame.index.to_numpy() if hasattr(X, "iloc") else None
+        labels = frame.index.to_numpy() if hasattr(X, "iloc") else None
         target = name if isinstance(name, str) else None
         return self._learn(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
 

@@ -89,8 +89,8 @@ function likeliest(network: Network, scores: Float32Array, count: number, allowe
     if (found.length > count) found.pop();
     if (found.length === count) least = found[count - 1]!.gain;
   }
-  let most = found[0]?.gain ?? -Infinity;
-  for (let token = 0; token <= END; token++) most = Math.max(most, scores[token]!);
+  let most = -Infinity;
+  for (let token = 0; token < scores.length; token++) most = Math.max(most, scores[token]!);
   const sum = network.arithmetic.logSum(scores, most);
   return found.map(({ token, gain }) => ({ token, gain: gain - sum }));
 }
@@ -132,6 +132,7 @@ export function* searching(
   const { chosen } = options, { penalty } = network;
   const limit = limitOf(source.length);
   const copies = network.attends && source.includes(UNKNOWN);
+  const onlySlots = slots.targets.every((bit, token) => token <= END || bit !== 0);
   let living: Place[] = [{ ids: [], total: 0, missing: slots.source, state: first, steps: [] }];
   let places = options.beam;
   const ended: Ended[] = [], lacking: Ended[] = [];
@@ -146,7 +147,7 @@ export function* searching(
     for (const [row, from] of living.entries()) {
       const allowed = (token: number): boolean => {
         if (token > END) return !slots.targets[token] || (slots.targets[token]! & from.missing) !== 0;
-        return (token === UNKNOWN && copies) || (token === END && step > 0);
+        return (token === UNKNOWN && copies) || (token === END && (step > 0 || onlySlots));
       };
       const found = forced === undefined
         ? likeliest(network, scores[row]!, options.beam, allowed)

@@ -21,7 +21,8 @@ from dikkat.translation.text.tokenizer import Tokenizer
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
 _FORMAT = 4  # of the file; another number, and files of the old one are made anew
-_COPIES = 1_000  # of the first pairs, so that a large corpus takes no longer
+_COPIES = 1_000
+_PRACTISED = 100_000  # first pairs, of which copies are made
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
 _WHAT = "a corpus's token numbers"
@@ -274,7 +275,7 @@ class _Work:
             write(_batch(*_columns(numbered)))
             if self.progress is not None:
                 self.progress(self.counts.read)
-        if not kept:
+        if kept == self.counts.copies:
             raise CorpusError(
                 f"{self.corpus}: none of the {self.counts.read:,} pairs has tokens, and at most {self.max_length} on "
                 "each side: raise max_length, or give another corpus"
@@ -287,8 +288,9 @@ class _Work:
         numbered = [pair for pair in short if pair[0]]
         self.counts.left_out += len(pairs) - len(short)
         self.counts.without_tokens += len(short) - len(numbered)
-        practised = (self.slots.practise(*pair) for pair in pairs if self.practice and self.counts.copies < _COPIES)
-        copies = self._short([pair for pair in practised if pair])[: _COPIES - self.counts.copies]
+        practises = self.practice and self.counts.read < _PRACTISED
+        practised = filter(None, (self.slots.practise(*pair) for pair in pairs if practises))
+        copies = self._short(list(islice(practised, _COPIES - self.counts.copies)))
         self.counts.copies += len(copies)
         return numbered + copies
 

@@ -28,11 +28,10 @@ from dikkat.translation.text.special_tokens import BEGIN, END
 _AT_ONCE = 8  # steps from one look at the tables to the next
 
 
-def runs(models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search) -> bool:
-    """Whether these models' steps are what their weights say, and are not on a CPU, and no sentence has slots."""
+def runs(models: Sequence[TranslationModel], search: Search) -> bool:
+    """Return whether the weights describe the models, and the device is no CPU."""
     plain = (not model.undescribed() and not sequence.score_obstacles(model.decoder.score) for model in models)
-    is_plain = not search.sample and not models[0].output_bias.is_cpu and all(plain)
-    return is_plain and not any(each.slots for each in sentences)
+    return not search.sample and not models[0].output_bias.is_cpu and all(plain)
 
 
 @torch.no_grad()

@@ -52,12 +52,7 @@ class PairScorer:
             TypeError: Something among them that is not a pair of strings.
 
         Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> right, nothing = Translator(model, settings, english, french).score([("Go.", "Va !"), ("", "")])
+            >>> right, nothing = translator.score([("Go.", "Va !"), ("", "")])
             >>> right < nothing
             True
         """
@@ -102,12 +97,6 @@ class PairScorer:
             TypeError: Something among them that is not a pair of strings.
 
         Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> translator = Translator(model, settings, english, french)
             >>> sorted(translator.align([("Go.", "Va !")])[0])
             [(0, 0), (0, 1)]
         """

@@ -26,7 +26,7 @@ from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
 from dikkat.translation.network.weights import every_module_has_hooks
-from dikkat.translation.text.special_tokens import UNKNOWN
+from dikkat.translation.text.special_tokens import SPECIAL, UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
 _lock = Lock()
@@ -118,20 +118,23 @@ def beam_search(
         bits_of_source = {token: 1 << slot for token, slot in slots[0].items() if slot in slots[1].values()}
         for token, slot in slots[1].items():
             slot_bits[token] = 1 << slot
-    sentences = [
-        Sentence(
-            source,
-            attends and UNKNOWN in source,
-            *limits(search, len(source)),
-            reduce(or_, (bits_of_source.get(token, 0) for token in source), 0),
-        )
-        for source in sources
-    ]
+    only_slots = bool(slot_bits[SPECIAL:].all())  # then a translation may be empty
+    sentences = []
+    for source in sources:
+        fewest, most = limits(search, len(source))
+        needed = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0)
+        sentences.append(Sentence(source, attends and UNKNOWN in source, 0 if only_slots else fewest, most, needed))
     if panels := runnable(together, search):
         return run.search(panels, sentences, search, slot_bits)
-    if grid.runs(together, sentences, search):
-        return grid.searched(together, sentences, search, slot_bits)
-    return step_by_step(together, sentences, search, slot_bits)
+    if not grid.runs(together, search):
+        return step_by_step(together, sentences, search, slot_bits)
+    results: list[list[Hypothesis]] = [[] for _ in sentences]
+    for has_slots, engine in ((False, grid.searched), (True, step_by_step)):
+        chosen = [index for index, sentence in enumerate(sentences) if bool(sentence.slots) is has_slots]
+        found = engine(together, [sentences[index] for index in chosen], search, slot_bits) if chosen else []
+        for index, hypotheses in zip(chosen, found, strict=True):
+            results[index] = hypotheses
+    return results
 
 
 def gathered(models: Models) -> list[TranslationModel]:

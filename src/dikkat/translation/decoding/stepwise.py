@@ -15,7 +15,7 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import GREEDY, Search
 from dikkat.translation.network.model import TranslationModel, pad
 
-# Of the scores (R, V) that may come, the sentences of the rows and the step: tokens (R, K).
+# From allowed scores (R, V), the sentences of the rows and the step: tokens (R, K).
 Choice = Callable[[Tensor, Table, int], Tensor]
 
 

@@ -137,15 +137,20 @@ class Slots:
     @classmethod
     def learn(cls, pairs: Sequence[tuple[str, str]]) -> "Slots":
         """Count how the targets of training pairs write the spans of their sources."""
-        seen, templates = Counter[str](), defaultdict[str, Counter[tuple[int | str, ...]]](Counter)
+        seen, matched = Counter[str](), Counter[str]()
+        templates = defaultdict[str, Counter[tuple[int | str, ...]]](Counter)
         examples = dict[str, _Span]()
         for source, target in pairs:
             taken = list[Place]()
             for span in _spans(source):
                 examples.setdefault(span.shape, span)
                 seen[span.shape] += 1
-                templates[span.shape].update(_rewritings(span, target, taken))
-        verdicts = {name: _verdict(templates[name], _copy(span), seen[name]) for name, span in examples.items()}
+                rewritings = _rewritings(span, target, taken)
+                matched[span.shape] += bool(rewritings)
+                templates[span.shape].update(rewritings)
+        verdicts = {
+            name: _verdict(templates[name], _copy(span), matched[name], seen[name]) for name, span in examples.items()
+        }
         for name, span in examples.items():
             # Rare shapes may differ from a frequent one that stays text or changes the order of its groups.
             written = verdicts[name].written
@@ -156,7 +161,7 @@ class Slots:
                     if (texts := _coarse(span, template)) is not None:
                         templates[span.coarse][texts] += times
         for name in seen.keys() - examples.keys():
-            verdicts[name] = _verdict(templates[name], tuple(name[1:]), seen[name])
+            verdicts[name] = _verdict(templates[name], tuple(name[1:]), templates[name].total(), seen[name])
         lasting = [name for name in seen if seen[name] >= _ENOUGH or verdicts[name].written is not None]
         lasting.sort(key=lambda name: (-seen[name], name))
         shapes = {name: verdicts[name] for name in lasting[:_MOST_SHAPES]}
@@ -278,14 +283,14 @@ def _checked(name: str, value: Any) -> Shape:
     raise ValueError(f"shape {name!r:.80}: expected written, times and of, as a training writes them")
 
 
-def _verdict(templates: Counter[tuple[int | str, ...]], copy: tuple[int | str, ...], total: int) -> Shape:
-    """Return the template of a shape: its copy if the pairs copy it now and then, else the most frequent one.
+def _verdict(templates: Counter[tuple[int | str, ...]], copy: tuple[int | str, ...], matched: int, total: int) -> Shape:
+    """Return the template of a shape: its copy if at least half of the `matched` pairs copy it, else the most frequent.
 
     A model does not learn to write rare numbers, so fewer pairs need to agree on a rare shape.
     """
-    found, copies = sum(templates.values()), templates[copy]
-    if copies > (1 - _SHARE) * total + 0.5:
-        written, times, is_usual = copy, copies, 2 * found > total
+    copies = templates[copy]
+    if copies > (1 - _SHARE) * total + 0.5 and 2 * copies >= matched:
+        written, times, is_usual = copy, copies, 2 * matched > total
     else:
         (written, times), *_ = [*templates.most_common(1), (copy, 0)]
         is_usual = 2 * times > total

@@ -393,7 +393,7 @@ def _nothing(_: str) -> None:
 def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
     """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
     copies, validated = learnt.counts.copies, 0 if judged is None else len(judged)
-    added = f" (and {copies:,} copies with slots for words)" if copies else ""
+    added = f" (and {copies:,} copies that practise slots)" if copies else ""
     yield f"{len(learnt) - copies:,} pairs to learn from{added}, {validated:,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(each.numel() for each in translator.model.parameters())
@@ -437,7 +437,8 @@ def _stored(
 
 
 def _fingerprint(store: Store) -> dict[str, int | str]:
-    return {"pairs": store.counts.read, "sha256": store.counts.digest}
+    copies = {"copies": store.counts.copies} if store.counts.copies else {}
+    return {"pairs": store.counts.read, "sha256": store.counts.digest} | copies
 
 
 def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:

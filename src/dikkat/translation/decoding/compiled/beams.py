@@ -141,6 +141,8 @@ class StepBeams(Beams):
     """Hypotheses whose rows an engine of PyTorch's operations continues, step by step."""
 
     def __init__(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
+        if reasons := addresses.without_numba():
+            raise InputError(f"translation needs compiled code: {reasons[0]}. Install numba")
         call = CallRecord(HYPOTHESES, torch.float64)
         call.alone = True
         super().__init__(call, len(sentences), search.beam, search.n_best)

@@ -20,9 +20,9 @@ _HYPOTHESES = {
 HYPOTHESES = Record(**_HYPOTHESES | {"whole": f"{_HYPOTHESES['whole']} chosen"})
 """The hypotheses of B sentences, K places each, as `rules` reads them; R rows are the hypotheses that go on.
 
-- What an engine writes at each step: `tokens` and log-probabilities `gains` (R, K), best first; or the tables of
+- An engine writes at each step: `tokens` and log-probabilities `gains` (R, K), best first; or the tables of
   `chosen` whole steps.
-- What it reads: of each row `next_tokens`, `next_sentences`, the slots that are missing, `next_missing`, and the row
+- It reads for each row: `next_tokens`, `next_sentences`, the slots that are missing, `next_missing`, and the row
   before it, `next_rows`.
 - Sets of slots are whole numbers, a bit for each: the `slots` of a sentence (B), `slot_bits` of a token (V).
 - The tables of all steps (T, B, K): tokens, log-probabilities, rows, places before, missing slots, which ended and
@@ -82,7 +82,7 @@ STATE = np.dtype(
 """Where a search is, between two tasks: in which phase, from which ticket on, at which step."""
 
 ENDED = 2e9
-"""What a device adds to the log-probability of a hypothesis that ended, so that it keeps one of the first places."""
+"""The number that a device adds to the log-probability of a hypothesis that ended, so that it keeps one of the first places."""
 
 LINE = 64
 """Bytes of a cache line: each of the numbers that workers fight for has one of its own."""

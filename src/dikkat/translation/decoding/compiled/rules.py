@@ -134,7 +134,7 @@ def _extend(call: Call, state: State, b: int, row: int) -> int:
             state.status = UNKNOWN_SCORES
         for k in range(beam):
             total, token = before[origin] + gains[row * beam + k], number_at(call.tokens, row * beam + k)
-            if reserved == beam or not total > totals[beam - 1]:  # and none of those that follow is better
+            if reserved == beam or not total > totals[beam - 1]:  # the remaining tokens are not better
                 break
             if not _is_reserved(call, state, b, reserved, row, token):
                 _insert(call, state, b, reserved, total, row, origin, token)

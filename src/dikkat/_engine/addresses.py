@@ -205,9 +205,8 @@ def _without_numba() -> tuple[str, ...]:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:  # the latter where LLVM's library is missing
         reason = f"numba cannot be imported here ({error})"
-        warnings.warn(
-            f"impl: {reason}; 'auto' uses slower implementations, and translators raise", RuntimeWarning, stacklevel=2
-        )
+        consequence = "'auto' uses slower implementations, and translators raise"
+        warnings.warn(f"impl: {reason}; {consequence}", RuntimeWarning, stacklevel=2)
         return (reason,)
     return ()
 

@@ -437,8 +437,8 @@ def _stored(
 
 
 def _fingerprint(store: Store) -> dict[str, int | str]:
-    copies = {"copies": store.counts.copies} if store.counts.copies else {}
-    return {"pairs": store.counts.read, "sha256": store.counts.digest} | copies
+    fingerprint: dict[str, int | str] = {"pairs": store.counts.read, "sha256": store.counts.digest}
+    return fingerprint | ({"copies": store.counts.copies} if store.counts.copies else {})
 
 
 def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:

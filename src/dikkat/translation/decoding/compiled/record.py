@@ -82,7 +82,7 @@ STATE = np.dtype(
 """Where a search is, between two tasks: in which phase, from which ticket on, at which step."""
 
 ENDED = 2e9
-"""The number that a device adds to the log-probability of a hypothesis that ended, so that it keeps one of the first places."""
+"""A device adds this to the log-probability of a hypothesis that ended, so that it keeps one of the first places."""
 
 LINE = 64
 """Bytes of a cache line: each of the numbers that workers fight for has one of its own."""

@@ -15,7 +15,8 @@ if "CI" not in os.environ and importlib.util.find_spec("hypothesis"):
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
 collect_ignore_glob = [
-    "tests/stress/*"  # programs that look for faults for hours, and are no modules of tests
+    "tests/stress/*",  # programs that look for faults for hours, and are no modules of tests
+    "tests/*/conftest.py",  # no examples, and pytest cannot import several as modules
 ]
 if importlib.util.find_spec("latex2mathml") is None:  # what builds the pages comes with `make check`
     collect_ignore_glob += ["docs/*.py"]

@@ -1,7 +1,7 @@
 import pytest
 
 from command import command_line
-from translation.conftest import PAIRS, one_thread, taught_model  # noqa: F401 - one_thread is used by all tests
+from translation.taught import PAIRS, one_thread, taught_model  # noqa: F401 - one_thread is used by all tests
 
 QUICK = ["--epochs", 1, "--hidden-size", 8, "--embedding-size", 8, "--min-freq", 1]
 FEW, OTHERS = '{name = "phrasebook", first = 8}', '{name = "phrasebook", part = "test", first = 5}'

@@ -14,7 +14,7 @@ from dikkat.translation import (
     evaluate_lowercased_tokens,
     read_links,
 )
-from translation.conftest import PAIRS, untrained
+from translation.taught import PAIRS, untrained
 
 
 def test_of_few_sentences_no_comparison_is_called_more_than_chance(run, tmp_path):

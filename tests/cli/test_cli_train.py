@@ -17,7 +17,7 @@ from dikkat.translation.training import suited
 from dikkat.translation.training import train as trainings
 from dikkat.translation.training.state import Validation
 from dikkat.translation.training.train import train as train_translator
-from translation.conftest import PAIRS, tell_bfloat16
+from translation.taught import PAIRS, tell_bfloat16
 
 
 def test_a_training_makes_a_model_and_replaces_one(run, pairs, tmp_path):

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from dikkat.cli import main
 from dikkat.cli.app import _COMMANDS
-from translation.conftest import PAIRS, taught_model
+from translation.taught import PAIRS, taught_model
 
 QUICK = "--epochs 1 --hidden-size 8 --embedding-size 8 --min-freq 1"
 NOBODY = 65534

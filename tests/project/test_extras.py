@@ -121,7 +121,7 @@ with torch.no_grad():
     torch.testing.assert_close(compiled(x), came)
 torch.testing.assert_close(came, dikkat.attend(x, x, x, score=score, impl="reference"))
 mine = [str(each.message) for each in told if "numba" in str(each.message)]
-assert len(mine) == 1 and "'auto' goes on with slower implementations" in mine[0], mine
+assert len(mine) == 1 and "'auto' uses slower implementations" in mine[0], mine
 by_name = {each.name: each for each in dikkat.implementations(x, x, x, score=score)}
 assert by_name["reference"].runs and by_name["chunked"].runs and not by_name["numba"].runs
 assert "numba cannot be imported here" in by_name["numba"].reasons[0], by_name["numba"]

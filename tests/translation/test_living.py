@@ -31,7 +31,7 @@ from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.special_tokens import END
 from dikkat.translation.text.units import Units
 from dikkat.translation.training.train import train
-from translation.conftest import PAIRS, TINY
+from translation.taught import PAIRS, TINY
 
 _ROOT = Path(__file__).parents[2]
 _NODE = shutil.which("node")

@@ -17,7 +17,7 @@ from dikkat.translation.training.distributed import Processes, processes
 from dikkat.translation.training.loop import steps as steps_of
 from dikkat.translation.training.state import TrainingState
 from dikkat.translation.training.train import train
-from translation.conftest import PAIRS, TINY
+from translation.taught import PAIRS, TINY
 
 # Seven pairs, three a batch, in two processes: a row over in each batch, and in the last one a process without any.
 SETTINGS = dataclasses.replace(

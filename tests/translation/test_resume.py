@@ -23,7 +23,7 @@ from dikkat.translation.training.results import TrainingStorageError
 from dikkat.translation.training.run_folder import RunFolder
 from dikkat.translation.training.train import train
 from processes import python
-from translation.conftest import PAIRS, TINY
+from translation.taught import PAIRS, TINY
 
 # Eight pairs, two a batch: four batches an epoch.
 SHORT = dataclasses.replace(

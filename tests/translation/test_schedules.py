@@ -8,7 +8,7 @@ from command import run_before
 from dikkat.translation import SettingsError
 from dikkat.translation.training.schedules import share_of_learning_rate
 from dikkat.translation.training.train import train
-from translation.conftest import PAIRS, TINY
+from translation.taught import PAIRS, TINY
 
 
 def shares(schedule, steps, done=lambda step: 0.0, warmup_steps=3, halvings=0):

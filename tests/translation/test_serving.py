@@ -19,7 +19,7 @@ from dikkat.serving import Limits, create_app
 from dikkat.serving.messages import TranslateRequest
 from dikkat.translation import InputError, Search, Translator
 from dikkat.translation.formats.origin import Origin
-from translation.conftest import untrained
+from translation.taught import untrained
 
 SENTENCES = ["Where is the man?", "", "She sees {name} Marie. I lost 25.", "I lost."]
 

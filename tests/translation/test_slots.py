@@ -16,7 +16,7 @@ from dikkat.translation.text.slots import NO_SLOTS, Masked, Shape, Slots
 from dikkat.translation.text.units import Units
 from dikkat.translation.training.train import train
 from tests.stress.hostile_models import seal
-from translation.conftest import PAIRS, TINY
+from translation.taught import PAIRS, TINY
 
 NAMES = ["Ana", "Rita", "João", "Zé"]
 TIMES = [f"{hour}:{minute}" for hour, minute in zip(range(8, 20), range(10, 58, 4), strict=True)]

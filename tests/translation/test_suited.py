@@ -12,7 +12,7 @@ from command import run_before
 from dikkat.translation import Recipe, Settings, TranslationModel, TsvCorpus, settings_for
 from dikkat.translation.training import suited as module
 from dikkat.translation.training.suited import Sample, fitted, reason, suited
-from translation.conftest import tell_bfloat16
+from translation.taught import tell_bfloat16
 
 EVERY = [("the man eats", "l'homme mange"), ("the cat sleeps", "le chat dort")]
 

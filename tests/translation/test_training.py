@@ -20,7 +20,7 @@ from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingDivergedError, TrainingMemoryError
 from dikkat.translation.training.state import TrainingState, Validation
 from dikkat.translation.training.train import train
-from translation.conftest import PAIRS, TINY, tell_bfloat16
+from translation.taught import PAIRS, TINY, tell_bfloat16
 
 
 def shorter(**changes) -> Settings:

@@ -55,6 +55,8 @@ def _names_of_examples(request: pytest.FixtureRequest) -> None:
         import dikkat
 
         names.update(np=numpy, torch=torch, dikkat=dikkat)
+        for name in names.keys() & request.node.dtest.globs.keys():
+            del names[name]  # the module's own np may be MXNet's
         if request.path.parent.name in ("translation", "decoding", "serving"):
             names["translator"] = _translator()
 

@@ -333,6 +333,17 @@ def test_a_token_that_may_not_come_out_may_be_by_far_the_likeliest():
     assert found.score == pytest.approx(sum(table[step, t].item() for step, t in enumerate(tokens)), rel=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_translation_without_its_slots_ends_no_search(seed):
+    model, sources = make(seed=seed), [[8, 5], [9, 8, 4], [10, 9, 8, 7]]
+    with torch.no_grad():
+        model.output_bias[END] += 4.0  # the end is likelier than a slot
+        model.output_bias[[5, 6, 7, 8]] -= 1.0
+    for search in (Search(2), Search(3), Search(5, n_best=2)):
+        for source, found in zip(sources, beam_search(model, sources, search, SLOTS), strict=True):
+            agree(found, plain(model, source, search, SLOTS))
+
+
 KINDS = {
     "gru": {},
     "lstm": {"cell": "lstm"},

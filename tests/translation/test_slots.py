@@ -55,8 +55,8 @@ def learned(*frames, count=12):
         ([("12 and {t}", "douze et {t}")], "12 and 345", ["345"]),
         # No number so long was met; of those met, numbers of two digits stay text and the rest is copied.
         ([("12 and {t}", "douze et {t}")], "12 and 345678", ["345678"]),
-        # Half of the decimals have a comma, half a point: such are copied, rather than left to the model.
-        ([("{t}.5", "{t},5"), ("Write {t}.7", "{t}.7 Yaz")], "7.2", ["7.2"]),
+        # Half of the decimals have a comma, half a point: the model writes what is between the digits.
+        ([("{t}.5", "{t},5"), ("Write {t}.7", "{t}.7 Yaz")], "7.2", ["7", "2"]),
         ([("{t} a", "{t} a"), ("{t} b", "{t}"), ("1{t} c", "c")], "777 or 7777", ["777"]),
         ([("{t} a", "a {t}"), ("{t} b", "b"), ("{t} c", "c")], "777", []),  # a third is too little
         # Dates change their order, which other numbers with hyphens do not.

@@ -142,7 +142,7 @@ class Slots:
         """Count how the targets of training pairs write the spans of their sources."""
         seen = Counter[str]()
         templates = defaultdict[str, Counter[tuple[int | str, ...]]](Counter)
-        examples = dict[str, _Span]()
+        examples, rare = dict[str, _Span](), dict[str, str]()
         for source, target in pairs:
             taken = list[Place]()
             for span in _spans(source):
@@ -156,12 +156,17 @@ class Slots:
             is_like_others = written == "groups" or (written is not None and _coarse(span, written) is not None)
             if span.coarse is not None and (is_like_others or seen[name] < _ENOUGH):
                 seen[span.coarse] += seen[name]
+                rare |= {name: span.coarse} if is_like_others and seen[name] < _ENOUGH else {}
                 for template, times in templates[name].items():
                     if (texts := _coarse(span, template)) is not None:
                         templates[span.coarse][texts] += times
         for name in seen.keys() - examples.keys():
             verdicts[name] = _verdict(templates[name], seen[name])
-        lasting = [name for name in seen if seen[name] >= _ENOUGH or verdicts[name].written is not None]
+        # A rare shape is no exception if the pairs disagree on the separators of such shapes.
+        follows = {name for name, coarse in rare.items() if verdicts[coarse].written == "groups"}
+        lasting = [
+            name for name in seen.keys() - follows if seen[name] >= _ENOUGH or verdicts[name].written is not None
+        ]
         lasting.sort(key=lambda name: (-seen[name], name))
         shapes = {name: verdicts[name] for name in lasting[:_MOST_SHAPES]}
         slots = cls(shapes, len(SLOTS))

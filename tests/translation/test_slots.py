@@ -272,8 +272,8 @@ def test_a_training_with_slots_goes_on_to_the_same_bits(tmp_path):
             ({"most": 1, "shapes": {name: {"written": written, "times": 1, "of": 1}}}, f"shape '{name}': expected")
             for name, written in [
                 ("#:99", [0, "h", 2]), ("#:99", [0, "h"]), ("#:99", [0, "h", 0]), ("#:99", ["h", 0, 1]), ("99", []),
-                ("99", [True]), ("99", "groups"),
-                ("url", "groups"), ("~", "groups"), ("#:99", "group"), ("99", [[]]), ("#:99", [0, "h" * 4, 1]), ("~:", [":", ":"]), ("~:", [0]), ("url", "0"),
+                ("99", [True]), ("99", "groups"), ("url", "groups"), ("~", "groups"), ("#:99", "group"), ("99", [[]]),
+                ("#:99", [0, "h" * 4, 1]), ("~:", [":", ":"]), ("~:", [0]), ("url", "0"),
             ]
         ),
     ],

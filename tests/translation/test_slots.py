@@ -190,6 +190,8 @@ def test_it_is_the_same_however_it_is_asked(taught, tmp_path):
     sentences = [*NEW, "Ana left at 8:10, 9:20, 10:30.", "Rita 7:59 7:59 called", "Zé called."]
     alone = [taught.translate(each) for each in sentences]
     assert [each.target for each in taught.translate(sentences)] == [each.target for each in alone]
+    eighths = taught.translate(sentences[:-2], search=Search(precision="int8"))
+    assert [each.target for each in eighths] == [each.target for each in alone[:-2]]
     several = list(taught.translate_n_best(sentences, search=Search(n_best=3)))
     assert [group[0].target for group in several] == [each.target for each in alone]
     scores = taught.score([(each.source, each.target) for each in alone[:3]])

@@ -95,13 +95,7 @@ _HELP = {
 
 
 class Option(NamedTuple):
-    """The description of a setting.
-
-    Attributes:
-        help: what it does, for someone who has never trained a translator.
-        group: the heading that it stands under.
-        allowed: what it may be.
-    """
+    """The description of a setting: its help, the heading that it stands under, and what it may be."""
 
     help: str
     group: str

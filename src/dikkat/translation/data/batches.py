@@ -130,7 +130,6 @@ class Batches:
         return None if self._seed is None else np.random.default_rng((self._seed, *numbers))
 
     def _in_buffers(self, buffer: int) -> list[list[tuple[int, int]]]:
-        """The blocks of each buffer, by their first rows and ends."""
         count = len(self._store)
         if count <= buffer:
             return [[(0, count)]]
@@ -141,7 +140,6 @@ class Batches:
         return [[blocks[block] for block in part.tolist()] for part in np.array_split(order, buffers)]
 
     def _batches(self, buffer: int, random: np.random.Generator | None, skipped: int) -> Iterator[Batch]:
-        """The batches of a buffer but for the skipped ones."""
         sources, targets = map(_Sentences, self._store.read(self._buffers[buffer]))
         order = _sorted(sources.lengths, targets.lengths, random)
         ends = self._sizes[buffer].cumsum()
@@ -163,7 +161,6 @@ class Batches:
             )
 
     def _cut(self, ranges: list[tuple[int, int]], batch_tokens: int) -> NDArray[np.intp]:
-        """The sizes of a buffer's batches, cut from its sorted pairs."""
         sources, targets = (
             np.concatenate([lengths[first:end] for first, end in ranges])
             for lengths in (self._store.source_lengths, self._store.target_lengths)

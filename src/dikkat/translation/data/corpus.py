@@ -229,7 +229,6 @@ def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
 
 
 def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
-    """Return how many rows have the most usual number of columns, at least two."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter) if len(row) > 1)
     except csv.Error:  # an open quotation mark makes one cell of all that follows; reading the rows names its line
@@ -238,7 +237,6 @@ def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
 
 
 def _header(row: Sequence[str]) -> list[str] | None:
-    """Return the first two cells of a row if they name columns."""
     names = [cell.strip() for cell in row[:2]]
     return names if len(set(names)) == 2 and all(map(COLUMN_NAME.fullmatch, names)) else None
 
@@ -397,7 +395,6 @@ _WITHOUT_NETWORK = (
 
 
 def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """The names of a row's columns, nested ones included."""
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from _columns(value, f"{within}{name}.")
@@ -406,7 +403,6 @@ def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
 
 
 def _rereadable(path: str | Path) -> Path:
-    """A path, if it is no pipe."""
     path = Path(path)
     if path.is_fifo():
         raise CorpusError(f"{path}: got a pipe, which can be read once only; give a file")
@@ -434,7 +430,6 @@ def _checked(text: str, where: str) -> str:
 
 
 def _some(pairs: Iterable[Pair], where: str) -> Iterator[Pair]:
-    """The pairs; an error where there are none."""
     empty = True
     for pair in pairs:
         empty = False

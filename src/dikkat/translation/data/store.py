@@ -29,12 +29,7 @@ _WHAT = "a corpus's token numbers"
 
 
 class Sentences(NamedTuple):
-    """Token numbers of sentences, one after another.
-
-    Attributes:
-        numbers: (tokens,) int32.
-        lengths: (sentences,) int32.
-    """
+    """Token numbers (tokens,) int32 of sentences, one after another, and their lengths (sentences,) int32."""
 
     numbers: NDArray[np.int32]
     lengths: NDArray[np.int32]
@@ -42,15 +37,10 @@ class Sentences(NamedTuple):
 
 @dataclass
 class Counts:
-    """The numbers of a corpus's pairs that were read and left out.
+    """The numbers of a corpus's pairs that were read, and left out: equal to one before, too long, or without tokens.
 
-    Attributes:
-        read: All of them.
-        duplicates: Left out, because an equal pair came before.
-        left_out: Left out, because a side had more than `max_length` tokens.
-        without_tokens: Left out, because the source had none.
-        copies: Pairs with more slots that were added (`Slots.practise`).
-        digest: SHA-256 of the pairs that were not left out as duplicates, in their order, in hexadecimal digits.
+    `copies` counts pairs with more slots that were added (`Slots.practise`); `digest` is the SHA-256 of all pairs but
+    the duplicates, in their order.
     """
 
     read: int = 0
@@ -244,8 +234,6 @@ def _batch(sources: Any, targets: Any) -> Any:
 
 @dataclass
 class _Work:
-    """One pass over a corpus: reading, tokenising, counting."""
-
     corpus: Corpus
     tokenizers: tuple[Tokenizer, Tokenizer]
     slots: Slots
@@ -256,7 +244,6 @@ class _Work:
     counts: Counts = field(default_factory=Counts)
 
     def into(self, write: Callable[[Any], None]) -> None:
-        """Write the pairs that are kept, batch by batch of pyarrow's."""
         met: set[int] = set()
         digest, kept = hashlib.sha256(), 0
         pairs = iter(self.corpus)
@@ -295,7 +282,6 @@ class _Work:
         return numbered + copies
 
     def _short(self, pairs: Sequence[Pair]) -> list[TokenPair]:
-        """Return the token numbers of the pairs that are no longer than `max_length`."""
         sides = ([pair[side] for pair in pairs] for side in (0, 1))
         numbers = [tokenizer.numbers(side) for tokenizer, side in zip(self.tokenizers, sides, strict=True)]
         return [pair for pair in zip(*numbers, strict=True) if max(map(len, pair)) <= self.max_length]

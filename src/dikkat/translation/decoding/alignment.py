@@ -94,15 +94,7 @@ def agreed(weights: Tensor) -> Tensor:
 
 
 def links(weights: Tensor, source: Units, target: Units) -> set[Link]:
-    """Links of words: each unit with the one that it weighs most, from both sides, joined.
-
-    Args:
-        weights: (T, S) of the units.
-        source: The units of the source.
-        target: Those of the target.
-
-    Returns:
-        Numbers, from 0, of a source and of a target word.
+    """Links of words by (T, S) weights of units: each unit with its largest weight, from both sides, joined.
 
     Example:
         >>> sorted(links(torch.eye(2), Units.of("I go"), Units.of("je vais")))

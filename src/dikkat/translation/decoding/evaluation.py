@@ -117,7 +117,6 @@ def _is_equal(hypothesis: str, reference: str) -> bool:
 
 
 def _count_wrong_numbers(source: str, hypothesis: str, reference: str) -> tuple[int, int]:
-    """Return how many groups of digits a translation lacks, and how many it invents."""
     read, written, expected = (Counter(_DIGITS.findall(text)) for text in (source, hypothesis, reference))
     return ((read & expected) - written).total(), (written - (read | expected)).total()
 

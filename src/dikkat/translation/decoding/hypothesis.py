@@ -47,18 +47,10 @@ class Hypothesis:
 
 
 def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: float = math.inf) -> tuple[int, int]:
-    """Find sequences of tokens that directly follow themselves.
+    """Return how often a sequence of tokens follows itself directly, and the end of the first that does so too often.
 
-    Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing.
-
-    Args:
-        ids: Token numbers.
-        begins_word: Whether a token begins a word.
-        allowed: How often a sequence may stand in a row.
-
-    Returns:
-        The most times in a row, and the end of the first sequence that stands there more than `allowed` times, or the
-        number of tokens.
+    Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing. Without one that stands
+    in a row more than `allowed` times, the end is that of all tokens.
 
     Example:
         >>> repetition([5, 6, 7, 6, 7, 6, 7], lambda token: token == 6, allowed=2)

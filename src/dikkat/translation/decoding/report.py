@@ -77,17 +77,10 @@ def judge(
     translated: Tensor | None,
     expected: Tensor | None,
 ) -> Judged:
-    """A translation with its faults.
+    """Return a translation with its faults; without `counts` of the training's words, no word is unseen.
 
-    Args:
-        translation: Of a sentence.
-        reference: A person's.
-        counts: `count_words` of the training's source sentences; None: unknown, and no word is called unseen.
-        translated: (S,): how much of the translation comes from each unit of the source; None: without attention.
-        expected: The same of the reference.
-
-    Returns:
-        The translation, its reference and chrF, and the words that are at fault.
+    `translated` (S,) says how much of the translation comes from each unit of the source, `expected` the same of the
+    reference; both are None without attention.
     """
     from sacrebleu.metrics.chrf import CHRF
 

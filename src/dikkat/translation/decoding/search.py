@@ -246,7 +246,6 @@ def runnable(models: Sequence[TranslationModel], search: Search) -> Panels | Non
 
 
 def _packed(model: TranslationModel, *, int8: bool) -> Panels:
-    """Pack a model's weights into panels."""
     for name, tensor in model.named_parameters():
         addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
         if bool(tensor.isnan().any()):
@@ -263,14 +262,7 @@ def _packed(model: TranslationModel, *, int8: bool) -> Panels:
 
 
 class Compiled:
-    """The panels kept of a model for its searches, until the model drops them or a write to its tensors is seen.
-
-    Args:
-        model: On the CPU, in evaluation mode.
-
-    Attributes:
-        panels: Its weights in panels, by whether they are in int8.
-    """
+    """A model's panels, by whether they are int8, until the model drops them or a write to its tensors is seen."""
 
     def __init__(self, model: nn.Module) -> None:
         # No reference to the model itself: without a cycle, it is freed with its last reference.

@@ -49,7 +49,6 @@ class BaseTranslator(PairScorer):
     """Sentences in, translations out: the methods of a translator and of an ensemble."""
 
     def _length_penalty(self) -> float:
-        """The length penalty of a search that says none."""
         return 1.0
 
     @overload  # to a type checker, a string is also several strings
@@ -127,21 +126,12 @@ class BaseTranslator(PairScorer):
     ) -> Iterator[Translation]:
         """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
 
-        Sentences are read as they are needed, 16 batches at once (with a `batch_size` of 1 one by one). An error that
-        their source raises, or a sentence that is none, comes after the translations of all before it.
-
-        Args:
-            lines: As in `translate`, and so are all others: a list or a generator, for instance.
-            batch_size: How many to translate at once.
-            search: How to look for the best translation.
-            markup: As in `translate`.
-            split: As in `translate`.
+        It reads sentences as they are needed, 16 batches at once (with a `batch_size` of 1 one by one). An error of
+        their source, or a sentence that is none, comes after the translations of all before it. Arguments and errors
+        are those of `translate`; one string in place of several is a TypeError.
 
         Returns:
             An iterator of one translation a sentence, in their order.
-
-        Raises:
-            InputError, SettingsError, TypeError: As in `translate`; also one string in place of several.
         """
         found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
         return (best for best, *_ in found)
@@ -155,21 +145,13 @@ class BaseTranslator(PairScorer):
         markup: Markup | None = None,
         split: bool = True,
     ) -> Iterator[list[Translation]]:
-        """Translate sentences into `search.n_best` translations each: the best, or samples.
+        """Translate sentences into `search.n_best` translations each: `Search(beam=5, n_best=3)`, or samples.
 
-        Args:
-            lines: As in `translate_lines`, and so are all others.
-            batch_size: How many to translate at once.
-            search: How to look for them, and how many to return: `Search(beam=5, n_best=3)`.
-            markup: As in `translate`.
-            split: As in `translate`.
+        Arguments and errors are those of `translate_lines`.
 
         Returns:
             An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
             one for an empty one.
-
-        Raises:
-            InputError, SettingsError, TypeError: As in `translate`.
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
@@ -189,14 +171,7 @@ class BaseTranslator(PairScorer):
         return (group for window in marked for group in self._marked_window(window, batch_size, search))
 
     def marked(self, sentence: str, name: str) -> Marked:
-        """A sentence in HTML, its text and its tags.
-
-        Args:
-            sentence: The sentence.
-            name: Of it, for messages.
-
-        Returns:
-            The sentence itself, its text without tags, and the tree of its tags.
+        """A sentence in HTML, its text without tags, and the tree of its tags; errors name it `name`.
 
         Raises:
             InputError: Tags that do not nest, or tags and a model without attention.
@@ -285,7 +260,6 @@ class BaseTranslator(PairScorer):
     def _as_translation(
         self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis
     ) -> Translation:
-        """Return the text, tokens and weights of a hypothesis for a sentence."""
         cut = self._cut(hypothesis.ids, encoded.ids)
         slots, count = self.target_tokenizer.slots, len(target.parts)
         written = [k for k, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
@@ -522,7 +496,6 @@ class Ensemble(BaseTranslator):
 
 
 def _copied_words(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
-    """For each target token the source word to put in its place, if it is unknown."""
     words: list[str | None] = [None] * len(ids)
     if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
         return words

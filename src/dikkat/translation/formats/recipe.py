@@ -222,7 +222,6 @@ def _read(path: Path) -> str:
 
 
 def _opened(section: str, source: Source, part: Part) -> Any:
-    """The pairs of a section of the recipe; an error names the section."""
     try:
         return source.open(part)
     except CorpusError as error:

@@ -93,8 +93,6 @@ def linear_cross_entropy(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The loss, scaled; its gradients are saved by the forward pass."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -160,11 +158,9 @@ class _Chunks:
 
     @property
     def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The gradients of features, weight and bias; None for those that are not needed."""
         return self._of_features, self._of_weight, self._entropy.bias_gradient if self._with_bias else None
 
     def run(self, target: Tensor) -> Tensor:
-        """The summed loss; the gradients are then complete."""
         for start in range(0, len(target), self._rows):
             rows = slice(start, start + self._rows)
             features = self._features[rows]
@@ -235,7 +231,6 @@ class _Plain:
 
 
 def _product_dtype(features: Tensor) -> torch.dtype:
-    """The dtype that autocast gives the products: it leaves float64 alone."""
     device = features.device.type
     if torch.is_autocast_enabled(device) and features.dtype != torch.float64:
         return torch.get_autocast_dtype(device)

@@ -367,7 +367,6 @@ def expected(batch: Batch) -> Tensor:
 
 
 def _twice(batch: Batch) -> Batch:
-    """The batch, and the same sentences once more behind them."""
     source, source_lengths, target, target_lengths = (torch.cat([each, each]) for each in batch[:4])
     return Batch(source, source_lengths, target, target_lengths, batch.total_tokens, batch.counts)
 
@@ -380,7 +379,6 @@ def _real(batch: Batch) -> Tensor:
 
 
 def _score(settings: Settings) -> scores.Score:
-    """The score that settings name; queries, which are states, and keys have `hidden_size` features."""
     size = settings.hidden_size
     makers: dict[str, Callable[[], scores.Score]] = {
         "additive": lambda: scores.Additive(size, size, size),

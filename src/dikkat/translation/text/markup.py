@@ -98,20 +98,11 @@ def parse(marked: str, name: str = "markup") -> tuple[str, Element]:
 
 
 def carry(root: Element, target: str, weights: Tensor, source: Units, units: Units) -> str:
-    """The translation with the tags of its source, each once, nested as they were.
+    """The translation as HTML, with the tags of its source, each once, nested as they were.
 
     An element goes around the run of words that come from its own more likely than not, or else around the one that
-    most does; a tag without a text before the word that comes from the one behind it.
-
-    Args:
-        root: Of `parse`.
-        target: The translation.
-        weights: (T, S): how probably each unit of the target comes from each of the source.
-        source: The units of the source.
-        units: Those of the target.
-
-    Returns:
-        HTML.
+    most does; a tag without a text before the word that comes from the one behind it. `weights` (T, S) say how probably
+    each unit of the target comes from each of the source.
     """
     if not units.spans or not source.spans:
         return root.bare + html.escape(target, quote=False)

@@ -187,7 +187,6 @@ class Tokenizer:
         return places if characters is None else locate(places, characters)
 
     def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-        """Numbers and places of each sentence's pieces."""
         normalised = [_normalised(sentence) for sentence in sentences]
         exchanged = self._capitals.exchanged(read for read, _ in normalised)
         for (read, characters), encoding in zip(normalised, self._inner.encode_batch(exchanged), strict=True):
@@ -414,7 +413,6 @@ def _carrier(capitals: Capitals) -> decoders.Decoder:
 
 
 def _carried(decoder: Any) -> Capitals:
-    """The capitals that a decoder carries."""
     match decoder:
         case {"decoders": [{"pattern": {"String": str(text)}}, *_]} if text.startswith(_CARRIED):
             _, marks, names = text.split(_CARRIED)
@@ -423,7 +421,6 @@ def _carried(decoder: Any) -> Capitals:
 
 
 def _carried_words(decoder: Any) -> frozenset[str]:
-    """The bare pieces of the training text that a decoder of byte pairs carries."""
     match decoder:
         case {"decoders": [_, {"pattern": {"String": str(text)}}, _]} if text.startswith(_CARRIED):
             return frozenset(text.removeprefix(_CARRIED).split(" "))
@@ -431,7 +428,6 @@ def _carried_words(decoder: Any) -> frozenset[str]:
 
 
 def _check(content: Any) -> None:
-    """Refuse a tokenizer.json that `Tokenizer.to_json` could not have written."""
     kind = (
         content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
     )

@@ -16,12 +16,9 @@ _TIMEOUT = timedelta(minutes=10)
 
 
 class Processes(NamedTuple):
-    """This process among those that train together.
+    """This process among those that train together; the first one alone writes, to files and to the screen.
 
-    Attributes:
-        rank: Its number, from 0; the first one alone writes, to files and to the screen.
-        world: How many there are.
-        local_rank: Its number among those on this machine, and that of its GPU.
+    `local_rank` is its number on this machine, and that of its GPU.
     """
 
     rank: int

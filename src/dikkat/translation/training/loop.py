@@ -48,15 +48,10 @@ class _Loss(nn.Module):
 
 
 class OptimizerStep(NamedTuple):
-    """The batches of one step of the optimiser.
+    """The batches of one step of the optimiser: this process's, and the factor of each one's mean loss.
 
-    Attributes:
-        batches: This process's.
-        weights: The factor of each batch's mean loss. The mean over all processes of their weighted sums is the mean
-            loss of a target token.
-        tokens: Target tokens of all batches of all processes.
-        position: Batches of the epoch up to and with these.
-        last: Whether the epoch ends with it.
+    The mean over all processes of their weighted sums is the mean loss of a target token. `tokens` counts the target
+    tokens of all processes, `position` the epoch's batches so far, and `last` says that the epoch ends.
     """
 
     batches: tuple[Batch, ...]
@@ -69,18 +64,7 @@ class OptimizerStep(NamedTuple):
 def steps(
     batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int
 ) -> Iterator[OptimizerStep]:
-    """The steps that a training has yet to take.
-
-    Args:
-        batches: Those of an epoch.
-        state: Where to begin, read when the first step is taken.
-        epochs: Where to end.
-        accumulate: Batches of a step; the last step of an epoch has those that are left.
-        world: Processes that train together.
-
-    Yields:
-        Step by step, epoch by epoch.
-    """
+    """The steps that a training has yet to take; the last one of an epoch has the batches left over."""
     position = state.batch
     for epoch in range(state.epoch, epochs):
         batches.load_state_dict({"epoch": epoch, "batch": position})
@@ -95,8 +79,6 @@ def steps(
 
 
 class _Result(NamedTuple):
-    """The result of a step: its mean loss and learning rate, and whether any process was told to stop."""
-
     loss: float
     learning_rate: float
     stop: bool
@@ -105,11 +87,8 @@ class _Result(NamedTuple):
 class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
-    Attributes:
-        judges: Validation pairs that score the finished translator and choose its length penalty.
-        scores: The finished translator's scores of these pairs, in the first process.
-        state: How far it is.
-        interrupted: Whether it was stopped before its end.
+    `judges` are validation pairs that score the finished translator and choose its length penalty; the first process
+    has these `scores`.
     """
 
     def __init__(
@@ -254,7 +233,6 @@ class Loop:
         return _Result(loss, rate, stop > 0), following
 
     def _after_step(self, step: OptimizerStep, result: _Result) -> None:
-        """Validate, keep a checkpoint and stop where it is time to."""
         state, settings = self.state, self.settings
         if (state.step - 1) % LOG_EVERY == 0:
             rate = state.tokens / state.seconds
@@ -294,7 +272,6 @@ class Loop:
         return at_end or self.state.since_best(self.settings.criterion) >= self.settings.patience
 
     def _backward(self, step: OptimizerStep) -> Tensor:
-        """Add up the gradients of the batches' weighted losses; return the sum of those losses, float64."""
         bfloat16 = self.settings.precision == "bfloat16"
         total = torch.zeros((), dtype=torch.float64, device=self.group.device)
         for number, (batch, weight) in enumerate(zip(step.batches, step.weights, strict=True), start=1):
@@ -317,7 +294,6 @@ class Loop:
 
     @torch.no_grad()
     def _validate(self, batches: Batches) -> None:
-        """Add a validation to the state, and keep the weights if they are among the best."""
         self.model.eval()
         total, tokens = torch.zeros((), dtype=torch.float64, device=self.group.device), 0
         for batch in batches:
@@ -335,7 +311,6 @@ class Loop:
         self._call("on_validation", validation)
 
     def _bleu_of_sample(self) -> float:
-        """BLEU of the sample's translations, by one process."""
         score = 0.0
         if self.group.rank == 0:
             found = self.translator.translate([source for source, _ in self.sample])
@@ -343,7 +318,6 @@ class Loop:
         return self.group.total(score, 1)[0]
 
     def _keep_weights(self, validation: Validation) -> None:
-        """Add a validation to the state, once the weights are safe if they are among the best."""
         criterion, count = self.settings.criterion, self.settings.average
         best = TrainingState(validations=[*self.state.validations, validation]).best(criterion, count)
         if validation.step in best:
@@ -361,7 +335,6 @@ class Loop:
         return self._kept[step] if self.folder is None else self.folder.weights(step, self.state.sums[str(step)])
 
     def _save(self) -> None:
-        """Keep a checkpoint, and then remove the one before it."""
         if self.folder is None:
             return
         checkpoint = self._checkpoint()
@@ -466,7 +439,6 @@ def _take_threads(begun: int, *, told: bool) -> None:
 
 
 def _check_same_everywhere(group: Group, values: Any) -> None:
-    """Refuse processes with different corpora or settings: they would wait for each other for ever."""
     digest = hashlib.sha256(json.dumps(values).encode()).digest()
     digests = group.gather(torch.tensor(list(digest)))
     for rank in (digests != digests[0]).any(1).nonzero().flatten().tolist():

@@ -53,20 +53,9 @@ class Validation:
 class TrainingState:
     """The progress of a training.
 
-    Attributes:
-        step: Steps of the optimiser.
-        epoch: Epochs that are over.
-        batch: Batches of the present epoch that are over.
-        loss_sum: The sum of the losses of all target tokens of the present epoch.
-        tokens: Of the present epoch.
-        seconds: Spent training on them.
-        elapsed: Seconds since the beginning, those between a stop and the resuming left out.
-        epochs: Those that are over.
-        validations: All.
-        finished: Whether the training came to its end.
-        all_tokens: Of all epochs.
-        all_seconds: Spent training on them.
-        sums: SHA-256 of the best weights' files, by their steps.
+    `batch`, `loss_sum`, `tokens` and `seconds` are of the present epoch, `all_tokens` and `all_seconds` of all.
+    `elapsed` counts seconds since the beginning without those between a stop and the resuming. `sums` has the SHA-256
+    of the best weights' files by their steps.
     """
 
     step: int = 0

@@ -125,13 +125,7 @@ def fitted(recipe: Recipe, pairs: Corpus | Sequence[Pair], *, validated: bool) -
 
 
 def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) -> Settings:
-    """The settings for a corpus.
-
-    Args:
-        sample: Of its pairs to learn from.
-        given: Settings that somebody chose, which stay.
-        validated: Whether there are validation pairs, without which nothing is chosen by them.
-    """
+    """The settings for a corpus by its sample: those that are given stay, and without validation none needs it."""
     many = sample.pairs >= _MANY
     values = dict(_LARGE if many else _SMALL)
     if many and has_bfloat16(device_type()):
@@ -159,7 +153,6 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
 
 
 def _epochs(sample: Sample, settings: Settings) -> int:
-    """The number of epochs: few pairs need steps, many pairs take time."""
     if sample.pairs >= _MANY:
         words = max(1, sample.pairs * sample.words[1].total() / len(sample.kept))
         return _within(round(_WORDS / words), _LARGE_EPOCHS)

@@ -150,7 +150,6 @@ def train(
 
 @contextmanager
 def _same_threads(precision: str) -> Iterator[None]:
-    """Leave threads, and the precision of products, as they were."""
     threads, halves = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
     try:  # products of float32 that are left, as of a recurrence's steps, need no more digits
         with fast_products() if halves else nullcontext():
@@ -229,7 +228,6 @@ class _InMemory(Corpus):
 
 
 def _begin(folder: RunFolder, translator: Translator, on_begin: Callable[[Path], object] | None, *, anew: bool) -> None:
-    """Make the folder ready, once everything is checked."""
     if anew:
         folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
     if folder.writes and on_begin is not None:
@@ -238,7 +236,6 @@ def _begin(folder: RunFolder, translator: Translator, on_begin: Callable[[Path],
 
 
 def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> TrainingError | None:
-    """Train; return the error that ended the training, if any."""
     try:
         with interrupts.watched():
             loop.run(callbacks, interrupts)
@@ -331,7 +328,6 @@ def _batches(store: Store, settings: Settings, group: Group, seed: int | None) -
 
 
 def _texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
-    """The tokenizers and slots of training pairs."""
     if not sample:
         raise CorpusError("training: got no pairs; expected at least one")
     slots = Slots.learn(sample)
@@ -358,16 +354,10 @@ def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> T
 
 
 def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
-    """A sample spread evenly over the pairs, in one pass and the memory of the sample alone.
+    """A sample spread evenly over the pairs, of at most `most`, in one pass; and its interval k.
 
-    Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes.
-
-    Args:
-        pairs: Any number, read one by one.
-        most: The largest size of the sample, at least 1.
-
-    Returns:
-        The sample, at least half as large as is allowed, and k; where k is 1, the sample is all pairs.
+    Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes. Where k is 1, the
+    sample is all pairs.
 
     Example:
         >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), most=4)
@@ -412,7 +402,6 @@ def _stored(
     distinct: bool,
     practice: bool = False,
 ) -> Store:
-    """A corpus as token numbers."""
     said = 0
 
     def read(pairs: int) -> None:

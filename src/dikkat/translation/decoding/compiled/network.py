@@ -48,24 +48,11 @@ class _Write(NamedTuple):
 
 
 class Panels:
-    """A network's weights in panels, and the phases of a search that read them; not written to once they are made.
+    """A network's weights in panels, and the phases of a search that read them; nothing writes to them later.
 
-    Attributes:
-        int8: Whether they are.
-        dtype: The type that is computed in.
-        phases: The phases, of `record.PHASE`.
-        parts: What they read, of `record.PART`.
-        loop: The first phase of a step.
-        sizes: Sizes, by the names of the kernel's record.
-        scale: The factor of embeddings.
-        blocks: Of the output layer.
-        widest: The most numbers of a block's row.
-        reads: The most numbers that a phase reads of a row.
-        tensors: Tables and vectors that the kernel's record points to, by its names.
-        attends: As of `Network`.
-        nbytes: How much memory the weights take here.
-        matrices: Of this, the bytes of those that rows are multiplied with.
-        idle: Memory of searches that are over, by their shapes, for the next of these.
+    `sizes` and `tensors` have the names of the kernel's record. Steps begin with the phase `loop`. A phase reads at
+    most `reads` numbers of a row, and a block's row has at most `widest`. The matrices take `matrices` bytes of
+    `nbytes`. `idle` keeps the memory of finished searches by their shapes.
     """
 
     def __init__(self, network: Network, int8: bool) -> None:
@@ -116,7 +103,6 @@ class Panels:
         }
 
     def _tables(self, net: Network) -> None:
-        """The embeddings, and the weight of an additive score."""
         for side, table in (("source", net.source_table), ("target", net.target_table)):
             numbers, scales = self._numbers(table)
             self.tensors[f"{side}_table"] = filled = self._filled(numbers)
@@ -163,7 +149,6 @@ class Panels:
             self._phase(record.KEYS, record.SENTENCES)
 
     def _first_states(self, net: Network) -> None:
-        """The decoder's, of the encoder's last ones."""
         at, own = self.sizes, net.encoder[0][0].weight_hh.shape[1]
         unit = Affine(torch.eye(net.hidden, dtype=self.dtype, device="cpu"))
         for layer in range(len(net.decoder)):
@@ -251,7 +236,6 @@ class Panels:
     # --- their matrices
 
     def _numbers(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A matrix's numbers, and of int8 ones the scales of its rows."""
         return quantized(weight) if self.int8 else (weight.detach(), None)
 
     def _packed_by(self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":

@@ -25,7 +25,7 @@ from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
-from dikkat.translation.network.weights import every_module_has_hooks
+from dikkat.translation.network.weights import every_module_has_hooks, search_obstacles
 from dikkat.translation.text.special_tokens import SPECIAL, UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
@@ -219,7 +219,7 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
         kept: Compiled | None = vars(model).get(COMPILED)
         if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits():
             vars(model).pop(COMPILED, None)  # frees its panels, which are stale
-            reasons += model.eval().network_obstacles()
+            reasons += search_obstacles(model.eval())
     if search.precision == "int8" and together[0].output_bias.dtype != torch.float32:
         reasons.append(f"int8 goes with weights of float32, and these are of {together[0].output_bias.dtype}")
     return reasons
@@ -255,7 +255,7 @@ def _packed(model: TranslationModel, *, int8: bool) -> Panels:
             )
         if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
             raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")
-    panels = Panels(model.network(), int8)
+    panels = Panels(model, int8)
     kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
     _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
     return panels

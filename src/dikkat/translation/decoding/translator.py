@@ -24,6 +24,7 @@ from dikkat.translation.decoding.translation import Translation, joined
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
+from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.capitals import SPACES
 from dikkat.translation.text.lines import sentences_of
@@ -428,7 +429,7 @@ class Translator(BaseTranslator):
         """
         from dikkat.show.living import bundle
 
-        if reasons := self.model.undescribed():
+        if reasons := undescribed(self.model):
             raise InputError(f"model: got one that cannot be a page: {'; '.join(reasons)}")
         return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
 

@@ -13,9 +13,7 @@ from dikkat._engine.addresses import sent
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.network.layout import Affine, Network
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
-from dikkat.translation.network.weights import compared, decoder_cells, encoder_cells, search_obstacles, undescribed
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
@@ -152,7 +150,7 @@ class TranslationModel(nn.Module):
             self.output_weight = nn.Parameter(torch.empty(target_size, embedding))
         self.output_bias = nn.Parameter(torch.zeros(target_size))
         self.dropout = nn.Dropout(settings.dropout)
-        tables = [self._source_table().weight, self.target_embedding.weight, self._output_weight()]
+        tables = [self.source_table.weight, self.target_embedding.weight, self.output_table]
         for table in {id(table): table for table in tables}.values():
             # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
             # `_embed` undoes this for the input.
@@ -169,7 +167,7 @@ class TranslationModel(nn.Module):
             The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
             first step.
         """
-        embedded = self._embed(self._source_table(), source)
+        embedded = self._embed(self.source_table, source)
         outputs, final = self.encoder(embedded, lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
         looked_at = (outputs, sent(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
@@ -223,7 +221,7 @@ class TranslationModel(nn.Module):
         """
         return linear_cross_entropy(
             self.features(_twice(batch) if r_drop else batch),
-            self._output_weight(),
+            self.output_table,
             self.output_bias,
             expected(batch),
             label_smoothing=label_smoothing,
@@ -283,37 +281,6 @@ class TranslationModel(nn.Module):
         super()._apply(*given, **options)  # type: ignore[no-untyped-call]
         return self
 
-    def undescribed(self) -> list[str]:
-        """Why `network` does not say what the model computes; empty where it does."""
-        return undescribed(self) + self._own_methods()
-
-    def network_obstacles(self) -> list[str]:
-        """Why a search cannot run on the weights alone, as one compiled call; empty where it can."""
-        return search_obstacles(self) + self._own_methods()
-
-    def _own_methods(self) -> list[str]:
-        if type(self) is TranslationModel and not any(callable(getattr(type(self), name, None)) for name in vars(self)):
-            return []
-        return [f"{type(self).__name__} has methods of its own, and may compute something else"]
-
-    def network(self) -> Network:
-        """The weights, for a search as one compiled call, and for the graphs of other programs."""
-        lstm = hasattr(self, "cell_bridge")
-        return Network(
-            source_table=self._source_table().weight,
-            target_table=self.target_embedding.weight,
-            scale=math.sqrt(self.target_embedding.embedding_dim),
-            encoder=encoder_cells(self.encoder, self.decoder.num_layers),
-            bridge=Affine(self.bridge.weight, self.bridge.bias),
-            cell_bridge=Affine(self.cell_bridge.weight, self.cell_bridge.bias) if lstm else None,
-            decoder=decoder_cells(self.decoder),
-            compared=compared(self.decoder),
-            attends=self.attends,
-            readout=Affine(self.readout.weight, self.readout.bias),
-            output=Affine(self._output_weight(), self.output_bias),
-            lexical=self.lexical.weight if self.is_lexical else None,
-        )
-
     def scores(self, features: Tensor) -> Tensor:
         """Apply the output layer.
 
@@ -323,7 +290,7 @@ class TranslationModel(nn.Module):
         Returns:
             Unnormalised log-probabilities (N, target tokens).
         """
-        return F.linear(features, self._output_weight(), self.output_bias)
+        return F.linear(features, self.output_table, self.output_bias)
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
         """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
@@ -349,7 +316,9 @@ class TranslationModel(nn.Module):
             features = features + self.lexical(attended)
         return features
 
-    def _source_table(self) -> nn.Embedding:
+    @property
+    def source_table(self) -> nn.Embedding:
+        """The embeddings of source tokens, which are the target's too where all three tables are one."""
         return self.source_embedding if hasattr(self, "source_embedding") else self.target_embedding
 
     @property
@@ -357,7 +326,9 @@ class TranslationModel(nn.Module):
         """Whether the source's embeddings are a part of the context, and of the readout."""
         return hasattr(self, "lexical")
 
-    def _output_weight(self) -> Tensor:
+    @property
+    def output_table(self) -> Tensor:
+        """The weight of the output layer (target tokens, e), which are the target embeddings where tables are tied."""
         return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
 
 

@@ -26,7 +26,7 @@ from dikkat.translation import InputError, Search, Settings, Tokenizer, Translat
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
-from dikkat.translation.text.lines import sentences_of
+from dikkat.translation.text.capitals import sentences_of
 from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.special_tokens import END
 from dikkat.translation.text.units import Units

@@ -6,6 +6,7 @@ import reprlib
 import types
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from dikkat.translation.errors import SettingsError
@@ -59,15 +60,11 @@ class Allowed(NamedTuple):
         return f"{text}, or none" if self.optional else text
 
 
-_FOUND: dict[type, dict[str, Allowed]] = {}
-
-
+@cache
 def allowed(cls: type) -> dict[str, Allowed]:
     """The values that each field of a dataclass may hold, from its type."""
-    if cls not in _FOUND:
-        hints = get_type_hints(cls, include_extras=True)
-        _FOUND[cls] = {field.name: _allowed(hints[field.name]) for field in fields(cls)}
-    return _FOUND[cls]
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: _allowed(hints[field.name]) for field in fields(cls)}
 
 
 def _allowed(hint: Any) -> Allowed:

@@ -75,7 +75,7 @@ class Store:
     @classmethod
     def of(cls, pairs: Sequence[TokenPair]) -> "Store":
         """A store in memory of pairs that are tokenised already, all of them."""
-        return cls(_table([_batch(*_columns(pairs))]), Counts(read=len(pairs)))
+        return cls(_table([_batch(pairs)]), Counts(read=len(pairs)))
 
     @classmethod
     def build(
@@ -117,10 +117,7 @@ class Store:
         parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
         parts += [slots.to_dict(), practice]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-        return cls._from_cache(cache_folder("tokenised") / f"{key[:32]}.arrow", work)
-
-    @classmethod
-    def _from_cache(cls, path: Path, work: "_Work") -> "Store":
+        path = cache_folder("tokenised") / f"{key[:32]}.arrow"
         with waited_for(path.with_suffix(".lock"), _WHAT):
             if path.exists():
                 try:
@@ -183,9 +180,9 @@ def _write(path: Path, work: "_Work") -> None:
 
     with made(path, _WHAT) as file:
         with writing(_WHAT, path.parent):
-            writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
+            writer = pa.ipc.new_file(file, _batch([]).schema)
         work.into(write)
-        write(_batch(*_columns([])), {"counts": json.dumps(asdict(work.counts))})
+        write(_batch([]), {"counts": json.dumps(asdict(work.counts))})
         with writing(_WHAT, path.parent):
             writer.close()
 
@@ -200,7 +197,7 @@ def _from_file(path: Path) -> tuple[Any, Counts]:
 
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.schema != _batch(*_columns([])).schema:
+        if reader.schema != _batch([]).schema:
             raise _DamagedError(f"its columns are {reader.schema}")
         counts, batches = b"", []
         for number in range(reader.num_record_batches):
@@ -213,23 +210,17 @@ def _from_file(path: Path) -> tuple[Any, Counts]:
         raise _DamagedError(str(error) or type(error).__name__) from error
 
 
-def _columns(pairs: Sequence[TokenPair]) -> tuple[Any, Any]:
-    import pyarrow as pa
-
-    kind = pa.list_(pa.int32())
-    return pa.array([source for source, _ in pairs], kind), pa.array([target for _, target in pairs], kind)
-
-
 def _table(batches: list[Any]) -> Any:
     import pyarrow as pa
 
     return pa.Table.from_batches(batches)
 
 
-def _batch(sources: Any, targets: Any) -> Any:
+def _batch(pairs: Sequence[TokenPair]) -> Any:
     import pyarrow as pa
 
-    return pa.record_batch([sources, targets], names=["source", "target"])
+    columns = [pa.array([pair[side] for pair in pairs], pa.list_(pa.int32())) for side in (0, 1)]
+    return pa.record_batch(columns, names=["source", "target"])
 
 
 @dataclass
@@ -259,7 +250,7 @@ class _Work:
             kept += len(numbered)
             self.counts.read += len(chunk)
             self.counts.duplicates += len(chunk) - len(new)
-            write(_batch(*_columns(numbered)))
+            write(_batch(numbered))
             if self.progress is not None:
                 self.progress(self.counts.read)
         if kept == self.counts.copies:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dikkat.errors import InputError
-from dikkat.translation.decoding.evaluation import Bucket, evaluate_apart
+from dikkat.translation.decoding.evaluation import Bucket, check_counts, evaluate_apart
 from dikkat.translation.decoding.translation import Translation
 from dikkat.translation.text.units import UNSPACED, WORD, Units
 
@@ -59,11 +58,7 @@ def evaluate_by_rarity(
         >>> [(each.least, each.most, each.sentences) for each in classes]
         [(0, 0, 1), (2, 4, 1)]
     """
-    if not len(sources) == len(hypotheses) == len(references):
-        raise InputError(
-            f"sources, hypotheses and references: got {len(sources)}, {len(hypotheses)} and {len(references)}; "
-            "expected as many of each"
-        )
+    check_counts(sources=sources, hypotheses=hypotheses, references=references)
     classes = list(zip(_CLASSES, [*(other - 1 for other in _CLASSES[1:]), None], strict=True))
     rarest = [min((counts[word.lower()] for word in words(source)), default=None) for source in sources]
     bounds = [None if count is None else classes[bisect_right(_CLASSES, count) - 1] for count in rarest]

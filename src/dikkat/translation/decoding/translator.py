@@ -3,11 +3,11 @@
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 
 import torch
 from torch import Tensor
@@ -26,8 +26,7 @@ from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
-from dikkat.translation.text.capitals import SPACES
-from dikkat.translation.text.lines import sentences_of
+from dikkat.translation.text.capitals import SPACES, sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
 from dikkat.translation.text.special_tokens import UNKNOWN
@@ -46,6 +45,16 @@ _AT_ONCE = 64  # sentences on a CPU, whose caches they fill
 _PLACES = 2_560  # hypotheses elsewhere, of which a step takes hardly longer than of a few
 
 
+_changed = lru_cache(64)(replace)  # of a search, whose values are checked the first time only
+
+
+class _Options(TypedDict, total=False):
+    batch_size: int | None
+    search: Search
+    markup: Markup | None
+    split: bool
+
+
 class BaseTranslator(PairScorer):
     """Sentences in, translations out: the methods of a translator and of an ensemble."""
 
@@ -54,25 +63,11 @@ class BaseTranslator(PairScorer):
 
     @overload  # to a type checker, a string is also several strings
     def translate(  # type: ignore[overload-overlap]
-        self,
-        sentences: str,
-        *,
-        batch_size: int | None = ...,
-        search: Search = ...,
-        markup: Markup | None = ...,
-        split: bool = ...,
+        self, sentences: str, **options: Unpack[_Options]
     ) -> Translation: ...
 
     @overload
-    def translate(
-        self,
-        sentences: Iterable[str],
-        *,
-        batch_size: int | None = ...,
-        search: Search = ...,
-        markup: Markup | None = ...,
-        split: bool = ...,
-    ) -> list[Translation]: ...
+    def translate(self, sentences: Iterable[str], **options: Unpack[_Options]) -> list[Translation]: ...
 
     def translate(
         self,
@@ -157,7 +152,7 @@ class BaseTranslator(PairScorer):
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
         if search.length_penalty is None and not search.sample:
-            search = replace(search, length_penalty=self._length_penalty())
+            search = _changed(search, length_penalty=self._length_penalty())
         if batch_size is None:
             on_cpu = self._models()[0].output_bias.is_cpu
             batch_size = _AT_ONCE if on_cpu else max(1, _PLACES // (search.n_best if search.sample else search.beam))
@@ -244,7 +239,7 @@ class BaseTranslator(PairScorer):
 
         doubtful = [k for k, best in enumerate(found) if any(any(faults(k, each)) for each in best)]
         if doubtful and search.n_best < search.beam and not search.sample:
-            wide = replace(search, n_best=search.beam)
+            wide = _changed(search, n_best=search.beam)
             again = beam_search(self._models(), [sources[k] for k in doubtful], wide, slots)
             found = [dict(zip(doubtful, again, strict=True)).get(k, best) for k, best in enumerate(found)]
         for k in () if search.sample else doubtful:
@@ -459,9 +454,8 @@ class Translator(BaseTranslator):
         return TranslatorWidget(model=self.bundle(), text=text, examples=list(examples))
 
     def _contents(self) -> model_folder.Contents:
-        weights = dict(self.model.state_dict())
         texts = self.source_tokenizer, self.target_tokenizer
-        return model_folder.Contents(weights, self.settings, *texts, self.origin, self.slots)
+        return model_folder.Contents(self.model, self.settings, *texts, self.origin, self.slots)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)

@@ -73,9 +73,9 @@ def check_writable(folder: Path) -> None:
 
 
 class Contents(NamedTuple):
-    """The contents of a model folder; the weights have the names of `TranslationModel`, any device and dtype."""
+    """The contents of a model folder; the model is on any device and of any dtype."""
 
-    tensors: Mapping[str, Tensor]
+    model: TranslationModel
     settings: Settings
     source: Tokenizer
     target: Tokenizer
@@ -111,7 +111,7 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
     expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
     weights = {
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
-        for name, tensor in contents.tensors.items()
+        for name, tensor in contents.model.state_dict().items()
     }
     _check_names(expected, {name: described(tensor) for name, tensor in weights.items()}, where)
     _check_finite(weights, where)
@@ -130,7 +130,7 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
     }
 
 
-def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None, Slots]:
+def load(folder: str | Path) -> Contents:
     """Load a model folder onto the CPU, after checking everything in it; a model of int8 weights does not learn.
 
     Raises:
@@ -155,7 +155,7 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     if int8:
         tensors = _from_int8(tensors)
     model.load_state_dict(tensors, assign=True)
-    return model.eval().requires_grad_(not int8), settings, source, target, origin, slots
+    return Contents(model.eval().requires_grad_(not int8), settings, source, target, origin, slots)
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:

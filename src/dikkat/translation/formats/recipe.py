@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from dikkat.errors import InputError
 from dikkat.storage import toml
@@ -25,7 +25,6 @@ SECTIONS = ("corpus", "validation", "test")
 _OPTIONAL = {name: each.optional for name, each in allowed(Settings).items()}
 
 Validation = Source | float | Literal["none"] | None
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,13 @@ class Recipe:
             if key not in known:
                 raise InputError(f"{key}: no such key of a recipe; {nearest(key, known)}")
         parts: dict[str, Any] = {}
-        for key, read in (("corpus", Source.parse), ("validation", _validation), ("test", _test)):
-            if key in values:
-                parts[key] = _named(key, read, values[key], base)
+        readers: tuple[Callable[[object, Path], Any], ...] = Source.parse, _validation, _test
+        for key, read in zip(SECTIONS, readers, strict=True):
+            try:
+                if key in values:
+                    parts[key] = read(values[key], base)
+            except InputError as error:
+                raise type(error)(f"{key}: {error}") from error
         given = {
             name: None if value == "none" and _OPTIONAL[name] else value
             for name, value in values.items()
@@ -128,7 +131,10 @@ class Recipe:
         """
         values: dict[str, Any] = {"corpus": self.corpus.spelling()} if self.corpus else {}
         if self.validation is not None:
-            values["validation"] = _written(self.validation)
+            given = self.validation
+            values["validation"] = {"share": given} if isinstance(given, float) else given
+            if isinstance(given, Source):
+                values["validation"] = given.spelling()
         values["test"] = self.test.spelling() if self.test else "none"
         return values | {name: "none" if value is None else value for name, value in self.values.items()}
 
@@ -246,16 +252,3 @@ def _validation(value: object, base: Path) -> Validation:
 
 def _test(value: object, base: Path) -> Source | None:
     return None if value == "none" else Source.parse(value, base)
-
-
-def _named(key: str, read: Callable[[object, Path], Result], value: object, base: Path) -> Result:
-    try:
-        return read(value, base)
-    except InputError as error:
-        raise type(error)(f"{key}: {error}") from error
-
-
-def _written(validation: Source | float | str) -> Any:
-    if isinstance(validation, Source):
-        return validation.spelling()
-    return {"share": validation} if isinstance(validation, float) else validation

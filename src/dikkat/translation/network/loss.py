@@ -80,7 +80,9 @@ def linear_cross_entropy(
         tensor([-0.3662,  0.1338,  0.1338])
     """
     _check(features, weight, bias, target, label_smoothing, r_drop, reduction)
-    products = _product_dtype(features)
+    device, products = features.device.type, features.dtype
+    if torch.is_autocast_enabled(device) and products != torch.float64:  # which autocast leaves alone
+        products = torch.get_autocast_dtype(device)
     scale = 1 / len(target) if reduction == "mean" else 1.0
     if r_drop:  # pairs are neighbours, so that a chunk has both
         features, target = features.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1), target.repeat_interleave(2)
@@ -230,13 +232,6 @@ class _Plain:
         return gradient
 
 
-def _product_dtype(features: Tensor) -> torch.dtype:
-    device = features.device.type
-    if torch.is_autocast_enabled(device) and features.dtype != torch.float64:
-        return torch.get_autocast_dtype(device)
-    return features.dtype
-
-
 def _check(
     features: Tensor,
     weight: Tensor,
@@ -262,7 +257,15 @@ def _check(
             raise ValueError(
                 f"{name}: got shape {tuple(tensor.shape)}; expected {allowed} beside features {tuple(features.shape)}"
             )
-    _check_dtypes(features, weight, bias, target)
+    for name, tensor in (("features", features), ("weight", weight), ("bias", bias)):
+        if tensor is not None and not tensor.is_floating_point():
+            raise TypeError(f"{name}: got {tensor.dtype}; expected floating point")
+    if weight.dtype != features.dtype and not torch.is_autocast_enabled(features.device.type):
+        raise TypeError(
+            f"weight: got {weight.dtype}; expected {features.dtype}, as features are; only torch.autocast mixes them"
+        )
+    if target.dtype != torch.int64:
+        raise TypeError(f"target: got {target.dtype}; expected torch.int64")
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing: got {label_smoothing}; expected a number from 0 to 1")
     if reduction not in ("mean", "sum"):
@@ -273,15 +276,3 @@ def _check(
             f"target: got {int(target.min())}…{int(target.max())}; expected numbers from 0 to {len(weight) - 1}, the "
             "rows of weight"
         )
-
-
-def _check_dtypes(features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> None:
-    for name, tensor in (("features", features), ("weight", weight), ("bias", bias)):
-        if tensor is not None and not tensor.is_floating_point():
-            raise TypeError(f"{name}: got {tensor.dtype}; expected floating point")
-    if weight.dtype != features.dtype and not torch.is_autocast_enabled(features.device.type):
-        raise TypeError(
-            f"weight: got {weight.dtype}; expected {features.dtype}, as features are; only torch.autocast mixes them"
-        )
-    if target.dtype != torch.int64:
-        raise TypeError(f"target: got {target.dtype}; expected torch.int64")

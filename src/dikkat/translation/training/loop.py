@@ -25,7 +25,7 @@ from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, TrainingFolderError
 from dikkat.translation.network.model import Batch, TranslationModel
 from dikkat.translation.training import checkpoints
-from dikkat.translation.training.callbacks import LOG_EVERY, Callback, Moment
+from dikkat.translation.training.display import LOG_EVERY, Display
 from dikkat.translation.training.distributed import Group
 from dikkat.translation.training.results import TrainingDivergedError, TrainingMemoryError, TrainingStorageError
 from dikkat.translation.training.run_folder import RunFolder
@@ -78,12 +78,6 @@ def steps(
         position = 0
 
 
-class _Result(NamedTuple):
-    loss: float
-    learning_rate: float
-    stop: bool
-
-
 class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
@@ -108,7 +102,7 @@ class Loop:
         self.fingerprint, self.folder, self.group = fingerprint, folder, group
         self.state, self.interrupted = TrainingState(), False
         self._planned = self.settings.epochs * -(-len(batches) // self.settings.accumulate)
-        self._callbacks: Sequence[Callback] = ()
+        self._display = Display()
         self._batch: Batch | None = None  # the one at work
         self._kept: dict[int, dict[str, Tensor]] = {}
         self.scores: Evaluation | None = None
@@ -143,9 +137,9 @@ class Loop:
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": optimizer})
         _take_threads(checkpoint.threads, told=self.group.rank == 0)
 
-    def run(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
+    def run(self, display: Display, interrupts: Interrupts) -> None:
         """Train to the end, or until the user wants one."""
-        self._callbacks = callbacks
+        self._display = display
         try:
             self._run(interrupts)
         except (RuntimeError, MemoryError) as error:
@@ -195,25 +189,25 @@ class Loop:
         self._started = time.monotonic() - state.elapsed
         if state.finished:
             return
-        self._call("on_epoch_start", state.epoch + 1)
+        self._display.on_epoch_start(state.epoch + 1)
         self._restore_random()
         clock = time.perf_counter()
         left = steps(self.batches, state, epochs=settings.epochs, accumulate=settings.accumulate, world=world)
         following = next(left, None)
         while (step := following) is not None:
-            result, following = self._take_step(step, interrupts, left)
-            state.add_step(result.loss, step.tokens, time.perf_counter() - clock, step.position)
-            self._after_step(step, result)
+            loss, stop, following = self._take_step(step, interrupts, left)
+            state.add_step(loss, step.tokens, time.perf_counter() - clock, step.position)
+            self._after_step(step, loss, stop)
             if state.finished or self.interrupted:
                 return
             if step.last:
-                self._call("on_epoch_start", state.epoch + 1)
+                self._display.on_epoch_start(state.epoch + 1)
             clock = time.perf_counter()
 
     def _take_step(
         self, step: OptimizerStep, interrupts: Interrupts, left: Iterator[OptimizerStep]
-    ) -> tuple[_Result, OptimizerStep | None]:
-        """One step of the optimiser; and the next one, which is made ready while a device computes."""
+    ) -> tuple[float, bool, OptimizerStep | None]:
+        """The loss, whether any process was told to stop, and the next step, made ready while a device computes."""
         rate = self.settings.learning_rate * self._share_of_learning_rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -230,25 +224,23 @@ class Loop:
             raise self._diverged(f"the gradient's norm became {size} at step {self.state.step + 1}", self._gradients())
         nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
         self._optimizer.step()
-        return _Result(loss, rate, stop > 0), following
+        return loss, stop > 0, following
 
-    def _after_step(self, step: OptimizerStep, result: _Result) -> None:
+    def _after_step(self, step: OptimizerStep, loss: float, stop: bool) -> None:
         state, settings = self.state, self.settings
         if (state.step - 1) % LOG_EVERY == 0:
-            rate = state.tokens / state.seconds
-            moment = Moment(state.step, state.epoch + 1, state.batch, result.loss, result.learning_rate, rate)
-            self._call("on_step", moment)
+            self._display.on_step(state.batch, loss, state.tokens / state.seconds)
         every = settings.validation_steps
         due = step.last if every is None else state.step % every == 0
         at_end = step.last and state.epoch + 1 == settings.epochs
         if self.validation is not None and (due or self._late or at_end):
             self._validate(self.validation)
         if step.last:
-            self._call("on_epoch_end", state.end_epoch())
+            self._display.on_epoch_end(state.end_epoch())
         state.finished = self._is_over()
         if state.finished and not step.last:
-            self._call("on_epoch_end", state.all_epochs()[-1])
-        self.interrupted = result.stop and not state.finished
+            self._display.on_epoch_end(state.all_epochs()[-1])
+        self.interrupted = stop and not state.finished
         state.elapsed = self._elapsed()
         if state.finished or self.interrupted or step.last or state.step % settings.checkpoint_steps == 0:
             self._save()
@@ -308,7 +300,7 @@ class Loop:
         validation = Validation(self.state.step, loss, self._bleu_of_sample() if self.sample else None)
         self.model.train()
         self._keep_weights(validation)
-        self._call("on_validation", validation)
+        self._display.on_validation(validation)
 
     def _bleu_of_sample(self) -> float:
         score = 0.0
@@ -382,10 +374,6 @@ class Loop:
                     torch.set_rng_state(own)
                 elif self.group.device.type == "cuda":
                     torch.cuda.set_rng_state(own, self.group.device)
-
-    def _call(self, hook: str, *values: Any) -> None:
-        for callback in self._callbacks:
-            getattr(callback, hook)(*values)
 
     def _diverged(self, what: str, tensors: Mapping[str, Tensor]) -> TrainingDivergedError:
         name = _first_not_finite(tensors)

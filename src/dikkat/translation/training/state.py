@@ -94,10 +94,8 @@ class TrainingState:
         return [*self.epochs, self._present_epoch()] if self.finished and self.tokens else list(self.epochs)
 
     def _present_epoch(self) -> Epoch:
-        return Epoch(self.epoch + 1, self.loss_sum / self.tokens, self._last_loss(), self.tokens / self.seconds)
-
-    def _last_loss(self) -> float | None:
-        return self.validations[-1].loss if self.validations else None
+        validation_loss = self.validations[-1].loss if self.validations else None
+        return Epoch(self.epoch + 1, self.loss_sum / self.tokens, validation_loss, self.tokens / self.seconds)
 
     def best(self, criterion: Criterion, count: int) -> list[int]:
         """The steps of the best validations, the best first; of equal ones the earlier is the better."""

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from dikkat.translation.data.corpus import Corpus, Pair, keeps_duplicates
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.network.model import TranslationModel, collate
-from dikkat.translation.network.precision import has_bfloat16
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.text.units import UNIT, UNSPACED
-from dikkat.translation.training.distributed import device_type, processes
+from dikkat.translation.training.distributed import device_type, has_bfloat16, processes
 from dikkat.translation.training.train import evenly
 
 # docs/recipes.md has the trials that all of these come from.
@@ -155,17 +155,13 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
 def _epochs(sample: Sample, settings: Settings) -> int:
     if sample.pairs >= _MANY:
         words = max(1, sample.pairs * sample.words[1].total() / len(sample.kept))
-        return _within(round(_WORDS / words), _LARGE_EPOCHS)
+        return int(np.clip(round(_WORDS / words), *_LARGE_EPOCHS))
     batch: float = settings.batch_size
     if settings.batch_tokens is not None:
         source, target = (words.total() for words in sample.words)
         batch = settings.batch_tokens * len(sample.kept) / max(source, target + len(sample.kept))  # each target's end
     steps = math.ceil(max(1, sample.pairs) / (batch * settings.accumulate))
-    return _within(math.ceil(_STEPS / steps), _SMALL_EPOCHS)
-
-
-def _within(count: int, bounds: tuple[int, int]) -> int:
-    return min(max(count, bounds[0]), bounds[1])
+    return int(np.clip(math.ceil(_STEPS / steps), *_SMALL_EPOCHS))
 
 
 def reason(sample: Sample, settings: Settings) -> str:
@@ -208,8 +204,7 @@ def _minutes(sample: Sample, settings: Settings) -> str:
     overhead = 1.3  # the optimiser, and validation
     minutes = overhead * min(taken) * sample.pairs / count * settings.epochs / 60 / processes().world
     about = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
-    limit = (
-        f", of which max_minutes allows {settings.max_minutes:g}" if minutes > (settings.max_minutes or minutes) else ""
-    )
+    most = settings.max_minutes or minutes
+    limit = f", of which max_minutes allows {most:g}" if minutes > most else ""
     cores = f" on each of {threads} cores" if (threads := torch.get_num_threads()) > 1 else ""
     return f"; {about} of CPU time{cores}{limit}"

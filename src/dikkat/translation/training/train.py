@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,13 +17,11 @@ from dikkat.translation.data.store import Store
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, SettingsError, TrainingFolderError
 from dikkat.translation.network.model import TranslationModel
-from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
-from dikkat.translation.training.callbacks import Callback
-from dikkat.translation.training.display import Bar, Lines, say_where
-from dikkat.translation.training.distributed import Group, device_type, processes
+from dikkat.translation.training.display import Bar, Display, Lines, say_where
+from dikkat.translation.training.distributed import Group, check_precision, device_type, processes
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingError
 from dikkat.translation.training.run_folder import RunFolder
@@ -116,7 +115,11 @@ def train(
         raise TrainingFolderError("resume needs the folder of the training that is to go on")
     check_precision(settings.precision, device_type())
     check_size(settings.tokenizer, settings.vocabulary_size)
-    _check_average(settings)
+    if settings.average > settings.epochs and settings.validation_steps is None:
+        raise SettingsError(
+            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so "
+            "that there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
+        )
     leads = processes().rank == 0
     run_folder = None if folder is None else RunFolder(Path(folder), writes=leads)
     # The caller's random numbers and threads stay as they were.
@@ -132,19 +135,24 @@ def train(
             run_folder.check_free()
         torch.manual_seed(settings.seed)
         judges = None if validation is None else as_corpus(validation)
-        say = tell if tell is not None and leads else _nothing
+        say: Callable[[str], object] = tell if tell is not None and leads else lambda _: None
         loop, pairs = _loop(settings, as_corpus(training), judges, run_folder, newest, say)
         if loop.group.rank:
             torch.manual_seed(settings.seed + loop.group.rank)  # so that dropout differs
         if newest is not None:
             loop.restore(newest)
         if run_folder is not None:
-            _begin(run_folder, loop.translator, on_begin, anew=newest is None)
+            if newest is None:
+                translator = loop.translator
+                run_folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
+            if leads and on_begin is not None:
+                on_begin(run_folder.path)
+            run_folder.go_on(settings)
         shown = progress is not False and leads
         if shown and newest is not None:
             say_where(loop.state)
-        callbacks = _callbacks(settings, progress, len(loop.batches)) if leads else []
-        fault = _run(loop, callbacks, Interrupts(aloud=shown))
+        display = _display(settings, progress, len(loop.batches)) if leads else Display()
+        fault = _run(loop, display, Interrupts(aloud=shown))
         return _result(loop, pairs, fault, say)
 
 
@@ -157,12 +165,6 @@ def _same_threads(precision: str) -> Iterator[None]:
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-
-
-def _doubts(training: Corpus, sample: Sequence[Pair], interval: int, validation: Corpus | None) -> Iterator[str]:
-    whole = training.whole  # whose numbers are those of the file, and in which validation is looked at too
-    looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
-    return doubts(str(whole), *looked, str(validation), validation or ())
 
 
 def _loop(
@@ -181,7 +183,9 @@ def _loop(
         say(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
         if processes().rank == 0:
-            for doubt in _doubts(training, sample, interval, validation):
+            whole = training.whole  # whose numbers are those of the file, and in which validation is looked at too
+            looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
+            for doubt in doubts(str(whole), *looked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
         source, target, slots = _texts(settings, sample)
         pairs = _InMemory(sample, training) if interval == 1 else training
@@ -194,11 +198,20 @@ def _loop(
     for line in _sizes(translator, learnt, judged, resumed=newest is not None):
         say(line)
     group = Group(processes())
+    batches = partial(
+        Batches,
+        batch_size=settings.batch_size,
+        batch_tokens=settings.batch_tokens,
+        buffer=settings.shuffle_buffer,
+        rank=group.rank,
+        world=group.world,
+    )
+    by_bleu = validation is not None and settings.criterion == "bleu"
     loop = Loop(
         translator,
-        _batches(learnt, settings, group, settings.seed),
-        validation=None if judged is None else _batches(judged, settings, group, None),
-        sample=[] if validation is None else _sample_for_bleu(settings, validation),
+        batches(learnt, seed=settings.seed),
+        validation=None if judged is None else batches(judged, seed=None),
+        sample=evenly(validation or (), _CRITERION_PAIRS)[0] if by_bleu else [],
         judges=[] if validation is None else list(_judges(translator, validation)),
         fingerprint={
             "vocabulary": [len(source), len(target)],
@@ -227,18 +240,10 @@ class _InMemory(Corpus):
         return self._corpus.fingerprint()
 
 
-def _begin(folder: RunFolder, translator: Translator, on_begin: Callable[[Path], object] | None, *, anew: bool) -> None:
-    if anew:
-        folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
-    if folder.writes and on_begin is not None:
-        on_begin(folder.path)
-    folder.go_on(translator.settings)
-
-
-def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> TrainingError | None:
+def _run(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
     try:
         with interrupts.watched():
-            loop.run(callbacks, interrupts)
+            loop.run(display, interrupts)
     except KeyboardInterrupt:
         if not loop.state.validations:
             raise
@@ -246,8 +251,7 @@ def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> T
     except TrainingError as error:
         return error
     finally:
-        for callback in callbacks:
-            callback.close()
+        display.close()
     return None
 
 
@@ -298,32 +302,11 @@ def _check_without_validation(settings: Settings) -> None:
             )
 
 
-def _check_average(settings: Settings) -> None:
-    if settings.average > settings.epochs and settings.validation_steps is None:
-        raise SettingsError(
-            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so "
-            "that there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
-        )
-
-
-def _callbacks(settings: Settings, progress: bool | None, batches: int) -> list[Callback]:
-    callbacks: list[Callback] = []
+def _display(settings: Settings, progress: bool | None, batches: int) -> Display:
     if sys.stderr.isatty() if progress is None else progress:
-        callbacks.append(Bar(settings.epochs, batches, settings.criterion))
-    elif progress is None:
-        callbacks.append(Lines(settings.criterion, validations=settings.validation_steps is not None))
-    return callbacks
-
-
-def _batches(store: Store, settings: Settings, group: Group, seed: int | None) -> Batches:
-    return Batches(
-        store,
-        settings.batch_size,
-        seed,
-        batch_tokens=settings.batch_tokens,
-        buffer=settings.shuffle_buffer,
-        rank=group.rank,
-        world=group.world,
+        return Bar(settings.epochs, batches, settings.criterion)
+    return (
+        Lines(settings.criterion, validations=settings.validation_steps is not None) if progress is None else Display()
     )
 
 
@@ -374,10 +357,6 @@ def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
                     continue
             kept.append(pair)
     return kept, interval
-
-
-def _nothing(_: str) -> None:
-    """Ignore what is told."""
 
 
 def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
@@ -438,8 +417,3 @@ def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:
         lengths = [len(side.encode(text.text).ids) for side, text in zip(sides, masked, strict=True)]
         if max(lengths) <= translator.settings.max_length:
             yield pair
-
-
-def _sample_for_bleu(settings: Settings, validation: Corpus) -> list[Pair]:
-    """Validation pairs whose BLEU chooses a model."""
-    return evenly(validation, _CRITERION_PAIRS)[0] if settings.criterion == "bleu" else []

@@ -81,11 +81,9 @@ first=600)
 
     @classmethod
     def parse(cls, value: object, base: Path = Path()) -> "Source":
-        """A source from its spelling.
+        """A source from its spelling: a name, a file, or the keys of a form with their values, as TOML has them.
 
-        Args:
-            value: A name, a file, or the keys of a form with their values, as TOML has them.
-            base: The folder that names of files and folders begin in.
+        Names of files and folders begin in the folder `base`.
 
         Raises:
             InputError: No such name or form; a key missing, unknown or of the wrong type.
@@ -142,13 +140,7 @@ first=600)
         return None if self.name is None else ("en", "de" if self.name.endswith("-de") else "fr")
 
     def open(self, part: Part) -> Any:
-        """The pairs.
-
-        Args:
-            part: What they are for; of a corpus with parts, that one comes, unless the spelling has another.
-
-        Returns:
-            A list of pairs, or a corpus that is read as it is gone through.
+        """The pairs of the part, if the spelling has no other: a list, or a corpus that is read as it is gone through.
 
         Raises:
             CorpusError: It cannot be read, or has no such part.

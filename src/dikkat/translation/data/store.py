@@ -52,12 +52,7 @@ class Counts:
 
 
 class Store:
-    """Tokenised sentence pairs. `Store.build` makes one.
-
-    Attributes:
-        source_lengths: (pairs,) int32: tokens of each source sentence.
-        target_lengths: (pairs,) int32: tokens of each target sentence, without its ends.
-        counts: What became of the corpus's pairs.
+    """Tokenised sentence pairs, with their lengths (pairs,) int32, and `counts` of the corpus. `Store.build` makes one.
 
     Example:
         >>> store = Store.of([([5, 6], [7]), ([8], [9, 10])])
@@ -93,19 +88,9 @@ class Store:
         """Tokenise a corpus, once: the second time, it is opened from the cache folder.
 
         The corpus is gone through once. Equal pairs are told by 64-bit hashes, which take about 70 bytes of memory a
-        pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
-        a list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two
-        processes that want the same at once, one waits for the other.
-
-        Example:
-            >>> pairs = [("Go.", "Va !"), ("Go.", "Va !"), ("I lost the old man.", "J'ai perdu le vieil homme.")]
-            >>> english, french = (
-            ...     Tokenizer.train([pair[side] for pair in pairs], "word", min_freq=1, vocabulary_size=99)
-            ...     for side in (0, 1)
-            ... )
-            >>> store = Store.build(pairs, english, french, max_length=3)
-            >>> len(store), store.counts.duplicates, store.counts.left_out
-            (1, 1, 1)
+        pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint, a
+        list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two processes
+        that want the same at once, one waits for the other.
         """
         corpus = as_corpus(corpus)
         work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, practice, progress)
@@ -137,13 +122,7 @@ class Store:
         return source, target
 
     def read(self, ranges: Iterable[tuple[int, int]]) -> tuple[Sentences, Sentences]:
-        """Some of the pairs, copied into memory.
-
-        Example:
-            >>> store = Store.of([([5, 6], [7]), ([8], [9, 10]), ([11], [12])])
-            >>> store.read([(2, 3), (0, 1)])[0].numbers.tolist()
-            [11, 5, 6]
-        """
+        """Some of the pairs, by their first rows and ends, copied into memory."""
         import pyarrow as pa  # type: ignore[import-untyped]
 
         ranges = list(ranges)

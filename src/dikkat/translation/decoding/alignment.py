@@ -195,18 +195,7 @@ def read_links(path: str | Path) -> list[GoldLinks]:
 
 
 def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
-    """Gold links of lines in the form of `read_links`.
-
-    Args:
-        lines: A line a sentence pair.
-        name: Of what they come from, for errors.
-
-    Returns:
-        The links of each line, in their order.
-
-    Raises:
-        CorpusError: A link of another form.
-    """
+    """Gold links of lines in the form of `read_links`, a line a pair; its CorpusError says `name` and line."""
     gold = []
     for number, line in enumerate(lines, start=1):
         sure, possible = set(), set()

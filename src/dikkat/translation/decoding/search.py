@@ -36,17 +36,9 @@ Models = TranslationModel | Sequence[TranslationModel]
 
 
 def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
-    """Translate a batch by taking the likeliest token at every step: `beam_search` with a beam of 1.
+    """Translate a batch by taking the likeliest token at every step: one hypothesis a source, in their order.
 
-    Args:
-        models: As in `beam_search`.
-        sources: Token numbers, at least one in each sentence.
-
-    Returns:
-        One hypothesis a source, in their order.
-
-    Raises:
-        InputError: As in `beam_search`.
+    Arguments and errors are those of `beam_search`, with a beam of 1.
     """
     return [group[0] for group in beam_search(models, sources, GREEDY)]
 
@@ -193,14 +185,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
 
 
 def explain(models: Models, search: Search = DEFAULT) -> list[str]:
-    """Why a search takes step after step in PyTorch's operations, and does not run as one compiled call.
-
-    Args:
-        models: As of `beam_search`.
-        search: The search.
-
-    Returns:
-        The reasons; none where it is one call.
+    """Return the reasons why a search takes step after step in PyTorch, and does not run as one compiled call, if any.
 
     Example:
         >>> from dikkat.translation import Search, Settings, TranslationModel

@@ -143,11 +143,8 @@ class BaseTranslator(PairScorer):
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: `Search(beam=5, n_best=3)`, or samples.
 
-        Arguments and errors are those of `translate_lines`.
-
-        Returns:
-            An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
-            one for an empty one.
+        Arguments and errors are those of `translate_lines`. The iterator has one list a sentence, in their order: its
+        translations, best first, or as they were drawn; one for an empty one.
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")

@@ -84,11 +84,9 @@ class Recipe:
             raise type(error)(f"{where}: {error}") from error
 
     def with_values(self, values: Mapping[str, Any], base: Path = Path()) -> "Recipe":
-        """This recipe with other values.
+        """This recipe with other values: of `corpus`, `validation`, `test` and the settings, by name, as TOML has them.
 
-        Args:
-            values: Of `corpus`, `validation`, `test` and the settings, by name, as TOML has them.
-            base: The folder that file names in them begin in.
+        File names in them begin in the folder `base`.
 
         Raises:
             InputError: An unknown key (the message has the nearest that is known), or a value that it may not have.

@@ -157,11 +157,7 @@ class TranslationModel(nn.Module):
             nn.init.normal_(table, std=embedding**-0.5)
 
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, DecoderState]:
-        """Encode sentences: the memory that the decoder attends to, and the decoder's first state.
-
-        Args:
-            source: (B, S) int64 token numbers; those behind a length have no effect.
-            lengths: (B,) int64, from 1 to S.
+        """Encode sentences, (B, S) int64 token numbers of lengths (B,) int64; those behind a length have no effect.
 
         Returns:
             The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
@@ -178,26 +174,15 @@ class TranslationModel(nn.Module):
         return memory, first if cells is None else (first, self.cell_bridge(cells))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores of every next token, given the true ones before it.
+        """Return (N, target tokens) scores of the N next tokens, ends included, given the true ones before them.
 
-        Args:
-            batch: N target tokens in all, ends included.
-
-        Returns:
-            (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence:
-            padding costs neither output layer nor loss. `expected(batch)` is what they should predict.
+        Scores are unnormalised log-probabilities at the real positions, sentence after sentence: padding costs neither
+        output layer nor loss. `expected(batch)` is what they should predict.
         """
         return self.scores(self.features(batch))
 
     def features(self, batch: Batch) -> Tensor:
-        """The readout, from which the output layer computes scores.
-
-        Args:
-            batch: N target tokens in all, ends included.
-
-        Returns:
-            (N, e): the readout at the real positions alone, sentence after sentence.
-        """
+        """Return the readout (N, e) at the real positions, sentence after sentence, which the output layer reads."""
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
         states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
@@ -230,12 +215,7 @@ class TranslationModel(nn.Module):
         )
 
     def step(self, previous: Tensor, memory: Memory, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
-        """Scores of the next token, step by step.
-
-        Args:
-            previous: (B,) int64, the tokens before.
-            memory: From `encode`.
-            state: From `encode` or the step before.
+        """Run one step behind the tokens (B,) int64 before, with the memory of `encode` and the state before it.
 
         Returns:
             Unnormalised log-probabilities (B, target tokens); where the model looked, (B, S), or (B, 1) without
@@ -259,14 +239,7 @@ class TranslationModel(nn.Module):
         return self._readout(states, contexts, embedded), weights, state
 
     def train(self, mode: bool = True) -> Self:
-        """Put the model in training mode, or in evaluation mode.
-
-        Args:
-            mode: Whether it is to be trained: the copy of the weights that a search keeps is then given up.
-
-        Returns:
-            The model.
-        """
+        """Put the model in training mode, or in evaluation mode; training drops the weights that searches keep."""
         if mode:
             vars(self).pop(COMPILED, None)
         return super().train(mode)
@@ -282,26 +255,11 @@ class TranslationModel(nn.Module):
         return self
 
     def scores(self, features: Tensor) -> Tensor:
-        """Apply the output layer.
-
-        Args:
-            features: (N, e), from `features` or `step_features`.
-
-        Returns:
-            Unnormalised log-probabilities (N, target tokens).
-        """
+        """Return unnormalised log-probabilities (N, target tokens) of `features` or `step_features` (N, e)."""
         return F.linear(features, self.output_table, self.output_bias)
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
-        """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
-
-        Args:
-            state: From `encode` or `step`.
-            rows: (R,) int64; a row may come several times.
-
-        Returns:
-            The state of R rows.
-        """
+        """Return the decoder's state of rows (R,) int64 of a batch, in their order; a row may come several times."""
         return self.decoder.select(state, rows)
 
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:

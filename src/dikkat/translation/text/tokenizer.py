@@ -146,14 +146,7 @@ class Tokenizer:
         return self._inner.get_vocab_size()
 
     def encode(self, sentence: str) -> Encoded:
-        """Token numbers of a sentence, without special tokens around it, and the pieces of its text.
-
-        Args:
-            sentence: Any text.
-
-        Returns:
-            As many numbers as pieces; none for a sentence without anything but white space.
-        """
+        """Return as many token numbers as pieces of a sentence, without special tokens around it."""
         return self.encode_all([sentence])[0]
 
     def encode_all(self, sentences: Sequence[str]) -> list[Encoded]:
@@ -217,11 +210,7 @@ class Tokenizer:
         return self._texts(ids, replace)[1]
 
     def labels(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> list[str]:
-        """The tokens of a text as labels for a picture, with capitals as the text has them.
-
-        Args:
-            ids: Token numbers of a text.
-            replace: As in `decode`.
+        """The tokens of a text as labels for a picture, with capitals as the text has them; `replace` as in `decode`.
 
         Returns:
             Words, or parts of words with · in front where they continue a word.
@@ -275,15 +264,10 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Tokenizer":
-        """A tokenizer from the contents of its tokenizer.json.
-
-        Args:
-            data: The contents.
-            where: The file's name, for errors.
+        """A tokenizer from the contents of its tokenizer.json; errors name it `where`.
 
         Raises:
-            ModelFolderError: Not a tokenizer.json as dikkat writes it: other tokens, steps or patterns; the message
-                has what differs.
+            ModelFolderError: Other tokens, steps or patterns than dikkat writes; the message has what differs.
         """
         try:
             content = parse_json(data)

@@ -162,7 +162,6 @@ class Settings:
     length_penalty: Annotated[float | None, Range(0, 10)] = None
 
     def __post_init__(self) -> None:
-        """Check every value, and those that contradict each other."""
         check(self)
         if self.bidirectional and self.hidden_size % 2:
             raise SettingsError(

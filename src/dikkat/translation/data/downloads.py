@@ -28,7 +28,6 @@ class Checksum(NamedTuple):
             return cls(algorithm, hashlib.file_digest(file, algorithm).hexdigest())
 
     def __str__(self) -> str:
-        """The algorithm and the value."""
         return f"{self.algorithm} {self.value}"
 
 

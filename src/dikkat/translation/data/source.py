@@ -110,7 +110,6 @@ first=600)
         return given | {key: str(Path(given[key]).absolute()) for key in _places(given)}
 
     def __str__(self) -> str:
-        """The spelling as a person would write it."""
         given = self._given()
         return self.name if self.name and len(given) == 1 else toml.written(given)
 

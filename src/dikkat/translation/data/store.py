@@ -92,6 +92,8 @@ class Store:
         list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two processes
         that want the same at once, one waits for the other.
         """
+        import pyarrow as pa  # type: ignore[import-untyped]
+
         corpus = as_corpus(corpus)
         work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, practice, progress)
         fingerprint = corpus.fingerprint()
@@ -107,23 +109,22 @@ class Store:
             if path.exists():
                 try:
                     return cls(*_from_file(path))
-                except _DamagedError as error:
-                    warnings.warn(f"{path}: damaged ({error}); it is made anew", UserWarning, stacklevel=3)
+                except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                    reason = str(error) or type(error).__name__
+                    warnings.warn(f"{path}: damaged ({reason}); it is made anew", UserWarning, stacklevel=2)
             _write(path, work)
             return cls(*_from_file(path))
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.source_lengths)
 
     def __getitem__(self, row: int) -> TokenPair:
-        """The token numbers of a pair."""
         source, target = (column[row].as_py() for column in self._table.columns)
         return source, target
 
     def read(self, ranges: Iterable[tuple[int, int]]) -> tuple[Sentences, Sentences]:
         """Some of the pairs, by their first rows and ends, copied into memory."""
-        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow as pa
 
         ranges = list(ranges)
         rows = pa.concat_tables(self._table.slice(first, end - first) for first, end in ranges)
@@ -166,27 +167,20 @@ def _write(path: Path, work: "_Work") -> None:
             writer.close()
 
 
-class _DamagedError(Exception):
-    """A file in the cache is not as it was written."""
-
-
 def _from_file(path: Path) -> tuple[Any, Counts]:
     """The table of a file, memory-mapped, and the counts."""
     import pyarrow as pa
 
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.schema != _batch([]).schema:
-            raise _DamagedError(f"its columns are {reader.schema}")
-        counts, batches = b"", []
-        for number in range(reader.num_record_batches):
-            batch, notes = reader.get_batch_with_custom_metadata(number)
-            batch.validate()  # checked before the memory map is read past the end of the file
-            counts = notes.get(b"counts", b"") if notes else b""
-            batches.append(batch)
-        return _table(batches), Counts(**json.loads(counts))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _DamagedError(str(error) or type(error).__name__) from error
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    if reader.schema != _batch([]).schema:
+        raise ValueError(f"its columns are {reader.schema}")
+    counts, batches = b"", []
+    for number in range(reader.num_record_batches):
+        batch, notes = reader.get_batch_with_custom_metadata(number)
+        batch.validate()  # checked before the memory map is read past the end of the file
+        counts = notes.get(b"counts", b"") if notes else b""
+        batches.append(batch)
+    return _table(batches), Counts(**json.loads(counts))
 
 
 def _table(batches: list[Any]) -> Any:

@@ -120,9 +120,5 @@ def _find_doubled(target: Sequence[str], reference: Sequence[str]) -> list[str]:
 
 def _twice(text: Sequence[str], length: int) -> list[Sequence[str]]:
     starts = range(len(text) - 2 * length + 1)
-    runs = [text[start : start + length] for start in starts if _doubled(text[start : start + 2 * length], length)]
+    runs = [text[i : i + length] for i in starts if text[i : i + length] == text[i + length : i + 2 * length]]
     return [run for run in runs if len(set(run)) > 1 or (length == 1 and not UNSPACED.match(run[0]))]
-
-
-def _doubled(text: Sequence[str], length: int) -> bool:
-    return text[:length] == text[length:]

@@ -142,7 +142,6 @@ class Tokenizer:
         return cls(inner)
 
     def __len__(self) -> int:
-        """Number of tokens, the special ones included."""
         return self._inner.get_vocab_size()
 
     def encode(self, sentence: str) -> Encoded:

@@ -1,6 +1,6 @@
 """Sentence pairs of numbers, in batches of similar lengths."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -27,11 +27,8 @@ class Batches:
     buffer is drawn once, in blocks of consecutive pairs, at most 4,096 and a sixteenth of a buffer; in what order the
     buffers come is drawn each epoch.
 
-    **Order.** It depends on the seed and the number of the epoch alone.
-
-    **Position.** `state_dict()` is the number of the epoch and of the batches handed out in it; `iter()` goes on from
-    there, without making the batches before. With the last batch of an epoch, the position becomes the beginning of
-    the next. So what stopped in the middle of an epoch goes on in the middle: `load_state_dict` goes elsewhere.
+    The order depends only on the seed and the number of the epoch. `epoch(number, first)` begins in the middle of an
+    epoch without making the batches before; `iter()` gives those of epoch 0.
 
     **Ranks.** Each of several processes gets its rows of the same batches: of each batch rows `rank`, `rank + world`
     and so on. `Batch.total_tokens` counts the target tokens of the whole batch. Where a batch has no row for a
@@ -56,9 +53,7 @@ class Batches:
         >>> [batch.source.tolist() for batch in Batches(pairs, batch_size=2, seed=None)]
         [[[5], [7]], [[5, 6, 7]]]
         >>> batches = Batches(pairs, batch_size=2, batch_tokens=3, seed=None)
-        >>> next(iter(batches)).source.tolist(), batches.state_dict()
-        ([[5]], {'epoch': 0, 'batch': 1})
-        >>> [batch.source.tolist() for batch in batches]
+        >>> [batch.source.tolist() for batch in batches.epoch(0, first=1)]
         [[[7]], [[5, 6, 7]]]
     """
 
@@ -85,45 +80,20 @@ class Batches:
             self._check(batch_tokens)
             self._sizes = [self._cut(ranges, batch_tokens) for ranges in self._buffers]
         self._count = sum(map(len, self._sizes))
-        self._epoch, self._done = 0, 0
 
     def __len__(self) -> int:
         """Number of batches of an epoch."""
         return self._count
 
-    def state_dict(self) -> dict[str, int]:
-        """The number of the epoch, and of its batches that were handed out."""
-        return {"epoch": self._epoch, "batch": self._done}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to a position.
-
-        Args:
-            state: What `state_dict` gave, of batches of the same pairs and arguments; `rank` and `world` may differ.
-
-        Raises:
-            ValueError: There is no such position.
-        """
-        epoch, batch = state["epoch"], state["batch"]
-        if epoch < 0 or not 0 <= batch < self._count:
-            raise ValueError(
-                f"state: got batch {batch} of epoch {epoch}; expected numbers from 0, of the batch to {self._count - 1}"
-            )
-        self._epoch, self._done = epoch, batch
-
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from the position to the end of its epoch."""
-        epoch, done = self._epoch, self._done
-        skipped = done
-        for buffer in _shuffled(self._random(epoch + 1, 0), len(self._buffers)).tolist():
-            if skipped >= len(self._sizes[buffer]):
-                skipped -= len(self._sizes[buffer])
-                continue
-            for batch in self._batches(buffer, self._random(epoch + 1, buffer + 1), skipped):
-                done += 1
-                self._epoch, self._done = (epoch, done) if done < self._count else (epoch + 1, 0)
-                yield batch
-            skipped = 0
+        return self.epoch(0)
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from one of them on."""
+        for buffer in _shuffled(self._random(number + 1, 0), len(self._buffers)).tolist():
+            if first < len(self._sizes[buffer]):
+                yield from self._batches(buffer, self._random(number + 1, buffer + 1), first)
+            first = max(0, first - len(self._sizes[buffer]))
 
     def _random(self, *numbers: int) -> np.random.Generator | None:
         """A stream of random numbers, by epoch + 1 and buffer + 1; 0 stands for all of them."""

@@ -67,8 +67,7 @@ def steps(
     """The steps that a training has yet to take; the last one of an epoch has the batches left over."""
     position = state.batch
     for epoch in range(state.epoch, epochs):
-        batches.load_state_dict({"epoch": epoch, "batch": position})
-        left = iter(batches)
+        left = batches.epoch(epoch, position)
         while group := tuple(islice(left, accumulate)):
             position += len(group)
             own = [int(batch.target_lengths.sum()) for batch in group]

@@ -150,7 +150,9 @@ first=600)
 
     def _open(self, part: Part) -> Any:
         if self.name == PHRASEBOOK:
-            return _phrasebook(part)
+            if part == "validation":
+                raise CorpusError("the phrasebook has no validation part: write {share = 0.05} to set some of it aside")
+            return phrasebook.pairs() if part == "whole" else phrasebook.split()[part == "test"]
         if self.name is not None:
             return getattr(named(self.name), part)
         if self.tsv is not None:
@@ -203,11 +205,3 @@ def _check_values(values: Mapping[str, object], base: Path) -> None:
         raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}{file}")
     if part is not None and part not in get_args(Part):
         raise InputError(f"part: got {part!r}; expected one of {', '.join(get_args(Part))}")
-
-
-def _phrasebook(part: Part) -> Any:
-    if part == "validation":
-        raise CorpusError("the phrasebook has no validation part: write {share = 0.05} to set some of it aside")
-    if part == "whole":
-        return phrasebook.pairs()
-    return phrasebook.split()[part == "test"]

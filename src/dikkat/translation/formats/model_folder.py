@@ -3,7 +3,7 @@
 import json
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,7 +116,7 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
     _check_names(expected, {name: described(tensor) for name, tensor in weights.items()}, where)
     _check_finite(weights, where)
     if int8:
-        weights = _in_int8(weights)
+        weights = _in_int8(weights, quantized)
     settings = {**header(FORMAT, _QUANTIZED if int8 else VERSION), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
         settings["origin"] = contents.origin.to_dict()
@@ -149,7 +149,7 @@ def load(folder: str | Path) -> Contents:
     except SettingsError as error:
         raise ModelFolderError(f"{folder}: {error}") from error
     expected = model.state_dict()
-    stored = _expected_in_int8(expected) if int8 else expected
+    stored = _in_int8(expected, _placeholder) if int8 else expected
     tensors = _load_tensors(folder / WEIGHTS, stored, sums)
     _check_finite(tensors, folder / WEIGHTS)
     if int8:
@@ -182,31 +182,18 @@ def absolute(folder: Path) -> Path:
 # --- weights in int8
 
 
-def _has_scales(tensor: Tensor) -> bool:
-    return tensor.ndim == 2 and len(tensor) > 1
-
-
-def _in_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a folder in int8: of a matrix its numbers, and under a second name the scales of its rows."""
-    stored: dict[str, Tensor] = {}
+def _in_int8(weights: Mapping[str, Tensor], rows_of: Callable[[Tensor], Rows]) -> dict[str, Tensor]:
+    """The tensors of a folder in int8: of matrices with several rows, and under a second name the rows' scales."""
+    stored = dict(weights)
     for name, tensor in weights.items():
-        if _has_scales(tensor):
-            rows = quantized(tensor)
-            stored |= {name: rows.numbers.contiguous(), name + SCALES: rows.scales.contiguous()}
-        else:
-            stored[name] = tensor
+        if tensor.ndim == 2 and len(tensor) > 1:
+            numbers, scales = rows_of(tensor)
+            stored |= {name: numbers.contiguous(), name + SCALES: scales.contiguous()}
     return stored
 
 
-def _expected_in_int8(expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    stored: dict[str, Tensor] = {}
-    for name, tensor in expected.items():
-        if _has_scales(tensor):
-            scales = tensor.new_empty(len(tensor), dtype=torch.float32)
-            stored |= {name: tensor.to(torch.int8), name + SCALES: scales}
-        else:
-            stored[name] = tensor
-    return stored
+def _placeholder(tensor: Tensor) -> Rows:
+    return Rows(tensor.to(torch.int8), tensor.new_empty(len(tensor), dtype=torch.float32))
 
 
 def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

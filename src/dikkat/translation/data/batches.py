@@ -20,29 +20,17 @@ class Batches:
     """Batches of pairs of nearly equal lengths, in another order each epoch.
 
     The pairs are sorted by their lengths, equal ones in random order, cut into batches, and the batches shuffled:
-    little padding, and in every epoch other company for a pair. Where the batches are cut depends on the lengths
-    alone, so that every epoch has as many of them.
+    little padding, and in every epoch other company for a pair. A batch has `batch_size` pairs, or at most
+    `batch_tokens` tokens, padding and ends included, on the side that has more of them. Cuts depend only on the
+    lengths, so that every epoch has as many batches.
 
-    Of more than `buffer` pairs, this is done buffer by buffer, and only one buffer is in memory. Which pairs share a
-    buffer is drawn once, in blocks of consecutive pairs, at most 4,096 and a sixteenth of a buffer; in what order the
-    buffers come is drawn each epoch.
+    More than `buffer` pairs go buffer by buffer, and only one buffer is in memory. Which pairs share a buffer is drawn
+    once, in blocks of consecutive pairs, at most 4,096 and a sixteenth of a buffer. The order of the buffers is drawn
+    each epoch. It depends only on the seed and the number of the epoch; without a seed the sorted order stays, for
+    validation.
 
-    The order depends only on the seed and the number of the epoch. `epoch(number, first)` begins in the middle of an
-    epoch without making the batches before; `iter()` gives those of epoch 0.
-
-    **Ranks.** Each of several processes gets its rows of the same batches: of each batch rows `rank`, `rank + world`
-    and so on. `Batch.total_tokens` counts the target tokens of the whole batch. Where a batch has no row for a
-    rank, the rank gets row 0, and `Batch.counts` is False.
-
-    Args:
-        pairs: Token numbers of source and target, at least one pair.
-        batch_size: Pairs in a batch where `batch_tokens` is None; the last one of a buffer may have fewer.
-        batch_tokens: Most tokens in a batch, padding and the target's end included, on the side that has more of
-            them; None: `batch_size` counts instead.
-        seed: Of the order, at least 0; None keeps the sorted order, for validation.
-        buffer: Most pairs that are in memory and shuffled together.
-        rank: Which of the processes this is, from 0.
-        world: How many processes share the batches.
+    The process `rank` of `world` gets rows `rank`, `rank + world` and so on of each batch. `Batch.total_tokens` counts
+    the target tokens of the whole batch. A rank without a row gets row 0, and `Batch.counts` is False.
 
     Raises:
         SettingsError: A pair that is longer than `batch_tokens` alone.

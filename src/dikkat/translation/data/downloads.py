@@ -11,12 +11,7 @@ from dikkat.translation.errors import CorpusError
 
 
 class Checksum(NamedTuple):
-    """A sum over a file's content.
-
-    Attributes:
-        algorithm: As `hashlib` calls it.
-        value: Hexadecimal digits.
-    """
+    """A sum over a file's content: an algorithm, as `hashlib` calls it, and hexadecimal digits."""
 
     algorithm: str
     value: str

@@ -11,14 +11,9 @@ _LONGEST = 30  # tokens of a sequence that repeats itself
 
 
 class Sentence(NamedTuple):
-    """A sentence to be translated.
+    """A sentence to be translated: its token numbers, at least one, and the limits of its translations.
 
-    Attributes:
-        tokens: Token numbers, at least one.
-        copies: Whether `<unk>` may come out.
-        fewest: Tokens, at least one, before which `<eos>` may not.
-        most: Tokens after which it is cut.
-        slots: The slots to write, each once, as bits of a number.
+    `<unk>` may come out if it `copies`; `slots` are bits of a number, each slot to be written once.
     """
 
     tokens: Sequence[int]

@@ -18,15 +18,10 @@ _LONGEST_REPEAT = 4  # words
 
 @dataclass(frozen=True)
 class Judged(Translation):
-    """A translation with a person's, and what is wrong with it.
+    """A translation with its reference, its chrF from 0 to 100, and its faults as words.
 
-    Attributes:
-        reference: A person's translation.
-        chrf: From 0 to 100.
-        unseen: Source words that training never met.
-        not_copied: Numbers and names that source and reference share, and the translation lacks.
-        doubled: Words that stand twice beside each other, and not so in the reference.
-        dropped: Source words from which something in the reference comes, and nothing in the translation.
+    `unseen` in training; `not_copied` numbers and names, which the reference has; `doubled`, and not so in the
+    reference; `dropped` source words, from which something in the reference comes, and nothing in the translation.
     """
 
     reference: str = ""

@@ -37,14 +37,9 @@ Span = tuple[int, int]
 
 @dataclass
 class Element:
-    """A tag with what stands in it.
+    """A tag, or a comment, a script or a style, with the elements in it.
 
-    Attributes:
-        opening: The tag as it was written, or a comment, a script or a style, whole.
-        closing: Its end; empty for a tag that has none, such as `<br>`.
-        first: The first character of the text in it.
-        last: The one behind the last.
-        inside: The elements in it.
+    `first` is the first character of its text, `last` the one behind the last; tags such as `<br>` have no `closing`.
     """
 
     opening: str

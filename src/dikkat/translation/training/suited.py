@@ -48,12 +48,7 @@ _CHOSEN = frozenset({*_LARGE, *_SMALL, "min_freq", "vocabulary_size", "epochs", 
 
 @dataclass(frozen=True)
 class Sample:
-    """Pairs of a corpus, spread evenly.
-
-    Attributes:
-        kept: These pairs.
-        pairs: How many the corpus has, about.
-    """
+    """Pairs of a corpus, spread evenly, and about how many pairs the corpus has."""
 
     kept: Sequence[Pair]
     pairs: int

@@ -302,10 +302,7 @@ class Translator(BaseTranslator):
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
-        """Load a model folder, onto the CPU; `translator.model.to(device)` moves it.
-
-        Args:
-            folder: What `save` or `dikkat train` wrote.
+        """Load a model folder of `save` or `dikkat train` onto the CPU; `translator.model.to(device)` moves it.
 
         Raises:
             ModelFolderError: Anything in it is missing, damaged or does not fit; the message says what.
@@ -391,15 +388,7 @@ class Translator(BaseTranslator):
         write_whole(path, self.as_html(title=title, examples=examples))
 
     def as_html(self, *, title: str | None = None, examples: Sequence[str] | None = None) -> str:
-        """The page of `export_html`, as text.
-
-        Args:
-            title: The heading; None: the languages, where the origin knows them.
-            examples: Sentences to begin with.
-
-        Raises:
-            InputError: As in `export_html`.
-        """
+        """The page of `export_html`, with its arguments and errors, as text."""
         from dikkat.show.living import living_page
 
         languages = self.origin.languages if self.origin else None

@@ -400,13 +400,11 @@ def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
         {'w': tensor([3.])}
     """
     means: dict[str, Tensor] = {}
-    dtypes: dict[str, torch.dtype] = {}
     for count, tensors in enumerate(models, start=1):
         for name, tensor in tensors.items():
             mean = means.setdefault(name, torch.zeros_like(tensor, dtype=torch.float64))
             mean += (tensor.double() - mean) / count
-            dtypes.setdefault(name, tensor.dtype)
-    return {name: mean.to(dtypes[name]) for name, mean in means.items()}
+    return {name: mean.to(tensors[name].dtype) for name, mean in means.items()}
 
 
 def _take_threads(begun: int, *, told: bool) -> None:

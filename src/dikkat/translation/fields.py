@@ -6,7 +6,6 @@ import reprlib
 import types
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from dikkat.translation.errors import SettingsError
@@ -60,11 +59,15 @@ class Allowed(NamedTuple):
         return f"{text}, or none" if self.optional else text
 
 
-@cache
+_FOUND: dict[type, dict[str, Allowed]] = {}
+
+
 def allowed(cls: type) -> dict[str, Allowed]:
     """The values that each field of a dataclass may hold, from its type."""
-    hints = get_type_hints(cls, include_extras=True)
-    return {field.name: _allowed(hints[field.name]) for field in fields(cls)}
+    if cls not in _FOUND:
+        hints = get_type_hints(cls, include_extras=True)
+        _FOUND[cls] = {field.name: _allowed(hints[field.name]) for field in fields(cls)}
+    return _FOUND[cls]
 
 
 def _allowed(hint: Any) -> Allowed:

@@ -81,21 +81,25 @@ class Store:
         *,
         slots: Slots = NO_SLOTS,
         max_length: int,
+        pairs: Iterable[Pair] | None = None,
         distinct: bool = True,
         practice: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> "Store":
         """Tokenise a corpus, once: the second time, it is opened from the cache folder.
 
-        The corpus is gone through once. Equal pairs are told by 64-bit hashes, which take about 70 bytes of memory a
-        pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint, a
-        list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two processes
-        that want the same at once, one waits for the other.
+        The corpus is gone through once, unless its `pairs` are in memory. Equal pairs are told by 64-bit hashes, which
+        take about 70 bytes of memory a pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A
+        corpus without a fingerprint, a list for instance, is kept in memory. A damaged file in the cache is made anew,
+        with a warning. Of two processes that want the same at once, one waits for the other.
         """
         import pyarrow as pa  # type: ignore[import-untyped]
 
         corpus = as_corpus(corpus)
-        work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, practice, progress)
+        tokenizers = source_tokenizer, target_tokenizer
+        work = _Work(
+            corpus, corpus if pairs is None else pairs, tokenizers, slots, max_length, distinct, practice, progress
+        )
         fingerprint = corpus.fingerprint()
         if fingerprint is None:
             batches: list[Any] = []
@@ -199,6 +203,7 @@ def _batch(pairs: Sequence[TokenPair]) -> Any:
 @dataclass
 class _Work:
     corpus: Corpus
+    pairs: Iterable[Pair]
     tokenizers: tuple[Tokenizer, Tokenizer]
     slots: Slots
     max_length: int
@@ -210,7 +215,7 @@ class _Work:
     def into(self, write: Callable[[Any], None]) -> None:
         met: set[int] = set()
         digest, kept = hashlib.sha256(), 0
-        pairs = iter(self.corpus)
+        pairs = iter(self.pairs)
         while chunk := list(islice(pairs, _CHUNK)):
             new = []
             for pair in chunk:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -178,7 +179,7 @@ def _loop(
     """The loop of an untrained translator over the corpora as token numbers; and the number of training pairs."""
     if folder is not None and newest is not None:
         source, target, slots = folder.texts()
-        pairs = training
+        pairs = None
     else:
         say(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
@@ -188,12 +189,13 @@ def _loop(
             for doubt in doubts(str(whole), *looked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
         source, target, slots = _texts(settings, sample)
-        pairs = _InMemory(sample, training) if interval == 1 else training
+        pairs = sample if interval == 1 else None
     model = TranslationModel(settings, len(source), len(target))
     translator = Translator(model, settings, source, target, slots=slots)
-    if pairs is training:
+    if pairs is None:
         say(f"reading {training}, sentence by sentence")
-    learnt = _stored(translator, pairs, "training", say, distinct=not keeps_duplicates(training), practice=True)
+    distinct = not keeps_duplicates(training)
+    learnt = _stored(translator, training, "training", say, pairs=pairs, distinct=distinct, practice=True)
     judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
     for line in _sizes(translator, learnt, judged, resumed=newest is not None):
         say(line)
@@ -222,22 +224,6 @@ def _loop(
         group=group,
     )
     return loop, len(learnt) - learnt.counts.copies
-
-
-class _InMemory(Corpus):
-    """All pairs of a corpus, kept in memory, under its name and fingerprint."""
-
-    def __init__(self, pairs: list[Pair], corpus: Corpus) -> None:
-        self._pairs, self._corpus = pairs, corpus
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self._pairs)
-
-    def __str__(self) -> str:
-        return str(self._corpus)
-
-    def fingerprint(self) -> str | None:
-        return self._corpus.fingerprint()
 
 
 def _run(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
@@ -373,13 +359,7 @@ def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resum
 
 
 def _stored(
-    translator: Translator,
-    corpus: Corpus,
-    purpose: str,
-    say: Callable[[str], object],
-    *,
-    distinct: bool,
-    practice: bool = False,
+    translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], **options: Any
 ) -> Store:
     said = 0
 
@@ -395,9 +375,8 @@ def _stored(
         translator.target_tokenizer,
         slots=translator.slots,
         max_length=translator.settings.max_length,
-        distinct=distinct,
-        practice=practice,
         progress=read,
+        **options,
     )
     if losses := store.losses():
         warnings.warn(f"{purpose} corpus: {losses}", UserWarning, stacklevel=4)

@@ -290,7 +290,7 @@ def test_a_hook_of_all_modules_is_seen_and_its_end_too():
 def test_a_model_that_is_as_it_was_is_not_looked_at_again(monkeypatch):
     model = make()
     wanted = beam_search(model, SOURCES, WIDE)
-    monkeypatch.setattr(TranslationModel, "network_obstacles", None)
+    monkeypatch.setattr(search_module, "search_obstacles", None)
     same(beam_search(model, SOURCES, WIDE), wanted, share=0)
 
 

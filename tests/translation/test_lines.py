@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dikkat.translation import Tokenizer
-from dikkat.translation.text.lines import sentences_of
+from dikkat.translation.text.capitals import sentences_of
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])

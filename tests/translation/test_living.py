@@ -26,7 +26,7 @@ from dikkat.translation import InputError, Search, Settings, Tokenizer, Translat
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.phrasebook import pairs
-from dikkat.translation.text.lines import sentences_of
+from dikkat.translation.text.capitals import sentences_of
 from dikkat.translation.text.markup import carry, parse
 from dikkat.translation.text.special_tokens import END
 from dikkat.translation.text.units import Units
@@ -538,20 +538,17 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(translator, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("known", "title", "languages"),
+    ("names", "title", "languages"),
     [
-        ("phrasebook", "English → French", ["en", "fr"]),
-        ('{name = "multi30k-en-de", first = 600}', "English → German", ["en", "de"]),
-        ('{tsv = "phrasebook"}', "Translator", None),
-        (("en", "Plattdeutsch"), "English → Plattdeutsch", ["en", "Plattdeutsch"]),
+        ({"corpus": "phrasebook", "source_language": "en"}, "Translator", None),
+        (
+            {"source_language": "en", "target_language": "Plattdeutsch"},
+            "English → Plattdeutsch",
+            ["en", "Plattdeutsch"],
+        ),
     ],
 )
-def test_the_title_is_of_the_languages_that_the_origin_knows(translator, known, title, languages):
-    names = (
-        {"corpus": known}
-        if isinstance(known, str)
-        else dict(zip(("source_language", "target_language"), known, strict=True))
-    )
+def test_the_title_is_of_the_languages_that_the_origin_knows(translator, names, title, languages):
     known = replace(translator, origin=Origin.now(**names))
     for given in (None, "mine"):
         text = known.as_html(title=given)

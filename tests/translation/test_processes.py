@@ -96,13 +96,10 @@ class Fixed:
     """Batches of a known order."""
 
     def __init__(self, batches):
-        self.batches, self.first = batches, 0
+        self.batches = batches
 
-    def load_state_dict(self, state):
-        self.first = state["batch"]
-
-    def __iter__(self):
-        return iter(self.batches[self.first :])
+    def epoch(self, _, first):
+        return iter(self.batches[first:])
 
     def __len__(self):
         return len(self.batches)

@@ -12,10 +12,10 @@ from sacrebleu import corpus_bleu
 import kit
 from command import run_before
 from dikkat.translation import Corpus, CorpusError, Search, Settings, SettingsError, TranslationModel
-from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import loop as loop_module
 from dikkat.translation.training import train as module
+from dikkat.translation.training.distributed import check_precision
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingDivergedError, TrainingMemoryError
 from dikkat.translation.training.state import TrainingState, Validation

@@ -12,14 +12,7 @@ from dikkat.translation.errors import SettingsError
 
 
 class Range(NamedTuple):
-    """The numbers that a field may hold, as metadata of its type: `Annotated[int, Range(1, 100)]`.
-
-    Attributes:
-        smallest: the smallest one.
-        largest: the largest one.
-        open_below: whether `smallest` itself is not allowed.
-        open_above: whether `largest` itself is not allowed.
-    """
+    """The numbers that a field may hold, as metadata of its type: `Annotated[int, Range(1, 100)]`."""
 
     smallest: float
     largest: float = math.inf
@@ -41,14 +34,7 @@ class Range(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The values that a field may hold.
-
-    Attributes:
-        kind: `bool`, `int`, `float` or `str`.
-        choices: of a `str`, the texts.
-        range: of a number, its range.
-        optional: whether it may be None.
-    """
+    """The values that a field may hold: numbers in a range, one of some texts, or a truth value."""
 
     kind: type
     choices: tuple[str, ...] = ()

@@ -95,13 +95,7 @@ _HELP = {
 
 
 class Option(NamedTuple):
-    """The description of a setting.
-
-    Attributes:
-        help: what it does, for someone who has never trained a translator.
-        group: the heading that it stands under.
-        allowed: what it may be.
-    """
+    """The description of a setting: its help, the heading that it stands under, and what it may be."""
 
     help: str
     group: str
@@ -168,7 +162,6 @@ class Settings:
     length_penalty: Annotated[float | None, Range(0, 10)] = None
 
     def __post_init__(self) -> None:
-        """Check every value, and those that contradict each other."""
         check(self)
         if self.bidirectional and self.hidden_size % 2:
             raise SettingsError(

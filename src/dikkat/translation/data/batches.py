@@ -1,6 +1,6 @@
 """Sentence pairs of numbers, in batches of similar lengths."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -20,32 +20,17 @@ class Batches:
     """Batches of pairs of nearly equal lengths, in another order each epoch.
 
     The pairs are sorted by their lengths, equal ones in random order, cut into batches, and the batches shuffled:
-    little padding, and in every epoch other company for a pair. Where the batches are cut depends on the lengths
-    alone, so that every epoch has as many of them.
+    little padding, and in every epoch other company for a pair. A batch has `batch_size` pairs, or at most
+    `batch_tokens` tokens, padding and ends included, on the side that has more of them. Cuts depend only on the
+    lengths, so that every epoch has as many batches.
 
-    Of more than `buffer` pairs, this is done buffer by buffer, and only one buffer is in memory. Which pairs share a
-    buffer is drawn once, in blocks of consecutive pairs, at most 4,096 and a sixteenth of a buffer; in what order the
-    buffers come is drawn each epoch.
+    More than `buffer` pairs go buffer by buffer, and only one buffer is in memory. Which pairs share a buffer is drawn
+    once, in blocks of consecutive pairs, at most 4,096 and a sixteenth of a buffer. The order of the buffers is drawn
+    each epoch. It depends only on the seed and the number of the epoch; without a seed the sorted order stays, for
+    validation.
 
-    **Order.** It depends on the seed and the number of the epoch alone.
-
-    **Position.** `state_dict()` is the number of the epoch and of the batches handed out in it; `iter()` goes on from
-    there, without making the batches before. With the last batch of an epoch, the position becomes the beginning of
-    the next. So what stopped in the middle of an epoch goes on in the middle: `load_state_dict` goes elsewhere.
-
-    **Ranks.** Each of several processes gets its rows of the same batches: of each batch rows `rank`, `rank + world`
-    and so on. `Batch.total_tokens` counts the target tokens of the whole batch. Where a batch has no row for a
-    rank, the rank gets row 0, and `Batch.counts` is False.
-
-    Args:
-        pairs: Token numbers of source and target, at least one pair.
-        batch_size: Pairs in a batch where `batch_tokens` is None; the last one of a buffer may have fewer.
-        batch_tokens: Most tokens in a batch, padding and the target's end included, on the side that has more of
-            them; None: `batch_size` counts instead.
-        seed: Of the order, at least 0; None keeps the sorted order, for validation.
-        buffer: Most pairs that are in memory and shuffled together.
-        rank: Which of the processes this is, from 0.
-        world: How many processes share the batches.
+    The process `rank` of `world` gets rows `rank`, `rank + world` and so on of each batch. `Batch.total_tokens` counts
+    the target tokens of the whole batch. A rank without a row gets row 0, and `Batch.counts` is False.
 
     Raises:
         SettingsError: A pair that is longer than `batch_tokens` alone.
@@ -56,9 +41,7 @@ class Batches:
         >>> [batch.source.tolist() for batch in Batches(pairs, batch_size=2, seed=None)]
         [[[5], [7]], [[5, 6, 7]]]
         >>> batches = Batches(pairs, batch_size=2, batch_tokens=3, seed=None)
-        >>> next(iter(batches)).source.tolist(), batches.state_dict()
-        ([[5]], {'epoch': 0, 'batch': 1})
-        >>> [batch.source.tolist() for batch in batches]
+        >>> [batch.source.tolist() for batch in batches.epoch(0, first=1)]
         [[[7]], [[5, 6, 7]]]
     """
 
@@ -85,52 +68,26 @@ class Batches:
             self._check(batch_tokens)
             self._sizes = [self._cut(ranges, batch_tokens) for ranges in self._buffers]
         self._count = sum(map(len, self._sizes))
-        self._epoch, self._done = 0, 0
 
     def __len__(self) -> int:
         """Number of batches of an epoch."""
         return self._count
 
-    def state_dict(self) -> dict[str, int]:
-        """The number of the epoch, and of its batches that were handed out."""
-        return {"epoch": self._epoch, "batch": self._done}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to a position.
-
-        Args:
-            state: What `state_dict` gave, of batches of the same pairs and arguments; `rank` and `world` may differ.
-
-        Raises:
-            ValueError: There is no such position.
-        """
-        epoch, batch = state["epoch"], state["batch"]
-        if epoch < 0 or not 0 <= batch < self._count:
-            raise ValueError(
-                f"state: got batch {batch} of epoch {epoch}; expected numbers from 0, of the batch to {self._count - 1}"
-            )
-        self._epoch, self._done = epoch, batch
-
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from the position to the end of its epoch."""
-        epoch, done = self._epoch, self._done
-        skipped = done
-        for buffer in _shuffled(self._random(epoch + 1, 0), len(self._buffers)).tolist():
-            if skipped >= len(self._sizes[buffer]):
-                skipped -= len(self._sizes[buffer])
-                continue
-            for batch in self._batches(buffer, self._random(epoch + 1, buffer + 1), skipped):
-                done += 1
-                self._epoch, self._done = (epoch, done) if done < self._count else (epoch + 1, 0)
-                yield batch
-            skipped = 0
+        return self.epoch(0)
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from one of them on."""
+        for buffer in _shuffled(self._random(number + 1, 0), len(self._buffers)).tolist():
+            if first < len(self._sizes[buffer]):
+                yield from self._batches(buffer, self._random(number + 1, buffer + 1), first)
+            first = max(0, first - len(self._sizes[buffer]))
 
     def _random(self, *numbers: int) -> np.random.Generator | None:
         """A stream of random numbers, by epoch + 1 and buffer + 1; 0 stands for all of them."""
         return None if self._seed is None else np.random.default_rng((self._seed, *numbers))
 
     def _in_buffers(self, buffer: int) -> list[list[tuple[int, int]]]:
-        """The blocks of each buffer, by their first rows and ends."""
         count = len(self._store)
         if count <= buffer:
             return [[(0, count)]]
@@ -141,7 +98,6 @@ class Batches:
         return [[blocks[block] for block in part.tolist()] for part in np.array_split(order, buffers)]
 
     def _batches(self, buffer: int, random: np.random.Generator | None, skipped: int) -> Iterator[Batch]:
-        """The batches of a buffer but for the skipped ones."""
         sources, targets = map(_Sentences, self._store.read(self._buffers[buffer]))
         order = _sorted(sources.lengths, targets.lengths, random)
         ends = self._sizes[buffer].cumsum()
@@ -163,7 +119,6 @@ class Batches:
             )
 
     def _cut(self, ranges: list[tuple[int, int]], batch_tokens: int) -> NDArray[np.intp]:
-        """The sizes of a buffer's batches, cut from its sorted pairs."""
         sources, targets = (
             np.concatenate([lengths[first:end] for first, end in ranges])
             for lengths in (self._store.source_lengths, self._store.target_lengths)

@@ -7,7 +7,7 @@ import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -89,7 +89,6 @@ class PairCorpus(Corpus):
         self.pairs = pairs
 
     def __iter__(self) -> Iterator[Pair]:
-        """The pairs, as they are."""
         for number, pair in enumerate(self.pairs, start=1):
             where = f"{self}, row {number}"
             if not isinstance(pair, (tuple, list)) or [isinstance(side, str) for side in pair] != [True, True]:
@@ -98,7 +97,6 @@ class PairCorpus(Corpus):
             yield pair
 
     def __str__(self) -> str:
-        """The number of pairs."""
         return f"{len(self.pairs):,} {'pair' if len(self.pairs) == 1 else 'pairs'} in memory"
 
 
@@ -127,7 +125,22 @@ def keeps_duplicates(pairs: Corpus | Sequence[Pair]) -> bool:
     return as_corpus(pairs).fingerprint() is None
 
 
-class TsvCorpus(Corpus):
+class _Stored(Corpus):
+    """A corpus of pairs that are read from a place, and that must not be empty; stripped of white space."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        empty = True
+        for pair in self._pairs():
+            empty = False
+            yield pair
+        if empty:
+            raise CorpusError(f"{self}: no sentence pairs: the corpus is empty")
+
+    @abstractmethod
+    def _pairs(self) -> Iterator[Pair]: ...
+
+
+class TsvCorpus(_Stored):
     r"""Sentence pairs of a table: lines `source TAB target`, or CSV if the file's name ends in `.csv` or `.csv.gz`.
 
     The file is read as the pairs are gone through, and anew each time. Without names of columns the first two columns
@@ -164,10 +177,6 @@ class TsvCorpus(Corpus):
         self._columns = [] if source is None or target is None else [source, target]
         self._warned = False
 
-    def __iter__(self) -> Iterator[Pair]:
-        """The pairs, in the file's order, stripped of white space at their ends."""
-        return _some(self._pairs(), str(self))
-
     @property
     def languages(self) -> tuple[str, str] | None:
         """The languages that the selected columns, or else the first row, are named after."""
@@ -199,7 +208,6 @@ class TsvCorpus(Corpus):
                 yield _pair(row[source], row[target], where)
 
     def __str__(self) -> str:
-        """The path."""
         return str(self.path)
 
     def fingerprint(self) -> str:
@@ -229,7 +237,6 @@ def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
 
 
 def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
-    """Return how many rows have the most usual number of columns, at least two."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter) if len(row) > 1)
     except csv.Error:  # an open quotation mark makes one cell of all that follows; reading the rows names its line
@@ -238,12 +245,11 @@ def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
 
 
 def _header(row: Sequence[str]) -> list[str] | None:
-    """Return the first two cells of a row if they name columns."""
     names = [cell.strip() for cell in row[:2]]
     return names if len(set(names)) == 2 and all(map(COLUMN_NAME.fullmatch, names)) else None
 
 
-class AlignedCorpus(Corpus):
+class AlignedCorpus(_Stored):
     """Sentence pairs of two files of which line i of one translates line i of the other.
 
     The files are read side by side as the pairs are gone through, and anew each time.
@@ -271,10 +277,6 @@ class AlignedCorpus(Corpus):
     def __init__(self, source: str | Path, target: str | Path) -> None:
         self.source, self.target = _rereadable(source), _rereadable(target)
 
-    def __iter__(self) -> Iterator[Pair]:
-        """The pairs, in the files' order, stripped of white space at their ends."""
-        return _some(self._pairs(), str(self))
-
     def _pairs(self) -> Iterator[Pair]:
         lines = enumerate(zip_longest(read_lines(self.source), read_lines(self.target)), start=1)
         for number, (source, target) in lines:
@@ -289,7 +291,6 @@ class AlignedCorpus(Corpus):
                 yield _pair(source, target, f"{self}, line {number}")
 
     def __str__(self) -> str:
-        """The two paths."""
         return f"{self.source} and {self.target}"
 
     def fingerprint(self) -> str:
@@ -297,7 +298,7 @@ class AlignedCorpus(Corpus):
         return f"aligned {_fingerprint(self.source)} {_fingerprint(self.target)}"
 
 
-class DatasetCorpus(Corpus):
+class DatasetCorpus(_Stored):
     """Sentence pairs of a data set of Hugging Face, by its name there or from a local folder, streamed.
 
     Rows without text on a side, or with more than `MAX_CHARACTERS` characters there, are left out, and a warning says
@@ -323,10 +324,6 @@ class DatasetCorpus(Corpus):
         self.name, self.config, self.split = name, config, split
         self.source, self.target = source, target
         self._opened: Any = None
-
-    def __iter__(self) -> Iterator[Pair]:
-        """The pairs, in the data set's order, stripped of white space at their ends."""
-        return _some(self._pairs(), str(self))
 
     def _pairs(self) -> Iterator[Pair]:
         left_out = 0
@@ -381,7 +378,6 @@ class DatasetCorpus(Corpus):
         return (value or "").strip()
 
     def __str__(self) -> str:
-        """Its name, configuration and split."""
         return f"data set {self.name}{f' ({self.config})' if self.config else ''}, split {self.split}"
 
     def fingerprint(self) -> str:
@@ -397,7 +393,6 @@ _WITHOUT_NETWORK = (
 
 
 def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """The names of a row's columns, nested ones included."""
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from _columns(value, f"{within}{name}.")
@@ -406,7 +401,6 @@ def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
 
 
 def _rereadable(path: str | Path) -> Path:
-    """A path, if it is no pipe."""
     path = Path(path)
     if path.is_fifo():
         raise CorpusError(f"{path}: got a pipe, which can be read once only; give a file")
@@ -431,16 +425,6 @@ def _checked(text: str, where: str) -> str:
     if "\0" in text:
         raise CorpusError(f"{where}: got a NUL character; expected text: binary, or UTF-16? Convert it to UTF-8")
     return text.removeprefix("\ufeff")
-
-
-def _some(pairs: Iterable[Pair], where: str) -> Iterator[Pair]:
-    """The pairs; an error where there are none."""
-    empty = True
-    for pair in pairs:
-        empty = False
-        yield pair
-    if empty:
-        raise CorpusError(f"{where}: no sentence pairs: the corpus is empty")
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

@@ -74,7 +74,6 @@ def _rows(rows: Sequence[int], pairs: Sequence[Pair], interval: int) -> str:
 
 
 def _numbered(sentences: Iterable[str], numbers: dict[str, int]) -> list[_Numbers]:
-    """The different words of each sentence as numbers, from 0; none of one that has too many."""
     found = []
     for each in sentences:
         words = UNIT.findall(each.lower())

@@ -11,12 +11,7 @@ from dikkat.translation.errors import CorpusError
 
 
 class Checksum(NamedTuple):
-    """A sum over a file's content.
-
-    Attributes:
-        algorithm: As `hashlib` calls it.
-        value: Hexadecimal digits.
-    """
+    """A sum over a file's content: an algorithm, as `hashlib` calls it, and hexadecimal digits."""
 
     algorithm: str
     value: str
@@ -28,25 +23,16 @@ class Checksum(NamedTuple):
             return cls(algorithm, hashlib.file_digest(file, algorithm).hexdigest())
 
     def __str__(self) -> str:
-        """The algorithm and the value."""
         return f"{self.algorithm} {self.value}"
 
 
 def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0) -> None:
     """Download a file unless it is there, and verify its checksum either way.
 
-    It is written beside its place, as `.part`, and has its name when all of it is there and verified. A progress bar is
-    on standard error, where that is a terminal.
-
-    Args:
-        address: Of the file.
-        path: Where it is to be, in a folder of the cache.
-        checksum: Of its content.
-        timeout: Seconds without a byte after which a connection is taken for broken.
+    The file has its name only when all of it is there and verified. A terminal shows a progress bar.
 
     Raises:
-        CorpusError: The address cannot be reached, or what came is not what it should be. The message says under
-            which path to put the file by hand.
+        CorpusError: The content is wrong, or cannot be fetched; the message says where to put it by hand.
         OSError: The file cannot be written.
     """
     with waited_for(path.with_name(f"{path.name}.lock"), path.name):
@@ -72,7 +58,6 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
 
 
 def _pieces(address: str, name: str, timeout: float, by_hand: str) -> Iterator[bytes]:
-    """The content of a file from the network, while a bar is drawn."""
     import httpx
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

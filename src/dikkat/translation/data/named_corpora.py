@@ -117,7 +117,6 @@ def _tatoeba(base: str) -> NamedCorpus:
 
 
 def _extracted(archive: Path, sha256: str) -> Path:
-    """The archive's sentence pairs as a file."""
     path = archive.with_name(f"fra-eng-{sha256[:12]}.tsv")
     if not path.exists():
         member = next((name for name in ("fra-eng/fra.txt", "fra.txt") if name in _members(archive)), None)

@@ -81,11 +81,9 @@ first=600)
 
     @classmethod
     def parse(cls, value: object, base: Path = Path()) -> "Source":
-        """A source from its spelling.
+        """A source from its spelling: a name, a file, or the keys of a form with their values, as TOML has them.
 
-        Args:
-            value: A name, a file, or the keys of a form with their values, as TOML has them.
-            base: The folder that names of files and folders begin in.
+        Names of files and folders begin in the folder `base`.
 
         Raises:
             InputError: No such name or form; a key missing, unknown or of the wrong type.
@@ -112,7 +110,6 @@ first=600)
         return given | {key: str(Path(given[key]).absolute()) for key in _places(given)}
 
     def __str__(self) -> str:
-        """The spelling as a person would write it."""
         given = self._given()
         return self.name if self.name and len(given) == 1 else toml.written(given)
 
@@ -142,13 +139,7 @@ first=600)
         return None if self.name is None else ("en", "de" if self.name.endswith("-de") else "fr")
 
     def open(self, part: Part) -> Any:
-        """The pairs.
-
-        Args:
-            part: What they are for; of a corpus with parts, that one comes, unless the spelling has another.
-
-        Returns:
-            A list of pairs, or a corpus that is read as it is gone through.
+        """The pairs of the part, if the spelling has no other: a list, or a corpus that is read as it is gone through.
 
         Raises:
             CorpusError: It cannot be read, or has no such part.
@@ -159,7 +150,9 @@ first=600)
 
     def _open(self, part: Part) -> Any:
         if self.name == PHRASEBOOK:
-            return _phrasebook(part)
+            if part == "validation":
+                raise CorpusError("the phrasebook has no validation part: write {share = 0.05} to set some of it aside")
+            return phrasebook.pairs() if part == "whole" else phrasebook.split()[part == "test"]
         if self.name is not None:
             return getattr(named(self.name), part)
         if self.tsv is not None:
@@ -212,11 +205,3 @@ def _check_values(values: Mapping[str, object], base: Path) -> None:
         raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}{file}")
     if part is not None and part not in get_args(Part):
         raise InputError(f"part: got {part!r}; expected one of {', '.join(get_args(Part))}")
-
-
-def _phrasebook(part: Part) -> Any:
-    if part == "validation":
-        raise CorpusError("the phrasebook has no validation part: write {share = 0.05} to set some of it aside")
-    if part == "whole":
-        return phrasebook.pairs()
-    return phrasebook.split()[part == "test"]

@@ -204,7 +204,6 @@ def _check_shares(*shares: float) -> None:
 
 
 def _sentences(pairs: Iterable[Pair], most: int | None) -> list[str]:
-    """The different source sentences, or the first so many of them, sorted."""
     seen: set[str] = set()
     for source, _ in pairs:
         seen.add(_same(source))
@@ -214,7 +213,6 @@ def _sentences(pairs: Iterable[Pair], most: int | None) -> list[str]:
 
 
 def _distinct(pairs: Iterable[Pair]) -> list[Pair]:
-    """Each pair once."""
     return list(dict.fromkeys((source, target) for source, target in pairs))
 
 

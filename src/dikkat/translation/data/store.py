@@ -29,12 +29,7 @@ _WHAT = "a corpus's token numbers"
 
 
 class Sentences(NamedTuple):
-    """Token numbers of sentences, one after another.
-
-    Attributes:
-        numbers: (tokens,) int32.
-        lengths: (sentences,) int32.
-    """
+    """Token numbers (tokens,) int32 of sentences, one after another, and their lengths (sentences,) int32."""
 
     numbers: NDArray[np.int32]
     lengths: NDArray[np.int32]
@@ -42,15 +37,10 @@ class Sentences(NamedTuple):
 
 @dataclass
 class Counts:
-    """The numbers of a corpus's pairs that were read and left out.
+    """The numbers of a corpus's pairs that were read, and left out: equal to one before, too long, or without tokens.
 
-    Attributes:
-        read: All of them.
-        duplicates: Left out, because an equal pair came before.
-        left_out: Left out, because a side had more than `max_length` tokens.
-        without_tokens: Left out, because the source had none.
-        copies: Pairs with more slots that were added (`Slots.practise`).
-        digest: SHA-256 of the pairs that were not left out as duplicates, in their order, in hexadecimal digits.
+    `copies` counts pairs with more slots that were added (`Slots.practise`); `digest` is the SHA-256 of all pairs but
+    the duplicates, in their order.
     """
 
     read: int = 0
@@ -62,12 +52,7 @@ class Counts:
 
 
 class Store:
-    """Tokenised sentence pairs. `Store.build` makes one.
-
-    Attributes:
-        source_lengths: (pairs,) int32: tokens of each source sentence.
-        target_lengths: (pairs,) int32: tokens of each target sentence, without its ends.
-        counts: What became of the corpus's pairs.
+    """Tokenised sentence pairs, with their lengths (pairs,) int32, and `counts` of the corpus. `Store.build` makes one.
 
     Example:
         >>> store = Store.of([([5, 6], [7]), ([8], [9, 10])])
@@ -85,7 +70,7 @@ class Store:
     @classmethod
     def of(cls, pairs: Sequence[TokenPair]) -> "Store":
         """A store in memory of pairs that are tokenised already, all of them."""
-        return cls(_table([_batch(*_columns(pairs))]), Counts(read=len(pairs)))
+        return cls(_table([_batch(pairs)]), Counts(read=len(pairs)))
 
     @classmethod
     def build(
@@ -96,29 +81,25 @@ class Store:
         *,
         slots: Slots = NO_SLOTS,
         max_length: int,
+        pairs: Iterable[Pair] | None = None,
         distinct: bool = True,
         practice: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> "Store":
         """Tokenise a corpus, once: the second time, it is opened from the cache folder.
 
-        The corpus is gone through once. Equal pairs are told by 64-bit hashes, which take about 70 bytes of memory a
-        pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
-        a list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two
-        processes that want the same at once, one waits for the other.
-
-        Example:
-            >>> pairs = [("Go.", "Va !"), ("Go.", "Va !"), ("I lost the old man.", "J'ai perdu le vieil homme.")]
-            >>> english, french = (
-            ...     Tokenizer.train([pair[side] for pair in pairs], "word", min_freq=1, vocabulary_size=99)
-            ...     for side in (0, 1)
-            ... )
-            >>> store = Store.build(pairs, english, french, max_length=3)
-            >>> len(store), store.counts.duplicates, store.counts.left_out
-            (1, 1, 1)
+        The corpus is gone through once, unless its `pairs` are in memory. Equal pairs are told by 64-bit hashes, which
+        take about 70 bytes of memory a pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A
+        corpus without a fingerprint, a list for instance, is kept in memory. A damaged file in the cache is made anew,
+        with a warning. Of two processes that want the same at once, one waits for the other.
         """
+        import pyarrow as pa  # type: ignore[import-untyped]
+
         corpus = as_corpus(corpus)
-        work = _Work(corpus, (source_tokenizer, target_tokenizer), slots, max_length, distinct, practice, progress)
+        tokenizers = source_tokenizer, target_tokenizer
+        work = _Work(
+            corpus, corpus if pairs is None else pairs, tokenizers, slots, max_length, distinct, practice, progress
+        )
         fingerprint = corpus.fingerprint()
         if fingerprint is None:
             batches: list[Any] = []
@@ -127,37 +108,27 @@ class Store:
         parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
         parts += [slots.to_dict(), practice]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-        return cls._from_cache(cache_folder("tokenised") / f"{key[:32]}.arrow", work)
-
-    @classmethod
-    def _from_cache(cls, path: Path, work: "_Work") -> "Store":
+        path = cache_folder("tokenised") / f"{key[:32]}.arrow"
         with waited_for(path.with_suffix(".lock"), _WHAT):
             if path.exists():
                 try:
                     return cls(*_from_file(path))
-                except _DamagedError as error:
-                    warnings.warn(f"{path}: damaged ({error}); it is made anew", UserWarning, stacklevel=3)
+                except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                    reason = str(error) or type(error).__name__
+                    warnings.warn(f"{path}: damaged ({reason}); it is made anew", UserWarning, stacklevel=2)
             _write(path, work)
             return cls(*_from_file(path))
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.source_lengths)
 
     def __getitem__(self, row: int) -> TokenPair:
-        """The token numbers of a pair."""
         source, target = (column[row].as_py() for column in self._table.columns)
         return source, target
 
     def read(self, ranges: Iterable[tuple[int, int]]) -> tuple[Sentences, Sentences]:
-        """Some of the pairs, copied into memory.
-
-        Example:
-            >>> store = Store.of([([5, 6], [7]), ([8], [9, 10]), ([11], [12])])
-            >>> store.read([(2, 3), (0, 1)])[0].numbers.tolist()
-            [11, 5, 6]
-        """
-        import pyarrow as pa  # type: ignore[import-untyped]
+        """Some of the pairs, by their first rows and ends, copied into memory."""
+        import pyarrow as pa
 
         ranges = list(ranges)
         rows = pa.concat_tables(self._table.slice(first, end - first) for first, end in ranges)
@@ -193,41 +164,27 @@ def _write(path: Path, work: "_Work") -> None:
 
     with made(path, _WHAT) as file:
         with writing(_WHAT, path.parent):
-            writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
+            writer = pa.ipc.new_file(file, _batch([]).schema)
         work.into(write)
-        write(_batch(*_columns([])), {"counts": json.dumps(asdict(work.counts))})
+        write(_batch([]), {"counts": json.dumps(asdict(work.counts))})
         with writing(_WHAT, path.parent):
             writer.close()
-
-
-class _DamagedError(Exception):
-    """A file in the cache is not as it was written."""
 
 
 def _from_file(path: Path) -> tuple[Any, Counts]:
     """The table of a file, memory-mapped, and the counts."""
     import pyarrow as pa
 
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.schema != _batch(*_columns([])).schema:
-            raise _DamagedError(f"its columns are {reader.schema}")
-        counts, batches = b"", []
-        for number in range(reader.num_record_batches):
-            batch, notes = reader.get_batch_with_custom_metadata(number)
-            batch.validate()  # checked before the memory map is read past the end of the file
-            counts = notes.get(b"counts", b"") if notes else b""
-            batches.append(batch)
-        return _table(batches), Counts(**json.loads(counts))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _DamagedError(str(error) or type(error).__name__) from error
-
-
-def _columns(pairs: Sequence[TokenPair]) -> tuple[Any, Any]:
-    import pyarrow as pa
-
-    kind = pa.list_(pa.int32())
-    return pa.array([source for source, _ in pairs], kind), pa.array([target for _, target in pairs], kind)
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    if reader.schema != _batch([]).schema:
+        raise ValueError(f"its columns are {reader.schema}")
+    counts, batches = b"", []
+    for number in range(reader.num_record_batches):
+        batch, notes = reader.get_batch_with_custom_metadata(number)
+        batch.validate()  # checked before the memory map is read past the end of the file
+        counts = notes.get(b"counts", b"") if notes else b""
+        batches.append(batch)
+    return _table(batches), Counts(**json.loads(counts))
 
 
 def _table(batches: list[Any]) -> Any:
@@ -236,17 +193,17 @@ def _table(batches: list[Any]) -> Any:
     return pa.Table.from_batches(batches)
 
 
-def _batch(sources: Any, targets: Any) -> Any:
+def _batch(pairs: Sequence[TokenPair]) -> Any:
     import pyarrow as pa
 
-    return pa.record_batch([sources, targets], names=["source", "target"])
+    columns = [pa.array([pair[side] for pair in pairs], pa.list_(pa.int32())) for side in (0, 1)]
+    return pa.record_batch(columns, names=["source", "target"])
 
 
 @dataclass
 class _Work:
-    """One pass over a corpus: reading, tokenising, counting."""
-
     corpus: Corpus
+    pairs: Iterable[Pair]
     tokenizers: tuple[Tokenizer, Tokenizer]
     slots: Slots
     max_length: int
@@ -256,10 +213,9 @@ class _Work:
     counts: Counts = field(default_factory=Counts)
 
     def into(self, write: Callable[[Any], None]) -> None:
-        """Write the pairs that are kept, batch by batch of pyarrow's."""
         met: set[int] = set()
         digest, kept = hashlib.sha256(), 0
-        pairs = iter(self.corpus)
+        pairs = iter(self.pairs)
         while chunk := list(islice(pairs, _CHUNK)):
             new = []
             for pair in chunk:
@@ -272,7 +228,7 @@ class _Work:
             kept += len(numbered)
             self.counts.read += len(chunk)
             self.counts.duplicates += len(chunk) - len(new)
-            write(_batch(*_columns(numbered)))
+            write(_batch(numbered))
             if self.progress is not None:
                 self.progress(self.counts.read)
         if kept == self.counts.copies:
@@ -295,7 +251,6 @@ class _Work:
         return numbered + copies
 
     def _short(self, pairs: Sequence[Pair]) -> list[TokenPair]:
-        """Return the token numbers of the pairs that are no longer than `max_length`."""
         sides = ([pair[side] for pair in pairs] for side in (0, 1))
         numbers = [tokenizer.numbers(side) for tokenizer, side in zip(self.tokenizers, sides, strict=True)]
         return [pair for pair in zip(*numbers, strict=True) if max(map(len, pair)) <= self.max_length]

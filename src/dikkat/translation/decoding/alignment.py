@@ -94,15 +94,7 @@ def agreed(weights: Tensor) -> Tensor:
 
 
 def links(weights: Tensor, source: Units, target: Units) -> set[Link]:
-    """Links of words: each unit with the one that it weighs most, from both sides, joined.
-
-    Args:
-        weights: (T, S) of the units.
-        source: The units of the source.
-        target: Those of the target.
-
-    Returns:
-        Numbers, from 0, of a source and of a target word.
+    """Links of words by (T, S) weights of units: each unit with its largest weight, from both sides, joined.
 
     Example:
         >>> sorted(links(torch.eye(2), Units.of("I go"), Units.of("je vais")))
@@ -203,18 +195,7 @@ def read_links(path: str | Path) -> list[GoldLinks]:
 
 
 def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
-    """Gold links of lines in the form of `read_links`.
-
-    Args:
-        lines: A line a sentence pair.
-        name: Of what they come from, for errors.
-
-    Returns:
-        The links of each line, in their order.
-
-    Raises:
-        CorpusError: A link of another form.
-    """
+    """Gold links of lines in the form of `read_links`, a line a pair; its CorpusError says `name` and line."""
     gold = []
     for number, line in enumerate(lines, start=1):
         sure, possible = set(), set()

@@ -84,10 +84,10 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str], sources: Sequ
         >>> scores.exact_matches, scores.lost_numbers, scores.invented_numbers
         (0, 2, 2)
     """
-    _check_counts(hypotheses, references)
+    check_counts(hypotheses=hypotheses, references=references)
     lost, invented = None, None
     if sources is not None:
-        _check_counts(hypotheses, sources, "sources")
+        check_counts(hypotheses=hypotheses, sources=sources)
         lost, invented = map(sum, zip(*map(_count_wrong_numbers, sources, hypotheses, references), strict=True))
     from sacrebleu.metrics.bleu import BLEU  # here, since translating needs none of it
     from sacrebleu.metrics.chrf import CHRF
@@ -117,7 +117,6 @@ def _is_equal(hypothesis: str, reference: str) -> bool:
 
 
 def _count_wrong_numbers(source: str, hypothesis: str, reference: str) -> tuple[int, int]:
-    """Return how many groups of digits a translation lacks, and how many it invents."""
     read, written, expected = (Counter(_DIGITS.findall(text)) for text in (source, hypothesis, reference))
     return ((read & expected) - written).total(), (written - (read | expected)).total()
 
@@ -174,7 +173,7 @@ def evaluate_lowercased_tokens(hypotheses: Sequence[str], references: Sequence[s
         >>> evaluate_lowercased_tokens(["Il n'est pas là."] * 2, ["il n'est pas LÀ."] * 2, "fr").bleu_line[-13:-1]
         'ref_len = 12'
     """
-    _check_counts(hypotheses, references)
+    check_counts(hypotheses=hypotheses, references=references)
     check_language(language)
     from sacrebleu.metrics.bleu import BLEU
     from sacremoses import MosesTokenizer, __version__
@@ -238,8 +237,7 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
         >>> [(bucket.least, bucket.most, bucket.sentences) for bucket in buckets]
         [(1, 10, 1), (11, 20, 1)]
     """
-    if len(sources) != len(hypotheses):
-        raise InputError(f"sources and hypotheses: got {len(sources)} and {len(hypotheses)}; expected as many of both")
+    check_counts(sources=sources, hypotheses=hypotheses, references=references)
     lengths = [max(0, len(WORD.findall(source)) - 1) // BUCKET for source in sources]
     bounds = [(number * BUCKET + 1, (number + 1) * BUCKET) for number in lengths]
     return evaluate_apart(bounds, hypotheses, references)
@@ -304,11 +302,7 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
         >>> bleu.metric, round(bleu.score), bleu.other_score < bleu.score
         ('BLEU', 100, True)
     """
-    if not references or not len(hypotheses) == len(others) == len(references):
-        raise InputError(
-            f"hypotheses, others and references: got {len(hypotheses)}, {len(others)} and {len(references)}; expected "
-            "as many of each, and at least one"
-        )
+    check_counts(hypotheses=hypotheses, others=others, references=references)
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest
@@ -374,11 +368,14 @@ def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: i
     return score
 
 
-def _check_counts(hypotheses: Sequence[str], references: Sequence[str], name: str = "references") -> None:
-    if not hypotheses or len(hypotheses) != len(references):
+def check_counts(**texts: Sequence[str]) -> None:
+    """Raise an error unless there are as many of each, and at least one."""
+    counts = [len(each) for each in texts.values()]
+    if len(set(counts)) > 1 or not counts[0]:
+        names, numbers = ([*map(str, each)] for each in (texts, counts))
         raise InputError(
-            f"hypotheses and {name}: got {len(hypotheses)} and {len(references)}; expected as many of both, and at "
-            "least one"
+            f"{', '.join(names[:-1])} and {names[-1]}: got {', '.join(numbers[:-1])} and {numbers[-1]}; expected as "
+            "many of each, and at least one"
         )
 
 

@@ -4,6 +4,7 @@ The places of a sentence read one memory, so that hypotheses are reordered witho
 some steps at once, where `StepBeams` does its bookkeeping with them; meanwhile a sentence that is decided goes on.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.stepwise import mean_log
 from dikkat.translation.network.model import TranslationModel, pad
+from dikkat.translation.network.weights import undescribed
 from dikkat.translation.text.special_tokens import BEGIN, END
 
 _AT_ONCE = 8  # steps from one look at the tables to the next
@@ -30,8 +32,7 @@ _AT_ONCE = 8  # steps from one look at the tables to the next
 
 def runs(models: Sequence[TranslationModel], search: Search) -> bool:
     """Return whether the weights describe the models, and the device is no CPU."""
-    plain = (not model.undescribed() and not sequence.score_obstacles(model.decoder.score) for model in models)
-    return not search.sample and not models[0].output_bias.is_cpu and all(plain)
+    return not search.sample and not models[0].output_bias.is_cpu and not any(map(undescribed, models))
 
 
 @torch.no_grad()
@@ -85,15 +86,15 @@ class Grid:
 
     def __init__(self, model: TranslationModel, numbers: Tensor, lengths: Tensor, beam: int) -> None:
         memory, state = model.encode(numbers, lengths)
-        decoder, network, rows = model.decoder, model.network(), len(numbers) * beam
+        decoder, rows = model.decoder, len(numbers) * beam
         kind = torch.promote_types(memory.value.dtype, torch.float32)
         operands, self._layers, shown = sequence.prepared(decoder, memory, len(numbers), kind)
         of_state, of_context, of_word = model.readout.weight.to(kind).split(
             [decoder.hidden_size, decoder.context_size, decoder.input_size], 1
         )
-        lexical = torch.zeros_like(of_word) if network.lexical is None else network.lexical.to(kind)
+        lexical = model.lexical.weight.to(kind) if model.is_lexical else torch.zeros_like(of_word)
         to_lexical = F.pad(lexical, (decoder.context_size - lexical.shape[1], 0))
-        words = network.target_table.to(kind) * network.scale
+        words = model.target_embedding.weight.to(kind) * math.sqrt(decoder.input_size)
         shares = (
             in_type(decoder.first_gates(words.to(memory.value.dtype)), kind),
             F.linear(words, of_word, in_type(model.readout.bias, kind)),
@@ -104,7 +105,7 @@ class Grid:
             further = torch.where(shown.mT, further, 0.0)
         self._values = torch.cat([cast(Tensor, operands.value), further], 2)
         self._sizes = [shares[0].shape[1], *[len(of_word)] * 2]
-        self._readout, self._output = of_state.t(), (model.output_bias.to(kind), network.output.weight.to(kind).t())
+        self._readout, self._output = of_state.t(), (model.output_bias.to(kind), model.output_table.to(kind).t())
         states = state if isinstance(state, tuple) else (state,)
         parts = [list(each.to(kind).repeat_interleave(beam, 1)) for each in states]
         self._state: Sequence[Tensor] = parts[0]

@@ -11,14 +11,9 @@ _LONGEST = 30  # tokens of a sequence that repeats itself
 
 
 class Sentence(NamedTuple):
-    """A sentence to be translated.
+    """A sentence to be translated: its token numbers, at least one, and the limits of its translations.
 
-    Attributes:
-        tokens: Token numbers, at least one.
-        copies: Whether `<unk>` may come out.
-        fewest: Tokens, at least one, before which `<eos>` may not.
-        most: Tokens after which it is cut.
-        slots: The slots to write, each once, as bits of a number.
+    `<unk>` may come out if it `copies`; `slots` are bits of a number, each slot to be written once.
     """
 
     tokens: Sequence[int]
@@ -47,18 +42,10 @@ class Hypothesis:
 
 
 def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: float = math.inf) -> tuple[int, int]:
-    """Find sequences of tokens that directly follow themselves.
+    """Return how often a sequence of tokens follows itself directly, and the end of the first that does so too often.
 
-    Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing.
-
-    Args:
-        ids: Token numbers.
-        begins_word: Whether a token begins a word.
-        allowed: How often a sequence may stand in a row.
-
-    Returns:
-        The most times in a row, and the end of the first sequence that stands there more than `allowed` times, or the
-        number of tokens.
+    Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing. Without one that stands
+    in a row more than `allowed` times, the end is that of all tokens.
 
     Example:
         >>> repetition([5, 6, 7, 6, 7, 6, 7], lambda token: token == 6, allowed=2)

@@ -91,7 +91,6 @@ class Search:
         return 1.0 if self.length_penalty is None else self.length_penalty
 
     def __post_init__(self) -> None:
-        """Check every value, and those that contradict each other."""
         check(self)
         if not self.sample and self.n_best > self.beam:
             raise SettingsError(f"n_best: got {self.n_best}; expected a whole number from 1 to {self.beam}, the beam")

@@ -113,15 +113,7 @@ class PairScorer:
     def weights_of_units(
         self, pairs: Sequence[tuple[str, str]], batch_size: int = 64, *, whole_spans: bool = False
     ) -> list[Tensor]:
-        """From which unit of the source each unit of the target comes, of several models the mean.
-
-        Args:
-            pairs: Sentences and their translations.
-            batch_size: How many to go through at once.
-            whole_spans: As in `Units.of`.
-
-        Returns:
-            (T, S) for each pair, of the `Units` of both; every row adds up to 1.
+        """(T, S) for each pair: from which of its source's `Units` each of its target comes; rows add up to 1.
 
         Raises:
             InputError: A batch size below 1, or a model without attention.

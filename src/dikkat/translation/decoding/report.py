@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dikkat.errors import InputError
-from dikkat.translation.decoding.evaluation import Bucket, evaluate_apart
+from dikkat.translation.decoding.evaluation import Bucket, check_counts, evaluate_apart
 from dikkat.translation.decoding.translation import Translation
 from dikkat.translation.text.units import UNSPACED, WORD, Units
 
@@ -19,15 +18,10 @@ _LONGEST_REPEAT = 4  # words
 
 @dataclass(frozen=True)
 class Judged(Translation):
-    """A translation with a person's, and what is wrong with it.
+    """A translation with its reference, its chrF from 0 to 100, and its faults as words.
 
-    Attributes:
-        reference: A person's translation.
-        chrf: From 0 to 100.
-        unseen: Source words that training never met.
-        not_copied: Numbers and names that source and reference share, and the translation lacks.
-        doubled: Words that stand twice beside each other, and not so in the reference.
-        dropped: Source words from which something in the reference comes, and nothing in the translation.
+    `unseen` in training; `not_copied` numbers and names, which the reference has; `doubled`, and not so in the
+    reference; `dropped` source words, from which something in the reference comes, and nothing in the translation.
     """
 
     reference: str = ""
@@ -59,11 +53,7 @@ def evaluate_by_rarity(
         >>> [(each.least, each.most, each.sentences) for each in classes]
         [(0, 0, 1), (2, 4, 1)]
     """
-    if not len(sources) == len(hypotheses) == len(references):
-        raise InputError(
-            f"sources, hypotheses and references: got {len(sources)}, {len(hypotheses)} and {len(references)}; "
-            "expected as many of each"
-        )
+    check_counts(sources=sources, hypotheses=hypotheses, references=references)
     classes = list(zip(_CLASSES, [*(other - 1 for other in _CLASSES[1:]), None], strict=True))
     rarest = [min((counts[word.lower()] for word in words(source)), default=None) for source in sources]
     bounds = [None if count is None else classes[bisect_right(_CLASSES, count) - 1] for count in rarest]
@@ -77,17 +67,10 @@ def judge(
     translated: Tensor | None,
     expected: Tensor | None,
 ) -> Judged:
-    """A translation with its faults.
+    """Return a translation with its faults; without `counts` of the training's words, no word is unseen.
 
-    Args:
-        translation: Of a sentence.
-        reference: A person's.
-        counts: `count_words` of the training's source sentences; None: unknown, and no word is called unseen.
-        translated: (S,): how much of the translation comes from each unit of the source; None: without attention.
-        expected: The same of the reference.
-
-    Returns:
-        The translation, its reference and chrF, and the words that are at fault.
+    `translated` (S,) says how much of the translation comes from each unit of the source, `expected` the same of the
+    reference; both are None without attention.
     """
     from sacrebleu.metrics.chrf import CHRF
 
@@ -132,9 +115,5 @@ def _find_doubled(target: Sequence[str], reference: Sequence[str]) -> list[str]:
 
 def _twice(text: Sequence[str], length: int) -> list[Sequence[str]]:
     starts = range(len(text) - 2 * length + 1)
-    runs = [text[start : start + length] for start in starts if _doubled(text[start : start + 2 * length], length)]
+    runs = [text[i : i + length] for i in starts if text[i : i + length] == text[i + length : i + 2 * length]]
     return [run for run in runs if len(set(run)) > 1 or (length == 1 and not UNSPACED.match(run[0]))]
-
-
-def _doubled(text: Sequence[str], length: int) -> bool:
-    return text[:length] == text[length:]

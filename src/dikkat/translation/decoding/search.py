@@ -25,7 +25,7 @@ from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
-from dikkat.translation.network.weights import every_module_has_hooks
+from dikkat.translation.network.weights import every_module_has_hooks, search_obstacles
 from dikkat.translation.text.special_tokens import SPECIAL, UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
@@ -36,17 +36,9 @@ Models = TranslationModel | Sequence[TranslationModel]
 
 
 def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
-    """Translate a batch by taking the likeliest token at every step: `beam_search` with a beam of 1.
+    """Translate a batch by taking the likeliest token at every step: one hypothesis a source, in their order.
 
-    Args:
-        models: As in `beam_search`.
-        sources: Token numbers, at least one in each sentence.
-
-    Returns:
-        One hypothesis a source, in their order.
-
-    Raises:
-        InputError: As in `beam_search`.
+    Arguments and errors are those of `beam_search`, with a beam of 1.
     """
     return [group[0] for group in beam_search(models, sources, GREEDY)]
 
@@ -193,14 +185,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
 
 
 def explain(models: Models, search: Search = DEFAULT) -> list[str]:
-    """Why a search takes step after step in PyTorch's operations, and does not run as one compiled call.
-
-    Args:
-        models: As of `beam_search`.
-        search: The search.
-
-    Returns:
-        The reasons; none where it is one call.
+    """Return the reasons why a search takes step after step in PyTorch, and does not run as one compiled call, if any.
 
     Example:
         >>> from dikkat.translation import Search, Settings, TranslationModel
@@ -219,7 +204,7 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
         kept: Compiled | None = vars(model).get(COMPILED)
         if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits():
             vars(model).pop(COMPILED, None)  # frees its panels, which are stale
-            reasons += model.eval().network_obstacles()
+            reasons += search_obstacles(model.eval())
     if search.precision == "int8" and together[0].output_bias.dtype != torch.float32:
         reasons.append(f"int8 goes with weights of float32, and these are of {together[0].output_bias.dtype}")
     return reasons
@@ -246,7 +231,6 @@ def runnable(models: Sequence[TranslationModel], search: Search) -> Panels | Non
 
 
 def _packed(model: TranslationModel, *, int8: bool) -> Panels:
-    """Pack a model's weights into panels."""
     for name, tensor in model.named_parameters():
         addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
         if bool(tensor.isnan().any()):
@@ -256,21 +240,14 @@ def _packed(model: TranslationModel, *, int8: bool) -> Panels:
             )
         if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
             raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")
-    panels = Panels(model.network(), int8)
+    panels = Panels(model, int8)
     kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
     _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
     return panels
 
 
 class Compiled:
-    """The panels kept of a model for its searches, until the model drops them or a write to its tensors is seen.
-
-    Args:
-        model: On the CPU, in evaluation mode.
-
-    Attributes:
-        panels: Its weights in panels, by whether they are in int8.
-    """
+    """A model's panels, by whether they are int8, until the model drops them or a write to its tensors is seen."""
 
     def __init__(self, model: nn.Module) -> None:
         # No reference to the model itself: without a cycle, it is freed with its last reference.

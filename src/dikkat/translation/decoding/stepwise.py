@@ -36,7 +36,6 @@ def step_by_step(
 
 
 def _search(steps: "ModelSteps", beams: StepBeams, choose: Choice) -> list[list[Hypothesis]]:
-    """Take steps until every sentence is decided."""
     step = 0
     previous, _, sentences, missing = beams.rows
     while len(previous):

@@ -38,7 +38,6 @@ class Translation:
     repeated: bool = False
 
     def _repr_html_(self) -> str:
-        """The weights as a coloured table, which a notebook shows."""
         from dikkat.show.table import table
 
         return table(self)

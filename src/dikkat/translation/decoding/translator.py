@@ -3,11 +3,11 @@
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 
 import torch
 from torch import Tensor
@@ -24,9 +24,9 @@ from dikkat.translation.decoding.translation import Translation, joined
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
+from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
-from dikkat.translation.text.capitals import SPACES
-from dikkat.translation.text.lines import sentences_of
+from dikkat.translation.text.capitals import SPACES, sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
 from dikkat.translation.text.special_tokens import UNKNOWN
@@ -45,34 +45,29 @@ _AT_ONCE = 64  # sentences on a CPU, whose caches they fill
 _PLACES = 2_560  # hypotheses elsewhere, of which a step takes hardly longer than of a few
 
 
+_changed = lru_cache(64)(replace)  # of a search, whose values are checked the first time only
+
+
+class _Options(TypedDict, total=False):
+    batch_size: int | None
+    search: Search
+    markup: Markup | None
+    split: bool
+
+
 class BaseTranslator(PairScorer):
     """Sentences in, translations out: the methods of a translator and of an ensemble."""
 
     def _length_penalty(self) -> float:
-        """The length penalty of a search that says none."""
         return 1.0
 
     @overload  # to a type checker, a string is also several strings
     def translate(  # type: ignore[overload-overlap]
-        self,
-        sentences: str,
-        *,
-        batch_size: int | None = ...,
-        search: Search = ...,
-        markup: Markup | None = ...,
-        split: bool = ...,
+        self, sentences: str, **options: Unpack[_Options]
     ) -> Translation: ...
 
     @overload
-    def translate(
-        self,
-        sentences: Iterable[str],
-        *,
-        batch_size: int | None = ...,
-        search: Search = ...,
-        markup: Markup | None = ...,
-        split: bool = ...,
-    ) -> list[Translation]: ...
+    def translate(self, sentences: Iterable[str], **options: Unpack[_Options]) -> list[Translation]: ...
 
     def translate(
         self,
@@ -127,21 +122,12 @@ class BaseTranslator(PairScorer):
     ) -> Iterator[Translation]:
         """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
 
-        Sentences are read as they are needed, 16 batches at once (with a `batch_size` of 1 one by one). An error that
-        their source raises, or a sentence that is none, comes after the translations of all before it.
-
-        Args:
-            lines: As in `translate`, and so are all others: a list or a generator, for instance.
-            batch_size: How many to translate at once.
-            search: How to look for the best translation.
-            markup: As in `translate`.
-            split: As in `translate`.
+        It reads sentences as they are needed, 16 batches at once (with a `batch_size` of 1 one by one). An error of
+        their source, or a sentence that is none, comes after the translations of all before it. Arguments and errors
+        are those of `translate`; one string in place of several is a TypeError.
 
         Returns:
             An iterator of one translation a sentence, in their order.
-
-        Raises:
-            InputError, SettingsError, TypeError: As in `translate`; also one string in place of several.
         """
         found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
         return (best for best, *_ in found)
@@ -155,26 +141,15 @@ class BaseTranslator(PairScorer):
         markup: Markup | None = None,
         split: bool = True,
     ) -> Iterator[list[Translation]]:
-        """Translate sentences into `search.n_best` translations each: the best, or samples.
+        """Translate sentences into `search.n_best` translations each: `Search(beam=5, n_best=3)`, or samples.
 
-        Args:
-            lines: As in `translate_lines`, and so are all others.
-            batch_size: How many to translate at once.
-            search: How to look for them, and how many to return: `Search(beam=5, n_best=3)`.
-            markup: As in `translate`.
-            split: As in `translate`.
-
-        Returns:
-            An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
-            one for an empty one.
-
-        Raises:
-            InputError, SettingsError, TypeError: As in `translate`.
+        Arguments and errors are those of `translate_lines`. The iterator has one list a sentence, in their order: its
+        translations, best first, or as they were drawn; one for an empty one.
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
         if search.length_penalty is None and not search.sample:
-            search = replace(search, length_penalty=self._length_penalty())
+            search = _changed(search, length_penalty=self._length_penalty())
         if batch_size is None:
             on_cpu = self._models()[0].output_bias.is_cpu
             batch_size = _AT_ONCE if on_cpu else max(1, _PLACES // (search.n_best if search.sample else search.beam))
@@ -189,14 +164,7 @@ class BaseTranslator(PairScorer):
         return (group for window in marked for group in self._marked_window(window, batch_size, search))
 
     def marked(self, sentence: str, name: str) -> Marked:
-        """A sentence in HTML, its text and its tags.
-
-        Args:
-            sentence: The sentence.
-            name: Of it, for messages.
-
-        Returns:
-            The sentence itself, its text without tags, and the tree of its tags.
+        """A sentence in HTML, its text without tags, and the tree of its tags; errors name it `name`.
 
         Raises:
             InputError: Tags that do not nest, or tags and a model without attention.
@@ -268,7 +236,7 @@ class BaseTranslator(PairScorer):
 
         doubtful = [k for k, best in enumerate(found) if any(any(faults(k, each)) for each in best)]
         if doubtful and search.n_best < search.beam and not search.sample:
-            wide = replace(search, n_best=search.beam)
+            wide = _changed(search, n_best=search.beam)
             again = beam_search(self._models(), [sources[k] for k in doubtful], wide, slots)
             found = [dict(zip(doubtful, again, strict=True)).get(k, best) for k, best in enumerate(found)]
         for k in () if search.sample else doubtful:
@@ -285,7 +253,6 @@ class BaseTranslator(PairScorer):
     def _as_translation(
         self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis
     ) -> Translation:
-        """Return the text, tokens and weights of a hypothesis for a sentence."""
         cut = self._cut(hypothesis.ids, encoded.ids)
         slots, count = self.target_tokenizer.slots, len(target.parts)
         written = [k for k, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
@@ -335,10 +302,7 @@ class Translator(BaseTranslator):
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
-        """Load a model folder, onto the CPU; `translator.model.to(device)` moves it.
-
-        Args:
-            folder: What `save` or `dikkat train` wrote.
+        """Load a model folder of `save` or `dikkat train` onto the CPU; `translator.model.to(device)` moves it.
 
         Raises:
             ModelFolderError: Anything in it is missing, damaged or does not fit; the message says what.
@@ -424,15 +388,7 @@ class Translator(BaseTranslator):
         write_whole(path, self.as_html(title=title, examples=examples))
 
     def as_html(self, *, title: str | None = None, examples: Sequence[str] | None = None) -> str:
-        """The page of `export_html`, as text.
-
-        Args:
-            title: The heading; None: the languages, where the origin knows them.
-            examples: Sentences to begin with.
-
-        Raises:
-            InputError: As in `export_html`.
-        """
+        """The page of `export_html`, with its arguments and errors, as text."""
         from dikkat.show.living import living_page
 
         languages = self.origin.languages if self.origin else None
@@ -454,7 +410,7 @@ class Translator(BaseTranslator):
         """
         from dikkat.show.living import bundle
 
-        if reasons := self.model.undescribed():
+        if reasons := undescribed(self.model):
             raise InputError(f"model: got one that cannot be a page: {'; '.join(reasons)}")
         return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
 
@@ -484,9 +440,8 @@ class Translator(BaseTranslator):
         return TranslatorWidget(model=self.bundle(), text=text, examples=list(examples))
 
     def _contents(self) -> model_folder.Contents:
-        weights = dict(self.model.state_dict())
         texts = self.source_tokenizer, self.target_tokenizer
-        return model_folder.Contents(weights, self.settings, *texts, self.origin, self.slots)
+        return model_folder.Contents(self.model, self.settings, *texts, self.origin, self.slots)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)
@@ -522,7 +477,6 @@ class Ensemble(BaseTranslator):
 
 
 def _copied_words(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
-    """For each target token the source word to put in its place, if it is unknown."""
     words: list[str | None] = [None] * len(ids)
     if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
         return words

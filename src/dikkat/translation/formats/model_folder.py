@@ -3,7 +3,7 @@
 import json
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,18 +73,9 @@ def check_writable(folder: Path) -> None:
 
 
 class Contents(NamedTuple):
-    """The contents of a model folder.
+    """The contents of a model folder; the model is on any device and of any dtype."""
 
-    Attributes:
-        tensors: The weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
-        settings: What the model was built with.
-        source: The source language's tokenizer.
-        target: The target language's tokenizer.
-        origin: Where the model comes from, if that is known.
-        slots: The spans that it reads and writes as slots.
-    """
-
-    tensors: Mapping[str, Tensor]
+    model: TranslationModel
     settings: Settings
     source: Tokenizer
     target: Tokenizer
@@ -95,15 +86,9 @@ class Contents(NamedTuple):
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
     """Save a model folder whole or not at all.
 
-    The files are written to a new folder beside it and flushed to the disk; then that takes the name. Where the system
-    itself stops between the two renames that this takes, the next `load` finds the older model, and the next `write`
-    puts it back. The weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes
-    in.
-
-    Args:
-        folder: Where; its parent folders are made if need be. A model folder is replaced.
-        contents: What it will hold.
-        int8: Whether to write matrices in int8, with a scale for each row.
+    The files are written to a new folder beside it and flushed to the disk; then that takes the name. If the system
+    stops between the two renames that this takes, the next `load` finds the older model, and the next `write` puts it
+    back. The weights get the dtypes that `TranslationModel` gives them.
 
     Raises:
         ModelFolderError: Something else than a model is there, or the weights are not of these settings or not finite.
@@ -122,25 +107,16 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
 
 
 def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
-    """The files of a model folder by their names.
-
-    Args:
-        contents: What they hold.
-        int8: Whether matrices are int8, with a scale for each row.
-        where: What errors name.
-
-    Raises:
-        ModelFolderError: The weights are not of these settings, or not finite.
-    """
+    """The files of a model folder by their names, after checking the weights; errors name `where`."""
     expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
     weights = {
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
-        for name, tensor in contents.tensors.items()
+        for name, tensor in contents.model.state_dict().items()
     }
     _check_names(expected, {name: described(tensor) for name, tensor in weights.items()}, where)
     _check_finite(weights, where)
     if int8:
-        weights = _in_int8(weights)
+        weights = _in_int8(weights, quantized)
     settings = {**header(FORMAT, _QUANTIZED if int8 else VERSION), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
         settings["origin"] = contents.origin.to_dict()
@@ -154,15 +130,8 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
     }
 
 
-def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None, Slots]:
-    """Load a model folder, after checking everything in it.
-
-    Args:
-        folder: What `write` wrote.
-
-    Returns:
-        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin, its
-        slots. One from weights in int8 has just these numbers, in float32, and does not learn.
+def load(folder: str | Path) -> Contents:
+    """Load a model folder onto the CPU, after checking everything in it; a model of int8 weights does not learn.
 
     Raises:
         ModelFolderError: No such folder; a file missing, truncated, damaged, far too large, or no regular file; another
@@ -180,13 +149,13 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     except SettingsError as error:
         raise ModelFolderError(f"{folder}: {error}") from error
     expected = model.state_dict()
-    stored = _expected_in_int8(expected) if int8 else expected
+    stored = _in_int8(expected, _placeholder) if int8 else expected
     tensors = _load_tensors(folder / WEIGHTS, stored, sums)
     _check_finite(tensors, folder / WEIGHTS)
     if int8:
         tensors = _from_int8(tensors)
     model.load_state_dict(tensors, assign=True)
-    return model.eval().requires_grad_(not int8), settings, source, target, origin, slots
+    return Contents(model.eval().requires_grad_(not int8), settings, source, target, origin, slots)
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
@@ -213,33 +182,18 @@ def absolute(folder: Path) -> Path:
 # --- weights in int8
 
 
-def _has_scales(tensor: Tensor) -> bool:
-    """True for a weight that is stored in int8: a matrix of several rows."""
-    return tensor.ndim == 2 and len(tensor) > 1
-
-
-def _in_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a folder in int8: of a matrix its numbers, and under a second name the scales of its rows."""
-    stored: dict[str, Tensor] = {}
+def _in_int8(weights: Mapping[str, Tensor], rows_of: Callable[[Tensor], Rows]) -> dict[str, Tensor]:
+    """The tensors of a folder in int8: of matrices with several rows, and under a second name the rows' scales."""
+    stored = dict(weights)
     for name, tensor in weights.items():
-        if _has_scales(tensor):
-            rows = quantized(tensor)
-            stored |= {name: rows.numbers.contiguous(), name + SCALES: rows.scales.contiguous()}
-        else:
-            stored[name] = tensor
+        if tensor.ndim == 2 and len(tensor) > 1:
+            numbers, scales = rows_of(tensor)
+            stored |= {name: numbers.contiguous(), name + SCALES: scales.contiguous()}
     return stored
 
 
-def _expected_in_int8(expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names, types and shapes of the tensors that `_in_int8` makes."""
-    stored: dict[str, Tensor] = {}
-    for name, tensor in expected.items():
-        if _has_scales(tensor):
-            scales = tensor.new_empty(len(tensor), dtype=torch.float32)
-            stored |= {name: tensor.to(torch.int8), name + SCALES: scales}
-        else:
-            stored[name] = tensor
-    return stored
+def _placeholder(tensor: Tensor) -> Rows:
+    return Rows(tensor.to(torch.int8), tensor.new_empty(len(tensor), dtype=torch.float32))
 
 
 def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -254,7 +208,6 @@ def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, dict[str, str], bool]:
-    """The settings, the origin, the slots, each file's SHA-256, and whether int8 is stored."""
     path = folder / SETTINGS
     data = _bytes(path, _LARGEST_TEXT)
     try:
@@ -282,7 +235,6 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, dict[s
 
 
 def _load_sums(path: Path) -> dict[str, str]:
-    """The SHA-256 of each file by its name, from what `sha256sum --check` reads."""
     data = _bytes(path, _LARGEST_TEXT)
     try:
         sums = parse_sums(data)
@@ -333,7 +285,6 @@ def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Pat
 
 
 def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
-    """The bytes of a file, or its first ones, however large or strange it is."""
     try:
         return read_regular(path, most=most, first=first)
     except FileNotFoundError:

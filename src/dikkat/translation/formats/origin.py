@@ -1,6 +1,5 @@
 """The origin of a model, kept with it for whoever finds it later. No translation depends on it."""
 
-import re
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -49,18 +48,9 @@ class Origin:
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """The languages that it reads and writes; None if they are not known.
-
-        Example:
-            >>> Origin("2026-11-22T08:00:00Z", "1.0", corpus="multi30k-en-de").languages
-            ('en', 'de')
-        """
-        if self.source_language and self.target_language:
-            return self.source_language, self.target_language
-        # Models of earlier versions have only the corpus's name.
-        named = r'(?:\{name = ")?(?:phrasebook|tatoeba-fra-eng|multi30k-en-(fr|de))(?:".*)?'
-        known = re.fullmatch(named, self.corpus or "")
-        return ("en", known[1] or "fr") if known else None
+        """The languages that it reads and writes; None if they are not known."""
+        known = self.source_language, self.target_language
+        return (known[0], known[1]) if known[0] and known[1] else None
 
     @classmethod
     def now(cls, **known: Any) -> "Origin":

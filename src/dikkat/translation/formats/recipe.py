@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from dikkat.errors import InputError
 from dikkat.storage import toml
@@ -25,7 +25,6 @@ SECTIONS = ("corpus", "validation", "test")
 _OPTIONAL = {name: each.optional for name, each in allowed(Settings).items()}
 
 Validation = Source | float | Literal["none"] | None
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,9 @@ class Recipe:
             raise type(error)(f"{where}: {error}") from error
 
     def with_values(self, values: Mapping[str, Any], base: Path = Path()) -> "Recipe":
-        """This recipe with other values.
+        """This recipe with other values: of `corpus`, `validation`, `test` and the settings, by name, as TOML has them.
 
-        Args:
-            values: Of `corpus`, `validation`, `test` and the settings, by name, as TOML has them.
-            base: The folder that file names in them begin in.
+        File names in them begin in the folder `base`.
 
         Raises:
             InputError: An unknown key (the message has the nearest that is known), or a value that it may not have.
@@ -99,9 +96,13 @@ class Recipe:
             if key not in known:
                 raise InputError(f"{key}: no such key of a recipe; {nearest(key, known)}")
         parts: dict[str, Any] = {}
-        for key, read in (("corpus", Source.parse), ("validation", _validation), ("test", _test)):
-            if key in values:
-                parts[key] = _named(key, read, values[key], base)
+        readers: tuple[Callable[[object, Path], Any], ...] = Source.parse, _validation, _test
+        for key, read in zip(SECTIONS, readers, strict=True):
+            try:
+                if key in values:
+                    parts[key] = read(values[key], base)
+            except InputError as error:
+                raise type(error)(f"{key}: {error}") from error
         given = {
             name: None if value == "none" and _OPTIONAL[name] else value
             for name, value in values.items()
@@ -128,7 +129,10 @@ class Recipe:
         """
         values: dict[str, Any] = {"corpus": self.corpus.spelling()} if self.corpus else {}
         if self.validation is not None:
-            values["validation"] = _written(self.validation)
+            given = self.validation
+            values["validation"] = {"share": given} if isinstance(given, float) else given
+            if isinstance(given, Source):
+                values["validation"] = given.spelling()
         values["test"] = self.test.spelling() if self.test else "none"
         return values | {name: "none" if value is None else value for name, value in self.values.items()}
 
@@ -222,7 +226,6 @@ def _read(path: Path) -> str:
 
 
 def _opened(section: str, source: Source, part: Part) -> Any:
-    """The pairs of a section of the recipe; an error names the section."""
     try:
         return source.open(part)
     except CorpusError as error:
@@ -247,16 +250,3 @@ def _validation(value: object, base: Path) -> Validation:
 
 def _test(value: object, base: Path) -> Source | None:
     return None if value == "none" else Source.parse(value, base)
-
-
-def _named(key: str, read: Callable[[object, Path], Result], value: object, base: Path) -> Result:
-    try:
-        return read(value, base)
-    except InputError as error:
-        raise type(error)(f"{key}: {error}") from error
-
-
-def _written(validation: Source | float | str) -> Any:
-    if isinstance(validation, Source):
-        return validation.spelling()
-    return {"share": validation} if isinstance(validation, float) else validation

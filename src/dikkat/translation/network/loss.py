@@ -80,7 +80,9 @@ def linear_cross_entropy(
         tensor([-0.3662,  0.1338,  0.1338])
     """
     _check(features, weight, bias, target, label_smoothing, r_drop, reduction)
-    products = _product_dtype(features)
+    device, products = features.device.type, features.dtype
+    if torch.is_autocast_enabled(device) and products != torch.float64:  # which autocast leaves alone
+        products = torch.get_autocast_dtype(device)
     scale = 1 / len(target) if reduction == "mean" else 1.0
     if r_drop:  # pairs are neighbours, so that a chunk has both
         features, target = features.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1), target.repeat_interleave(2)
@@ -93,8 +95,6 @@ def linear_cross_entropy(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The loss, scaled; its gradients are saved by the forward pass."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -110,10 +110,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
         with torch.autocast(features.device.type, enabled=False):
-            operands = features.to(products), weight.to(products), bias
-            chunks = _Chunks(*operands, label_smoothing, divergence, scale, needed)
-            total = chunks.run(target)
-        ctx.save_for_backward(*chunks.gradients)
+            operands = features.to(products), weight.to(products), bias, target
+            total, gradients = _in_chunks(*operands, label_smoothing, divergence, scale, needed)
+        ctx.save_for_backward(*gradients)
         return total * scale
 
     @staticmethod
@@ -131,58 +130,45 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return *gradients, None, None, None, None, None, None
 
 
-class _Chunks:
-    """One pass over the tokens, chunk by chunk, in the same memory: new memory costs as much as a pass over it."""
+def _in_chunks(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    label_smoothing: float,
+    divergence: float,
+    scale: float,
+    needed: Sequence[bool],
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+    """The summed loss and the gradients of features, weight and bias, chunk by chunk in the same memory.
 
-    def __init__(
-        self,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        label_smoothing: float,
-        divergence: float,
-        scale: float,
-        needed: Sequence[bool],
-    ) -> None:
-        self._features, self._weight = features, weight
-        tokens, vocabulary = len(features), len(weight)
-        self._wide = torch.promote_types(features.dtype, torch.float32)
-        # An even number, so that a pair is never parted.
-        room = _BYTES if features.is_cpu else _BYTES_ELSEWHERE
-        self._rows = min(max(_FEWEST, room // (vocabulary * features.itemsize)) // 2 * 2, tokens)
-        self._products = features.new_empty(self._rows, vocabulary)
-        kind = CrossEntropy if runs(features) else _Plain
-        factor = scale if any(needed) else None
-        self._entropy = kind(vocabulary, features.dtype, bias, label_smoothing, factor, divergence)
-        with_features, self._with_weight, self._with_bias = needed
-        self._of_features = torch.empty_like(features) if with_features else None
-        self._of_weight: Tensor | None = None
+    New memory for each chunk would cost as much as a pass over it.
+    """
+    room = _BYTES if features.is_cpu else _BYTES_ELSEWHERE
+    # An even number, so that a pair is never parted.
+    rows = min(max(_FEWEST, room // (len(weight) * features.itemsize)) // 2 * 2, len(features))
+    products = features.new_empty(rows, len(weight))
+    kind = CrossEntropy if runs(features) else _Plain
+    entropy = kind(len(weight), features.dtype, bias, label_smoothing, scale if any(needed) else None, divergence)
+    of_features = torch.empty_like(features) if needed[0] else None
+    of_weight: Tensor | None = None
+    for start in range(0, len(features), rows):
+        chunk = features[start : start + rows]
+        scores = torch.mm(chunk, weight.t(), out=products[: len(chunk)])
+        entropy.add(scores, target[start : start + rows])
+        if of_features is not None:
+            torch.mm(scores, weight, out=of_features[start : start + rows])
+        if needed[1]:
+            of_weight = _add_to_weight(of_weight, scores, chunk)
+    return entropy.total, (of_features, of_weight, entropy.bias_gradient if needed[2] else None)
 
-    @property
-    def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The gradients of features, weight and bias; None for those that are not needed."""
-        return self._of_features, self._of_weight, self._entropy.bias_gradient if self._with_bias else None
 
-    def run(self, target: Tensor) -> Tensor:
-        """The summed loss; the gradients are then complete."""
-        for start in range(0, len(target), self._rows):
-            rows = slice(start, start + self._rows)
-            features = self._features[rows]
-            scores = torch.mm(features, self._weight.t(), out=self._products[: len(features)])
-            self._entropy.add(scores, target[rows])
-            if self._of_features is not None:
-                torch.mm(scores, self._weight, out=self._of_features[rows])
-            if self._with_weight:
-                self._add_to_weight(scores, features)
-        return self._entropy.total
-
-    def _add_to_weight(self, gradient: Tensor, features: Tensor) -> None:
-        if self._of_weight is None:
-            self._of_weight = (gradient.t() @ features).to(self._wide)
-        elif gradient.dtype == self._wide:
-            self._of_weight.addmm_(gradient.t(), features)
-        else:
-            self._of_weight.add_(gradient.t() @ features)
+def _add_to_weight(total: Tensor | None, gradient: Tensor, features: Tensor) -> Tensor:
+    if total is None:
+        return (gradient.t() @ features).to(torch.promote_types(features.dtype, torch.float32))
+    if gradient.dtype == total.dtype:
+        return total.addmm_(gradient.t(), features)
+    return total.add_(gradient.t() @ features)
 
 
 class _Plain:
@@ -234,14 +220,6 @@ class _Plain:
         return gradient
 
 
-def _product_dtype(features: Tensor) -> torch.dtype:
-    """The dtype that autocast gives the products: it leaves float64 alone."""
-    device = features.device.type
-    if torch.is_autocast_enabled(device) and features.dtype != torch.float64:
-        return torch.get_autocast_dtype(device)
-    return features.dtype
-
-
 def _check(
     features: Tensor,
     weight: Tensor,
@@ -267,7 +245,15 @@ def _check(
             raise ValueError(
                 f"{name}: got shape {tuple(tensor.shape)}; expected {allowed} beside features {tuple(features.shape)}"
             )
-    _check_dtypes(features, weight, bias, target)
+    for name, tensor in (("features", features), ("weight", weight), ("bias", bias)):
+        if tensor is not None and not tensor.is_floating_point():
+            raise TypeError(f"{name}: got {tensor.dtype}; expected floating point")
+    if weight.dtype != features.dtype and not torch.is_autocast_enabled(features.device.type):
+        raise TypeError(
+            f"weight: got {weight.dtype}; expected {features.dtype}, as features are; only torch.autocast mixes them"
+        )
+    if target.dtype != torch.int64:
+        raise TypeError(f"target: got {target.dtype}; expected torch.int64")
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing: got {label_smoothing}; expected a number from 0 to 1")
     if reduction not in ("mean", "sum"):
@@ -278,15 +264,3 @@ def _check(
             f"target: got {int(target.min())}…{int(target.max())}; expected numbers from 0 to {len(weight) - 1}, the "
             "rows of weight"
         )
-
-
-def _check_dtypes(features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> None:
-    for name, tensor in (("features", features), ("weight", weight), ("bias", bias)):
-        if tensor is not None and not tensor.is_floating_point():
-            raise TypeError(f"{name}: got {tensor.dtype}; expected floating point")
-    if weight.dtype != features.dtype and not torch.is_autocast_enabled(features.device.type):
-        raise TypeError(
-            f"weight: got {weight.dtype}; expected {features.dtype}, as features are; only torch.autocast mixes them"
-        )
-    if target.dtype != torch.int64:
-        raise TypeError(f"target: got {target.dtype}; expected torch.int64")

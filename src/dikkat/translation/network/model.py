@@ -13,9 +13,7 @@ from dikkat._engine.addresses import sent
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.network.layout import Affine, Network
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
-from dikkat.translation.network.weights import compared, decoder_cells, encoder_cells, search_obstacles, undescribed
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
@@ -152,24 +150,20 @@ class TranslationModel(nn.Module):
             self.output_weight = nn.Parameter(torch.empty(target_size, embedding))
         self.output_bias = nn.Parameter(torch.zeros(target_size))
         self.dropout = nn.Dropout(settings.dropout)
-        tables = [self._source_table().weight, self.target_embedding.weight, self._output_weight()]
+        tables = [self.source_table.weight, self.target_embedding.weight, self.output_table]
         for table in {id(table): table for table in tables}.values():
             # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
             # `_embed` undoes this for the input.
             nn.init.normal_(table, std=embedding**-0.5)
 
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, DecoderState]:
-        """Encode sentences: the memory that the decoder attends to, and the decoder's first state.
-
-        Args:
-            source: (B, S) int64 token numbers; those behind a length have no effect.
-            lengths: (B,) int64, from 1 to S.
+        """Encode sentences, (B, S) int64 token numbers of lengths (B,) int64; those behind a length have no effect.
 
         Returns:
             The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
             first step.
         """
-        embedded = self._embed(self._source_table(), source)
+        embedded = self._embed(self.source_table, source)
         outputs, final = self.encoder(embedded, lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
         looked_at = (outputs, sent(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
@@ -180,26 +174,15 @@ class TranslationModel(nn.Module):
         return memory, first if cells is None else (first, self.cell_bridge(cells))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores of every next token, given the true ones before it.
+        """Return (N, target tokens) scores of the N next tokens, ends included, given the true ones before them.
 
-        Args:
-            batch: N target tokens in all, ends included.
-
-        Returns:
-            (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence:
-            padding costs neither output layer nor loss. `expected(batch)` is what they should predict.
+        Scores are unnormalised log-probabilities at the real positions, sentence after sentence: padding costs neither
+        output layer nor loss. `expected(batch)` is what they should predict.
         """
         return self.scores(self.features(batch))
 
     def features(self, batch: Batch) -> Tensor:
-        """The readout, from which the output layer computes scores.
-
-        Args:
-            batch: N target tokens in all, ends included.
-
-        Returns:
-            (N, e): the readout at the real positions alone, sentence after sentence.
-        """
+        """Return the readout (N, e) at the real positions, sentence after sentence, which the output layer reads."""
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
         states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
@@ -223,7 +206,7 @@ class TranslationModel(nn.Module):
         """
         return linear_cross_entropy(
             self.features(_twice(batch) if r_drop else batch),
-            self._output_weight(),
+            self.output_table,
             self.output_bias,
             expected(batch),
             label_smoothing=label_smoothing,
@@ -232,12 +215,7 @@ class TranslationModel(nn.Module):
         )
 
     def step(self, previous: Tensor, memory: Memory, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
-        """Scores of the next token, step by step.
-
-        Args:
-            previous: (B,) int64, the tokens before.
-            memory: From `encode`.
-            state: From `encode` or the step before.
+        """Run one step behind the tokens (B,) int64 before, with the memory of `encode` and the state before it.
 
         Returns:
             Unnormalised log-probabilities (B, target tokens); where the model looked, (B, S), or (B, 1) without
@@ -261,14 +239,7 @@ class TranslationModel(nn.Module):
         return self._readout(states, contexts, embedded), weights, state
 
     def train(self, mode: bool = True) -> Self:
-        """Put the model in training mode, or in evaluation mode.
-
-        Args:
-            mode: Whether it is to be trained: the copy of the weights that a search keeps is then given up.
-
-        Returns:
-            The model.
-        """
+        """Put the model in training mode, or in evaluation mode; training drops the weights that searches keep."""
         if mode:
             vars(self).pop(COMPILED, None)
         return super().train(mode)
@@ -283,58 +254,12 @@ class TranslationModel(nn.Module):
         super()._apply(*given, **options)  # type: ignore[no-untyped-call]
         return self
 
-    def undescribed(self) -> list[str]:
-        """Why `network` does not say what the model computes; empty where it does."""
-        return undescribed(self) + self._own_methods()
-
-    def network_obstacles(self) -> list[str]:
-        """Why a search cannot run on the weights alone, as one compiled call; empty where it can."""
-        return search_obstacles(self) + self._own_methods()
-
-    def _own_methods(self) -> list[str]:
-        if type(self) is TranslationModel and not any(callable(getattr(type(self), name, None)) for name in vars(self)):
-            return []
-        return [f"{type(self).__name__} has methods of its own, and may compute something else"]
-
-    def network(self) -> Network:
-        """The weights, for a search as one compiled call, and for the graphs of other programs."""
-        lstm = hasattr(self, "cell_bridge")
-        return Network(
-            source_table=self._source_table().weight,
-            target_table=self.target_embedding.weight,
-            scale=math.sqrt(self.target_embedding.embedding_dim),
-            encoder=encoder_cells(self.encoder, self.decoder.num_layers),
-            bridge=Affine(self.bridge.weight, self.bridge.bias),
-            cell_bridge=Affine(self.cell_bridge.weight, self.cell_bridge.bias) if lstm else None,
-            decoder=decoder_cells(self.decoder),
-            compared=compared(self.decoder),
-            attends=self.attends,
-            readout=Affine(self.readout.weight, self.readout.bias),
-            output=Affine(self._output_weight(), self.output_bias),
-            lexical=self.lexical.weight if self.is_lexical else None,
-        )
-
     def scores(self, features: Tensor) -> Tensor:
-        """Apply the output layer.
-
-        Args:
-            features: (N, e), from `features` or `step_features`.
-
-        Returns:
-            Unnormalised log-probabilities (N, target tokens).
-        """
-        return F.linear(features, self._output_weight(), self.output_bias)
+        """Return unnormalised log-probabilities (N, target tokens) of `features` or `step_features` (N, e)."""
+        return F.linear(features, self.output_table, self.output_bias)
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
-        """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
-
-        Args:
-            state: From `encode` or `step`.
-            rows: (R,) int64; a row may come several times.
-
-        Returns:
-            The state of R rows.
-        """
+        """Return the decoder's state of rows (R,) int64 of a batch, in their order; a row may come several times."""
         return self.decoder.select(state, rows)
 
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
@@ -349,7 +274,9 @@ class TranslationModel(nn.Module):
             features = features + self.lexical(attended)
         return features
 
-    def _source_table(self) -> nn.Embedding:
+    @property
+    def source_table(self) -> nn.Embedding:
+        """The embeddings of source tokens, which are the target's too where all three tables are one."""
         return self.source_embedding if hasattr(self, "source_embedding") else self.target_embedding
 
     @property
@@ -357,7 +284,9 @@ class TranslationModel(nn.Module):
         """Whether the source's embeddings are a part of the context, and of the readout."""
         return hasattr(self, "lexical")
 
-    def _output_weight(self) -> Tensor:
+    @property
+    def output_table(self) -> Tensor:
+        """The weight of the output layer (target tokens, e), which are the target embeddings where tables are tied."""
         return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
 
 
@@ -367,7 +296,6 @@ def expected(batch: Batch) -> Tensor:
 
 
 def _twice(batch: Batch) -> Batch:
-    """The batch, and the same sentences once more behind them."""
     source, source_lengths, target, target_lengths = (torch.cat([each, each]) for each in batch[:4])
     return Batch(source, source_lengths, target, target_lengths, batch.total_tokens, batch.counts)
 
@@ -380,7 +308,6 @@ def _real(batch: Batch) -> Tensor:
 
 
 def _score(settings: Settings) -> scores.Score:
-    """The score that settings name; queries, which are states, and keys have `hidden_size` features."""
     size = settings.hidden_size
     makers: dict[str, Callable[[], scores.Score]] = {
         "additive": lambda: scores.Additive(size, size, size),

@@ -1,4 +1,6 @@
-"""A translator's weights, as a compiled search takes them, or why it cannot."""
+"""What a translator's weights say without a call of its modules: reasons why not, and its attention as affine maps."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -7,11 +9,37 @@ from dikkat._engine import addresses
 from dikkat.recurrent import sequence
 from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
 from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder
-from dikkat.scores import Score, is_plain
-from dikkat.translation.network.layout import Affine, Cells, Compared
+from dikkat.scores import Pair, Score, is_plain
+from dikkat.translation.network.model import TranslationModel
 
-_RECURRENT = GRUEncoder, LSTMEncoder, AttentionalGRU, AttentionalLSTM
-_PLAIN = (nn.Linear, nn.Embedding, nn.Dropout, nn.GRU, nn.LSTM, *_RECURRENT)
+_PLAIN = (
+    nn.Linear, nn.Embedding, nn.Dropout, nn.GRU, nn.LSTM, GRUEncoder, LSTMEncoder, AttentionalGRU, AttentionalLSTM,
+)  # fmt: skip
+
+
+class Affine(NamedTuple):
+    """A matrix (out, in), and a bias (out,), if any."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+class Cells(NamedTuple):
+    """The weights of a recurrent layer, as `torch.nn.GRU` and `torch.nn.LSTM` have them."""
+
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor
+    bias_hh: Tensor
+
+
+class Compared(NamedTuple):
+    """The comparison of states with what was read: maps to queries and keys, and an additive score's `weight`."""
+
+    pair: Pair
+    query: Affine
+    key: Affine
+    weight: Tensor | None
 
 
 def every_module_has_hooks() -> bool:
@@ -19,8 +47,8 @@ def every_module_has_hooks() -> bool:
     return bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
 
 
-def undescribed(model: nn.Module) -> list[str]:
-    """The reasons why the weights alone do not say what a model of encoder, decoder and linear layers computes."""
+def undescribed(model: TranslationModel) -> list[str]:
+    """The reasons why the weights alone do not say what the model computes; empty where they do."""
     reasons = []
     everywhere = every_module_has_hooks()
     for name, part in model.named_modules():
@@ -33,11 +61,13 @@ def undescribed(model: nn.Module) -> list[str]:
             reasons.append(f"{name} changes its weights when it is called (max_norm)")
         elif isinstance(part, AttentionalGRU | AttentionalLSTM):
             reasons += sequence.score_obstacles(part.score)
+    if type(model) is not TranslationModel or any(callable(getattr(type(model), name, None)) for name in vars(model)):
+        reasons.append(f"{type(model).__name__} has methods of its own, and may compute something else")
     return reasons
 
 
-def search_obstacles(model: nn.Module) -> list[str]:
-    """The reasons why a compiled search cannot run on the weights alone of such a model."""
+def search_obstacles(model: TranslationModel) -> list[str]:
+    """The reasons why a search cannot run on the model's weights as one compiled call; empty where it can."""
     modules = list(model.modules())
     parameters = [each for part in modules for each in part._parameters.values() if each is not None]
     buffers = [each for part in modules for each in part._buffers.values()]
@@ -50,31 +80,15 @@ def search_obstacles(model: nn.Module) -> list[str]:
     return reasons + undescribed(model)
 
 
-def encoder_cells(encoder: GRUEncoder | LSTMEncoder, layers: int) -> list[list[Cells]]:
-    """An encoder's layers, in each direction."""
-    directions = range(encoder.directions)
-    return [[Cells(*encoder.layer_weights(layer, direction)) for direction in directions] for layer in range(layers)]
-
-
-def decoder_cells(decoder: AttentionalGRU | AttentionalLSTM) -> list[Cells]:
-    """A decoder's layers, of which the first reads an input and a context."""
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    return [Cells(*(decoder.part(name, layer) for name in names)) for layer in range(decoder.num_layers)]
-
-
 def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
     """The attention of a decoder: both sides of its score as affine maps."""
     score, like = decoder.score, decoder.part("weight_hh", 0)
     weight, bias = sequence.query_map(decoder, score)
-    query = Affine(_unit(decoder.hidden_size, like) if weight is None else weight, bias)
+    query = Affine(torch.eye(decoder.hidden_size).to(like) if weight is None else weight, bias)
     projection = getattr(score, "W_k", None)
     if isinstance(projection, nn.Linear) and is_plain(projection):
         key = Affine(projection.weight)
     else:
         origin = score.project_key(like.new_zeros(1, decoder.key_size))
-        key = Affine((score.project_key(_unit(decoder.key_size, like)) - origin).t(), origin[0])
+        key = Affine((score.project_key(torch.eye(decoder.key_size).to(like)) - origin).t(), origin[0])
     return Compared(score.pair, query, key, score.pair_weight())
-
-
-def _unit(size: int, like: Tensor) -> Tensor:
-    return torch.eye(size, dtype=like.dtype, device=like.device)

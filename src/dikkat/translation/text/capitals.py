@@ -93,3 +93,18 @@ def _cases(word: str) -> tuple[str, str]:
     back = len(small) == len(large) == 1 and small.upper() == large and large.lower() == small
     back = back and not _MARK.match(word, 1)  # I with a dot above would become one letter
     return (small + word[1:], large + word[1:]) if back and first in (small, large) else (word, word)
+
+
+def sentences_of(line: str) -> tuple[list[str], list[str]]:
+    """The sentences of a line, and the space between each and the next one.
+
+    Example:
+        >>> sentences_of("Dr. Li left at 5 p.m. on Monday. “Why?” He said no.")
+        (['Dr. Li left at 5 p.m. on Monday.', '“Why?”', 'He said no.'], [' ', ' '])
+    """
+    sentences, spaces, start = [], [], 0
+    for end in END.finditer(line):
+        sentences.append(line[start : end.start()])
+        spaces.append(end[0])
+        start = end.end()
+    return [*sentences, line[start:]], spaces

@@ -37,14 +37,9 @@ Span = tuple[int, int]
 
 @dataclass
 class Element:
-    """A tag with what stands in it.
+    """A tag, or a comment, a script or a style, with the elements in it.
 
-    Attributes:
-        opening: The tag as it was written, or a comment, a script or a style, whole.
-        closing: Its end; empty for a tag that has none, such as `<br>`.
-        first: The first character of the text in it.
-        last: The one behind the last.
-        inside: The elements in it.
+    `first` is the first character of its text, `last` the one behind the last; tags such as `<br>` have no `closing`.
     """
 
     opening: str
@@ -98,20 +93,11 @@ def parse(marked: str, name: str = "markup") -> tuple[str, Element]:
 
 
 def carry(root: Element, target: str, weights: Tensor, source: Units, units: Units) -> str:
-    """The translation with the tags of its source, each once, nested as they were.
+    """The translation as HTML, with the tags of its source, each once, nested as they were.
 
     An element goes around the run of words that come from its own more likely than not, or else around the one that
-    most does; a tag without a text before the word that comes from the one behind it.
-
-    Args:
-        root: Of `parse`.
-        target: The translation.
-        weights: (T, S): how probably each unit of the target comes from each of the source.
-        source: The units of the source.
-        units: Those of the target.
-
-    Returns:
-        HTML.
+    most does; a tag without a text before the word that comes from the one behind it. `weights` (T, S) say how probably
+    each unit of the target comes from each of the source.
     """
     if not units.spans or not source.spans:
         return root.bare + html.escape(target, quote=False)

@@ -142,18 +142,10 @@ class Tokenizer:
         return cls(inner)
 
     def __len__(self) -> int:
-        """Number of tokens, the special ones included."""
         return self._inner.get_vocab_size()
 
     def encode(self, sentence: str) -> Encoded:
-        """Token numbers of a sentence, without special tokens around it, and the pieces of its text.
-
-        Args:
-            sentence: Any text.
-
-        Returns:
-            As many numbers as pieces; none for a sentence without anything but white space.
-        """
+        """Return as many token numbers as pieces of a sentence, without special tokens around it."""
         return self.encode_all([sentence])[0]
 
     def encode_all(self, sentences: Sequence[str]) -> list[Encoded]:
@@ -187,7 +179,6 @@ class Tokenizer:
         return places if characters is None else locate(places, characters)
 
     def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-        """Numbers and places of each sentence's pieces."""
         normalised = [_normalised(sentence) for sentence in sentences]
         exchanged = self._capitals.exchanged(read for read, _ in normalised)
         for (read, characters), encoding in zip(normalised, self._inner.encode_batch(exchanged), strict=True):
@@ -218,11 +209,7 @@ class Tokenizer:
         return self._texts(ids, replace)[1]
 
     def labels(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> list[str]:
-        """The tokens of a text as labels for a picture, with capitals as the text has them.
-
-        Args:
-            ids: Token numbers of a text.
-            replace: As in `decode`.
+        """The tokens of a text as labels for a picture, with capitals as the text has them; `replace` as in `decode`.
 
         Returns:
             Words, or parts of words with · in front where they continue a word.
@@ -276,15 +263,10 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Tokenizer":
-        """A tokenizer from the contents of its tokenizer.json.
-
-        Args:
-            data: The contents.
-            where: The file's name, for errors.
+        """A tokenizer from the contents of its tokenizer.json; errors name it `where`.
 
         Raises:
-            ModelFolderError: Not a tokenizer.json as dikkat writes it: other tokens, steps or patterns; the message
-                has what differs.
+            ModelFolderError: Other tokens, steps or patterns than dikkat writes; the message has what differs.
         """
         try:
             content = parse_json(data)
@@ -414,7 +396,6 @@ def _carrier(capitals: Capitals) -> decoders.Decoder:
 
 
 def _carried(decoder: Any) -> Capitals:
-    """The capitals that a decoder carries."""
     match decoder:
         case {"decoders": [{"pattern": {"String": str(text)}}, *_]} if text.startswith(_CARRIED):
             _, marks, names = text.split(_CARRIED)
@@ -423,7 +404,6 @@ def _carried(decoder: Any) -> Capitals:
 
 
 def _carried_words(decoder: Any) -> frozenset[str]:
-    """The bare pieces of the training text that a decoder of byte pairs carries."""
     match decoder:
         case {"decoders": [_, {"pattern": {"String": str(text)}}, _]} if text.startswith(_CARRIED):
             return frozenset(text.removeprefix(_CARRIED).split(" "))
@@ -431,7 +411,6 @@ def _carried_words(decoder: Any) -> frozenset[str]:
 
 
 def _check(content: Any) -> None:
-    """Refuse a tokenizer.json that `Tokenizer.to_json` could not have written."""
     kind = (
         content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
     )

@@ -39,9 +39,7 @@ class Units(NamedTuple):
     def of(cls, sentence: str, *, whole_spans: bool = False) -> "Units":
         """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop, `老人。` has three.
 
-        Args:
-            sentence: Any text.
-            whole_spans: Whether a number, an address or a placeholder is one unit, with the white space in it.
+        With `whole_spans`, a number, an address or a placeholder is one unit, with the white space in it.
 
         Example:
             >>> len(Units.of("{{ a }} 3.5").spans), len(Units.of("{{ a }} 3.5", whole_spans=True).spans)

@@ -28,13 +28,8 @@ _ANEW = "remove the folder of this training and train anew"
 class Checkpoint(NamedTuple):
     """Everything that a training needs to go on.
 
-    Attributes:
-        model: The weights.
-        optimizer: Adam's tensors, by the number of the parameter, a dot and their name.
-        random: By the kind of device, the random numbers of all processes, (processes, …).
-        course: `TrainingState.to_dict()`.
-        fingerprint: Of the corpora, as JSON has it.
-        threads: As many as PyTorch computed with.
+    `optimizer` names Adam's tensors by the number of the parameter, a dot and their name; `random` has (processes, …)
+    states by the kind of device; `course` is `TrainingState.to_dict()`.
     """
 
     model: dict[str, Tensor]
@@ -46,15 +41,7 @@ class Checkpoint(NamedTuple):
 
 
 def save(checkpoint: Checkpoint, path: Path) -> None:
-    """Write a checkpoint whole or not at all.
-
-    Args:
-        checkpoint: Its tensors on any device.
-        path: The folder to be.
-
-    Raises:
-        OSError: The system could not write, or there is such a folder; nothing stays of this one.
-    """
+    """Write a checkpoint whole or not at all."""
     parts = checkpoint._asdict()
     content = {}
     for part in _TENSORS:
@@ -65,14 +52,7 @@ def save(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, after checking every byte of it; its tensors are on the CPU.
-
-    Args:
-        path: What `save` wrote.
-
-    Raises:
-        TrainingFolderError: A file missing or damaged, another format or version.
-    """
+    """Read a checkpoint onto the CPU, after checking every byte of it."""
     content = _checked(path)
     try:
         state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), _ANEW)["state"]
@@ -83,7 +63,6 @@ def load(path: Path) -> Checkpoint:
 
 
 def _checked(folder: Path) -> dict[str, bytes]:
-    """All files of a checkpoint by name, after comparing their sums."""
     try:
         sums = parse_sums((folder / SUMS).read_bytes())
         content = {name: (folder / name).read_bytes() for name in sums}

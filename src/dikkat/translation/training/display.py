@@ -5,11 +5,31 @@ import sys
 import torch
 
 from dikkat.translation.settings import Criterion
-from dikkat.translation.training.callbacks import Callback, Moment
 from dikkat.translation.training.state import Epoch, TrainingState, Validation
 
+LOG_EVERY = 10  # steps: to show a number costs as much as a small step
 
-class Bar(Callback):
+
+class Display:
+    """Shows nothing of a training; subclasses show it."""
+
+    def on_epoch_start(self, epoch: int) -> None:
+        """An epoch, from 1, begins or goes on."""
+
+    def on_step(self, batch: int, loss: float, tokens_per_second: float) -> None:
+        """Every `LOG_EVERY` steps, from the first one on: the epoch's batches so far, and its speed."""
+
+    def on_validation(self, validation: Validation) -> None:
+        """A validation is over."""
+
+    def on_epoch_end(self, epoch: Epoch) -> None:
+        """An epoch is over."""
+
+    def close(self) -> None:
+        """The training is over, or broken off."""
+
+
+class Bar(Display):
     """A bar an epoch on standard error, in one line of 80 columns."""
 
     def __init__(self, epochs: int, batches: int, criterion: Criterion) -> None:
@@ -36,9 +56,10 @@ class Bar(Callback):
         self._task = self._progress.add_task(f"Epoch {epoch}/{self._epochs}", total=self._batches, text="")
         self._progress.start()
 
-    def on_step(self, moment: Moment) -> None:
+    def on_step(self, batch: int, loss: float, tokens_per_second: float) -> None:
         """The newest numbers, with as many digits as they are good for."""
-        self._show(moment.batch, moment.loss, moment.tokens_per_second)
+        text = f"loss: {loss:.3f}{self._valid} tokens/s: {tokens_per_second:,.0f}"
+        self._progress.update(self._task, completed=batch, text=text)
 
     def on_validation(self, validation: Validation) -> None:
         """The newest validation, from now on."""
@@ -47,25 +68,16 @@ class Bar(Callback):
 
     def on_epoch_end(self, epoch: Epoch) -> None:
         """The bar is full, and shows what the epoch came to."""
-        self._show(self._batches, epoch.training_loss, epoch.tokens_per_second)
+        self.on_step(self._batches, epoch.training_loss, epoch.tokens_per_second)
         self._progress.stop()
 
     def close(self) -> None:
         """Leave the bar as it is."""
         self._progress.stop()
 
-    def _show(self, batch: int, loss: float, rate: float) -> None:
-        text = f"loss: {loss:.3f}{self._valid} tokens/s: {rate:,.0f}"
-        self._progress.update(self._task, completed=batch, text=text)
 
-
-class Lines(Callback):
-    """A line an epoch, where there is no terminal for a bar.
-
-    Args:
-        criterion: BLEU is shown where it decides.
-        validations: Whether each of them has a line of its own, since there may be several in an epoch, or none.
-    """
+class Lines(Display):
+    """A line an epoch, where there is no terminal for a bar; with `validations`, one for each of them too."""
 
     def __init__(self, criterion: Criterion, *, validations: bool) -> None:
         self._criterion, self._validations = criterion, validations

@@ -11,17 +11,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dikkat.translation.errors import SettingsError
+
 # How long a process may keep the others waiting: to read its corpora, to translate for BLEU, to write a checkpoint.
 _TIMEOUT = timedelta(minutes=10)
 
 
 class Processes(NamedTuple):
-    """This process among those that train together.
+    """This process among those that train together; the first one alone writes, to files and to the screen.
 
-    Attributes:
-        rank: Its number, from 0; the first one alone writes, to files and to the screen.
-        world: How many there are.
-        local_rank: Its number among those on this machine, and that of its GPU.
+    `local_rank` is its number on this machine, and that of its GPU.
     """
 
     rank: int
@@ -45,6 +44,25 @@ def processes() -> Processes:
 def device_type() -> str:
     """`"cuda"` where there is a GPU, else `"cpu"`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_precision(precision: str, device: str) -> None:
+    """Raise an error for products in bfloat16 if the processor has none."""
+    if precision == "bfloat16" and not has_bfloat16(device):
+        raise SettingsError(
+            f"precision is 'bfloat16'; this {device.upper()} has no products in bfloat16, or this PyTorch cannot tell, "
+            "and imitated ones are slower than float32: use float32"
+        )
+
+
+def has_bfloat16(device: str) -> bool:
+    """True where products in bfloat16 are the processor's own, by what PyTorch tells of it."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if not hasattr(torch.cpu, "get_capabilities") or not torch.backends.mkldnn.is_available():
+        return False  # a PyTorch that is too old to tell, or that has no library of such products
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
 
 
 class Group:

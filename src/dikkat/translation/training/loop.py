@@ -25,7 +25,7 @@ from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, TrainingFolderError
 from dikkat.translation.network.model import Batch, TranslationModel
 from dikkat.translation.training import checkpoints
-from dikkat.translation.training.callbacks import LOG_EVERY, Callback, Moment
+from dikkat.translation.training.display import LOG_EVERY, Display
 from dikkat.translation.training.distributed import Group
 from dikkat.translation.training.results import TrainingDivergedError, TrainingMemoryError, TrainingStorageError
 from dikkat.translation.training.run_folder import RunFolder
@@ -48,15 +48,10 @@ class _Loss(nn.Module):
 
 
 class OptimizerStep(NamedTuple):
-    """The batches of one step of the optimiser.
+    """The batches of one step of the optimiser: this process's, and the factor of each one's mean loss.
 
-    Attributes:
-        batches: This process's.
-        weights: The factor of each batch's mean loss. The mean over all processes of their weighted sums is the mean
-            loss of a target token.
-        tokens: Target tokens of all batches of all processes.
-        position: Batches of the epoch up to and with these.
-        last: Whether the epoch ends with it.
+    The mean over all processes of their weighted sums is the mean loss of a target token. `tokens` counts the target
+    tokens of all processes, `position` the epoch's batches so far, and `last` says that the epoch ends.
     """
 
     batches: tuple[Batch, ...]
@@ -69,22 +64,10 @@ class OptimizerStep(NamedTuple):
 def steps(
     batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int
 ) -> Iterator[OptimizerStep]:
-    """The steps that a training has yet to take.
-
-    Args:
-        batches: Those of an epoch.
-        state: Where to begin, read when the first step is taken.
-        epochs: Where to end.
-        accumulate: Batches of a step; the last step of an epoch has those that are left.
-        world: Processes that train together.
-
-    Yields:
-        Step by step, epoch by epoch.
-    """
+    """The steps that a training has yet to take; the last one of an epoch has the batches left over."""
     position = state.batch
     for epoch in range(state.epoch, epochs):
-        batches.load_state_dict({"epoch": epoch, "batch": position})
-        left = iter(batches)
+        left = batches.epoch(epoch, position)
         while group := tuple(islice(left, accumulate)):
             position += len(group)
             own = [int(batch.target_lengths.sum()) for batch in group]
@@ -94,22 +77,11 @@ def steps(
         position = 0
 
 
-class _Result(NamedTuple):
-    """The result of a step: its mean loss and learning rate, and whether any process was told to stop."""
-
-    loss: float
-    learning_rate: float
-    stop: bool
-
-
 class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
-    Attributes:
-        judges: Validation pairs that score the finished translator and choose its length penalty.
-        scores: The finished translator's scores of these pairs, in the first process.
-        state: How far it is.
-        interrupted: Whether it was stopped before its end.
+    `judges` are validation pairs that score the finished translator and choose its length penalty; the first process
+    has these `scores`.
     """
 
     def __init__(
@@ -129,7 +101,7 @@ class Loop:
         self.fingerprint, self.folder, self.group = fingerprint, folder, group
         self.state, self.interrupted = TrainingState(), False
         self._planned = self.settings.epochs * -(-len(batches) // self.settings.accumulate)
-        self._callbacks: Sequence[Callback] = ()
+        self._display = Display()
         self._batch: Batch | None = None  # the one at work
         self._kept: dict[int, dict[str, Tensor]] = {}
         self.scores: Evaluation | None = None
@@ -164,9 +136,9 @@ class Loop:
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": optimizer})
         _take_threads(checkpoint.threads, told=self.group.rank == 0)
 
-    def run(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
+    def run(self, display: Display, interrupts: Interrupts) -> None:
         """Train to the end, or until the user wants one."""
-        self._callbacks = callbacks
+        self._display = display
         try:
             self._run(interrupts)
         except (RuntimeError, MemoryError) as error:
@@ -216,25 +188,25 @@ class Loop:
         self._started = time.monotonic() - state.elapsed
         if state.finished:
             return
-        self._call("on_epoch_start", state.epoch + 1)
+        self._display.on_epoch_start(state.epoch + 1)
         self._restore_random()
         clock = time.perf_counter()
         left = steps(self.batches, state, epochs=settings.epochs, accumulate=settings.accumulate, world=world)
         following = next(left, None)
         while (step := following) is not None:
-            result, following = self._take_step(step, interrupts, left)
-            state.add_step(result.loss, step.tokens, time.perf_counter() - clock, step.position)
-            self._after_step(step, result)
+            loss, stop, following = self._take_step(step, interrupts, left)
+            state.add_step(loss, step.tokens, time.perf_counter() - clock, step.position)
+            self._after_step(step, loss, stop)
             if state.finished or self.interrupted:
                 return
             if step.last:
-                self._call("on_epoch_start", state.epoch + 1)
+                self._display.on_epoch_start(state.epoch + 1)
             clock = time.perf_counter()
 
     def _take_step(
         self, step: OptimizerStep, interrupts: Interrupts, left: Iterator[OptimizerStep]
-    ) -> tuple[_Result, OptimizerStep | None]:
-        """One step of the optimiser; and the next one, which is made ready while a device computes."""
+    ) -> tuple[float, bool, OptimizerStep | None]:
+        """The loss, whether any process was told to stop, and the next step, made ready while a device computes."""
         rate = self.settings.learning_rate * self._share_of_learning_rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -251,26 +223,23 @@ class Loop:
             raise self._diverged(f"the gradient's norm became {size} at step {self.state.step + 1}", self._gradients())
         nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
         self._optimizer.step()
-        return _Result(loss, rate, stop > 0), following
+        return loss, stop > 0, following
 
-    def _after_step(self, step: OptimizerStep, result: _Result) -> None:
-        """Validate, keep a checkpoint and stop where it is time to."""
+    def _after_step(self, step: OptimizerStep, loss: float, stop: bool) -> None:
         state, settings = self.state, self.settings
         if (state.step - 1) % LOG_EVERY == 0:
-            rate = state.tokens / state.seconds
-            moment = Moment(state.step, state.epoch + 1, state.batch, result.loss, result.learning_rate, rate)
-            self._call("on_step", moment)
+            self._display.on_step(state.batch, loss, state.tokens / state.seconds)
         every = settings.validation_steps
         due = step.last if every is None else state.step % every == 0
         at_end = step.last and state.epoch + 1 == settings.epochs
         if self.validation is not None and (due or self._late or at_end):
             self._validate(self.validation)
         if step.last:
-            self._call("on_epoch_end", state.end_epoch())
+            self._display.on_epoch_end(state.end_epoch())
         state.finished = self._is_over()
         if state.finished and not step.last:
-            self._call("on_epoch_end", state.all_epochs()[-1])
-        self.interrupted = result.stop and not state.finished
+            self._display.on_epoch_end(state.all_epochs()[-1])
+        self.interrupted = stop and not state.finished
         state.elapsed = self._elapsed()
         if state.finished or self.interrupted or step.last or state.step % settings.checkpoint_steps == 0:
             self._save()
@@ -294,7 +263,6 @@ class Loop:
         return at_end or self.state.since_best(self.settings.criterion) >= self.settings.patience
 
     def _backward(self, step: OptimizerStep) -> Tensor:
-        """Add up the gradients of the batches' weighted losses; return the sum of those losses, float64."""
         bfloat16 = self.settings.precision == "bfloat16"
         total = torch.zeros((), dtype=torch.float64, device=self.group.device)
         for number, (batch, weight) in enumerate(zip(step.batches, step.weights, strict=True), start=1):
@@ -317,7 +285,6 @@ class Loop:
 
     @torch.no_grad()
     def _validate(self, batches: Batches) -> None:
-        """Add a validation to the state, and keep the weights if they are among the best."""
         self.model.eval()
         total, tokens = torch.zeros((), dtype=torch.float64, device=self.group.device), 0
         for batch in batches:
@@ -332,10 +299,9 @@ class Loop:
         validation = Validation(self.state.step, loss, self._bleu_of_sample() if self.sample else None)
         self.model.train()
         self._keep_weights(validation)
-        self._call("on_validation", validation)
+        self._display.on_validation(validation)
 
     def _bleu_of_sample(self) -> float:
-        """BLEU of the sample's translations, by one process."""
         score = 0.0
         if self.group.rank == 0:
             found = self.translator.translate([source for source, _ in self.sample])
@@ -343,7 +309,6 @@ class Loop:
         return self.group.total(score, 1)[0]
 
     def _keep_weights(self, validation: Validation) -> None:
-        """Add a validation to the state, once the weights are safe if they are among the best."""
         criterion, count = self.settings.criterion, self.settings.average
         best = TrainingState(validations=[*self.state.validations, validation]).best(criterion, count)
         if validation.step in best:
@@ -361,7 +326,6 @@ class Loop:
         return self._kept[step] if self.folder is None else self.folder.weights(step, self.state.sums[str(step)])
 
     def _save(self) -> None:
-        """Keep a checkpoint, and then remove the one before it."""
         if self.folder is None:
             return
         checkpoint = self._checkpoint()
@@ -410,10 +374,6 @@ class Loop:
                 elif self.group.device.type == "cuda":
                     torch.cuda.set_rng_state(own, self.group.device)
 
-    def _call(self, hook: str, *values: Any) -> None:
-        for callback in self._callbacks:
-            getattr(callback, hook)(*values)
-
     def _diverged(self, what: str, tensors: Mapping[str, Tensor]) -> TrainingDivergedError:
         name = _first_not_finite(tensors)
         return TrainingDivergedError(
@@ -440,13 +400,11 @@ def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
         {'w': tensor([3.])}
     """
     means: dict[str, Tensor] = {}
-    dtypes: dict[str, torch.dtype] = {}
     for count, tensors in enumerate(models, start=1):
         for name, tensor in tensors.items():
             mean = means.setdefault(name, torch.zeros_like(tensor, dtype=torch.float64))
             mean += (tensor.double() - mean) / count
-            dtypes.setdefault(name, tensor.dtype)
-    return {name: mean.to(dtypes[name]) for name, mean in means.items()}
+    return {name: mean.to(tensors[name].dtype) for name, mean in means.items()}
 
 
 def _take_threads(begun: int, *, told: bool) -> None:
@@ -466,7 +424,6 @@ def _take_threads(begun: int, *, told: bool) -> None:
 
 
 def _check_same_everywhere(group: Group, values: Any) -> None:
-    """Refuse processes with different corpora or settings: they would wait for each other for ever."""
     digest = hashlib.sha256(json.dumps(values).encode()).digest()
     digests = group.gather(torch.tensor(list(digest)))
     for rank in (digests != digests[0]).any(1).nonzero().flatten().tolist():

@@ -53,20 +53,9 @@ class Validation:
 class TrainingState:
     """The progress of a training.
 
-    Attributes:
-        step: Steps of the optimiser.
-        epoch: Epochs that are over.
-        batch: Batches of the present epoch that are over.
-        loss_sum: The sum of the losses of all target tokens of the present epoch.
-        tokens: Of the present epoch.
-        seconds: Spent training on them.
-        elapsed: Seconds since the beginning, those between a stop and the resuming left out.
-        epochs: Those that are over.
-        validations: All.
-        finished: Whether the training came to its end.
-        all_tokens: Of all epochs.
-        all_seconds: Spent training on them.
-        sums: SHA-256 of the best weights' files, by their steps.
+    `batch`, `loss_sum`, `tokens` and `seconds` are of the present epoch, `all_tokens` and `all_seconds` of all.
+    `elapsed` counts seconds since the beginning without those between a stop and the resuming. `sums` has the SHA-256
+    of the best weights' files by their steps.
     """
 
     step: int = 0
@@ -105,10 +94,8 @@ class TrainingState:
         return [*self.epochs, self._present_epoch()] if self.finished and self.tokens else list(self.epochs)
 
     def _present_epoch(self) -> Epoch:
-        return Epoch(self.epoch + 1, self.loss_sum / self.tokens, self._last_loss(), self.tokens / self.seconds)
-
-    def _last_loss(self) -> float | None:
-        return self.validations[-1].loss if self.validations else None
+        validation_loss = self.validations[-1].loss if self.validations else None
+        return Epoch(self.epoch + 1, self.loss_sum / self.tokens, validation_loss, self.tokens / self.seconds)
 
     def best(self, criterion: Criterion, count: int) -> list[int]:
         """The steps of the best validations, the best first; of equal ones the earlier is the better."""

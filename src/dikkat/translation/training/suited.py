@@ -9,18 +9,18 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from dikkat.translation.data.corpus import Corpus, Pair, keeps_duplicates
 from dikkat.translation.data.store import COPIES
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.network.model import TranslationModel, collate
-from dikkat.translation.network.precision import has_bfloat16
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.text.units import UNIT, UNSPACED
-from dikkat.translation.training.distributed import device_type, processes
+from dikkat.translation.training.distributed import device_type, has_bfloat16, processes
 from dikkat.translation.training.train import evenly
 
 # docs/recipes.md has the trials that all of these come from.
@@ -51,12 +51,7 @@ _CHOSEN = frozenset({*_LARGE, *_SMALL, "min_freq", "vocabulary_size", "epochs", 
 
 @dataclass(frozen=True)
 class Sample:
-    """Pairs of a corpus, spread evenly.
-
-    Attributes:
-        kept: These pairs.
-        pairs: How many the corpus has, about.
-    """
+    """Pairs of a corpus, spread evenly, and about how many pairs the corpus has."""
 
     kept: Sequence[Pair]
     pairs: int
@@ -135,13 +130,7 @@ def fitted(recipe: Recipe, pairs: Corpus | Sequence[Pair], *, validated: bool) -
 
 
 def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) -> Settings:
-    """The settings for a corpus.
-
-    Args:
-        sample: Of its pairs to learn from.
-        given: Settings that somebody chose, which stay.
-        validated: Whether there are validation pairs, without which nothing is chosen by them.
-    """
+    """The settings for a corpus by its sample: those that are given stay, and without validation none needs it."""
     many = sample.pairs >= _MANY
     values = dict(_LARGE if many else _SMALL)
     if many and has_bfloat16(device_type()):
@@ -169,20 +158,15 @@ def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) 
 
 
 def _epochs(sample: Sample, settings: Settings) -> int:
-    """The number of epochs: few pairs need steps, many pairs take time."""
     if sample.pairs >= _MANY:
         words = max(1, sample.pairs * sample.words[1].total() / len(sample.kept))
-        return _within(round(_WORDS / words), _LARGE_EPOCHS)
+        return int(np.clip(round(_WORDS / words), *_LARGE_EPOCHS))
     batch: float = settings.batch_size
     if settings.batch_tokens is not None:
         source, target = (words.total() for words in sample.words)
         batch = settings.batch_tokens * len(sample.kept) / max(source, target + len(sample.kept))  # each target's end
     steps = math.ceil(max(1, sample.pairs) / (batch * settings.accumulate))
-    return _within(math.ceil(_STEPS / steps), _SMALL_EPOCHS)
-
-
-def _within(count: int, bounds: tuple[int, int]) -> int:
-    return min(max(count, bounds[0]), bounds[1])
+    return int(np.clip(math.ceil(_STEPS / steps), *_SMALL_EPOCHS))
 
 
 def reason(sample: Sample, settings: Settings) -> str:
@@ -225,8 +209,7 @@ def _minutes(sample: Sample, settings: Settings) -> str:
     overhead = 1.3  # the optimiser, and validation
     minutes = overhead * min(taken) * (sample.pairs + sample.copies) / count * settings.epochs / 60 / processes().world
     about = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
-    limit = (
-        f", of which max_minutes allows {settings.max_minutes:g}" if minutes > (settings.max_minutes or minutes) else ""
-    )
+    most = settings.max_minutes or minutes
+    limit = f", of which max_minutes allows {most:g}" if minutes > most else ""
     cores = f" on each of {threads} cores" if (threads := torch.get_num_threads()) > 1 else ""
     return f"; {about} of CPU time{cores}{limit}"

@@ -4,7 +4,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,13 +18,11 @@ from dikkat.translation.data.store import Store
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, SettingsError, TrainingFolderError
 from dikkat.translation.network.model import TranslationModel
-from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
-from dikkat.translation.training.callbacks import Callback
-from dikkat.translation.training.display import Bar, Lines, say_where
-from dikkat.translation.training.distributed import Group, device_type, processes
+from dikkat.translation.training.display import Bar, Display, Lines, say_where
+from dikkat.translation.training.distributed import Group, check_precision, device_type, processes
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingError
 from dikkat.translation.training.run_folder import RunFolder
@@ -116,7 +116,11 @@ def train(
         raise TrainingFolderError("resume needs the folder of the training that is to go on")
     check_precision(settings.precision, device_type())
     check_size(settings.tokenizer, settings.vocabulary_size)
-    _check_average(settings)
+    if settings.average > settings.epochs and settings.validation_steps is None:
+        raise SettingsError(
+            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so "
+            "that there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
+        )
     leads = processes().rank == 0
     run_folder = None if folder is None else RunFolder(Path(folder), writes=leads)
     # The caller's random numbers and threads stay as they were.
@@ -132,25 +136,29 @@ def train(
             run_folder.check_free()
         torch.manual_seed(settings.seed)
         judges = None if validation is None else as_corpus(validation)
-        say = tell if tell is not None and leads else _nothing
+        say: Callable[[str], object] = tell if tell is not None and leads else lambda _: None
         loop, pairs = _loop(settings, as_corpus(training), judges, run_folder, newest, say)
         if loop.group.rank:
             torch.manual_seed(settings.seed + loop.group.rank)  # so that dropout differs
         if newest is not None:
             loop.restore(newest)
         if run_folder is not None:
-            _begin(run_folder, loop.translator, on_begin, anew=newest is None)
+            if newest is None:
+                translator = loop.translator
+                run_folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
+            if leads and on_begin is not None:
+                on_begin(run_folder.path)
+            run_folder.go_on(settings)
         shown = progress is not False and leads
         if shown and newest is not None:
             say_where(loop.state)
-        callbacks = _callbacks(settings, progress, len(loop.batches)) if leads else []
-        fault = _run(loop, callbacks, Interrupts(aloud=shown))
+        display = _display(settings, progress, len(loop.batches)) if leads else Display()
+        fault = _run(loop, display, Interrupts(aloud=shown))
         return _result(loop, pairs, fault, say)
 
 
 @contextmanager
 def _same_threads(precision: str) -> Iterator[None]:
-    """Leave threads, and the precision of products, as they were."""
     threads, halves = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
     try:  # products of float32 that are left, as of a recurrence's steps, need no more digits
         with fast_products() if halves else nullcontext():
@@ -158,12 +166,6 @@ def _same_threads(precision: str) -> Iterator[None]:
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-
-
-def _doubts(training: Corpus, sample: Sequence[Pair], interval: int, validation: Corpus | None) -> Iterator[str]:
-    whole = training.whole  # whose numbers are those of the file, and in which validation is looked at too
-    looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
-    return doubts(str(whole), *looked, str(validation), validation or ())
 
 
 def _loop(
@@ -177,29 +179,41 @@ def _loop(
     """The loop of an untrained translator over the corpora as token numbers; and the number of training pairs."""
     if folder is not None and newest is not None:
         source, target, slots = folder.texts()
-        pairs = training
+        pairs = None
     else:
         say(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
         if processes().rank == 0:
-            for doubt in _doubts(training, sample, interval, validation):
+            whole = training.whole  # whose numbers are those of the file, and in which validation is looked at too
+            looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
+            for doubt in doubts(str(whole), *looked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
         source, target, slots = _texts(settings, sample)
-        pairs = _InMemory(sample, training) if interval == 1 else training
+        pairs = sample if interval == 1 else None
     model = TranslationModel(settings, len(source), len(target))
     translator = Translator(model, settings, source, target, slots=slots)
-    if pairs is training:
+    if pairs is None:
         say(f"reading {training}, sentence by sentence")
-    learnt = _stored(translator, pairs, "training", say, distinct=not keeps_duplicates(training), practice=True)
+    distinct = not keeps_duplicates(training)
+    learnt = _stored(translator, training, "training", say, pairs=pairs, distinct=distinct, practice=True)
     judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
     for line in _sizes(translator, learnt, judged, resumed=newest is not None):
         say(line)
     group = Group(processes())
+    batches = partial(
+        Batches,
+        batch_size=settings.batch_size,
+        batch_tokens=settings.batch_tokens,
+        buffer=settings.shuffle_buffer,
+        rank=group.rank,
+        world=group.world,
+    )
+    by_bleu = validation is not None and settings.criterion == "bleu"
     loop = Loop(
         translator,
-        _batches(learnt, settings, group, settings.seed),
-        validation=None if judged is None else _batches(judged, settings, group, None),
-        sample=[] if validation is None else _sample_for_bleu(settings, validation),
+        batches(learnt, seed=settings.seed),
+        validation=None if judged is None else batches(judged, seed=None),
+        sample=evenly(validation or (), _CRITERION_PAIRS)[0] if by_bleu else [],
         judges=[] if validation is None else list(_judges(translator, validation)),
         fingerprint={
             "vocabulary": [len(source), len(target)],
@@ -212,36 +226,10 @@ def _loop(
     return loop, len(learnt) - learnt.counts.copies
 
 
-class _InMemory(Corpus):
-    """All pairs of a corpus, kept in memory, under its name and fingerprint."""
-
-    def __init__(self, pairs: list[Pair], corpus: Corpus) -> None:
-        self._pairs, self._corpus = pairs, corpus
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self._pairs)
-
-    def __str__(self) -> str:
-        return str(self._corpus)
-
-    def fingerprint(self) -> str | None:
-        return self._corpus.fingerprint()
-
-
-def _begin(folder: RunFolder, translator: Translator, on_begin: Callable[[Path], object] | None, *, anew: bool) -> None:
-    """Make the folder ready, once everything is checked."""
-    if anew:
-        folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
-    if folder.writes and on_begin is not None:
-        on_begin(folder.path)
-    folder.go_on(translator.settings)
-
-
-def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> TrainingError | None:
-    """Train; return the error that ended the training, if any."""
+def _run(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
     try:
         with interrupts.watched():
-            loop.run(callbacks, interrupts)
+            loop.run(display, interrupts)
     except KeyboardInterrupt:
         if not loop.state.validations:
             raise
@@ -249,8 +237,7 @@ def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> T
     except TrainingError as error:
         return error
     finally:
-        for callback in callbacks:
-            callback.close()
+        display.close()
     return None
 
 
@@ -301,37 +288,15 @@ def _check_without_validation(settings: Settings) -> None:
             )
 
 
-def _check_average(settings: Settings) -> None:
-    if settings.average > settings.epochs and settings.validation_steps is None:
-        raise SettingsError(
-            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so "
-            "that there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
-        )
-
-
-def _callbacks(settings: Settings, progress: bool | None, batches: int) -> list[Callback]:
-    callbacks: list[Callback] = []
+def _display(settings: Settings, progress: bool | None, batches: int) -> Display:
     if sys.stderr.isatty() if progress is None else progress:
-        callbacks.append(Bar(settings.epochs, batches, settings.criterion))
-    elif progress is None:
-        callbacks.append(Lines(settings.criterion, validations=settings.validation_steps is not None))
-    return callbacks
-
-
-def _batches(store: Store, settings: Settings, group: Group, seed: int | None) -> Batches:
-    return Batches(
-        store,
-        settings.batch_size,
-        seed,
-        batch_tokens=settings.batch_tokens,
-        buffer=settings.shuffle_buffer,
-        rank=group.rank,
-        world=group.world,
+        return Bar(settings.epochs, batches, settings.criterion)
+    return (
+        Lines(settings.criterion, validations=settings.validation_steps is not None) if progress is None else Display()
     )
 
 
 def _texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
-    """The tokenizers and slots of training pairs."""
     if not sample:
         raise CorpusError("training: got no pairs; expected at least one")
     slots = Slots.learn(sample)
@@ -358,16 +323,10 @@ def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> T
 
 
 def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
-    """A sample spread evenly over the pairs, in one pass and the memory of the sample alone.
+    """A sample spread evenly over the pairs, of at most `most`, in one pass; and its interval k.
 
-    Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes.
-
-    Args:
-        pairs: Any number, read one by one.
-        most: The largest size of the sample, at least 1.
-
-    Returns:
-        The sample, at least half as large as is allowed, and k; where k is 1, the sample is all pairs.
+    Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes. Where k is 1, the
+    sample is all pairs.
 
     Example:
         >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), most=4)
@@ -386,10 +345,6 @@ def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
     return kept, interval
 
 
-def _nothing(_: str) -> None:
-    """Ignore what is told."""
-
-
 def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
     """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
     copies, validated = learnt.counts.copies, 0 if judged is None else len(judged)
@@ -404,15 +359,8 @@ def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resum
 
 
 def _stored(
-    translator: Translator,
-    corpus: Corpus,
-    purpose: str,
-    say: Callable[[str], object],
-    *,
-    distinct: bool,
-    practice: bool = False,
+    translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], **options: Any
 ) -> Store:
-    """A corpus as token numbers."""
     said = 0
 
     def read(pairs: int) -> None:
@@ -427,9 +375,8 @@ def _stored(
         translator.target_tokenizer,
         slots=translator.slots,
         max_length=translator.settings.max_length,
-        distinct=distinct,
-        practice=practice,
         progress=read,
+        **options,
     )
     if losses := store.losses():
         warnings.warn(f"{purpose} corpus: {losses}", UserWarning, stacklevel=4)
@@ -449,8 +396,3 @@ def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:
         lengths = [len(side.encode(text.text).ids) for side, text in zip(sides, masked, strict=True)]
         if max(lengths) <= translator.settings.max_length:
             yield pair
-
-
-def _sample_for_bleu(settings: Settings, validation: Corpus) -> list[Pair]:
-    """Validation pairs whose BLEU chooses a model."""
-    return evenly(validation, _CRITERION_PAIRS)[0] if settings.criterion == "bleu" else []

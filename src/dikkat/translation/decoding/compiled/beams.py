@@ -22,19 +22,10 @@ Table = np.ndarray[Any, Any]
 
 
 class Beams:
-    """B sentences of K places, each with a hypothesis that grows, best first.
+    """B = `count` sentences of K = `beam` places, each with a hypothesis that grows, best first.
 
-    Args:
-        call: A record with the fields of `HYPOTHESES`.
-        count: B.
-        beam: K.
-        n_best: Hypotheses to return of each sentence.
-        engine_tables: Sizes of the engine's own small tables of whole numbers, which `begin` sets to 0.
-
-    Attributes:
-        tables: The small tables, by the names of the record's fields.
-        state: The search's progress, `record.STATE`.
-        room: The steps for which there is memory.
+    `tables` has the record's small tables by name, among them `engine_tables` of the given sizes. `state` is the
+    progress of the search (`record.STATE`). There is memory for `room` steps.
     """
 
     def __init__(self, call: CallRecord, count: int, beam: int, n_best: int, **engine_tables: int) -> None:

@@ -1,11 +1,12 @@
 """A translator's weights packed into panels for a compiled search."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from dikkat._engine import addresses
@@ -13,7 +14,8 @@ from dikkat._engine.record import BYTES, round_up
 from dikkat.recurrent.fused.record import CHOICES
 from dikkat.storage.int8 import quantized
 from dikkat.translation.decoding.compiled import record
-from dikkat.translation.network.layout import Affine, Cells, Network
+from dikkat.translation.network.model import TranslationModel
+from dikkat.translation.network.weights import Affine, Cells, Compared, compared
 
 _WIDE = 16
 """Panels of a block of the output layer; the scores of a block are ranked while they are in the cache."""
@@ -48,48 +50,51 @@ class _Write(NamedTuple):
 
 
 class Panels:
-    """A network's weights in panels, and the phases of a search that read them; not written to once they are made.
+    """A network's weights in panels, and the phases of a search that read them; nothing writes to them later.
 
-    Attributes:
-        int8: Whether they are.
-        dtype: The type that is computed in.
-        phases: The phases, of `record.PHASE`.
-        parts: What they read, of `record.PART`.
-        loop: The first phase of a step.
-        sizes: Sizes, by the names of the kernel's record.
-        scale: The factor of embeddings.
-        blocks: Of the output layer.
-        widest: The most numbers of a block's row.
-        reads: The most numbers that a phase reads of a row.
-        tensors: Tables and vectors that the kernel's record points to, by its names.
-        attends: As of `Network`.
-        nbytes: How much memory the weights take here.
-        matrices: Of this, the bytes of those that rows are multiplied with.
-        idle: Memory of searches that are over, by their shapes, for the next of these.
+    `sizes` and `tensors` have the names of the kernel's record. Steps begin with the phase `loop`. A phase reads at
+    most `reads` numbers of a row, and a block's row has at most `widest`. The matrices take `matrices` bytes of
+    `nbytes`. `idle` keeps the memory of finished searches by their shapes.
     """
 
-    def __init__(self, network: Network, int8: bool) -> None:
-        self.int8, self.dtype = int8, network.target_table.dtype
+    def __init__(self, model: TranslationModel, int8: bool) -> None:
+        self.int8, self.dtype = int8, model.output_bias.dtype
         self._lanes = BYTES // self.dtype.itemsize
         self._wide = 2 * self._lanes  # rows of buffers are filled up to a multiple
         self._phases: list[dict[str, int]] = []
         self._parts: list[tuple[int, ...]] = []
         self._packed: list[Tensor] = []
-        self.scale, self.attends = network.scale, network.attends
+        self._lstm = hasattr(model, "cell_bridge")
+        self._gate_count = 4 if self._lstm else 3
+        self._direction_size = model.encoder.output_size // model.encoder.directions
+        self.scale, self.attends = math.sqrt(model.decoder.input_size), model.attends
         self.tensors: dict[str, Tensor] = {}
-        self.sizes = self._sizes_of(network)
-        self._tables(network)
-        self._encoder(network)
-        self._first_states(network)
+        attention = compared(model.decoder)
+        own = self._up(self._direction_size)
+        self.sizes = {
+            "lstm": int(self._lstm),
+            "embedded": self._up(model.decoder.input_size),
+            "hidden": self._up(model.decoder.hidden_size),
+            "own": own,
+            "directions": model.encoder.directions,
+            "layers": model.decoder.num_layers,
+            "encoder_layers": model.decoder.num_layers,
+            "readout": self._up(len(model.readout.weight)),
+            "pair": CHOICES.index(attention.pair),
+            "features": self._up(len(attention.key.weight)),
+            "values": model.encoder.directions * own,
+            "lexical": int(model.is_lexical),
+        }
+        self._tables(model, attention)
+        self._encoder(model, attention)
+        self._first_states(model)
         self.loop = len(self._phases)
-        self._step(network)
+        self._step(model, attention)
         self.blocks = self._phases[-1]["blocks"]
         self.widest = max(phase["panels"] for phase in self._phases) * self._lanes
-        reads = [sum(part[3] for part in self._parts[p["part"] :][: p["parts"]]) for p in self._phases]
-        self.reads = max(reads)
-        self.phases = np.array(
-            [tuple(phase[name] for name in record.PHASE.names or ()) for phase in self._phases], record.PHASE
-        )
+        self.reads = max(sum(part[3] for part in self._parts[p["part"] :][: p["parts"]]) for p in self._phases)
+        names = record.PHASE.names or ()
+        self.phases = np.array([tuple(phase[name] for name in names) for phase in self._phases], record.PHASE)
         self.parts = np.array(self._parts, record.PART)
         self.nbytes = sum(tensor.nbytes for tensor in self._packed)
         self.matrices = int(self.phases["stride"] @ self.phases["blocks"])
@@ -98,34 +103,16 @@ class Panels:
     def _up(self, size: int) -> int:
         return round_up(size, self._wide)
 
-    def _sizes_of(self, net: Network) -> dict[str, int]:
-        own = self._up(net.encoder[0][0].weight_hh.shape[1])
-        return {
-            "lstm": int(net.lstm),
-            "embedded": self._up(net.source_table.shape[1]),
-            "hidden": self._up(net.hidden),
-            "own": own,
-            "directions": len(net.encoder[0]),
-            "layers": len(net.decoder),
-            "encoder_layers": len(net.encoder),
-            "readout": self._up(len(net.readout.weight)) if net.readout else 0,
-            "pair": CHOICES.index(net.compared.pair),
-            "features": self._up(len(net.compared.key.weight)),
-            "values": len(net.encoder[0]) * own,
-            "lexical": int(net.lexical is not None),
-        }
-
-    def _tables(self, net: Network) -> None:
-        """The embeddings, and the weight of an additive score."""
-        for side, table in (("source", net.source_table), ("target", net.target_table)):
-            numbers, scales = self._numbers(table)
+    def _tables(self, model: TranslationModel, attention: Compared) -> None:
+        for side, table in (("source", model.source_table), ("target", model.target_embedding)):
+            numbers, scales = self._numbers(table.weight)
             self.tensors[f"{side}_table"] = filled = self._filled(numbers)
             if self.int8 or filled is not numbers:  # a table that is the model's own takes no further memory
                 self._packed.append(filled)
             if scales is not None:
                 self.tensors[f"{side}_scales"] = scales
-        if net.compared.weight is not None:
-            self.tensors["weight"] = self._filled(net.compared.weight.detach())
+        if attention.weight is not None:
+            self.tensors["weight"] = self._filled(attention.weight.detach())
 
     def _filled(self, tensor: Tensor) -> Tensor:
         """A tensor, its last dimension filled up with zeros to a multiple of `_wide`."""
@@ -134,77 +121,71 @@ class Panels:
 
     # --- phases
 
-    def _encoder(self, net: Network) -> None:
-        at, own = self.sizes, net.encoder[0][0].weight_hh.shape[1]
+    def _encoder(self, model: TranslationModel, attention: Compared) -> None:
+        at, own, layers = self.sizes, self._direction_size, model.decoder.num_layers
         self._phase(record.READ, record.POSITIONS)
-        read = _Read("embedded_source", 0, net.source_table.shape[1], at["embedded"])
-        gates = 4 if net.lstm else 3
-        for layer, cells in enumerate(net.encoder):
+        read = _Read("embedded_source", 0, model.decoder.input_size, at["embedded"])
+        state = _Read("encoder_state", 0, own, at["own"])
+        for layer in range(layers):
+            cells = [Cells(*model.encoder.layer_weights(layer, n)) for n in range(model.encoder.directions)]
+            biases = [self._biases(each) for each in cells]
             for direction, each in enumerate(cells):
-                wide = _Write("gates", direction, gates * at["own"])
+                into = _Write("gates", direction, self._gate_count * at["own"])
                 inputs, panels = self._gates(each.weight_ih, [read], input_side=True)
-                self._phase(
-                    record.DENSE, record.POSITIONS, inputs, [(read, panels)], self._biases(each)[:, :gates], wide
-                )
-            out = ("outputs", "outputs_below")[(len(net.encoder) - 1 - layer) % 2]
-            state = _Read("encoder_state", 0, own, at["own"])
+                bias = biases[direction][:, : self._gate_count]
+                self._phase(record.DENSE, record.POSITIONS, inputs, [(read, panels)], bias, into)
+            out = ("outputs", "outputs_below")[(layers - 1 - layer) % 2]
             both = [self._gates(each.weight_hh, [state], input_side=False) for each in cells]
-            packed = _joined([directed for directed, _ in both], dim=0)
-            biases = torch.cat([self._biases(each) for each in cells])
-            self._phase(
-                record.ENCODE, record.SENTENCES, packed, [(state, both[0][1])], biases, _Write(out, 0, 0), layer=layer
-            )
+            packed, reads = _joined([directed for directed, _ in both], dim=0), [(state, both[0][1])]
+            into = _Write(out, 0, 0)
+            self._phase(record.ENCODE, record.SENTENCES, packed, reads, torch.cat(biases), into, layer=layer)
             read = _Read(out, 0, own, at["values"], len(cells))
-        if not net.attends:
-            read = _Read("final", len(net.encoder) - 1, own, at["values"], at["directions"])
-        rows = record.POSITIONS if net.attends else record.SENTENCES
-        self._affine(rows, net.compared.key, [read], _Write("keys", 0, at["features"]))
-        if net.compared.pair == "additive":
+        if not model.attends:
+            read = _Read("final", layers - 1, own, at["values"], at["directions"])
+        rows = record.POSITIONS if model.attends else record.SENTENCES
+        self._affine(rows, attention.key, [read], _Write("keys", 0, at["features"]))
+        if attention.pair == "additive":
             self._phase(record.KEYS, record.SENTENCES)
 
-    def _first_states(self, net: Network) -> None:
-        """The decoder's, of the encoder's last ones."""
-        at, own = self.sizes, net.encoder[0][0].weight_hh.shape[1]
-        unit = Affine(torch.eye(net.hidden, dtype=self.dtype, device="cpu"))
-        for layer in range(len(net.decoder)):
-            last = _Read("final", layer, own, at["values"], at["directions"])
-            into = _Write("after", layer, at["hidden"], tanh=net.bridge is not None)
-            self._affine(record.SENTENCES, net.bridge or unit, [last], into)
-            if net.lstm:
-                into = _Write("cell_after", layer, at["hidden"])
-                self._affine(record.SENTENCES, net.cell_bridge or unit, [last._replace(buffer="final_cell")], into)
+    def _first_states(self, model: TranslationModel) -> None:
+        at = self.sizes
+        for layer in range(model.decoder.num_layers):
+            last = _Read("final", layer, self._direction_size, at["values"], at["directions"])
+            self._affine(record.SENTENCES, model.bridge, [last], _Write("after", layer, at["hidden"], tanh=True))
+            if self._lstm:
+                last, into = last._replace(buffer="final_cell"), _Write("cell_after", layer, at["hidden"])
+                self._affine(record.SENTENCES, model.cell_bridge, [last], into)
 
-    def _step(self, net: Network) -> None:
-        at, hidden, top = self.sizes, net.hidden, len(net.decoder) - 1
-        embedding = _Read("embedding", 0, net.target_table.shape[1], at["embedded"])
-        context = _Read("context", 0, net.encoder[0][0].weight_hh.shape[1], at["values"], at["directions"])
-        attended = [_Read("attended", 0, net.source_table.shape[1], at["embedded"])] if at["lexical"] else []
+    def _step(self, model: TranslationModel, attention: Compared) -> None:
+        at, hidden, embedded = self.sizes, model.decoder.hidden_size, model.decoder.input_size
+        embedding = _Read("embedding", 0, embedded, at["embedded"])
+        context = _Read("context", 0, self._direction_size, at["values"], at["directions"])
+        attended = [_Read("attended", 0, embedded, at["embedded"])] * at["lexical"]
         self._phase(record.GATHER, record.LIVE)
-        state = _Read("before", top, hidden, at["hidden"])
-        self._affine(record.LIVE, net.compared.query, [state], _Write("query", 0, at["features"]))
+        state = _Read("before", model.decoder.num_layers - 1, hidden, at["hidden"])
+        self._affine(record.LIVE, attention.query, [state], _Write("query", 0, at["features"]))
         self._phase(record.ATTEND, record.LIVE)
         below = [embedding, context, *attended]
-        for layer, each in enumerate(net.decoder):
+        for layer in range(model.decoder.num_layers):
+            cells = Cells(*(model.decoder.part(name, layer) for name in Cells._fields))
             own = _Read("before", layer, hidden, at["hidden"])
-            inputs, first = self._gates(each.weight_ih, below, input_side=True)
-            recurrent, second = self._gates(each.weight_hh, [own], input_side=False)
+            inputs, first = self._gates(cells.weight_ih, below, input_side=True)
+            recurrent, second = self._gates(cells.weight_hh, [own], input_side=False)
             reads = [*((read, first) for read in below), (own, second)]
             packed = _joined([inputs, recurrent], dim=1)
-            self._phase(record.CELL, record.LIVE, packed, reads, self._biases(each), layer=layer)
+            self._phase(record.CELL, record.LIVE, packed, reads, self._biases(cells), layer=layer)
             below = [_Read("after", layer, hidden, at["hidden"])]
-        said = below[0]
-        if net.readout is not None:
-            size = len(net.readout.weight)
-            into = _Write("readout", 0, self._up(size), tanh=True)
-            self._affine(record.LIVE, net.readout, [said, context, *attended, embedding], into)
-            if net.lexical is not None:
-                self._affine(record.LIVE, Affine(net.lexical), attended, into._replace(tanh=False, adds=True))
-            said = _Read("readout", 0, size, self._up(size))
-        self._affine(record.LIVE, net.output, [said], None)
+        into = _Write("readout", 0, at["readout"], tanh=True)
+        self._affine(record.LIVE, model.readout, [*below, context, *attended, embedding], into)
+        if model.is_lexical:
+            self._affine(record.LIVE, model.lexical, attended, into._replace(tanh=False, adds=True))
+        output = Affine(model.output_table, model.output_bias)
+        self._affine(record.LIVE, output, [_Read("readout", 0, len(model.readout.weight), at["readout"])], None)
 
-    def _affine(self, rows: int, affine: Affine, reads: list[_Read], into: _Write | None) -> None:
+    def _affine(self, rows: int, affine: Affine | nn.Linear, reads: list[_Read], into: _Write | None) -> None:
         """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked."""
-        size, lanes = len(affine.weight), self._lanes
+        weight, bias, lanes = affine.weight, affine.bias, self._lanes
+        size = len(weight)
         if into is not None:
             panels = _NARROW if self._up(size) // lanes % _NARROW == 0 else self._wide // lanes
             blocks = self._up(size) // lanes // panels
@@ -227,7 +208,7 @@ class Panels:
         An LSTM's are i, f, g, o; a GRU's n, r, z of the input's side and r, z, n of the other: so that in a block of n,
         r, z, n each side makes three that are neighbours, and what is added has been added.
         """
-        gates = 4 if self.sizes["lstm"] else 3
+        gates = self._gate_count
         order = torch.tensor([2, 0, 1] if input_side and gates == 3 else list(range(gates)), device="cpu")
 
         def in_blocks(t: Tensor) -> Tensor:
@@ -241,17 +222,15 @@ class Panels:
     def _biases(self, cells: Cells) -> Tensor:
         """(blocks, 4, lanes): of an LSTM both sides together; of a GRU n of the input's, r and z together, n."""
         ours, theirs = (
-            self._filled(bias.detach().unflatten(0, (4 if self.sizes["lstm"] else 3, -1)))
-            for bias in (cells.bias_ih, cells.bias_hh)
+            self._filled(bias.detach().unflatten(0, (self._gate_count, -1))) for bias in (cells.bias_ih, cells.bias_hh)
         )
         both = ours + theirs
-        biases = both if self.sizes["lstm"] else torch.stack([ours[2], both[0], both[1], theirs[2]])
+        biases = both if self._lstm else torch.stack([ours[2], both[0], both[1], theirs[2]])
         return biases.unflatten(1, (-1, self._lanes)).transpose(0, 1)
 
     # --- their matrices
 
     def _numbers(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A matrix's numbers, and of int8 ones the scales of its rows."""
         return quantized(weight) if self.int8 else (weight.detach(), None)
 
     def _packed_by(self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":

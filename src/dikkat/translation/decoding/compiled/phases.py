@@ -64,13 +64,11 @@ _BYTE, _HALF, _PAIR = np.int8(0), np.int16(0), np.int32(0)
 
 @inlined
 def _buffer(call: Call, number: int, layer: int, zero: Any) -> Pointer:
-    """A layer of a buffer."""
     return at(pointer(number_at(call.buffers, number), zero), layer * number_at(call.strides, number))
 
 
 @inlined
 def _rows(call: Call, state: State, phase: Phase) -> int:
-
     if phase.rows == record.LIVE:
         return state.rows
     if phase.rows == record.POSITIONS:
@@ -84,7 +82,6 @@ def _rows(call: Call, state: State, phase: Phase) -> int:
 
 @inlined
 def _chunks(call: Call, phase: Phase, rows: int) -> int:
-    """The number of chunks of rows, each of which is a task."""
     if phase.rows == record.POSITIONS:
         return call.chunks
     return (rows + record.CHUNK - 1) // record.CHUNK
@@ -92,7 +89,6 @@ def _chunks(call: Call, phase: Phase, rows: int) -> int:
 
 @inlined
 def _chunk(call: Call, phase: Phase, rows: int, chunk: int) -> tuple[int, int]:
-    """The first row of a chunk, and how many it has."""
     if phase.rows == record.POSITIONS:
         return number_at(call.chunk_first, chunk), number_at(call.chunk_rows, chunk)
     return chunk * record.CHUNK, min(record.CHUNK, rows - chunk * record.CHUNK)
@@ -103,7 +99,6 @@ def _chunk(call: Call, phase: Phase, rows: int, chunk: int) -> tuple[int, int]:
 
 @inlined
 def _layer_of(call: Call, state: State, phase: Phase, part: Any, block: int) -> int:
-    """The buffer layer that a part reads; for an encoder's state, by the step's parity and direction."""
     if phase.kind == record.ENCODE:
         return (state.inner % 2) * call.directions + block // (phase.blocks // call.directions)
     return part.layer
@@ -126,7 +121,6 @@ def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows:
 
 @inlined
 def _position(call: Call, state: State, b: int, direction: int) -> int:
-    """The position of the encoder's step in a sentence."""
     if direction == 0:
         return b * call.longest + state.inner
     return b * call.longest + number_at(call.lengths, b) - 1 - state.inner
@@ -134,7 +128,6 @@ def _position(call: Call, state: State, b: int, direction: int) -> int:
 
 @inlined
 def _at_once(rows: int, panels: int) -> int:
-    """The number of panels, at most six, that these rows are multiplied with at once."""
     if rows == 1 and panels >= 4:
         return 4
     return 2 if rows <= 3 and panels >= 2 else 1
@@ -165,7 +158,6 @@ def _multiply(
     call: Call, state: State, phase: Phase, parts: Parts, block: int, first: int, rows: int, into: Pointer,
     int8: Any, zero: Any,
 ) -> None:  # fmt: skip
-    """Products of some rows with a block of the phase's matrix, bias included."""
     lanes = lanes_of(zero)
     _start(call, state, phase, block, first, rows, into, zero)
     weight, wide = phase.weight + block * phase.stride, phase.panels * lanes
@@ -223,7 +215,6 @@ def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -
 
 @inlined
 def _write(call: Call, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any) -> None:
-    """Write a block's rows, or their tanh, to the phase's output, or add them to what is there."""
     wide = phase.panels * lanes_of(zero)
     into = _buffer(call, phase.out, phase.out_layer, zero)
     for i in range(rows):
@@ -258,7 +249,6 @@ def _cell(
 def _encode_cells(
     call: Call, state: State, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any
 ) -> None:
-    """A step of the encoder's cells, for a vector of features of a direction."""
     lanes, size, per = lanes_of(zero), call.own, phase.blocks // call.directions
     direction, c = block // per, (block % per) * lanes
     now, then = state.inner % 2 * call.directions + direction, (1 - state.inner % 2) * call.directions + direction
@@ -282,7 +272,6 @@ def _encode_cells(
 
 @inlined
 def _decode_cells(call: Call, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any) -> None:
-    """A step of the decoder's cells, for a vector of features."""
     lanes, layer = lanes_of(zero), phase.layer
     for i in range(rows):
         own = (first + i) * call.hidden + block * lanes
@@ -298,7 +287,6 @@ def _decode_cells(call: Call, phase: Phase, block: int, first: int, rows: int, r
 
 @inlined
 def _embed(call: Call, table: int, scales: int, token: int, into: Pointer, int8: Any, zero: Any) -> None:
-    """Write a token's embedding."""
     size = call.embedded
     if int8 is not None:
         scale = full(pointer(scales, zero)[token] * call.scale, zero)
@@ -312,7 +300,6 @@ def _embed(call: Call, table: int, scales: int, token: int, into: Pointer, int8:
 
 @inlined
 def _read(call: Call, chunk: int, int8: Any, zero: Any) -> None:
-    """Write the embeddings of some positions of the sources."""
     first = number_at(call.chunk_first, chunk)
     into = _buffer(call, _EMBEDDED_SOURCE, 0, zero)
     for place in range(first, first + number_at(call.chunk_rows, chunk)):
@@ -335,7 +322,6 @@ def _exponentials(call: Call, b: int, zero: Any) -> None:
 
 @inlined
 def _gather(call: Call, row: int, int8: Any, zero: Any) -> None:
-    """Write a hypothesis's inputs: its last token's embedding, and the states of the row that it continues."""
     size, source = call.hidden, number_at(call.next_rows, row)
     into = at(_buffer(call, _EMBEDDING, 0, zero), row * call.embedded)
     _embed(call, call.target_table, call.target_scales, number_at(call.next_tokens, row), into, int8, zero)
@@ -349,7 +335,6 @@ def _gather(call: Call, row: int, int8: Any, zero: Any) -> None:
 
 @inlined
 def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> None:
-    """Write a hypothesis's weights over its sentence, and its context."""
     query = at(_buffer(call, _QUERY, 0, zero), row * call.features)
     step = state.step if call.seen != 0 else 0  # without attention the weights are not returned
     place = (step * call.capacity + row) * call.key_row
@@ -362,7 +347,6 @@ def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> Non
 
 @inlined
 def _mean_embedding(call: Call, b: int, weights: Pointer, into: Pointer, zero: Any) -> None:
-    """Write the weighted sum of a sentence's embeddings."""
     lanes, size = lanes_of(zero), call.embedded
     embedded = at(_buffer(call, _EMBEDDED_SOURCE, 0, zero), b * call.longest * size)
     for c in range(0, size, 2 * lanes):

@@ -113,7 +113,6 @@ def _divergence(
 def _write(
     call: Call, row: int, shares: v.Pointer, weight: float, sums: v.Pointer, tail: v.Pointer, half: bool, zero: Any
 ) -> None:
-    """Write the row's gradients in place of its scores, and add them to the bias's."""
     lanes, size, place = v.lanes_of(zero), call.size, row * call.size
     shares[v.pointer(call.target, np.int64(0))[row]] -= (1 - call.smoothing) * weight
     by, spread = v.full(call.scale / weight, zero), v.full(call.scale * call.smoothing / size, zero)

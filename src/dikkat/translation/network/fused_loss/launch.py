@@ -16,16 +16,10 @@ def runs(scores: Tensor) -> bool:
 
 
 class CrossEntropy:
-    """The loss of chunks of rows, one after the other.
+    """The loss of chunks of rows of `size` scores, one after another; without `scale` they become no gradients.
 
-    Args:
-        size: V, scores of a row.
-        dtype: Of the scores: float32, float64 or bfloat16.
-        bias: (V,), added to the scores; None for none.
-        smoothing: Part of the target's probability that is spread over all V.
-        scale: What a gradient is multiplied by; None where scores are not to become gradients.
-        divergence: Rows come in pairs, of probabilities p and q: the factor of (p − q) · (log p − log q), which is
-            added. 0: they do not.
+    With a `divergence`, rows come in pairs, of probabilities p and q, and it is the factor of (p − q) · (log p − log
+    q), which is added.
     """
 
     def __init__(
@@ -53,12 +47,7 @@ class CrossEntropy:
         }
 
     def add(self, scores: Tensor, target: Tensor) -> None:
-        """Add the loss of some rows, and replace their scores by their gradients.
-
-        Args:
-            scores: (N, V), contiguous; of pairs N is even.
-            target: (N,) int64.
-        """
+        """Add the loss of contiguous scores (N, V), and replace them by their gradients."""
         from dikkat.translation.network.fused_loss import kernel
 
         call = self._call

@@ -125,7 +125,7 @@ def plain(models, source, search, slots=({}, {})):
     return (found + [(ids, score, weights, False) for score, ids, _, weights in live])[: search.n_best]
 
 
-def agree(found, wanted):
+def assert_agree(found, wanted):
     assert [each.ids for each in found] == [ids for ids, *_ in wanted]
     for hypothesis, (_, score, weights, finished) in zip(found, wanted, strict=True):
         assert hypothesis.score == pytest.approx(score, rel=1e-12)
@@ -160,7 +160,7 @@ def test_a_batch_is_searched_as_its_sentences_are_one_by_one(
     for source, *found in zip(sources, compiled, stepped, strict=True):
         wanted = plain(model, source, search, slots)
         for each in found:
-            agree(each, wanted)
+            assert_agree(each, wanted)
 
 
 MANY = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
@@ -180,7 +180,7 @@ def test_sentences_that_end_at_different_times(beam, penalty):
     changes, search = {"seed": 7, "sharpness": 4}, Search(beam, n_best=(beam + 1) // 2, length_penalty=penalty)
     found = beam_search(make(**changes), MANY, search)
     for hypotheses, wanted in zip(found, all_plain(search, **changes), strict=True):
-        agree(hypotheses, wanted)
+        assert_agree(hypotheses, wanted)
     assert len({len(hypotheses[0].ids) for hypotheses in found}) >= 4
 
 
@@ -319,7 +319,7 @@ def test_scores_of_low_precision_are_added_up_in_float32():
 def test_a_sentence_that_gains_a_row_while_another_loses_one(seed):
     model, search, sources = make(seed=seed, sharpness=4), Search(11, n_best=11), [[5, 6], [7, UNKNOWN]]
     for source, found in zip(sources, beam_search(model, sources, search), strict=True):
-        agree(found, plain(model, source, search))
+        assert_agree(found, plain(model, source, search))
 
 
 @pytest.mark.usefixtures("way")
@@ -341,7 +341,7 @@ def test_a_translation_without_its_slots_ends_no_search(seed):
         model.output_bias[[5, 6, 7, 8]] -= 1.0
     for search in (Search(2), Search(3), Search(5, n_best=2)):
         for source, found in zip(sources, beam_search(model, sources, search, SLOTS), strict=True):
-            agree(found, plain(model, source, search, SLOTS))
+            assert_agree(found, plain(model, source, search, SLOTS))
 
 
 KINDS = {
@@ -363,7 +363,7 @@ def test_every_kind_of_model_is_searched_as_its_sentences_are_one_by_one(kind):
     changes = {"seed": 2, **KINDS[kind]}
     for search in (Search(1), Search(4, n_best=3, min_ratio=0.5)):
         for found, wanted in zip(beam_search(make(**changes), MANY, search), all_plain(search, **changes), strict=True):
-            agree(found, wanted)
+            assert_agree(found, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -401,7 +401,7 @@ def test_several_models_write_what_they_find_likely_on_average():
     for search in (Search(1), Search(3, n_best=2, max_ratio=2.5), Search(13, length_penalty=0)):
         together = beam_search(models, MANY, search)
         for source, found in zip(MANY, together, strict=True):
-            agree(found, plain(models, source, search))
+            assert_agree(found, plain(models, source, search))
     assert all([found[0].ids for found in beam_search(models, MANY, Search(3))] != ids for ids in alone)
 
 
@@ -410,7 +410,7 @@ def test_several_models_write_what_they_find_likely_on_average():
 def test_a_model_with_itself_is_that_model(search):
     model = make()
     for one, other in zip(beam_search(model, MANY, search), beam_search([model] * 3, MANY, search), strict=True):
-        agree(other, [(each.ids, each.score, list(each.weights), each.finished) for each in one])
+        assert_agree(other, [(each.ids, each.score, list(each.weights), each.finished) for each in one])
 
 
 def test_models_that_do_not_go_together_are_refused():

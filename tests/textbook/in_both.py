@@ -21,11 +21,8 @@ BATCH, QUERIES, KEYS, FEATURES, VALUES, HIDDENS, WIDE, HEADS = 2, 3, 5, 7, 11, 1
 LENS = [None, [2, 5], [[1, 3, 5], [2, 4, 1]]]
 PAIRS = "Go.\tVa !\nI lost.\tJ'ai perdu.\nHe's calm.\tIl est calme.\nI'm home.\tJe suis chez moi.\n"
 FRENCH = {
-    "go .": "va !",
-    "i lost .": "j'ai perdu .",
-    "he's calm .": "il est calme .",
-    "i'm home .": "je suis chez moi .",
-}
+    "go .": "va !", "i lost .": "j'ai perdu .", "he's calm .": "il est calme .", "i'm home .": "je suis chez moi .",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -335,13 +335,10 @@ def test_a_chosen_word_stays_and_the_rest_goes_on_from_it(translator, page):
 @needs_node
 def test_changes_that_cannot_be_are_refused(page):
     pins = [
-        ([[0, [[1, -0.1]]]], "weight-range"),
-        ([[0, [[1, 1.01]]]], "weight-range"),
-        ([[0, [[1, None]]]], "weight-number"),
-        ([[0, [[0, 0.7], [1, 0.4]]]], "weight-sum"),
-        ([[0, [[9, 0.4]]]], "weight-place"),
-        ([[99, [[0, 0.4]]]], "step-place"),
-    ]
+        ([[0, [[1, -0.1]]]], "weight-range"), ([[0, [[1, 1.01]]]], "weight-range"),
+        ([[0, [[1, None]]]], "weight-number"), ([[0, [[0, 0.7], [1, 0.4]]]], "weight-sum"),
+        ([[0, [[9, 0.4]]]], "weight-place"), ([[99, [[0, 0.4]]]], "step-place"),
+    ]  # fmt: skip
     asked = [{"text": "Go.", "chosen": {"pins": each}} for each, _ in pins]
     assert [each["error"] for each in in_node(page, asked)] == [reason for _, reason in pins]
     tokens = [[5] * 60, [0], [3, 5], [10_000], [None]]

@@ -97,11 +97,12 @@ def plain(models, source, search, slots=({}, {})):
             looks = [step[1][0] for step, model in zip(steps, models, strict=True) if model.attends]
             looked_at = sum(looks) / len(looks) if looks else torch.ones(len(source)) / len(source)
             after, row = [state for *_, state in steps], []
-            for token, gain in enumerate(gains.tolist()):
-                is_needed = token not in of_target or of_target[token] in missing(ids)
-                if token not in forbidden and is_needed and (len(ids) >= fewest or token != END):
-                    grown = (score + gain, [*ids, token], after, [*weights, looked_at])
-                    row.append((-score - gain, place, token, grown))
+            needless = {token for token, slot in of_target.items() if slot not in missing(ids)}
+            allowed = set(range(len(gains))) - forbidden - needless - ({END} if len(ids) < fewest else set())
+            for token in sorted(allowed) or [END]:
+                gain = gains[token].item()
+                grown = (score + gain, [*ids, token], after, [*weights, looked_at])
+                row.append((-score - gain, place, token, grown))
             candidates += sorted(row, key=lambda each: each[:3])[: search.beam]
         candidates.sort(key=lambda each: each[:3])
         if needed:  # the best one with each number of missing slots comes first
@@ -129,7 +130,8 @@ def assert_agree(found, wanted):
     assert [each.ids for each in found] == [ids for ids, *_ in wanted]
     for hypothesis, (_, score, weights, finished) in zip(found, wanted, strict=True):
         assert hypothesis.score == pytest.approx(score, rel=1e-12)
-        torch.testing.assert_close(hypothesis.weights, torch.stack(weights).float())
+        stacked = torch.stack(weights).float() if weights else hypothesis.weights[:0]
+        torch.testing.assert_close(hypothesis.weights, stacked)
         assert hypothesis.weights.untyped_storage().nbytes() == hypothesis.weights.nbytes
         assert hypothesis.finished == finished
 
@@ -342,6 +344,16 @@ def test_a_translation_without_its_slots_ends_no_search(seed):
     for search in (Search(2), Search(3), Search(5, n_best=2)):
         for source, found in zip(sources, beam_search(model, sources, search, SLOTS), strict=True):
             assert_agree(found, plain(model, source, search, SLOTS))
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("widths", [(1, 1), (3, 2)])
+def test_a_vocabulary_of_only_slots(widths):
+    slots = SLOTS[0], {4: 0, 5: 0, 6: 1, 7: 2}
+    for seed in range(4):
+        model, search = make(8, seed), Search(*widths)
+        for source in ([8, 5], [5, 4], [10, 9, 8, 8]):
+            agree(beam_search(model, [source], search, slots)[0], plain(model, source, search, slots))
 
 
 KINDS = {

@@ -1,15 +1,20 @@
 /** Slots for numbers, addresses and placeholders, as `dikkat.translation.text.slots` has them. */
 import { SLOT, SLOTS, SPACE, type Placed, type Span } from "./tokenizer";
 
-/** The record of a training: slots in a sentence at most, and how the training pairs write each shape (null: not alike). */
+/**
+ * The record of a training: slots in a sentence at most, and how the training pairs write each shape ("groups": with the
+ * groups in order, so each is a slot; null: not alike).
+ */
 export interface StoredSlots {
   readonly most: number;
-  readonly shapes: Readonly<Record<string, { readonly written: readonly (number | string)[] | null }>>;
+  readonly shapes: Readonly<Record<string, { readonly written: readonly (number | string)[] | "groups" | null }>>;
 }
 
 /** A text with a character for each slot, and the texts of the slots. */
 export interface Masked extends Placed {
   readonly parts: readonly string[];
+  /** The places of the slots in the original. */
+  readonly cuts: readonly Span[];
 }
 
 const BEFORE = "(?<![\\p{L}\\p{M}\\p{N}_])(?<!\\p{N}[.,:/'’\\-])";
@@ -29,6 +34,7 @@ export const SPAN = new RegExp(
   `|\\p{Nd}+(?:[.,:/'’\\p{L}\\-]\\p{Nd}+)*)${AFTER})`, "gu",
 );
 const CHARACTER = new RegExp(`[${SLOT}]`, "gu");
+const SEPARATOR = /^[^\p{L}\p{M}\p{N}_]/u; // that a model may write between two groups of digits
 const EDGES = [[/^[\p{L}\p{N}]/u, new RegExp(BEFORE, "uy")], [/[\p{L}\p{N}]$/u, new RegExp(AFTER, "uy")]] as const;
 
 /** Write the texts of slots in place of their characters; a slot without a text gives nothing. */
@@ -56,30 +62,32 @@ export class Slots {
     const [source, target = ""] = given.map((text = "") => text.replace(CHARACTER, " ")) as [string, string];
     const [read, taken, parts]: [Span[], Span[], string[]] = [[], [], []];
     for (const span of spansOf(source)) {
-      const text = this.written(span);
-      const place = given.length > 1 && text !== null ? find(text, target, taken) : null;
-      if (text === null || read.length === this.stored.most || (given.length > 1 && !place)) continue;
-      if (place) taken.push(place);
-      read.push(span.place);
-      parts.push(text);
+      const [cuts, texts] = this.slotsOf(span);
+      const places = given.length > 1 ? find(texts, target, taken) : [];
+      if (read.length + cuts.length > this.stored.most || (given.length > 1 && !places.length)) continue;
+      read.push(...cuts);
+      taken.push(...places);
+      parts.push(...texts);
     }
     return [masked(source, read, read.map((place) => source.slice(...place))), masked(target, taken, parts)];
   }
 
-  /** Whether a text with slots has no letter, and no number of a shape that training has counted. */
-  copies(text: string): boolean {
-    const { shapes } = this.stored;
-    return !/\p{L}/u.test(text) && !spansOf(text).some(({ exact, coarse }) => shapes[exact] || shapes[coarse]);
+  /** Whether a text with slots has no letter, and no counted shape of which the model writes a part. */
+  copies({ text, original, cuts }: Masked): boolean {
+    const isSlot = ({ place }: Found): boolean => cuts.some((cut) => cut[0] === place[0] && cut[1] === place[1]);
+    const isCounted = ({ exact, coarse }: Found): boolean => Boolean(this.stored.shapes[exact] ?? this.stored.shapes[coarse]);
+    return !/\p{L}/u.test(text) && !spansOf(original).some((span) => !isSlot(span) && isCounted(span));
   }
 
-  /** The text of a span in a translation; null: the model translates it. */
-  private written({ exact, coarse, groups, separators }: Found): string | null {
+  /** The places of a span's slots, and their texts in a translation; none if the model translates the span. */
+  private slotsOf({ place, exact, coarse, groups, groupPlaces, separators }: Found): [readonly Span[], readonly string[]] {
     const { shapes } = this.stored;
-    const texts = shapes[coarse]?.written;
     const kinds = [...coarse].slice(1);
-    const inOrder = texts && [0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])];
+    const texts = shapes[coarse]?.written ?? null;
+    const inOrder = texts && texts !== "groups" ? [0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])] : texts;
     const written = shapes[exact] ? shapes[exact].written : coarse ? inOrder : [0];
-    return written ? written.map((each) => (typeof each === "number" ? groups[each] : each)).join("") : null;
+    if (written === "groups") return [groupPlaces, groups];
+    return written ? [[place], [written.map((each) => (typeof each === "number" ? groups[each] : each)).join("")]] : [[], []];
   }
 }
 
@@ -89,6 +97,7 @@ interface Found {
   readonly exact: string;
   readonly coarse: string;
   readonly groups: readonly string[];
+  readonly groupPlaces: readonly Span[];
   readonly separators: readonly string[];
 }
 
@@ -97,12 +106,15 @@ function spansOf(text: string): Found[] {
     const place = [index, index + span.length] as const;
     const kind = Object.keys(named!).find((name) => named![name] !== undefined)!;
     const isBare = kind === "brace" && !/\p{L}/u.test(span); // no name, which could be translated
-    if (kind !== "number") return { place, exact: isBare ? "{}" : kind, coarse: "", groups: [span], separators: [] };
-    const [groups, separators] = [span.match(/\p{Nd}+/gu)!, span.match(/\P{Nd}/gu) ?? []];
+    if (kind !== "number") return { place, exact: isBare ? "{}" : kind, coarse: "", groups: [span], groupPlaces: [place], separators: [] };
+    const runs = [...span.matchAll(/\p{Nd}+/gu)];
+    const groups = runs.map(([digits]) => digits);
+    const groupPlaces = runs.map(({ 0: digits, index: start }) => [index + start, index + start + digits.length] as const);
+    const separators = span.match(/\P{Nd}/gu) ?? [];
     const nines = groups.map((group) => "9".repeat([...group].length));
     const exact = separators.length ? `#${separators.map((each, k) => each + nines[k + 1]!).join("")}` : nines[0]!.slice(0, 5);
     const kinds = [...new Set(separators)].sort((one, other) => one.codePointAt(0)! - other.codePointAt(0)!);
-    return { place, exact, coarse: `~${kinds.join("")}`, groups, separators };
+    return { place, exact, coarse: `~${kinds.join("")}`, groups, groupPlaces, separators };
   });
 }
 
@@ -112,18 +124,27 @@ function masked(text: string, cuts: readonly Span[], parts: readonly string[]): 
     const [start, end] = cuts[slot]!;
     letters.splice(start, end - start, { letter: SLOTS[slot]!, place: cuts[slot]! });
   }
-  return { text: letters.map(({ letter }) => letter).join(""), places: letters.map(({ place }) => place), original: text, parts };
+  return { text: letters.map(({ letter }) => letter).join(""), places: letters.map(({ place }) => place), original: text, parts, cuts };
 }
 
-/** The first place of a text that is not taken and no part of a longer word or number. */
-function find(text: string, target: string, taken: readonly Span[]): Span | null {
+/** The first places of texts, with a separator between two, that are not taken and no part of a longer word; else none. */
+function find(texts: readonly string[], target: string, taken: readonly Span[]): Span[] {
+  const [text] = texts;
+  if (text === undefined) return [];
   const isFree = (start: number, end: number): boolean => !taken.some(([first, last]) => start < last && first < end);
   const isWhole = (...ends: Span): boolean => EDGES.every(([inside, edge], side) => {
     edge.lastIndex = ends[side]!;
-    return !inside.test(text) || edge.test(target);
+    return !inside.test(target.slice(...ends)) || edge.test(target);
   });
   for (let start = target.indexOf(text); start >= 0; start = target.indexOf(text, start + 1)) {
-    if (isFree(start, start + text.length) && isWhole(start, start + text.length)) return [start, start + text.length];
+    const places: Span[] = [];
+    let end = start;
+    for (const each of texts) {
+      const first = end + (places.length ? (SEPARATOR.exec(target.slice(end))?.[0].length ?? 0) : 0);
+      if ((places.length && first === end) || !target.startsWith(each, first)) break;
+      places.push([first, (end = first + each.length)]);
+    }
+    if (places.length === texts.length && isFree(start, end) && isWhole(start, end)) return places;
   }
-  return null;
+  return [];
 }

@@ -81,7 +81,7 @@ export class Translator {
     this.check(sentence);
     const [source, target] = this.slots.mask(sentence);
     const { ids, pieces, spans } = this.source.encode(source);
-    const copy = this.slots.copies(source.text) ? restored(source.text, target.parts) : null;
+    const copy = this.slots.copies(source) ? restored(source.text, target.parts) : null;
     return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source) };
   }
 

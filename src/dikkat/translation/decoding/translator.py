@@ -244,7 +244,7 @@ class BaseTranslator(PairScorer):
         masked = [self.slots.mask(sentence) for sentence in sentences]
         encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
-        copied = [self.slots.copies(source.text) for source, _ in masked]
+        copied = [self.slots.copies(source) for source, _ in masked]
         results = [
             [Translation(sentence, target.restore(source.text) if is_copied else "", [], [], empty, 0.0)]
             for sentence, (source, target), is_copied in zip(sentences, masked, copied, strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import regex
 
@@ -35,6 +35,7 @@ SPAN = regex.compile(
 _SPAN_OR_WORD = regex.compile(rf"{SPAN.pattern}|(?<word>{_BEFORE}[\p{{L}}\p{{M}}\p{{N}}_]{{2,}}{_AFTER})")
 _EDGES = regex.compile(_BEFORE), regex.compile(_AFTER)
 _DIGITS = regex.compile(r"\p{Nd}+")
+_SEPARATOR = regex.compile(r"[^\p{L}\p{M}\p{N}_]")  # that a model may write between two groups of digits
 _ENOUGH = 5  # occurrences of a shape that stays text, after which its coarse shape has no say
 _ENOUGH_PAIRS = 8  # training pairs with so many slots
 _SHARE = 0.95  # of many occurrences of a shape that its template must have
@@ -44,29 +45,31 @@ _ORDERED = 4  # groups of digits that may change their order
 _MOST_SHAPES = 1_000
 
 Template = Sequence[int | str]
+Groups = Literal["groups"]
 
 
 class Shape(NamedTuple):
     """How the training pairs write the spans of a shape.
 
     Attributes:
-        written: Numbers of groups and the texts between them; of a coarse shape the text for each separator. None: the
-            pairs agree on no way, and the spans stay text.
+        written: Numbers of groups and the texts between them; of a coarse shape the text for each separator. "groups":
+            the pairs agree only on the groups and their order, so each group is a slot and the model writes the
+            separators. None: the pairs agree on no way, and the spans stay text.
         times: Spans that are written so.
         of: All spans of this shape.
     """
 
-    written: Template | None
+    written: Template | Groups | None
     times: int
     of: int
 
 
 class _Span(NamedTuple):
-    start: int
-    end: int
+    place: Place
     shape: str
     coarse: str | None  # None: no number
     groups: list[str]
+    group_places: list[Place]
     separators: list[str]
 
 
@@ -137,32 +140,33 @@ class Slots:
     @classmethod
     def learn(cls, pairs: Sequence[tuple[str, str]]) -> "Slots":
         """Count how the targets of training pairs write the spans of their sources."""
-        seen, matched = Counter[str](), Counter[str]()
+        seen = Counter[str]()
         templates = defaultdict[str, Counter[tuple[int | str, ...]]](Counter)
-        examples = dict[str, _Span]()
+        examples, rare = dict[str, _Span](), dict[str, str]()
         for source, target in pairs:
             taken = list[Place]()
             for span in _spans(source):
                 examples.setdefault(span.shape, span)
                 seen[span.shape] += 1
-                rewritings = _rewritings(span, target, taken)
-                matched[span.shape] += bool(rewritings)
-                templates[span.shape].update(rewritings)
-        verdicts = {
-            name: _verdict(templates[name], _copy(span), matched[name], seen[name]) for name, span in examples.items()
-        }
+                templates[span.shape].update(_rewritings(span, target, taken))
+        verdicts = {name: _verdict(templates[name], seen[name]) for name in examples}
         for name, span in examples.items():
             # Rare shapes may differ from a frequent one that stays text or changes the order of its groups.
             written = verdicts[name].written
-            is_like_others = written is not None and _coarse(span, written) is not None
+            is_like_others = written == "groups" or (written is not None and _coarse(span, written) is not None)
             if span.coarse is not None and (is_like_others or seen[name] < _ENOUGH):
                 seen[span.coarse] += seen[name]
+                rare |= {name: span.coarse} if is_like_others and seen[name] < _ENOUGH else {}
                 for template, times in templates[name].items():
                     if (texts := _coarse(span, template)) is not None:
                         templates[span.coarse][texts] += times
         for name in seen.keys() - examples.keys():
-            verdicts[name] = _verdict(templates[name], tuple(name[1:]), templates[name].total(), seen[name])
-        lasting = [name for name in seen if seen[name] >= _ENOUGH or verdicts[name].written is not None]
+            verdicts[name] = _verdict(templates[name], seen[name])
+        # A rare shape is no exception if the pairs disagree on the separators of such shapes.
+        follows = {name for name, coarse in rare.items() if verdicts[coarse].written == "groups"}
+        lasting = [
+            name for name in seen.keys() - follows if seen[name] >= _ENOUGH or verdicts[name].written is not None
+        ]
         lasting.sort(key=lambda name: (-seen[name], name))
         shapes = {name: verdicts[name] for name in lasting[:_MOST_SHAPES]}
         slots = cls(shapes, len(SLOTS))
@@ -184,16 +188,10 @@ class Slots:
         source, translation = _blanked(source), _blanked(target or "")
         cuts, places, parts = list[Place](), list[Place](), list[str]()
         for span in _spans(source) if self.most else ():
-            written = self._written(span)
-            if written is None or len(cuts) == self.most:
-                continue
-            if target is not None:
-                place = _find(written, translation, places)
-                if place is None:
-                    continue
-                places.append(place)
-            cuts.append((span.start, span.end))
-            parts.append(written)
+            span_cuts, texts = self._slots_of(span)
+            found = _find(texts, translation, places) if target is not None else []
+            if len(cuts) + len(texts) <= self.most and (target is None or found):
+                cuts, places, parts = cuts + span_cuts, places + found, parts + texts
         return _masked(source, [source[start:end] for start, end in cuts], cuts), _masked(translation, parts, places)
 
     def practise(self, source: str, target: str) -> tuple[str, str] | None:
@@ -205,44 +203,47 @@ class Slots:
             Both texts, or None without a slot. The same pair gives the same texts.
         """
         source, target = _blanked(source), _blanked(target)
-        found = list[tuple[Place, Place]]()
+        candidates, taken = list[list[tuple[Place, Place]]](), list[Place]()
         for span in _spans(source, _SPAN_OR_WORD) if self.most else ():
-            cut, places = (span.start, span.end), [place for _, place in found]
-            written = self._written(span)
-            place = None if written is None else _find(written, target, places)
-            if place is None or (
-                span.shape == "word"
-                and (_find(span.groups[0], source, [cut]) or _find(span.groups[0], target, [*places, place]))
-            ):
-                continue
-            found.append((cut, place))
-        if not found:
+            cuts, texts = self._slots_of(span)
+            places = _find(texts, target, taken)
+            if span.shape != "word" or not (_find(texts, source, cuts) or _find(texts, target, [*taken, *places])):
+                candidates += [list(zip(cuts, places, strict=True))] if places else []
+                taken += places
+        draw, chosen = random.Random(f"{source}\t{target}"), list[tuple[Place, Place]]()
+        for candidate in draw.sample(candidates, len(candidates)):
+            chosen += candidate if len(chosen) + len(candidate) <= self.most else []
+        if not chosen:
             return None
-        draw = random.Random(f"{source}\t{target}")
-        count = min(len(found), self.most)
-        chosen = sorted(draw.sample(found, count))
-        slots = sorted(draw.sample(range(self.most), count))
+        chosen.sort()
+        slots = sorted(draw.sample(range(self.most), len(chosen)))
         return (
             _with_slots(source, dict(zip(slots, (cut for cut, _ in chosen), strict=True))),
             _with_slots(target, dict(zip(slots, (place for _, place in chosen), strict=True))),
         )
 
-    def _written(self, span: _Span) -> str | None:
-        if shape := self.shapes.get(span.shape):
-            written = shape.written
-        elif span.coarse is None:
-            written = [0]
-        elif (shape := self.shapes.get(span.coarse)) and shape.written is not None:
-            texts = dict(zip(span.coarse[1:], shape.written, strict=True))
-            written = [0, *(each for k, old in enumerate(span.separators, 1) for each in (texts[old], k))]
-        else:
-            written = None
-        return None if written is None else "".join(e if isinstance(e, str) else span.groups[e] for e in written)
+    def _slots_of(self, span: _Span) -> tuple[list[Place], list[str]]:
+        """Return the places of a span's slots and their texts in a translation; none if the span stays text."""
+        shape = self.shapes.get(span.shape)
+        if shape is None and span.coarse is not None:
+            shape = self.shapes.get(span.coarse, Shape(None, 0, 0))
+            if isinstance(shape.written, list):
+                texts = dict(zip(span.coarse[1:], shape.written, strict=True))
+                in_order = [0, *(e for k, old in enumerate(span.separators, 1) for e in (texts[old], k))]
+                shape = shape._replace(written=in_order)
+        written = [0] if shape is None else shape.written
+        if written is None:
+            return [], []
+        if written == "groups":
+            return span.group_places, span.groups
+        return [span.place], ["".join(e if isinstance(e, str) else span.groups[e] for e in written)]
 
-    def copies(self, text: str) -> bool:
-        """Return whether a text with slots has no letter, and no number of a shape that training has counted."""
-        shapes = (shape for span in _spans(text) for shape in (span.shape, span.coarse))
-        return not regex.search(r"\p{L}", text) and not any(shape in self.shapes for shape in shapes)
+    def copies(self, source: Masked) -> bool:
+        """Return whether a text with slots has no letter, and no counted shape of which the model writes a part."""
+        spans = (span for span in _spans(source.restore(source.text)) if span.place not in source.cuts)
+        return not regex.search(r"\p{L}", source.text) and not any(
+            shape in self.shapes for span in spans for shape in (span.shape, span.coarse)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The values by name, as JSON has them."""
@@ -256,10 +257,10 @@ class Slots:
             ValueError: Something that `to_dict` does not write; the message names it.
         """
         match values:
-            case {"most": int(most), "shapes": dict(shapes)} if len(values) == 2 and len(shapes) <= _MOST_SHAPES:
-                if most not in range(len(SLOTS) + 1):
-                    raise ValueError(f"most: got {most}; expected 0 to {len(SLOTS)}")
-                return cls({name: _checked(name, value) for name, value in shapes.items()}, int(most))
+            case {"most": most, "shapes": dict(shapes)} if len(values) == 2 and len(shapes) <= _MOST_SHAPES:
+                if type(most) is not int or most not in range(len(SLOTS) + 1):
+                    raise ValueError(f"most: got {most!r:.80}; expected 0 to {len(SLOTS)}")
+                return cls({name: _checked(name, value) for name, value in shapes.items()}, most)
         raise ValueError(f"expected an object with most and shapes, at most {_MOST_SHAPES:,}")
 
 
@@ -269,59 +270,63 @@ NO_SLOTS = Slots()
 
 def _checked(name: str, value: Any) -> Shape:
     match value:
-        case {"written": None | list() as written, "times": int(times), "of": int(total)} if len(value) == 3:
+        case {"written": None | "groups" | list() as written, "times": times, "of": total} if len(value) == 3:
             coarse, parts = name.startswith("~"), written or []
             groups, texts = ([], parts) if coarse else (parts[::2], parts[1::2])
             count = len(name) - 1 if coarse else len(regex.findall("9+", name)) * name.startswith("#")
             of_text = all(isinstance(each, str) and len(each) <= _LONGEST for each in texts)
             of_text = of_text and not any(regex.search(r"\p{C}", each) for each in texts)  # no slots, no controls
             in_order = all(type(each) is int for each in groups) and sorted(groups) == list(range(len(groups)))
-            if written is None or (
-                of_text and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)
-            ):
+            is_template = of_text and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)
+            is_known = written is None or (count > 0 if written == "groups" else is_template)
+            if is_known and type(times) is type(total) is int and 0 <= times <= total:
                 return Shape(written, times, total)
     raise ValueError(f"shape {name!r:.80}: expected written, times and of, as a training writes them")
 
 
-def _verdict(templates: Counter[tuple[int | str, ...]], copy: tuple[int | str, ...], matched: int, total: int) -> Shape:
-    """Return the template of a shape: its copy if at least half of the `matched` pairs copy it, else the most frequent.
+def _verdict(templates: Counter[tuple[int | str, ...]], total: int) -> Shape:
+    """Return the most frequent template of a shape, or "groups" if others with the groups in order are not rare.
 
     A model does not learn to write rare numbers, so fewer pairs need to agree on a rare shape.
     """
-    copies = templates[copy]
-    if copies > (1 - _SHARE) * total + 0.5 and 2 * copies >= matched:
-        written, times, is_usual = copy, copies, 2 * matched > total
-    else:
-        (written, times), *_ = [*templates.most_common(1), (copy, 0)]
-        is_usual = 2 * times > total
-    agreed = is_usual and times > _SHARE * total - _FEW_ERRORS * math.sqrt(total)
-    return Shape(list(written) if agreed else None, times, total)
+    written: Template | Groups
+    (written, times), *_ = [*templates.most_common(1), ((), 0)]
+    in_order = sum(count for template, count in templates.items() if _has_groups_in_order(template))
+    if in_order - times > (1 - _SHARE) * total + 0.5:
+        written, times = "groups", in_order
+    agreed = 2 * times > total and times > _SHARE * total - _FEW_ERRORS * math.sqrt(total)
+    return (
+        Shape(written if written == "groups" else list(written), times, total) if agreed else Shape(None, times, total)
+    )
 
 
-def _copy(span: _Span) -> tuple[int | str, ...]:
-    return (0, *(each for k, separator in enumerate(span.separators, 1) for each in (separator, k)))
+def _has_groups_in_order(template: Template) -> bool:
+    groups = [each for each in template if isinstance(each, int)]
+    return groups == sorted(groups) and all(_SEPARATOR.fullmatch(each) for each in template if isinstance(each, str))
 
 
 def _spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_Span]:
     for match in expression.finditer(text):
-        groups, separators, shape, coarse = [match[0]], list[str](), match.lastgroup or "", None
+        groups, places, separators, shape, coarse = [match[0]], [match.span()], list[str](), match.lastgroup or "", None
         if shape == "number":
-            groups, separators = _DIGITS.findall(match[0]), [each for each in _DIGITS.split(match[0]) if each]
+            places = [digits.span() for digits in _DIGITS.finditer(text, *match.span())]
+            groups = [text[start:end] for start, end in places]
+            separators = [text[one[1] : other[0]] for one, other in pairwise(places)]
             shape = "9" * min(len(groups[0]), _ENOUGH)
             if separators:
                 shape = "#" + "".join(s + "9" * len(group) for s, group in zip(separators, groups[1:], strict=True))
             coarse = "~" + "".join(sorted(set(separators)))
         elif shape == "brace" and not regex.search(r"\p{L}", match[0]):
             shape = "{}"  # no name, which could be translated
-        yield _Span(match.start(), match.end(), shape, coarse, groups, separators)
+        yield _Span(match.span(), shape, coarse, groups, places, separators)
 
 
-def _rewritings(span: _Span, target: str, taken: list[Place]) -> set[tuple[int | str, ...]]:
+def _rewritings(span: _Span, target: str, taken: list[Place]) -> list[tuple[int | str, ...]]:
     """Return the templates that make the first text of the target that has the groups of a span; it is then taken."""
     if span.coarse is None:
-        place = _find(span.groups[0], target, taken)
-        taken += [place] if place else []
-        return {(0,)} if place else set()
+        places = _find(span.groups, target, taken)
+        taken += places
+        return [(0,)] if places else []
     runs, count = list(_DIGITS.finditer(target)), len(span.groups)
     indices = tuple(range(count))
     for window in zip(*(runs[first:] for first in indices), strict=False):
@@ -333,12 +338,12 @@ def _rewritings(span: _Span, target: str, taken: list[Place]) -> set[tuple[int |
             continue
         if _is_whole(target, place) and not _overlaps(place, taken):
             taken.append(place)
-            return {
+            return [  # the groups in order first
                 (order[0], *(each for pair in zip(between, order[1:], strict=True) for each in pair))
                 for order in (permutations(indices) if count <= _ORDERED else [indices])
                 if all(span.groups[index] == run[0] for index, run in zip(order, window, strict=True))
-            }
-    return set()
+            ]
+    return []
 
 
 def _coarse(span: _Span, template: Template) -> tuple[str, ...] | None:
@@ -348,15 +353,22 @@ def _coarse(span: _Span, template: Template) -> tuple[str, ...] | None:
     return tuple(new for _, new in sorted(texts)) if kept and len(texts) == len(set(span.separators)) else None
 
 
-def _find(text: str, target: str, taken: Sequence[Place]) -> Place | None:
-    """Return the first place of a text in a target that is not taken and no part of a longer word or number."""
-    start = target.find(text)
+def _find(texts: Sequence[str], target: str, taken: Sequence[Place]) -> list[Place]:
+    """Return the first places of texts, with a separator between two, that are not taken and no part of a longer word.
+
+    The list is empty if there are none.
+    """
+    start = target.find(texts[0]) if texts else -1
     while start >= 0:
-        place = start, start + len(text)
-        if _is_whole(target, place) and not _overlaps(place, taken):
-            return place
-        start = target.find(text, start + 1)
-    return None
+        places, end = [(start, start + len(texts[0]))], start + len(texts[0])
+        for text in texts[1:]:
+            if _SEPARATOR.match(target, end) and target.startswith(text, end + 1):
+                places.append((end + 1, end + 1 + len(text)))
+                end = places[-1][1]
+        if len(places) == len(texts) and _is_whole(target, (start, end)) and not _overlaps((start, end), taken):
+            return places
+        start = target.find(texts[0], start + 1)
+    return []
 
 
 def _is_whole(text: str, place: Place) -> bool:

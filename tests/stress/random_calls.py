@@ -21,7 +21,6 @@ from torch.utils.checkpoint import checkpoint
 
 import dikkat
 from dikkat import scores
-from tests import kit
 
 SIZES = (1, 1, 2, 3, 5, 7, 11, 13)
 WIDTHS = (1, 2, 3, 5, 7, 8, 8, 13, 16)
@@ -63,9 +62,9 @@ class Call:
     leaves: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
-    def visible(self) -> Tensor:
+    def visible(self) -> np.ndarray:
         """(*lead, n, m): who sees whom."""
-        return kit.visible(self.limits, self.lead, self.query.shape[-2], self.key.shape[-2])
+        return visible(self)
 
     def describe(self) -> str:
         limits = {n: tuple(t.shape) if isinstance(t, Tensor) else t for n, t in self.limits.items()}
@@ -284,22 +283,54 @@ def _strided(how: int, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def visible(call: Call) -> np.ndarray:
+    """(*lead, n, m): who sees whom, by the words of the contract."""
+    lead, n, m = call.lead, call.query.shape[-2], call.key.shape[-2]
+    shown = np.ones((*lead, n, m), dtype=bool)
+    row, col = np.arange(n)[:, None], np.arange(m)
+    limits = call.limits
+    lens = limits.get("valid_lens")
+    if lens is not None:
+        per_row = lens.numpy() if lens.ndim == len(lead[:1]) + 1 else lens.numpy()[..., None]
+        ones = (1,) * (len(lead) - 1)
+        per_row = per_row.reshape(*lead[:1], *ones, per_row.shape[-1])
+        shown &= col < per_row[..., None]
+    if "mask" in limits:
+        shown &= limits["mask"].numpy()
+    if "causal" in limits:
+        shown &= col <= row + m - n
+    if "window" in limits:
+        left, right = limits["window"]
+        shown &= (left is None or col >= row + m - n - left) & (right is None or col <= row + m - n + right)
+    if "segment_ids" in limits:
+        of_row, of_col = (each.numpy() for each in limits["segment_ids"])
+        same = of_row[..., :, None] == of_col[..., None, :]
+        shown &= same.reshape(*same.shape[:-2], *(1,) * (len(lead) - len(lead[:1])), n, m)
+    if "bias" in limits:
+        shown &= numbers_of(limits["bias"], np.float64) != -np.inf
+    if "key_bias" in limits:
+        shown &= (numbers_of(limits["key_bias"], np.float64) != -np.inf)[..., None, :]
+    if "exclude" in limits:
+        shown &= col != limits["exclude"].numpy()[..., None]
+    return shown
+
+
 def _poison(call: Call, how: float) -> None:
     """NaN or ∞ where no query of those who share the row may look, and in queries that may look nowhere."""
     shown = call.visible
     for name, seen in (("query", shown.any(-1)), ("key", shown.any(-2)), ("value", shown.any(-2))):
         tensor = getattr(call, name)
-        seen = seen.double().sum_to_size(tensor.shape[:-1]) > 0
+        seen = summed(seen, tuple(tensor.shape[:-1])) > 0
         setattr(call, name, _with(tensor, ~seen, how))
 
 
-def _with(tensor: Tensor, rows: Tensor, how: float) -> Tensor:
+def _with(tensor: Tensor, rows: np.ndarray, how: float) -> Tensor:
     """In the same layout, but where rows share memory: those are told apart first."""
     if not rows.any():
         return tensor
     if 0 in tensor.stride():
         tensor = tensor.clone(memory_format=torch.contiguous_format)
-    tensor[rows] = how
+    tensor[torch.from_numpy(rows)] = how
     return tensor
 
 
@@ -316,29 +347,20 @@ def run(call: Call) -> dict[str, Tensor]:
         with torch.autocast("cpu", torch.bfloat16, enabled=call.transform == "autocast"):
             results = _results(call)
     out = {name: t.detach() for name, t in results.items()}
-    found = derivatives(call, results[main_of(call)], call.leaves)
-    return out | ({"second": found["second"]} if "second" in found else found)
-
-
-def derivatives(
-    call: Call, main: Tensor, leaves: dict[str, Tensor], nudged: Callable[[Tensor], Tensor] = lambda upstream: upstream
-) -> dict[str, Tensor]:
-    """The gradients by leaves, by name, and the sum of them that a call's transform asks for."""
+    main, leaves = results[main_of(call)], list(call.leaves.values())
     if not main.requires_grad or not leaves:
-        return {}
-    second = call.transform == "second"
-    grads = torch.autograd.grad(
-        main, list(leaves.values()), nudged(upstream_of(call, main)), create_graph=second, materialize_grads=True
-    )
-    along = {name: direction(call.leaves[name]).to(main.dtype) for name in leaves}
-    out = {f"grad {name}": grad.detach() for name, grad in zip(leaves, grads, strict=True)}
-    if call.transform == "jvp":
-        terms = [out[f"grad {name}"] * along[name] for name in leaves if name in OPERANDS or name in call.limits]
-        out["jvp"] = sum((term.sum() for term in terms), torch.zeros((), dtype=main.dtype))
-    if second and (total := sum((g * along[n]).sum() for n, g in zip(leaves, grads, strict=True))).requires_grad:
-        seconds = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
-        out["second"] = sum((g * along[n]).sum() for n, g in zip(leaves, seconds, strict=True)).detach()
-    return out
+        return out
+    if call.transform == "second":
+        grads = torch.autograd.grad(main, leaves, upstream_of(call, main), create_graph=True, allow_unused=True)
+        by = [(leaf, grad) for leaf, grad in zip(leaves, grads, strict=True) if grad is not None]
+        total = sum(((grad * direction(leaf)).sum() for leaf, grad in by), torch.zeros(()))
+        if not total.requires_grad:
+            return out
+        seconds = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+        steps = [(second * direction(leaf)).sum() for leaf, second in zip(leaves, seconds, strict=True)]
+        return out | {"second": torch.stack(steps).sum().detach()}
+    grads = torch.autograd.grad(main, leaves, upstream_of(call, main), allow_unused=True)
+    return out | {f"grad {n}": g for n, g in zip(call.leaves, grads, strict=True) if g is not None}
 
 
 def main_of(call: Call) -> str:
@@ -346,9 +368,8 @@ def main_of(call: Call) -> str:
 
 
 def upstream_of(call: Call, main: Tensor) -> Tensor:
-    """The gradient that comes from above, in the type of the call's results first."""
-    kind = torch.promote_types(call.dtype, torch.float32) if call.entry == "state" else call.dtype
-    upstream = torch.from_numpy(np.broadcast_to(call.upstream, main.shape).copy()).to(kind).to(main.dtype)
+    """The gradient that comes from above."""
+    upstream = torch.from_numpy(np.broadcast_to(call.upstream, main.shape).copy()).to(main.dtype)
     return upstream.mT.contiguous().mT if call.index % 4 == 0 else upstream
 
 
@@ -446,3 +467,14 @@ def _entry(call: Call) -> Callable[..., Any]:
         return dikkat.attend(*given, dropout=call.dropout, **more)
 
     return plainly
+
+
+def summed(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    array = array.sum(tuple(range(array.ndim - len(shape)))) if array.ndim > len(shape) else array
+    axes = tuple(i for i, (have, want) in enumerate(zip(array.shape, shape, strict=True)) if have != want)
+    return array.sum(axes, keepdims=True) if axes else array
+
+
+def numbers_of(tensor: Tensor, wide: Any) -> np.ndarray:
+    tensor = tensor.detach()
+    return (tensor if tensor.dtype == torch.float64 else tensor.double()).numpy().astype(wide)

@@ -203,12 +203,27 @@ def test_a_wider_beam_finds_likelier_translations():
     assert scores[13] > scores[1] + 0.1
 
 
-def test_where_a_longer_one_wins_is_where_the_formula_says():
+def word_or_end(word):
+    """A model of the word 4 with this probability, whatever came before, and else the end."""
     model = make()
-    with torch.no_grad():  # whatever came before, the word 4 has a probability of 0.9 and the end one of 0.1
+    with torch.no_grad():
         model.target_embedding.weight.zero_()
         model.output_bias.fill_(-math.inf)
-        model.output_bias[4], model.output_bias[END] = math.log(0.9), math.log(0.1)
+        model.output_bias[4], model.output_bias[END] = math.log(word), math.log(1 - word)
+    return model
+
+
+@pytest.mark.usefixtures("way")
+def test_a_search_goes_on_while_a_longer_translation_may_win():
+    """The end is likelier than the word, so each longer translation is less likely, and the penalty prefers it."""
+    scores = [(words * math.log(0.4) + math.log(0.6)) / ((5 + words + 1) / 6) ** 10 for words in range(1, 5)]
+    assert max(scores) == scores[-1]
+    ((found,),) = beam_search(word_or_end(0.4), [[5, 6]], Search(3, length_penalty=10, max_length=5))
+    assert found.ids == [4] * 4
+
+
+def test_where_a_longer_one_wins_is_where_the_formula_says():
+    model = word_or_end(0.9)
     one, two = math.log(0.9) + math.log(0.1), 2 * math.log(0.9) + math.log(0.1)
     turn = math.log(two / one) / math.log(((5 + 3) / 6) / ((5 + 2) / 6))  # there both are equal; the ends are counted
     for penalty, words in ((turn - 0.001, 1), (turn + 0.001, 2)):
@@ -252,6 +267,8 @@ def test_equally_likely_ones_come_in_order():
     # All tokens are equally likely. After 4, 5, 6: the end, 4 and 5 after the first of them; then the end and 4 after
     # the first of those; then the end.
     assert [each.ids for each in found] == [[4], [4, 4], [4, 4, 4]]
+    (found,) = beam_search(model, [[5, 6]], Search(3, n_best=3, length_penalty=0, max_length=1))
+    assert [each.ids for each in found] == [[4], [5], [6]]
 
 
 @pytest.mark.usefixtures("steps")

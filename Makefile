@@ -30,7 +30,7 @@ WEB := web/node_modules/installed
 .PHONY: help demo test test-fast test-core test-inspection test-regression test-translation \
   test-all test-fences test-triton test-tensorflow test-mxnet mxnet test-pythons \
   test-versions coverage \
-  check lint types site page without-npm format install web peers bench clean
+  check lint types site page wheel without-npm format install web peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what there is.
@@ -110,6 +110,9 @@ types: .venv/check
 
 site: .venv/check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, it would not count the warnings
+
+wheel: .venv/check  ## Build the wheel, and try it by the README's lines.
+	$(BIN)/python tools/wheel.py
 
 without-npm:
 	@echo "npm: not here, so the page's types and whether it is built are not checked"

@@ -303,12 +303,8 @@ TABLES = [
     Table(
         "regression",
         (
-            "regression-bandwidth",
-            "regression-dense",
-            "regression-many",
-            "regression-curves",
-            "regression-jackknife",
-            "regression-densities",
+            "regression-bandwidth", "regression-dense", "regression-many", "regression-curves",
+            "regression-jackknife", "regression-densities",
         ),
         ("seconds", "dikkat", "peers, and how many times as long"),
         _regression,
@@ -321,7 +317,7 @@ TABLES = [
     Table("classifiers", ("regression-classifiers",), METHODS, _methods),
     Table("coverage", ("regression-coverage",), COVERAGE, _coverage),
     Table("fresh-coverage", ("regression-fresh-coverage",), COVERAGE, _coverage),
-]
+]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -34,14 +34,9 @@ HEADLINE, LARGE, LONG = Case(8, 256, 256, 128), Case(8, 1024, 1024, 128), Case(1
 DISTANCE = Case(1, 20_000, 20_000, 3, d_v=1, task="distance")
 # What matters most comes first: a run that is out of time begins no further. Variants are for our own alone.
 PLAN: dict[Case, tuple[str, ...]] = {
-    HEADLINE: (TIMES_4, OUTLIER),
-    DISTANCE: (),
-    LARGE: (HALF,),
-    LONG: (),
-    Case(64, 32, 32, 256): (),
-    Case(64, 1, 50, 512): (),
-    Case(64, 10, 10, 32): (),
-}
+    HEADLINE: (TIMES_4, OUTLIER), DISTANCE: (), LARGE: (HALF,), LONG: (), Case(64, 32, 32, 256): (),
+    Case(64, 1, 50, 512): (), Case(64, 10, 10, 32): (),
+}  # fmt: skip
 QUICK: dict[Case, tuple[str, ...]] = {
     Case(2, 37, 41, 16): (TIMES_4, OUTLIER, HALF),
     Case(1, 47, 53, 3, d_v=1, task="distance"): (),

@@ -230,13 +230,9 @@ def densities(quick: bool) -> Iterator[Record]:
 
 
 STAGES: dict[str, Callable[[bool], Iterator[Record]]] = {
-    "bandwidth": bandwidth,
-    "dense": dense,
-    "many": many,
-    "curves": curves,
-    "jackknife": jackknife,
+    "bandwidth": bandwidth, "dense": dense, "many": many, "curves": curves, "jackknife": jackknife,
     "densities": densities,
-}
+}  # fmt: skip
 
 
 def main() -> None:

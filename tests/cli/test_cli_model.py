@@ -52,12 +52,9 @@ def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):
     picture, page = (tmp_path / "deep" / "pictures" / name for name in ("heatmap.png", "translations.html"))
     assert status == 0
     assert out.splitlines() == [
-        "I lost. => J'ai perdu.",
-        " => ",
-        "She sees Marie. => Elle voit Marie.",
-        f"picture: {picture}",
+        "I lost. => J'ai perdu.", " => ", "She sees Marie. => Elle voit Marie.", f"picture: {picture}",
         f"page: {page}",
-    ]
+    ]  # fmt: skip
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "Marie" in page.read_text(encoding="utf-8")
 

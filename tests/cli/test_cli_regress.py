@@ -106,19 +106,10 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
     assert (np.diff(np.argmax(model.folds_ == 2, 0)) >= 0).all()  # blocks in their order
     assert len(model.folds_) == 4
     assert model.get_params() == {
-        "kernel": "epanechnikov",
-        "bandwidth": "silverman",
-        "order": "linear",
-        "ridge": 0.5,
-        "metric": "diagonal",
-        "n_components": None,
-        "categorical_features": "from_dtype",
-        "ordered_features": "from_dtype",
-        "periodic_features": None,
-        "missing": "refuse",
-        "cv": 4,
-        "weights": "precision",
-    }
+        "kernel": "epanechnikov", "bandwidth": "silverman", "order": "linear", "ridge": 0.5, "metric": "diagonal",
+        "n_components": None, "categorical_features": "from_dtype", "ordered_features": "from_dtype",
+        "periodic_features": None, "missing": "refuse", "cv": 4, "weights": "precision",
+    }  # fmt: skip
 
 
 def test_another_table_is_predicted_in_its_own_format(run, quick, homes, tmp_path):

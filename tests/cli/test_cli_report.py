@@ -46,14 +46,8 @@ def test_what_is_not_installed_is_said(report, monkeypatch):
 def test_implementations_that_run_and_why_others_do_not(report):
     found = report()["implementations of an additive call"]
     assert {line.partition(":")[0] for line in found} == {
-        "reference",
-        "chunked",
-        "products",
-        "sdpa",
-        "numba-few",
-        "numba",
-        "triton",
-    }
+        "reference", "chunked", "products", "sdpa", "numba-few", "numba", "triton",
+    }  # fmt: skip
     assert "reference: runs" in found
     assert any(line.startswith("sdpa: ") and "'additive'" in line for line in found)
 

@@ -5,7 +5,6 @@ A backward pass that differentiates its operands with their history counts a dep
 """
 
 import itertools
-import math
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,11 +18,11 @@ from torch import Tensor
 
 import device
 import dikkat
+import kit
 from dikkat import scores
 
 BATCH, ROWS, FEATURES, HIDDEN = 2, 5, 3, 7
 LENGTHS = torch.tensor([3, 5])
-Pair = Callable[[Any, Tensor, Tensor], Tensor]
 
 
 def gate(module: Any, rows: Tensor) -> Tensor:
@@ -32,23 +31,22 @@ def gate(module: Any, rows: Tensor) -> Tensor:
     return hidden @ module.w.weight.T + module.w.bias
 
 
-SCORES: dict[str, tuple[Callable[[], scores.Score], Pair]] = {
-    "dot": (scores.Dot, lambda _, q, k: torch.einsum("bid,bjd->bij", q, k)),
-    "scaled dot": (scores.ScaledDot, lambda _, q, k: torch.einsum("bid,bjd->bij", q, k) / math.sqrt(FEATURES)),
-    "bilinear": (
-        lambda: scores.Bilinear(FEATURES, FEATURES),
-        lambda s, q, k: torch.einsum("bid,bjd->bij", s.W_q(q), k),
-    ),
-    "additive": (
-        lambda: scores.Additive(FEATURES, FEATURES, HIDDEN),
-        lambda s, q, k: torch.tanh(s.W_q(q)[:, :, None] + s.W_k(k)[:, None]) @ s.w_v.weight[0],
-    ),
-    "gaussian": (
-        lambda: scores.Gaussian(1.3, learnable=True),
-        lambda s, q, k: -(q[:, :, None] - k[:, None]).square().sum(-1) / (2 * s.log_bandwidth.exp() ** 2),
-    ),
-    "gated": (lambda: scores.Gated(FEATURES, HIDDEN), lambda s, q, k: gate(s, k).mT.expand(-1, q.shape[1], -1)),
+# Of `kit.CASES`.
+SCORES: dict[str, Callable[[], scores.Score]] = {
+    "dot": scores.Dot,
+    "scaled dot": scores.ScaledDot,
+    "bilinear": lambda: scores.Bilinear(FEATURES, FEATURES),
+    "additive": lambda: scores.Additive(FEATURES, FEATURES, HIDDEN),
+    "gaussian, learned": lambda: scores.Gaussian(1.3, learnable=True),
+    "gated": lambda: scores.Gated(FEATURES, HIDDEN),
 }
+
+
+def weigh(name: str, score: scores.Score, query: Tensor, key: Tensor, lens: Tensor | None = None) -> Tensor:
+    seen = kit.visible({"valid_lens": lens}, (BATCH,), query.shape[-2], ROWS)
+    return kit.attend_plainly(kit.CASES[name].dense, dict(score.named_parameters()), query, key, key, seen)[2]
+
+
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 CHAINS: dict[str, Callable[[Attend, Tensor, Tensor], Tensor]] = {
     "one tensor as all three": lambda attend, x, _: attend(x, x, x),
@@ -71,15 +69,12 @@ WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_chain_of_attention_has_the_gradients_of_plain_torch(way: str, name: str, chain: str) -> None:
     torch.manual_seed(0)
-    make, pair = SCORES[name]
-    score = make().double()
+    score = SCORES[name]().double()
     x, W = torch.randn(BATCH, ROWS, FEATURES).double(), torch.randn(FEATURES, FEATURES).double()
     leaves = [x.requires_grad_(), W.requires_grad_(), *score.parameters()]
-    hidden = torch.arange(ROWS) >= LENGTHS[:, None, None]
 
     def plainly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        weights = pair(score, query, key).masked_fill(hidden, -math.inf).softmax(-1)
-        return weights @ (value.sin() + value if inner else value)
+        return weigh(name, score, query, key, LENGTHS) @ (value.sin() + value if inner else value)
 
     impl = "reference" if way == "CPU" else "auto"
     inner = score.pair == "inner"  # PyTorch's fused kernel has no second derivatives, and shows no weights
@@ -91,10 +86,10 @@ def test_a_chain_of_attention_has_the_gradients_of_plain_torch(way: str, name: s
     with WAYS[way]():
         for _ in range(1 if way in ("CPU", "device") else 3):
             result = CHAINS[chain](attend, x, W)
-        check_gradients(result, CHAINS[chain](plainly, x, W), leaves)
+        assert_gradients(result, CHAINS[chain](plainly, x, W), leaves)
 
 
-def check_gradients(result: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+def assert_gradients(result: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
     """Compare the plain gradients, those that are recorded, the second ones, and those of several directions."""
     torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-11)
     directions = torch.randn(3, *result.shape, dtype=result.dtype)
@@ -154,7 +149,7 @@ def test_a_chain_of_bags_has_the_gradients_of_plain_torch(shared: bool) -> None:
     torch.manual_seed(1)
     pool, run, plainly = two_pools(shared)
     x = torch.randn(6, FEATURES, dtype=torch.float64, requires_grad=True)
-    check_gradients(run(x), plainly(x), [x, *pool.parameters()])
+    assert_gradients(run(x), plainly(x), [x, *pool.parameters()])
     found = torch.autograd.functional.jacobian(run, x, vectorize=True)
     torch.testing.assert_close(found, torch.autograd.functional.jacobian(plainly, x), rtol=1e-8, atol=1e-10)
 
@@ -170,17 +165,16 @@ def test_an_operand_that_is_frozen_after_the_forward_gets_its_gradient(way: str)
         score.w_v.weight.requires_grad_(False)
         found = torch.autograd.grad(result, x, create_graph=True)
     score.w_v.weight.requires_grad_()
-    plain = SCORES["additive"][1](score, x, x).softmax(-1) @ x
+    plain = weigh("additive", score, x, x) @ x
     torch.testing.assert_close(found, torch.autograd.grad(plain.sin().sum(), x), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["dot", "additive", "gaussian"])
+@pytest.mark.parametrize("name", ["dot", "additive", "gaussian, learned"])
 def test_each_implementation_has_first_gradients_that_are_recorded(name: str) -> None:
     torch.manual_seed(3)
-    make, pair = SCORES[name]
-    score, x = make().double(), torch.randn(BATCH, ROWS, FEATURES).double().requires_grad_()
+    score, x = SCORES[name]().double(), torch.randn(BATCH, ROWS, FEATURES).double().requires_grad_()
     W, leaves = torch.eye(FEATURES).double() * 2, [x, *score.parameters()]
-    plain = CHAINS["two uses"](lambda q, k, v: pair(score, q, k).softmax(-1) @ v, x, W)
+    plain = CHAINS["two uses"](lambda q, k, v: weigh(name, score, q, k) @ v, x, W)
     expected = gradients(plain.sin().sum(), leaves)
     runs = [each.name for each in dikkat.implementations(x, x, x, score=score) if each.runs]
     assert {"reference", "chunked", "numba"} <= set(runs)

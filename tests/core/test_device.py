@@ -2,12 +2,10 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import test_hidden
 import torch
 from torch import Tensor, nn
 
@@ -48,47 +46,6 @@ def test_a_kept_call_is_right(case: str, restriction: str, dtype: torch.dtype, w
         kit.assert_within_budget(name, tensor.detach(), budget)
     if weights:
         kit.assert_within_budget("weights", found[1].detach(), budget)
-
-
-@pytest.fixture
-def way(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A way of the kit whose calls are the second of their signature, on a device."""
-
-    @contextmanager
-    def kept(_: str) -> Iterator[str]:
-        with device.kept():
-            yield "auto"
-
-    monkeypatch.setattr(kit, "way", kept)
-    monkeypatch.setattr(kit, "chosen", kept)
-    return "on a device"
-
-
-@kit.each("case", kit.KINDS)
-@kit.each("restriction", ["lengths", "lengths a query", "mask", "causal"])
-def test_a_row_without_a_key_is_zero_everywhere(way: str, case: str, restriction: str) -> None:
-    test_hidden.test_a_row_without_a_key_is_zero_everywhere.__wrapped__(way, case, restriction)
-
-
-@kit.each("case", kit.KINDS)
-@kit.each("restriction", [restriction for restriction in KEPT if restriction != "none"])
-@kit.each("how", kit.POISONS)
-def test_keys_that_nobody_sees_have_no_effect(way: str, case: str, restriction: str, how: float) -> None:
-    test_hidden.test_keys_that_nobody_sees_have_no_effect.__wrapped__(way, case, restriction, how)
-
-
-@kit.each("case", ["scaled dot", "additive", "gaussian"])
-@kit.each("restriction", ["lengths a query", "mask", "causal"])
-@kit.each("where", ["key", "value"])
-@kit.each("how", [math.nan, math.inf])
-def test_a_key_hidden_from_some_reaches_only_those_who_see_it(
-    way: str, case: str, restriction: str, where: str, how: float
-) -> None:
-    if case == "scaled dot" and restriction == "mask":
-        return  # PyTorch's fused kernels, for which it would have to be looked at: the exception that `attend` has
-    test_hidden.test_a_key_hidden_from_some_reaches_only_those_who_see_it.__wrapped__(
-        way, case, restriction, where, how
-    )
 
 
 def test_second_derivatives_of_what_depends_on_values_alone() -> None:
@@ -149,19 +106,6 @@ def test_second_derivatives(case: str, restriction: str) -> None:
         came = second(made.run())
     for one, other in zip(came, second(kit.twin(made)[0]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
-
-
-@kit.each("case", kit.KINDS)
-@kit.each("restriction", ["none", "lengths", "mask", "causal"])
-def test_a_memory_is_attended_to_as_its_keys_are(case: str, restriction: str) -> None:
-    made = kit.call(case, restriction)
-    further = {name: each for name, each in made.restricted.items() if name != "valid_lens"}
-    with device.kept():
-        memory = dikkat.prepare(made.key, made.value, score=made.score, valid_lens=made.restricted.get("valid_lens"))
-        out = dikkat.attend_memory(made.query, memory, **further)
-    budget = kit.expected(case, restriction, torch.float64)
-    for name, came in ({"output": out} | kit.gradients(made, out, kit.upstream_of(out))).items():
-        kit.assert_within_budget(name, came.detach(), budget)
 
 
 @pytest.mark.parametrize("restriction", ["none", "lengths", "lengths a query", "mask", "causal"])

@@ -124,17 +124,17 @@ def test_what_no_graph_computes_is_launched(small: bool) -> None:
     with captured(small):
         for _ in range(3):
             out, weights = dikkat.attend(*leaves, score=score, return_weights=True)
-        close(torch.autograd.grad(out.square().sum() + weights.sin().sum(), leaves, retain_graph=True), wanted)
-        close(differentiate(out, leaves[1], retain_graph=True), of_key)
+        assert_close(torch.autograd.grad(out.square().sum() + weights.sin().sum(), leaves, retain_graph=True), wanted)
+        assert_close(differentiate(out, leaves[1], retain_graph=True), of_key)
         (again,) = differentiate(out, leaves[1], create_graph=True, retain_graph=True)
-        close(torch.autograd.grad(again.square().sum(), leaves, retain_graph=True), second)
+        assert_close(torch.autograd.grad(again.square().sum(), leaves, retain_graph=True), second)
         score.W_q.requires_grad_(False)
         alone = dikkat.attend(leaves[0].detach(), leaves[1], leaves[2].detach(), score=score, return_weights=True)[0]
-        close(differentiate(alone, leaves[1]), of_key)
+        assert_close(differentiate(alone, leaves[1]), of_key)
         directions = torch.randn(3, *out.shape, device=DEVICE)
         batch = torch.autograd.grad(out, leaves, directions, is_grads_batched=True, retain_graph=True)
         for i, direction in enumerate(directions):
-            close([each[i] for each in batch], torch.autograd.grad(out, leaves, direction, retain_graph=True))
+            assert_close([each[i] for each in batch], torch.autograd.grad(out, leaves, direction, retain_graph=True))
 
 
 def test_what_hidden_values_are_told_of_an_infinite_gradient() -> None:
@@ -147,7 +147,7 @@ def test_what_hidden_values_are_told_of_an_infinite_gradient() -> None:
     assert grad[1].isinf().all()
 
 
-def close(found: Any, expected: Any) -> None:
+def assert_close(found: Any, expected: Any) -> None:
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.float(), other.float(), rtol=2e-4, atol=2e-5)
 
@@ -173,7 +173,7 @@ def test_a_result_may_be_written_to(small: bool) -> None:
         for _ in range(3):
             out = dikkat.attend(*leaves, score=score)
             (found,) = torch.autograd.grad(out.mul_(2).sum(), leaves[2])
-            close([found], [wanted])
+            assert_close([found], [wanted])
 
 
 def test_a_result_is_the_callers_own() -> None:

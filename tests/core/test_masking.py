@@ -11,6 +11,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import masked_softmax, scores
+from dikkat._core.implementations import reference
 from dikkat._core.restrictions import Restrictions
 from dikkat._core.softmax import softmax, softmax_weights
 
@@ -236,3 +237,25 @@ def test_lengths_of_rows_and_of_batch_elements_take_turns() -> None:
                 seen = int(lens[b] if lens.ndim == 1 else lens[b, i])
                 weights = torch.softmax(query[b, i] @ key[b, :seen].T, -1)
                 torch.testing.assert_close(came[b, i], weights @ value[b, :seen])
+
+
+def test_the_two_products_are_each_others_derivatives_to_any_order() -> None:
+    """With whatever gradient comes back to a hidden pair: it is no part of either."""
+    torch.manual_seed(0)
+    a, b, value = (torch.randn(2, n, 4, dtype=torch.float64, requires_grad=True) for n in (3, 5, 5))
+    weights = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    visible = torch.rand(2, 3, 5) < 0.6
+    upstream = torch.randn(2, 3, 5, dtype=torch.float64)
+
+    def inner(a: Tensor, b: Tensor) -> Tensor:
+        return reference._inner(a, b, visible)
+
+    def pool(weights: Tensor, value: Tensor) -> Tensor:
+        return reference._pool(torch.where(visible, weights, 0.0), value, visible)
+
+    for function, leaves in ((inner, (a, b)), (pool, (weights, value))):
+        assert torch.autograd.gradcheck(function, leaves)
+        assert torch.autograd.gradgradcheck(function, leaves)
+    came = torch.autograd.grad(inner(a, b), (a, b), upstream)
+    expected = torch.autograd.grad((a @ b.mT)[visible], (a, b), upstream[visible])
+    torch.testing.assert_close(came, expected)

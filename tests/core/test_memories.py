@@ -52,7 +52,7 @@ def spoil(module: nn.Module) -> None:
             tensor.mul_(-1.5).add_(0.1)
 
 
-def same(found: Any, wanted: Any) -> None:
+def assert_same(found: Any, wanted: Any) -> None:
     for one, other in zip(found, wanted, strict=True):
         if isinstance(one, Tensor):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
@@ -80,8 +80,8 @@ def test_a_memory_made_without_gradients_is_what_prepare_saw(cell: str, score: s
         spoil(module.score)
         for each in (memory, used):
             changed = COPIES[way](each)
-            same(module.step(inputs[:, 0], changed, state, return_weights=True)[:3], wanted)
-            same(module(inputs, changed, state, return_weights=True)[:3], sequence)
+            assert_same(module.step(inputs[:, 0], changed, state, return_weights=True)[:3], wanted)
+            assert_same(module(inputs, changed, state, return_weights=True)[:3], sequence)
         module.load_state_dict(weights)
 
 
@@ -174,7 +174,7 @@ def test_a_write_through_data_counts_from_the_next_memory_on() -> None:
     for parameter in module.parameters():
         parameter.data.mul_(-1.5)
     plain = copy.deepcopy(module)
-    same(module(inputs, module.prepare(encoded), state), plain(inputs, plain.prepare(encoded), state))
+    assert_same(module(inputs, module.prepare(encoded), state), plain(inputs, plain.prepare(encoded), state))
 
 
 def _spoilt(cell: str) -> Any:
@@ -217,8 +217,8 @@ def test_a_step_takes_the_cells_as_they_are(update: str) -> None:
         with torch.no_grad():
             wanted = module(inputs[:, :1], module.prepare(encoded), state, impl="reference")[0].squeeze(1)
             assert not torch.equal(wanted, before)
-            same([module.step(inputs[:, 0], memory, state)[0]], [wanted])
-            same([module.step(some, chosen, state_of_some)[0]], [wanted[[4, 1, 1]]])
+            assert_same([module.step(inputs[:, 0], memory, state)[0]], [wanted])
+            assert_same([module.step(some, chosen, state_of_some)[0]], [wanted[[4, 1, 1]]])
 
 
 @torch.no_grad()
@@ -251,7 +251,7 @@ def test_gradients_through_a_memory_made_without_are_those_of_constant_keys() ->
     plain = dikkat.prepare(encoded, encoded, score=module.score)
     constant = dikkat.Memory(module.score, plain.key.detach(), plain.value, None)
     wanted = module(inputs, constant, state, impl="reference")[0].square().sum()
-    same(found, torch.autograd.grad(wanted, module.score.W_q.weight))
+    assert_same(found, torch.autograd.grad(wanted, module.score.W_q.weight))
 
 
 def test_a_memory_of_inference_mode_says_what_to_do_in_training() -> None:
@@ -278,7 +278,7 @@ def test_another_layers_memory_does_not_lend_its_cells() -> None:
         memory, own = first.prepare(encoded), second.prepare(encoded)
         assert not torch.equal(first.step(inputs[:, 0], memory, state)[0], second.step(inputs[:, 0], own, state)[0])
         for other in (second, copy.deepcopy(second), pickle.loads(pickle.dumps(second))):
-            same(other.step(inputs[:, 0], memory, state), second.step(inputs[:, 0], own, state))
+            assert_same(other.step(inputs[:, 0], memory, state), second.step(inputs[:, 0], own, state))
 
 
 def test_wrong_kinds_are_named() -> None:
@@ -412,10 +412,10 @@ def test_a_layer_with_weights_that_are_computed() -> None:
         for grad in (False, True):
             with torch.set_grad_enabled(grad):
                 found = module.step(inputs[:, 0], module.prepare(encoded), state)
-                same(found[:2], plain.step(inputs[:, 0], plain.prepare(encoded), state)[:2])
+                assert_same(found[:2], plain.step(inputs[:, 0], plain.prepare(encoded), state)[:2])
         unchanged = decoder(layers=2)
         wanted = unchanged.step(inputs[:, 0], unchanged.prepare(encoded), state)
-        same(weight_norm_of.step(inputs[:, 0], weight_norm_of.prepare(encoded), state)[:2], wanted[:2])
+        assert_same(weight_norm_of.step(inputs[:, 0], weight_norm_of.prepare(encoded), state)[:2], wanted[:2])
 
 
 class _Whole(nn.Module):
@@ -437,17 +437,17 @@ def test_functional_call_grad_and_vmap_take_the_weights_that_they_are_given(grad
     taken = {name: tensor.detach().clone() for name, tensor in other.named_parameters()}
     with torch.set_grad_enabled(grad):
         wanted = other(inputs, encoded, state)
-        same([torch.func.functional_call(whole, taken, (inputs, encoded, state))], [wanted])
+        assert_same([torch.func.functional_call(whole, taken, (inputs, encoded, state))], [wanted])
         several = {name: torch.stack([tensor, 2 * tensor]) for name, tensor in taken.items()}
         batched = torch.func.vmap(lambda weights: torch.func.functional_call(whole, weights, (inputs, encoded, state)))
-        same([batched(several)[0]], [wanted])
+        assert_same([batched(several)[0]], [wanted])
 
     def loss(weights: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(whole, weights, (inputs, encoded, state)).square().sum()
 
     found = torch.func.grad(loss)(taken)
     grads = torch.autograd.grad(other(inputs, encoded, state).square().sum(), list(other.parameters()))
-    same(found.values(), grads)
+    assert_same(found.values(), grads)
 
 
 # --- threads

@@ -81,13 +81,10 @@ RESTRICTIONS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "pair bias of keys": lambda n, m: {"bias": _bias(m, BATCH, 1, 1)},
     "exclude": lambda n, m: {"exclude": torch.randint(-1, m, (BATCH, 1, n))},
     "all": lambda n, m: {
-        "valid_lens": _lens(n, m),
-        "mask": torch.rand(HEADS, n, m) < 0.8,
-        "causal": True,
-        "key_bias": _bias(m, HEADS),
+        "valid_lens": _lens(n, m), "mask": torch.rand(HEADS, n, m) < 0.8, "causal": True, "key_bias": _bias(m, HEADS),
         "exclude": torch.randint(-1, m, (n,)),
     },
-}
+}  # fmt: skip
 
 Given = tuple[scores.Score, dict[str, Tensor], dict[str, Any]]
 
@@ -293,12 +290,9 @@ def absolute_sums(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
     by_score = (weights * (by_weight + (weights * by_weight).sum(-1, keepdim=True)))[..., None]
     by_sum = by_score * wide["v"].abs() * (1 - hidden.square())
     return {
-        "out": value.max(),
-        "query": by_sum.sum(2).max(),
-        "key": by_sum.sum(1).max(),
-        "v": (by_score * hidden.abs()).sum((0, 1, 2)),
-        "value": (weights.mT @ above).max(),
-    }
+        "out": value.max(), "query": by_sum.sum(2).max(), "key": by_sum.sum(1).max(),
+        "v": (by_score * hidden.abs()).sum((0, 1, 2)), "value": (weights.mT @ above).max(),
+    }  # fmt: skip
 
 
 @kit.each("magnitude", MAGNITUDES)

@@ -105,26 +105,6 @@ def test_a_nan_reaches_the_rows_that_see_it_and_no_other(case: str, hidden_by: s
     assert bool(apart.any()) or hidden_by != "mask"
 
 
-@kit.each("what", [math.nan, math.inf, -math.inf])
-@kit.each("hides", ["key_bias", "bias"])
-@kit.each("case", PAIRS)
-def test_a_bias_hides_whatever_the_other_holds(case: str, hides: str, what: float) -> None:
-    score, leaves, _ = plain_made("additive" if case == "additive" else "scaled dot", 5, N, M, 11)
-    if case == "gaussian":
-        score = scores.Gaussian(2.0)
-    biases = {"key_bias": torch.randn(M, dtype=torch.float64), "bias": torch.randn(N, M, dtype=torch.float64)}
-    other = "bias" if hides == "key_bias" else "key_bias"
-    biases[hides][..., POISONED] = -math.inf
-    found = []
-    for number in (1.5, what):
-        biases[other] = biases[other].clone()
-        biases[other][..., POISONED] = number
-        given = {name: bias.clone().requires_grad_() for name, bias in biases.items()}
-        found.append(simple((score, leaves | given, {}), "numba"))
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=0, msg=lambda m, n=name: f"{n}: {m}")
-
-
 # --- dropout
 
 

@@ -28,12 +28,9 @@ SCORES: dict[str, Any] = {
 }
 # Small enough for plain products, and large enough for fused kernels; of few queries, for their own kernel.
 SHAPES: dict[str, tuple[tuple[int, ...], int, int]] = {
-    "small": ((2,), 3, 5),
-    "one": ((1,), 3, 5),
-    "few": ((11,), 3, 2**11),
-    "heads": ((2, 3), 5, 11),
+    "small": ((2,), 3, 5), "one": ((1,), 3, 5), "few": ((11,), 3, 2**11), "heads": ((2, 3), 5, 11),
     "large": ((5,), 67, 131),
-}
+}  # fmt: skip
 RESTRICTIONS = ["none", "all", "alike", "some", "by row"]
 
 
@@ -87,15 +84,11 @@ def run(tensors: list[Tensor], score: scores.Score, lens: Tensor | None, weights
     ("case", "shape", "restriction", "weights", "record", "dtype"),
     kit.pairwise(
         {
-            "case": list(SCORES),
-            "shape": list(SHAPES),
-            "restriction": RESTRICTIONS,
-            "weights": [False, True],
-            "record": [False, True],
-            "dtype": [torch.float32, torch.float64],
+            "case": list(SCORES), "shape": list(SHAPES), "restriction": RESTRICTIONS, "weights": [False, True],
+            "record": [False, True], "dtype": [torch.float32, torch.float64],
         }
     ),
-)
+)  # fmt: skip
 def test_first_and_second_call_come_to_the_same_bits(
     case: str, shape: str, restriction: str, weights: bool, record: bool, dtype: torch.dtype, taken: list[bool]
 ) -> None:

@@ -15,33 +15,6 @@ from kit import GENERAL, KINDS, TRACED, pairwise, runs
 # --- under torch's transforms
 
 
-# A way's graph is one for all kinds of scores; tests/crossings has each tensor of a call.
-@kit.each(
-    ("way", "case", "restriction"),
-    [
-        ("reference", "additive", "window and segments"),
-        ("chunked, small tiles", "additive", "all with a pair bias"),
-        ("numba", "additive", "all with a pair bias"),
-        ("numba", "epanechnikov", "window and segments"),
-    ],
-)
-def test_compile_fullgraph(way: str, case: str, restriction: str) -> None:
-    made = kit.call(case, restriction)
-    torch.compiler.reset()
-    with kit.way(way) as impl:
-
-        def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return dikkat.attend(query, key, value, score=made.score, impl=impl, **made.restricted)
-
-        compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-        came, expected = compiled(made.query, made.key, made.value), made.run(impl)
-        torch.testing.assert_close(came, expected, rtol=1e-12, atol=1e-12)
-        upstream = kit.upstream_of(came)
-        exact = kit.gradients(made, expected, upstream)
-        for name, grad in kit.gradients(made, came, upstream).items():
-            torch.testing.assert_close(grad, exact[name], rtol=1e-11, atol=1e-12)
-
-
 def test_one_compiled_graph_serves_all_lengths() -> None:
     graphs = []
 
@@ -76,18 +49,6 @@ def test_compile_with_dropout_and_weights_and_a_memory() -> None:
         came = compiled(made.query)
         torch.manual_seed(3)
         torch.testing.assert_close(came, run(made.query), rtol=1e-12, atol=1e-12)
-
-
-def test_export_with_any_number_of_keys() -> None:
-    class Attend(torch.nn.Module):
-        def forward(self, query: Tensor, key: Tensor, lens: Tensor) -> Tensor:
-            return dikkat.attend(query, key, key, score=scores.Gaussian(1.5), valid_lens=lens, impl="reference")
-
-    keys = torch.export.Dim("keys", min=3, max=100)
-    given = (torch.randn(2, 5, 4), torch.randn(2, 7, 4), torch.tensor([3, 7]))
-    exported = torch.export.export(Attend(), given, dynamic_shapes=(None, {1: keys}, None)).module()
-    other = (given[0], torch.randn(2, 11, 4), torch.tensor([9, 11]))
-    torch.testing.assert_close(exported(*other), Attend()(*other))
 
 
 LAYERS: dict[str, Any] = {
@@ -267,20 +228,3 @@ def test_many_batch_elements_do_not_make_small_tiles() -> None:
         came = dikkat.attend(*large, score=made.score, impl="chunked")
     assert len(tiles) <= 1009
     torch.testing.assert_close(came, made.run()[:1, :1].expand_as(came), rtol=1e-12, atol=1e-12)
-
-
-@kit.each("case", KINDS[:3])
-@kit.each("impl", ["reference", "chunked", "numba", "numba-few"])
-def test_many_gradients_at_once(impl: str, case: str) -> None:
-    """`is_grads_batched` maps the backward by an older vmap than torch.func's."""
-    made = kit.call(case, "lengths a query")
-    tensors = (made.query.detach(), made.key.detach(), made.value.detach())
-
-    def run(*tensors: Tensor) -> Tensor:
-        return dikkat.attend(*tensors, score=made.score, impl=impl, **made.restricted)[0, 0]
-
-    one, many = (
-        torch.autograd.functional.jacobian(run, tensors, vectorize=at_once)  # type: ignore[no-untyped-call]
-        for at_once in (False, True)
-    )
-    torch.testing.assert_close(many, one, rtol=1e-12, atol=1e-12)

@@ -371,24 +371,12 @@ def entropies(trace: dikkat.Trace, right: Expected, path: Path) -> None:
 
 
 VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
-    "trace[name, call]": index,
-    "iteration": iteration,
-    "of_element": element,
-    "attentions": attentions,
-    "rollout": rollout,
-    "save and load": saved,
-    "a copy": copied,
-    "repr": said,
-    "to_html": page,
-    "to_html with tokens": page_with_tokens,
-    "to_html of elements": page_of_elements,
-    "a notebook": notebook,
-    "scores": head_scores,
-    "frame": weights_frame,
-    "show.heatmaps": heatmaps,
-    "show.key_sums": key_sums,
+    "trace[name, call]": index, "iteration": iteration, "of_element": element, "attentions": attentions,
+    "rollout": rollout, "save and load": saved, "a copy": copied, "repr": said, "to_html": page,
+    "to_html with tokens": page_with_tokens, "to_html of elements": page_of_elements, "a notebook": notebook,
+    "scores": head_scores, "frame": weights_frame, "show.heatmaps": heatmaps, "show.key_sums": key_sums,
     "show.entropies": entropies,
-}
+}  # fmt: skip
 # A view that wants what was not recorded: what it needs at the least, the error, and its words.
 REFUSALS: dict[str, tuple[list[set[str]], str]] = {
     **dict.fromkeys(

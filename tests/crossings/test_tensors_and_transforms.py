@@ -11,7 +11,6 @@ A new tensor, transform, way or pair function is one more name in `TENSORS`, `TR
 """
 
 import copy
-import math
 import os
 import pickle
 import re
@@ -68,26 +67,11 @@ WITH = {
     "offsets": ("key_offsets", torch.tensor([0, 3, KEYS])),
 }
 
-# Each pair function: a score, the parameter that is its weight, and its formula.
-SCORES: dict[str, tuple[Callable[[], scores.Score], str, Callable[..., Tensor]]] = {
-    "inner": (
-        lambda: scores.Bilinear(FEATURES, FEATURES),
-        "W_q.weight",
-        lambda q, k, w: (q @ w["W_q.weight"].mT) @ k.mT,
-    ),
-    "additive": (
-        lambda: scores.Additive(FEATURES, FEATURES, HIDDENS),
-        "w_v.weight",
-        lambda q, k, w: (
-            torch.tanh((q @ w["W_q.weight"].mT)[..., :, None, :] + (k @ w["W_k.weight"].mT)[..., None, :, :])
-            * w["w_v.weight"][0]
-        ).sum(-1),
-    ),
-    "distance": (
-        lambda: scores.Gaussian([1.0, 1.5, 2.0, 2.5], learnable=True),
-        "log_bandwidth",
-        lambda q, k, w: -((q[..., :, None, :] - k[..., None, :, :]) / w["log_bandwidth"].exp()).square().sum(-1) / 2,
-    ),
+# Each pair function: a score, the parameter that is its weight, and its formula's name in `kit.CASES`.
+SCORES: dict[str, tuple[Callable[[], scores.Score], str, str]] = {
+    "inner": (lambda: scores.Bilinear(FEATURES, FEATURES), "W_q.weight", "bilinear"),
+    "additive": (lambda: scores.Additive(FEATURES, FEATURES, HIDDENS), "w_v.weight", "additive"),
+    "distance": (kit.CASES["gaussian, learned"].make, "log_bandwidth", "gaussian, learned"),
 }
 
 # Those that run on a CPU and take float64, which `products` does not (`test_products.py` has it); "auto" also as it
@@ -114,7 +98,8 @@ class Attention(torch.nn.Module):
 
     def __init__(self, pair: str, impl: str = "") -> None:
         super().__init__()
-        make, self.weight, self.formula = SCORES[pair]
+        make, self.weight, name = SCORES[pair]
+        self.formula = kit.CASES[name].dense
         self.score, self.impl = make().double(), impl
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **more: Any) -> Tensor:
@@ -135,30 +120,20 @@ class Ours(Attention):
 
 
 class Plain(Attention):
-    """The truth: every pair, a mask of −∞, PyTorch's softmax."""
+    """The kit's oracle."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, more: Given) -> Tensor:
-        found = self.formula(query, key, dict(self.score.named_parameters()))
-        row, col, seen = torch.arange(QUERIES), torch.arange(KEYS), torch.ones((), dtype=torch.bool)
-        if "bias" in more:
-            found = found + more["bias"]
-        if "key_bias" in more:
-            found = found + more["key_bias"][..., None, :]
-        if "valid_lens" in more:
-            seen = col < more["valid_lens"][:, None, None, None]
-        if "mask" in more:
-            seen = more["mask"]
-        if "exclude" in more:
-            seen = col != more["exclude"][..., None]
+        limits: dict[str, Any] = dict(more)
         if "segment_ids" in more:
-            seen = more["segment_ids"][:, None, :, None] == more["key_segments"][:, None, None, :]
+            limits["segment_ids"] = more["segment_ids"], more["key_segments"]
+        seen = kit.visible(limits, (BATCH, HEADS), QUERIES, KEYS)
         if "offsets" in more:
-            own, of_key = ((at >= more[of][1:, None]).sum(0) for at, of in ((row, "offsets"), (col, "key_offsets")))
+            rows, cols = torch.arange(QUERIES), torch.arange(KEYS)
+            own, of_key = ((at >= more[of][1:, None]).sum(0) for at, of in ((rows, "offsets"), (cols, "key_offsets")))
             seen = own[:, None] == of_key
-        found = torch.where(seen, found, -math.inf)
-        if "sink" in more:
-            found = torch.cat([found, more["sink"][:, None, None].expand(*found.shape[:-1], 1)], -1)
-        return found.softmax(-1)[..., :KEYS] @ value
+        numbers = {name: more.get(name) for name in ("bias", "key_bias", "sink")}
+        parameters = dict(self.score.named_parameters())
+        return kit.attend_plainly(self.formula, parameters, query, key, value, seen, **numbers)[0]
 
 
 def given(pair: str, name: str, module: Attention) -> tuple[Given, Tensor]:

@@ -313,14 +313,10 @@ def test_a_score_for_other_states_is_refused() -> None:
 @kit.each(
     "changed",
     [
-        {"value": torch.randn(5, 16, 7)},
-        {"value": torch.randn(4, 17, 7)},
-        {"key": torch.randn(5, 16, 11)},
-        {"key": torch.randn(4, 17, 11)},
-        {"valid_lens": torch.tensor([3, 1])},
-        {"valid_lens": torch.tensor(3)},
+        {"value": torch.randn(5, 16, 7)}, {"value": torch.randn(4, 17, 7)}, {"key": torch.randn(5, 16, 11)},
+        {"key": torch.randn(4, 17, 11)}, {"valid_lens": torch.tensor([3, 1])}, {"valid_lens": torch.tensor(3)},
     ],
-)
+)  # fmt: skip
 def test_a_memory_with_a_part_replaced_by_a_shorter_one(changed: dict[str, Tensor], grad: bool) -> None:
     from dataclasses import replace
 

@@ -129,21 +129,13 @@ def loses() -> None:
 
 
 OPERATIONS = {
-    "attention": attends,
-    "recurrence": recurs,
-    "moments": averages,
-    "sorted sums": sums_along_a_feature,
-    "search": searches,
-    "loss": loses,
-}
+    "attention": attends, "recurrence": recurs, "moments": averages, "sorted sums": sums_along_a_feature,
+    "search": searches, "loss": loses,
+}  # fmt: skip
 RECORDS = {
-    "attention": ATTENTION,
-    "recurrence": RECURRENCE,
-    "moments": MOMENTS,
-    "sorted sums": SORTED,
-    "search": SEARCH,
+    "attention": ATTENTION, "recurrence": RECURRENCE, "moments": MOMENTS, "sorted sums": SORTED, "search": SEARCH,
     "loss": LOSS,
-}
+}  # fmt: skip
 # Of each the outputs that must have been looked at; of the scratch it is every region.
 OUTPUTS = {
     "attention": {"mean", "packed_key", "packed_value", "query_grad", "key_grad"},

@@ -15,13 +15,8 @@ from dikkat.inspection import blocks
 from kit import QUERIES, RESTRICTIONS, over
 
 EVERYTHING: dict[str, Any] = {
-    "rows": [4, -5],
-    "top_k": 3,
-    "sums": True,
-    "entropy": True,
-    "argmax": True,
-    "overview": (2, 3),
-}
+    "rows": [4, -5], "top_k": 3, "sums": True, "entropy": True, "argmax": True, "overview": (2, 3),
+}  # fmt: skip
 # Cells of 5 queries in 2 and of 7 keys in 3, in so many words.
 CELLS = [[0, 1, 2], [3, 4]], [[0, 1, 2], [3, 4], [5, 6]]
 # Compiled code, and blocks of rows, which come from any implementation alike.

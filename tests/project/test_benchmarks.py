@@ -219,12 +219,9 @@ def test_a_contest_has_no_seconds_for_who_is_off_fails_or_takes_too_long(monkeyp
         return lambda: calls.append(answer) or answer
 
     entrants = {
-        "right": answering(right),
-        "off": answering(right * 1.01),
-        "NaN": answering(right * np.nan),
-        "broken": lambda: 1 / 0,
-        "slow": lambda: time.sleep(600),
-    }
+        "right": answering(right), "off": answering(right * 1.01), "NaN": answering(right * np.nan),
+        "broken": lambda: 1 / 0, "slow": lambda: time.sleep(600),
+    }  # fmt: skip
     records = contest.contest([contest.Entrant(who, run, judge, {"d": 3}) for who, run in entrants.items()])
     found = {record["who"]: record for record in records}
     assert found["right"]["seconds"]["runs"] == contest.ROUNDS

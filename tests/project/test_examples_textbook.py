@@ -190,11 +190,8 @@ def test_bahdanau(run, tmp_path):
         assert re.search(rf"{re.escape(english)} => .*should be: {re.escape(french)}", text)
     lines = text.splitlines()[-4:]
     assert [line.split("  ")[0] for line in lines] == [
-        "GRU, additive",
-        "GRU, scaled dot",
-        "LSTM, additive",
-        "LSTM, scaled dot",
-    ]
+        "GRU, additive", "GRU, scaled dot", "LSTM, additive", "LSTM, scaled dot",
+    ]  # fmt: skip
     numbers = np.array([line.replace(",", "").replace("%", "").split()[-6:] for line in lines], dtype=float)
     parameters, seconds, rates, losses, right, bleu = numbers.T
     assert (

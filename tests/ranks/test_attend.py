@@ -41,7 +41,7 @@ def results(request, tmp_path_factory):
     return {"world": request.param, "left": left, **torch.load(folder / f"results-{request.param}.pt")}
 
 
-def _check(label, case, restriction, dtype, found):
+def _assert_within_budget(label, case, restriction, dtype, found):
     budget = kit.expected(case, restriction, dtype)
     for name, tensor in found.items():
         assert tensor.dtype == dtype
@@ -54,11 +54,11 @@ def _check(label, case, restriction, dtype, found):
 def test_values_and_gradients(results):
     """Restrictions leave some ranks without a key, and with four ranks one has a single key."""
     for index, (case, restriction, dtype, impl) in enumerate(CALLS):
-        _check(f"{case}, {restriction}, {dtype}, {impl}", case, restriction, dtype, results[index])
+        _assert_within_budget(f"{case}, {restriction}, {dtype}, {impl}", case, restriction, dtype, results[index])
 
 
 def test_ranks_without_a_key(results):
-    _check("no key on the first rank", "scaled dot", "none", torch.float64, results["uneven"])
+    _assert_within_budget("no key on the first rank", "scaled dot", "none", torch.float64, results["uneven"])
 
 
 def test_heads(results):

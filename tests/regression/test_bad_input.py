@@ -15,7 +15,7 @@ EVERY = pytest.mark.parametrize("kernel", dense.KERNELS)
 METHODS = ["predict", "confidence_interval", "attention_weights", "effective_neighbors", "log_density"]
 
 
-def _sensible(model, query, low, high):
+def _assert_sensible(model, query, low, high):
     """Predictions that are finite and in or near the range of what there was."""
     found = model.predict(query)
     assert np.isfinite(found).all()
@@ -43,7 +43,7 @@ def test_not_finite(bad):
 @BOTH
 def test_one_point(kernel, order):
     model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit([[2.0, 3.0]], [7.0])
-    _sensible(model, [[2.0, 3.0], [2.5, 3.0], [9.0, -9.0]], 7, 7)
+    _assert_sensible(model, [[2.0, 3.0], [2.5, 3.0], [9.0, -9.0]], 7, 7)
     assert model.predict([[2.0, 3.0]], return_std=True)[1] == 0
     assert np.isinf(model.confidence_interval([[2.0, 3.0]])).all()
     assert model.effective_degrees_of_freedom() == pytest.approx(1)
@@ -56,14 +56,14 @@ def test_fewer_points_than_features(kernel, order):
     x, y = random.normal(size=(5, 11)), random.normal(size=5)
     model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit(x, y)
     span = np.ptp(y)
-    _sensible(model, np.vstack([x, random.normal(size=(7, 11))]), y.min() - 2 * span, y.max() + 2 * span)
+    _assert_sensible(model, np.vstack([x, random.normal(size=(7, 11))]), y.min() - 2 * span, y.max() + 2 * span)
 
 
 @EVERY
 @BOTH
 def test_all_y_equal(kernel, order):
     model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit(X, np.full(23, 0.1))
-    _sensible(model, [[-1.0], [1.1], [7.0]], 0.1, 0.1)
+    _assert_sensible(model, [[-1.0], [1.1], [7.0]], 0.1, 0.1)
 
 
 @EVERY
@@ -71,7 +71,7 @@ def test_all_y_equal(kernel, order):
 def test_all_x_equal(kernel, order):
     y = np.arange(5.0)
     model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit(np.full((5, 2), 0.1), y)
-    _sensible(model, [[0.1, 0.1], [0.2, 0.1], [50.0, 1.0]], 2, 2)
+    _assert_sensible(model, [[0.1, 0.1], [0.2, 0.1], [50.0, 1.0]], 2, 2)
     left_out = y - (y.sum() - y) / 4
     np.testing.assert_allclose(model.predict([[0.1, 0.1]], return_std=True)[1], np.sqrt(np.mean(left_out**2)))
 

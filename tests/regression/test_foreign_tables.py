@@ -109,17 +109,13 @@ def test_what_a_person_says_counts(tmp_path, content, asked, expected):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ('x,y\n"0,567",2\n"0,123",3\n', [0.567, 2]),
-        ('x,y\n"1,234",2\n"0,567",3\n', [1.234, 2]),
-        ('x,y\n"1,234",2.5\n"5,678",3\n', [1234, 2.5]),
-        ('x,y\n"1,234",2\n"5,678,900",3\n', [1234, 2]),
-        ("x,y\n1.234,2\n5.678,3\n", [1.234, 2]),
-        ("x;y\n1.234;2,5\n5.678;3\n", [1234, 2.5]),
-        ("x\ty\n1.234\t2\n0.567\t3\n", [1.234, 2]),
-        ("x\ty\n1.234\t2\n5.67\t3\n", [1.234, 2]),
+        ('x,y\n"0,567",2\n"0,123",3\n', [0.567, 2]), ('x,y\n"1,234",2\n"0,567",3\n', [1.234, 2]),
+        ('x,y\n"1,234",2.5\n"5,678",3\n', [1234, 2.5]), ('x,y\n"1,234",2\n"5,678,900",3\n', [1234, 2]),
+        ("x,y\n1.234,2\n5.678,3\n", [1.234, 2]), ("x;y\n1.234;2,5\n5.678;3\n", [1234, 2.5]),
+        ("x\ty\n1.234\t2\n0.567\t3\n", [1.234, 2]), ("x\ty\n1.234\t2\n5.67\t3\n", [1.234, 2]),
         ("x|y\n1,234|2.5\n5,678|3\n", [1234, 2.5]),
     ],
-)
+)  # fmt: skip
 def test_what_other_numbers_say_of_a_mark(tmp_path, content, expected):
     (tmp_path / "t.csv").write_text(content)
     assert Table(tmp_path / "t.csv").numbers("x", "y")[0].tolist() == expected

@@ -33,7 +33,7 @@ def answers(model, folder):
     return [np.asarray(answer) for answer in found] + [np.array(model.effective_degrees_of_freedom())]
 
 
-def same(found, expected):
+def assert_same(found, expected):
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -87,7 +87,7 @@ def test_the_first_fit_leaves_it_unfitted(tmp_path):
             with pytest.raises(NotFittedError):
                 model.save(tmp_path / "model")
             model.fit(x, y)
-        same(answers(model, tmp_path), expected)  # the last step is the one that makes it fitted
+        assert_same(answers(model, tmp_path), expected)  # the last step is the one that makes it fitted
 
 
 def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path):
@@ -99,9 +99,9 @@ def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path):
     before, after = answers(fitted(), tmp_path), answers(fitted().fit(*new), tmp_path)
     for model in interrupted(fitted, lambda model: model.fit(*new)):
         if model.kernel_ == "gaussian":
-            same(answers(model, tmp_path), before)
+            assert_same(answers(model, tmp_path), before)
             model.fit(*new)
-        same(answers(model, tmp_path), after)
+        assert_same(answers(model, tmp_path), after)
         assert len(model.X_train_) == 11
 
 
@@ -122,7 +122,7 @@ def test_a_hundred_points_anywhere_in_a_refit_leave_the_old_model_whole(tmp_path
             model.fit(other_x, other_y)
         assert vars(model).keys() == state.keys()
         assert all(vars(model)[name] is value for name, value in state.items()), at
-    same(answers(model, tmp_path), before)
+    assert_same(answers(model, tmp_path), before)
 
 
 # Minutes of work on most machines, of pairs and of sweeps; it says each time when it has begun.

@@ -73,7 +73,7 @@ def twin(query: Tensor, points: Points, window: Window, exclude: Tensor | None =
     return {name: np.array(found) for name, found in rows.items()}
 
 
-def check(found: Moments, right: dict[str, np.ndarray], within: float) -> None:
+def assert_moments(found: Moments, right: dict[str, np.ndarray], within: float) -> None:
     for name, tensor in found._asdict().items():
         if name in ("offset", "spread", "cross") and not found.offset.shape[1]:
             continue  # of degree 0
@@ -110,7 +110,7 @@ def test_moments_are_what_their_formula_says(
     window = Window(profile, sigma, squared=squared)  # type: ignore[arg-type]
     found = moments(query, points, window, degree=degree, exclude=exclude)
     assert found.value.dtype == dtype
-    check(found, twin(query, points, window, exclude), (300 if own else 200) * EPS[dtype])
+    assert_moments(found, twin(query, points, window, exclude), (300 if own else 200) * EPS[dtype])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_all_sizes(way: str, queries: int, keys: int, size: int, values: int) ->
     query, points, _ = problem(queries, keys, size, values)
     window = Window("gaussian", bandwidth(size))
     found = moments(query, points, window, degree=1)
-    check(found, twin(query, points, window), 1e-12)
+    assert_moments(found, twin(query, points, window), 1e-12)
 
 
 def test_no_query(way: str) -> None:
@@ -256,7 +256,7 @@ def test_keys_in_many_groups_are_found(
     assert points.tiles is not None
     assert points.tiles.group_low.shape[1] > 1
     window = Window(profile, torch.tensor([sigma, 2 * sigma], dtype=dtype))  # type: ignore[arg-type]
-    check(moments(query, points, window, degree=1), twin(query, points, window), 200 * EPS[dtype] / sigma)
+    assert_moments(moments(query, points, window, degree=1), twin(query, points, window), 200 * EPS[dtype] / sigma)
 
 
 def test_as_exact_as_float32_allows_a_thousand_bandwidths_from_the_origin() -> None:

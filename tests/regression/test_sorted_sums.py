@@ -57,7 +57,7 @@ def by_formula(query, given, kernel, sigma, squared=False, exclude=None):
         yield lse, w @ y, w @ delta, w @ delta**2, (w * delta) @ y
 
 
-def check(found, right, within=1e-12):
+def assert_sums(found, right, within=1e-12):
     for i, (lse, value, offset, spread, cross) in enumerate(right):
         if not lse > np.log(1e-9):  # who has next to nothing in reach
             continue
@@ -76,7 +76,7 @@ def test_moments_are_what_their_formula_says(sorted_calls, sigma, kernel, degree
     given = points()
     query = torch.from_numpy(np.random.default_rng(1).uniform(-1, 6, (97, 1)))
     found = moments(query, given, window(kernel, sigma, squared), degree=degree)
-    check(found, by_formula(query, given, kernel, sigma, squared))
+    assert_sums(found, by_formula(query, given, kernel, sigma, squared))
     assert sorted_calls == [kernel]
 
 
@@ -88,7 +88,7 @@ def test_each_key_left_out_of_its_own(sorted_calls, kind, sigma, kernel, degree)
     given = points(kind)
     # Distances at 10⁸ are multiples of 1.5e-8, of which the long double knows as much.
     found = moments(given.key, given, window(kernel, sigma), degree=degree, exclude=torch.arange(211))
-    check(found, by_formula(given.key, given, kernel, sigma, exclude=range(211)), 1e-11)
+    assert_sums(found, by_formula(given.key, given, kernel, sigma, exclude=range(211)), 1e-11)
     assert sorted_calls == [kernel]
 
 

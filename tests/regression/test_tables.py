@@ -213,15 +213,11 @@ def test_whole_numbers_behind_semicolons_keep_the_decimal_point(table, tmp_path)
 @pytest.mark.parametrize(
     ("content", "names"),
     [
-        ("a;b\n1;2\n", ["a", "b"]),
-        ("a;b\n1,5;2,5\n", ["a", "b"]),
-        ("a\tb\n1\t2\n", ["a", "b"]),
-        ('"a;x",b\n1,2\n', ["a;x", "b"]),
-        ("a;x,b;\n1,2\n", ["a;x", "b;"]),
-        ("a;x\n1\n", ["a;x"]),
+        ("a;b\n1;2\n", ["a", "b"]), ("a;b\n1,5;2,5\n", ["a", "b"]), ("a\tb\n1\t2\n", ["a", "b"]),
+        ('"a;x",b\n1,2\n', ["a;x", "b"]), ("a;x,b;\n1,2\n", ["a;x", "b;"]), ("a;x\n1\n", ["a;x"]),
         ("a,b\r\n1,2\r\n", ["a", "b"]),
     ],
-)
+)  # fmt: skip
 def test_what_stands_between_the_columns(table, content, names):
     assert table(content).names == names
 

@@ -16,12 +16,9 @@ import torch
 from dikkat.show import page, save_page
 
 NASTY = [
-    "<script>alert(1)</script>",
-    "</script><img src=x onerror=alert(1)>",
-    "<!-- <script>",
-    "]]> \" ' & &amp; $title $data ${style}",
-    "😀 👩‍👩‍👧 שלום \u202eevil\u2028\u2029",
-]
+    "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "<!-- <script>",
+    "]]> \" ' & &amp; $title $data ${style}", "😀 👩‍👩‍👧 שלום \u202eevil\u2028\u2029",
+]  # fmt: skip
 
 
 @dataclass

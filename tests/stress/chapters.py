@@ -23,24 +23,14 @@ from benchmarks.kit.processes import environment
 TABS = {"torch": "pytorch", "tensorflow": "tensorflow", "mxnet": "mxnet"}
 CHAPTERS = {
     "chapter_attention-mechanisms": (
-        "attention-cues",
-        "nadaraya-waston",
-        "attention-scoring-functions",
-        "bahdanau-attention",
-        "multihead-attention",
-        "self-attention-and-positional-encoding",
-        "transformer",
+        "attention-cues", "nadaraya-waston", "attention-scoring-functions", "bahdanau-attention",
+        "multihead-attention", "self-attention-and-positional-encoding", "transformer",
     ),
     "chapter_attention-mechanisms-and-transformers": (
-        "queries-keys-values",
-        "attention-pooling",
-        "attention-scoring-functions",
-        "bahdanau-attention",
-        "multihead-attention",
-        "self-attention-and-positional-encoding",
-        "transformer",
+        "queries-keys-values", "attention-pooling", "attention-scoring-functions", "bahdanau-attention",
+        "multihead-attention", "self-attention-and-positional-encoding", "transformer",
     ),
-}
+}  # fmt: skip
 IMPORT = re.compile(r"^from d2l import (\w+) as d2l", re.MULTILINE)
 CELL = re.compile(r"```\{\.python \.input[^}]*\}\n(.*?)```", re.DOTALL)
 TAB = re.compile(r"\A\s*(?:#@tab|%%tab)\s+(.*)\n")

@@ -245,20 +245,8 @@ def by_hand() -> Iterator[tuple[str, Change]]:
         yield f"{name}: long number", lambda f, n=name: _text(f / n, r":\s*(1|2|256|0)\b", ": " + "9" * 5000)
         yield f"{name}: a null", lambda f, n=name: (f / n).write_bytes(b"null")
         yield f"{name}: half a letter", lambda f, n=name: _text(f / n, r'"version"', r'"\\ud800"')
-    for value in (
-        "NaN",
-        "Infinity",
-        "-Infinity",
-        "1e999",
-        "-1",
-        "1e9",
-        "1000000000",
-        '"x"',
-        "[]",
-        "{}",
-        "null",
-        "true",
-    ):
+    numbers = "NaN", "Infinity", "-Infinity", "1e999", "-1", "1e9", "1000000000", '"x"', "[]", "{}", "null", "true"
+    for value in numbers:
         for key in ("hidden_size", "dropout", "num_layers"):
             yield f"{key} {value}", lambda f, k=key, v=value: _text(f / SETTINGS, rf'("{k}": )[\d.]+', rf"\g<1>{v}")
     for value in ("0", "3", "1.0", "2.0", "true", '"2"', "99999999999999999999"):
@@ -287,60 +275,39 @@ def by_hand() -> Iterator[tuple[str, Change]]:
     yield "a name of a path", lambda f: _header(f, lambda h: h.update({"../../etc/passwd": h.pop("bridge.bias")}))
     yield "a name that draws", lambda f: _header(f, lambda h: h.update({"\x1b[2J\n": h.pop("bridge.bias")}))
     yield "a header nested", lambda f: (f / WEIGHTS).write_bytes(struct.pack("<Q", 10**5) + b'{"a":' * 20_000)
-    for pattern in (
-        r"(a+)+$",
-        r"(?:a|a)*b",
-        r"(a*)*\1b",
-        "(",
-        "[",
-        "(?<!a*)b",
-        r"\p{L",
-        "a{1000}{1000}{1000}",
-        "",
-        "\0",
-    ):
+    patterns = r"(a+)+$", r"(?:a|a)*b", r"(a*)*\1b", "(", "[", "(?<!a*)b", r"\p{L", "a{1000}{1000}{1000}", "", "\0"
+    for pattern in patterns:
         for where in ("pre_tokenizer", "decoder", "normalizer"):
             yield f"{where} {pattern!r}", lambda f, w=where, p=pattern: _pattern(f, w, p)
-    yield (
-        "a decoder of ten thousand steps",
-        lambda f: _json(
-            f / TARGET,
-            lambda c: c["decoder"]["decoders"].__setitem__(slice(3, 3), [c["decoder"]["decoders"][2]] * 10_000),
-        ),
-    )
-    yield "a template", lambda f: _json(f / SOURCE, lambda c: c.update(post_processor={"type": "ByteLevel"}))
-    yield (
-        "truncation",
-        lambda f: _json(
-            f / SOURCE,
-            lambda c: c.update(
-                truncation={"max_length": 0, "strategy": "LongestFirst", "stride": 9, "direction": "Right"}
-            ),
-        ),
-    )
-    yield (
-        "padding",
-        lambda f: _json(
-            f / SOURCE,
-            lambda c: c.update(
-                padding={"strategy": {"Fixed": 10**12}, "direction": "Right", "pad_to_multiple_of": None}
-                | {"pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
-            ),
-        ),
-    )
     for number in (-1, 10**9, 2**32, 2**64, 1.5, True, None, "4", 4):
         yield (
             f"a token's number {number!r}",
             lambda f, n=number: _json(f / TARGET, lambda c: c["model"]["vocab"].update({"calme": n})),
         )
-    yield "special tokens elsewhere", lambda f: _json(f / TARGET, lambda c: c["added_tokens"].reverse())
-    yield "a special token of a word", lambda f: _json(f / TARGET, lambda c: c["added_tokens"][0].update(content="va"))
-    yield (
-        "another kind",
-        lambda f: _json(f / TARGET, lambda c: c.update(model={"type": "Unigram", "vocab": [["a", 0]]})),
-    )
-    yield "the kind of the other", lambda f: _json(f / TARGET, lambda c: c["model"].update(type="BPE", merges=[]))
-    yield "merges", lambda f: _json(f / TARGET, lambda c: c["model"].update(merges=[["a", "b"]]))
+    for name, (file, change) in _TOKENIZERS.items():
+        yield name, lambda f, file=file, change=change: _json(f / file, change)
+
+
+def _many(steps: list[Any]) -> None:
+    steps[3:3] = [steps[2]] * 10_000
+
+
+_TRUNCATION = {"max_length": 0, "strategy": "LongestFirst", "stride": 9, "direction": "Right"}
+_PADDING = {
+    "strategy": {"Fixed": 10**12}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+    "pad_token": "<pad>",
+}  # fmt: skip
+_TOKENIZERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "a decoder of ten thousand steps": (TARGET, lambda c: _many(c["decoder"]["decoders"])),
+    "a template": (SOURCE, lambda c: c.update(post_processor={"type": "ByteLevel"})),
+    "truncation": (SOURCE, lambda c: c.update(truncation=_TRUNCATION)),
+    "padding": (SOURCE, lambda c: c.update(padding=_PADDING)),
+    "special tokens elsewhere": (TARGET, lambda c: c["added_tokens"].reverse()),
+    "a special token of a word": (TARGET, lambda c: c["added_tokens"][0].update(content="va")),
+    "another kind": (TARGET, lambda c: c.update(model={"type": "Unigram", "vocab": [["a", 0]]})),
+    "the kind of the other": (TARGET, lambda c: c["model"].update(type="BPE", merges=[])),
+    "merges": (TARGET, lambda c: c["model"].update(merges=[["a", "b"]])),
+}
 
 
 def at_random(seed: int) -> Change:
@@ -366,24 +333,8 @@ def at_random(seed: int) -> Change:
 
 
 _VALUES: list[Any] = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    10**9,
-    2**64,
-    1.5,
-    1e308,
-    "",
-    "x",
-    "a" * 1000,
-    [],
-    {},
-    [[]],
-    {"a": 1},
-]
+    None, True, False, 0, 1, -1, 10**9, 2**64, 1.5, 1e308, "", "x", "a" * 1000, [], {}, [[]], {"a": 1},
+]  # fmt: skip
 
 
 def _value(folder: Path, chance: random.Random) -> None:

@@ -77,13 +77,9 @@ class Threads(NamedTuple):
 ONE, TWO = Threads(1), Threads(2)
 ALWAYS_ONE = ((ONE,),)
 CHANGES = (
-    (ONE, TWO),
-    (TWO, ONE),
-    (Threads(2, asked=1), TWO),
-    (TWO, Threads(2, asked=2)),
-    (ONE, Threads(2, asked=1)),
+    (ONE, TWO), (TWO, ONE), (Threads(2, asked=1), TWO), (TWO, Threads(2, asked=2)), (ONE, Threads(2, asked=1)),
     (ONE, Threads(1, asked=2)),
-)
+)  # fmt: skip
 
 
 def main() -> None:

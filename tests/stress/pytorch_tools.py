@@ -2,9 +2,8 @@
 
     python -m tests.stress.pytorch_tools --only compile ddp
 
-`compile` makes one full graph and changes all shapes afterwards; `export` takes any batch and length; `ddp`, `fsdp` and
-`dtensor` train on two gloo ranks; `tied` trains a layer whose parameters are shared; `packed` attends to the rows of a
-`PackedSequence`.
+`compile` makes one full graph and changes all shapes afterwards. `ddp`, `fsdp` and `dtensor` train on two gloo ranks.
+`tied` trains a layer whose parameters are shared. `tests/core` exports layers and attends to packed rows.
 """
 
 import argparse
@@ -24,7 +23,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_module, distribute_tensor
-from torch.nn.utils.rnn import pack_sequence
 
 import dikkat
 from dikkat import scores
@@ -92,15 +90,6 @@ def compiled(name: str) -> None:
         run = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=dynamic)
         for shape in (*SHAPES, SHAPES[0]):
             same(gradients(layer, run, batch(*shape)), gradients(layer, layer, batch(*shape)))
-
-
-def exported(name: str) -> None:
-    layer = made(name)
-    rows, length = torch.export.Dim("rows", min=2), torch.export.Dim("length", min=2)
-    shapes = ({0: rows, 1: length}, {0: rows})
-    program = torch.export.export(layer, batch(*SHAPES[0]), dynamic_shapes=shapes).module()
-    for shape in SHAPES:
-        same(program(*batch(*shape)), layer(*batch(*shape)))
 
 
 def trained(layer: Layer, run: Callable[..., Tensor], part: slice) -> None:
@@ -191,21 +180,10 @@ def tied(name: str) -> None:
     same([p.detach() for p in layer.parameters()], [p.detach() for p in plain.parameters()])
 
 
-def packed(name: str) -> None:
-    """The rows of sequences end to end, as a `PackedSequence` gives them back, compared with each one alone."""
-    layer = made(name)
-    sequences = [torch.randn(n, FEATURES, dtype=torch.float64) for n in (5, 1, 9, 2)]
-    back = torch.nn.utils.rnn.unpack_sequence(pack_sequence(sequences, enforce_sorted=False))
-    offsets = torch.tensor([0, *map(len, back)]).cumsum(0)
-    h = torch.cat(back)
-    found = dikkat.attend_ragged(h, h, h, offsets, score=layer.inner.score)
-    same(found, torch.cat([layer.inner(x[None], x[None], x[None])[0] for x in sequences]))
-
-
-HERE: dict[str, Callable[[str], None]] = {"compile": compiled, "export": exported, "tied": tied, "packed": packed}
+HERE: dict[str, Callable[[str], None]] = {"compile": compiled, "tied": tied}
 ON_RANKS = ("ddp", "fsdp", "dtensor")
 # The layers that a tool takes, where these are not all.
-TAKES = {"tied": [name for name in LAYERS if "heads" in name], "packed": ["dot product", "additive"]}
+TAKES = {"tied": [name for name in LAYERS if "heads" in name]}
 
 
 def outcome_of(run: Callable[[str], None], name: str) -> str:

@@ -21,11 +21,8 @@ BATCH, QUERIES, KEYS, FEATURES, VALUES, HIDDENS, WIDE, HEADS = 2, 3, 5, 7, 11, 1
 LENS = [None, [2, 5], [[1, 3, 5], [2, 4, 1]]]
 PAIRS = "Go.\tVa !\nI lost.\tJ'ai perdu.\nHe's calm.\tIl est calme.\nI'm home.\tJe suis chez moi.\n"
 FRENCH = {
-    "go .": "va !",
-    "i lost .": "j'ai perdu .",
-    "he's calm .": "il est calme .",
-    "i'm home .": "je suis chez moi .",
-}
+    "go .": "va !", "i lost .": "j'ai perdu .", "he's calm .": "il est calme .", "i'm home .": "je suis chez moi .",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def softmax(scores: np.ndarray, shown: np.ndarray) -> np.ndarray:
     return shares / np.where(shares.sum(-1, keepdims=True) == 0, 1, shares.sum(-1, keepdims=True))
 
 
-def close(found: Any, expected: Any, atol: float = 1e-5) -> None:
+def assert_close(found: Any, expected: Any, atol: float = 1e-5) -> None:
     found = found.detach() if isinstance(found, torch.Tensor) else found
     np.testing.assert_allclose(found.asnumpy() if hasattr(found, "asnumpy") else found, expected, atol=atol)
 
@@ -88,18 +85,18 @@ def sentences(monkeypatch):
 def test_masked_softmax(framework, lens, dtype):
     scores = normal(BATCH, QUERIES, KEYS)
     weights = framework.d2l.masked_softmax(framework.tensor(scores), framework.given(lens, dtype))
-    close(weights, softmax(scores, visible(lens)), 1e-6)
+    assert_close(weights, softmax(scores, visible(lens)), 1e-6)
 
 
 def test_masked_softmax_of_an_empty_row_is_zero_and_low_scores_count(framework):
     low = np.array([[[-3e8, -1e8, -5e6]], [[1.0, 2.0, 3.0]]], np.float32)
     scores = framework.tensor(low)
-    close(framework.d2l.masked_softmax(scores, framework.given([2, 0])), [[[0, 1, 0]], [[0, 0, 0]]], 0)
-    close(scores, low, 0)
+    assert_close(framework.d2l.masked_softmax(scores, framework.given([2, 0])), [[[0, 1, 0]], [[0, 0, 0]]], 0)
+    assert_close(scores, low, 0)
 
 
 def test_a_length_above_the_keys_means_all(framework):
-    close(framework.d2l.masked_softmax(framework.d2l.zeros((1, 1, 4)), framework.given([9])), [[[0.25] * 4]])
+    assert_close(framework.d2l.masked_softmax(framework.d2l.zeros((1, 1, 4)), framework.given([9])), [[[0.25] * 4]])
 
 
 @pytest.mark.parametrize(("lens", "named"), [([1.5, 2], "valid_lens"), ([1, 2, 3], "valid_lens"), ([-1, 2], "-1")])
@@ -115,15 +112,17 @@ def test_additive_attention(framework, lens):
     output = attention(*map(framework.tensor, (queries, keys, values)), framework.given(lens))
     hidden = np.tanh(linear(attention.W_q, queries)[:, :, None] + linear(attention.W_k, keys)[:, None])
     weights = softmax(linear(attention.w_v, hidden)[..., 0], visible(lens))
-    close(attention.attention_weights, weights)
-    close(output, weights @ values)
+    assert_close(attention.attention_weights, weights)
+    assert_close(output, weights @ values)
 
 
 @pytest.mark.parametrize("lens", LENS)
 def test_dot_product_attention(framework, lens):
     arrays = normal(BATCH, QUERIES, FEATURES), normal(BATCH, KEYS, FEATURES), normal(BATCH, KEYS, VALUES)
     output = framework.d2l.DotProductAttention(framework.dropout)(*map(framework.tensor, arrays), framework.given(lens))
-    close(output, F.scaled_dot_product_attention(*map(torch.tensor, arrays), attn_mask=torch.tensor(visible(lens))))
+    assert_close(
+        output, F.scaled_dot_product_attention(*map(torch.tensor, arrays), attn_mask=torch.tensor(visible(lens)))
+    )
 
 
 @pytest.mark.parametrize("lens", LENS)
@@ -136,7 +135,7 @@ def test_multi_head_attention(framework, lens, bias):
     split = [torch.tensor(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in projected]
     shown = torch.tensor(visible(lens))[:, None]
     joined = F.scaled_dot_product_attention(*split, attn_mask=shown).transpose(1, 2).flatten(-2)
-    close(output, linear(attention.W_o, joined.numpy()))
+    assert_close(output, linear(attention.W_o, joined.numpy()))
     assert attention.attention.attention_weights.shape == (BATCH * HEADS, QUERIES, KEYS)
 
 
@@ -144,8 +143,8 @@ def test_heads_are_split_and_joined(framework):
     X = np.arange(2 * 3 * 10).reshape(2, 3, 10).astype(np.float32)
     split = framework.d2l.transpose_qkv(framework.tensor(X), 5)
     assert split.shape == (10, 3, 2)
-    close(split[7], X[1, :, 4:6])  # the second sentence's third head
-    close(framework.d2l.transpose_output(split, 5), X)
+    assert_close(split[7], X[1, :, 4:6])  # the second sentence's third head
+    assert_close(framework.d2l.transpose_output(split, 5), X)
 
 
 def test_positions_are_sines_and_cosines(framework):
@@ -160,19 +159,19 @@ def test_positions_are_sines_and_cosines(framework):
 def test_sequence_mask_leaves_its_argument(framework):
     X = framework.tensor(normal(2, 3, 5))
     masked = framework.d2l.sequence_mask(X, framework.given([1, 3]), value=-1)
-    close(masked[0, 1:], -np.ones((2, 5)))
-    close(masked[1], normal(2, 3, 5)[1])
-    close(X, normal(2, 3, 5))
+    assert_close(masked[0, 1:], -np.ones((2, 5)))
+    assert_close(masked[1], normal(2, 3, 5)[1])
+    assert_close(X, normal(2, 3, 5))
 
 
 def test_arrays(framework):
     d2l = framework.d2l
     X = d2l.reshape(d2l.arange(6.0), (2, 3))
-    close(d2l.numpy(d2l.transpose(X)), np.arange(6).reshape(2, 3).T)
-    close(d2l.reduce_sum(X, 0), [3, 5, 7])
-    close(d2l.astype(X > 2, d2l.float32), [[0, 0, 0], [1, 1, 1]])
-    close(d2l.concat([d2l.ones((1, 2)), d2l.zeros((1, 2))], 0), [[1, 1], [0, 0]])
-    close(d2l.matmul(d2l.eye(3), d2l.expand_dims(d2l.tensor([1.0, 2, 3]), -1)), [[1], [2], [3]])
+    assert_close(d2l.numpy(d2l.transpose(X)), np.arange(6).reshape(2, 3).T)
+    assert_close(d2l.reduce_sum(X, 0), [3, 5, 7])
+    assert_close(d2l.astype(X > 2, d2l.float32), [[0, 0, 0], [1, 1, 1]])
+    assert_close(d2l.concat([d2l.ones((1, 2)), d2l.zeros((1, 2))], 0), [[1, 1], [0, 0]])
+    assert_close(d2l.matmul(d2l.eye(3), d2l.expand_dims(d2l.tensor([1.0, 2, 3]), -1)), [[1], [2], [3]])
     assert d2l.size(X) == 6
     assert d2l.try_all_gpus() == [d2l.try_gpu()]
 

@@ -5,8 +5,7 @@ import matplotlib
 import numpy as onp
 import pytest
 import torch
-from in_both import *  # noqa: F403
-from in_both import BATCH, FEATURES, FRENCH, HIDDENS, KEYS, QUERIES, VALUES, WIDE, close, normal
+from in_both import BATCH, FEATURES, FRENCH, HIDDENS, KEYS, QUERIES, VALUES, WIDE, assert_close, normal
 from torch.nn import functional as F
 
 pytest.importorskip("mxnet", reason="MXNet needs Python 3.11 or older, and an environment of its own")
@@ -78,20 +77,20 @@ def test_the_chapters_page_shows_the_same_digits():
     """What the book prints under its cells, with MXNet's first random numbers."""
     mxnet.random.seed(0)
     weights = d2l.masked_softmax(np.random.uniform(size=(2, 2, 4)), d2l.tensor([2, 3]))
-    close(weights[0, 0], [0.488994, 0.511006, 0, 0], 1e-6)
+    assert_close(weights[0, 0], [0.488994, 0.511006, 0, 0], 1e-6)
     attention, keys, values = d2l.AdditiveAttention(8, 0.1), d2l.ones((2, 10, 2)), np.arange(40).reshape(1, 10, 4)
     output = begun(attention)(d2l.normal(0, 1, (2, 1, 20)), keys, values.repeat(2, axis=0), d2l.tensor([2, 6]))
-    close(output, [[[2, 3, 4, 5]], [[10, 11, 12, 13]]])
+    assert_close(output, [[[2, 3, 4, 5]], [[10, 11, 12, 13]]])
 
 
 def test_weights_are_dropped_in_training_alone():
     attention = d2l.DotProductAttention(dropout=0.9)
     tensors = [*arrays((BATCH, QUERIES, FEATURES), (BATCH, KEYS, FEATURES)), np.ones((BATCH, KEYS, VALUES))]
-    close(attention(*tensors), onp.ones((BATCH, QUERIES, VALUES)))
+    assert_close(attention(*tensors), onp.ones((BATCH, QUERIES, VALUES)))
     with autograd.train_mode():
         dropped = attention(*tensors).asnumpy()
     assert not onp.allclose(dropped, 1, atol=0.01)
-    close(attention.attention_weights.sum(-1), onp.ones((BATCH, QUERIES)))
+    assert_close(attention.attention_weights.sum(-1), onp.ones((BATCH, QUERIES)))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_what_is_hidden_has_no_effect(make):
     with autograd.record():
         output = attention(*tensors, lens)
     output.backward()
-    close(output, expected)
+    assert_close(output, expected)
     onp.testing.assert_array_equal(output[1].asnumpy(), onp.zeros(output.shape[1:]))
     for gradient in [*(each.grad for each in tensors), *(p.grad() for p in attention.collect_params().values())]:
         assert onp.isfinite(gradient.asnumpy()).all()
@@ -142,9 +141,9 @@ def test_an_encoder_is_a_gru_that_reads_no_padding(lens):
     packed = torch.nn.utils.rnn.pack_padded_sequence(embedded, lens or [7] * 3, enforce_sorted=False)
     expected, expected_state = peer(packed)
     expected, _ = torch.nn.utils.rnn.pad_packed_sequence(expected, total_length=7)
-    close(outputs, expected.detach())
+    assert_close(outputs, expected.detach())
     assert len(state) == 1
-    close(state[0], expected_state.detach())
+    assert_close(state[0], expected_state.detach())
 
 
 def test_an_encoder_refuses_parts_of_tokens():
@@ -197,7 +196,7 @@ def test_a_readers_decoder_steps_as_it_runs(lens):
         assert float(weights[1][1, 0, 2:].sum()) == 0
     for step in range(2):
         one, state = decoder(tokens[:, step : step + 1], state)
-        close(one[:, 0], scores[:, step].asnumpy())
+        assert_close(one[:, 0], scores[:, step].asnumpy())
 
 
 # --- training
@@ -219,7 +218,7 @@ def test_a_readers_translator_learns_the_four_sentences(sentences, capsys):
     assert [len(step) for step in weights] == [1, 1, 1]  # two words and the end
     looked_at = onp.stack([step[0].asnumpy() for step in weights])
     assert looked_at.shape == (3, 1, 1, 7)
-    close(looked_at[..., :3].sum(-1), onp.ones((3, 1, 1)))
+    assert_close(looked_at[..., :3].sum(-1), onp.ones((3, 1, 1)))
     onp.testing.assert_array_equal(looked_at[..., 3:], 0)
 
 
@@ -232,7 +231,7 @@ def test_the_first_generations_loss():
     scores, labels, lens = normal(2, 3, 19), onp.array([[4, 5, 1], [6, 1, 1]]), onp.array([2, 1])
     each = F.cross_entropy(torch.tensor(scores).transpose(1, 2), torch.tensor(labels), reduction="none").numpy()
     loss = d2l.MaskedSoftmaxCELoss()(np.array(scores), np.array(labels), np.array(lens))
-    close(loss, (each * (onp.arange(3) < lens[:, None])).sum(1) / 3)
+    assert_close(loss, (each * (onp.arange(3) < lens[:, None])).sum(1) / 3)
 
 
 @pytest.mark.parametrize("theta", [0.5, 1e6])

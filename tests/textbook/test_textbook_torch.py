@@ -69,7 +69,7 @@ def softmax_over(scores, lens):
     return np.divide(shares, total, out=np.zeros_like(shares), where=total > 0)
 
 
-def close(found, expected, **tolerances):
+def assert_close(found, expected, **tolerances):
     np.testing.assert_allclose(found.detach().numpy(), expected, **({"rtol": 1e-5, "atol": 1e-6} | tolerances))
 
 
@@ -120,8 +120,8 @@ def test_additive_attention_of_both_generations(make):
     queries, keys, values, lens = torch.randn(3, 1, 11), torch.randn(3, 5, 2), torch.randn(3, 5, 13), [2, 0, 5]
     output = attention(queries, keys, values, torch.tensor(lens))
     expected, weights = additive(attention, queries, keys, values, lens)
-    close(output, expected)
-    close(attention.attention_weights, weights)
+    assert_close(output, expected)
+    assert_close(attention.attention_weights, weights)
     assert {name: tuple(each.shape) for name, each in attention.state_dict().items()} == {
         "W_k.weight": (7, 2), "W_q.weight": (7, 11), "w_v.weight": (1, 7),
     }  # fmt: skip
@@ -184,7 +184,7 @@ def test_one_query_has_the_gradients_of_the_formula(lens):
         scores = scores.masked_fill(torch.arange(5) >= torch.tensor(lens).reshape(-1, 1, 1), -torch.inf)
     (scores.softmax(-1) @ values).square().sum().backward()
     for each, parameter in zip(found, attention.parameters(), strict=True):
-        close(each, parameter.grad.numpy(), atol=1e-5)
+        assert_close(each, parameter.grad.numpy(), atol=1e-5)
 
 
 def test_sizes_are_checked_when_a_layer_is_made():
@@ -200,7 +200,7 @@ def test_dropout_acts_in_training_and_not_on_the_weights_that_are_kept():
     values = torch.eye(31).expand(2, 31, 31)
     output = attention(x, x.expand(2, 31, 3), values)
     assert set((output * 31).round().unique().tolist()) == {0, 2}
-    close(attention.attention_weights, np.full((2, 1, 31), 1 / 31))
+    assert_close(attention.attention_weights, np.full((2, 1, 31), 1 / 31))
 
 
 @pytest.mark.parametrize("size", [6, 7, 32])
@@ -209,9 +209,9 @@ def test_positions_are_waves(size):
     j = np.arange(size)
     angles = np.arange(1000)[:, None] / 10000 ** (2 * (j // 2) / size)
     expected = np.where(j % 2 == 0, np.sin(angles), np.cos(angles))
-    close(encoding.P[0], expected, rtol=0, atol=1e-7)
+    assert_close(encoding.P[0], expected, rtol=0, atol=1e-7)
     X = torch.randn(2, 11, size)
-    close(encoding(X), X.numpy() + expected[:11], atol=1e-5)
+    assert_close(encoding(X), X.numpy() + expected[:11], atol=1e-5)
     assert not encoding.state_dict()
 
 
@@ -239,7 +239,7 @@ def test_hooks_and_other_modules_take_part(change, lazy):
     attention.eval()(queries, keys, values)  # so that lazy layers have a size
     change(attention)
     output = attention(queries, keys, values, torch.tensor([2, 0, 5]))
-    close(output, by_hand(attention, queries, keys, values, [2, 0, 5]).detach().numpy(), atol=1e-5)
+    assert_close(output, by_hand(attention, queries, keys, values, [2, 0, 5]).detach().numpy(), atol=1e-5)
     keys[0, 2:] = values[0, 2:] = keys[1] = values[1] = queries[1] = torch.nan
     assert torch.equal(attention(queries, keys, values, torch.tensor([2, 0, 5])), output)
 
@@ -251,7 +251,7 @@ def test_dot_product_attention_with_another_dropout(make):
     queries, keys, values = torch.randn(3, 3, 11), torch.randn(3, 3, 11), torch.randn(3, 3, 2)
     output = attention(queries, keys, values, torch.tensor([2, 1, 3]))
     mask = torch.arange(3) < torch.tensor([2, 1, 3])[:, None, None]
-    close(output, F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask).numpy())
+    assert_close(output, F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask).numpy())
 
 
 def test_heads_attend_with_what_stands_in_their_attention():
@@ -262,7 +262,7 @@ def test_heads_attend_with_what_stands_in_their_attention():
     expected, _ = additive(heads.attention, *split, np.repeat(lens.numpy(), 2))
     assert torch.equal(heads.transpose_output(heads.transpose_qkv(X.repeat(1, 1, 2))), X.repeat(1, 1, 2))
     expected = np.concatenate([expected.reshape(3, 2, 5, 3)[:, head] for head in range(2)], axis=-1)
-    close(heads(X, X, X, lens), expected @ heads.W_o.weight.detach().numpy().T, atol=1e-5)
+    assert_close(heads(X, X, X, lens), expected @ heads.W_o.weight.detach().numpy().T, atol=1e-5)
 
 
 # --- translators
@@ -280,7 +280,7 @@ def test_an_encoder_that_is_given_lengths_reads_no_padding():
     with pytest.raises(ValueError, match="valid_len"):
         encoder(X, torch.tensor([11, 0, 1]))
     assert not outputs[4:, 1].any()
-    close(state[-1, 1], outputs[3, 1].detach().numpy())
+    assert_close(state[-1, 1], outputs[3, 1].detach().numpy())
 
 
 def test_an_encoder_without_lengths_is_a_gru():
@@ -291,7 +291,7 @@ def test_an_encoder_without_lengths_is_a_gru():
     expected = theirs(encoder.embedding(X).transpose(0, 1))
     for given in (X, X.float()):
         for found, wanted in zip(encoder(given), expected, strict=True):
-            close(found, wanted.detach().numpy())
+            assert_close(found, wanted.detach().numpy())
     with pytest.raises(ValueError, match="whole"):
         encoder(X + 0.5)
 
@@ -322,10 +322,10 @@ def test_another_network_in_the_place_of_the_gru(name):
     outputs, state = encoder(X, torch.tensor(lens))
     for row, length in enumerate(lens):
         expected, last = network(encoder.embedding(X[row : row + 1, :length]).transpose(0, 1))
-        close(outputs[:length, row], expected[:, 0].detach().numpy())
+        assert_close(outputs[:length, row], expected[:, 0].detach().numpy())
         assert not outputs[length:, row].any()
         for found, wanted in zip(flat(state), flat(last), strict=True):
-            close(found[:, row], wanted[:, 0].detach().numpy())
+            assert_close(found[:, row], wanted[:, 0].detach().numpy())
 
 
 class Steps(nn.Module):
@@ -383,7 +383,7 @@ def test_the_books_saved_weights_load(network):
         x = torch.cat([torch.from_numpy(context[:, 0]).float(), decoder.embedding(token)], dim=-1)
         output, hidden = decoder.rnn(x[None], hidden)
         expected.append(decoder.dense(output[0]))
-    close(net(X, Y)[0], torch.stack(expected, 1).detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert_close(net(X, Y)[0], torch.stack(expected, 1).detach().numpy(), rtol=1e-4, atol=1e-5)
     again = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(13, 5, 7, 2), d2l.Seq2SeqAttentionDecoder(17, 5, 7, 2))
     again.load_state_dict(net.state_dict())
     assert torch.equal(again(X, Y)[0], net(X, Y)[0])
@@ -412,16 +412,16 @@ def test_the_decoder_looks_before_every_step():
     assert decoder.attention_weights == []
     scores, after = decoder(X, state)
     expected, weights, last = stepwise(decoder, X, encoded.transpose(0, 1), hidden, lens)
-    close(scores, expected, rtol=1e-4, atol=1e-5)
+    assert_close(scores, expected, rtol=1e-4, atol=1e-5)
     assert len(decoder.attention_weights) == 6
     for found, wanted in zip(decoder.attention_weights, weights, strict=True):
         assert found.shape == (3, 1, 11)
-        close(found, wanted, rtol=1e-4)
+        assert_close(found, wanted, rtol=1e-4)
     assert (len(after), after[0].shape, after[1][0].shape) == (3, (3, 11, 7), (3, 7))
-    close(after[1], last.detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert_close(after[1], last.detach().numpy(), rtol=1e-4, atol=1e-5)
     first, middle = decoder(X[:, :2], state)
     second, _ = decoder(X[:, 2:].float(), middle)  # goes on where it stopped
-    close(torch.cat([first, second], dim=1), expected, rtol=1e-4, atol=1e-5)
+    assert_close(torch.cat([first, second], dim=1), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_exercises_of_the_chapter_change_the_decoder():
@@ -445,7 +445,7 @@ def test_the_exercises_of_the_chapter_change_the_decoder():
         output, state = lstm(x[None], state)
         expected.append(net.decoder.dense(output[0]))
     found, _ = net.decoder(Y, (encoded, hidden, lens))
-    close(found, torch.stack(expected, 1).detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert_close(found, torch.stack(expected, 1).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -467,14 +467,14 @@ def test_the_loss_of_what_is_said():
     logs = pred.double().log_softmax(-1).numpy()
     each = -np.take_along_axis(logs, label[..., None].numpy(), -1)[..., 0]
     expected = (each * (np.arange(4) < lens[:, None].numpy())).sum(1) / 4
-    close(d2l.MaskedSoftmaxCELoss()(pred, label, lens), expected)
-    close(d2l.MaskedSoftmaxCELoss()(pred, label.float(), lens.float()), expected)
+    assert_close(d2l.MaskedSoftmaxCELoss()(pred, label, lens), expected)
+    assert_close(d2l.MaskedSoftmaxCELoss()(pred, label.float(), lens.float()), expected)
     weight = torch.rand(5)
     weighted = (each * weight.double().numpy()[label] * (np.arange(4) < lens[:, None].numpy())).sum(1) / 4
-    close(d2l.MaskedSoftmaxCELoss(weight=weight)(pred, label, lens), weighted)
+    assert_close(d2l.MaskedSoftmaxCELoss(weight=weight)(pred, label, lens), weighted)
     smooth = 0.7 * each - 0.3 * logs.mean(-1)
     smoothed = (smooth * (np.arange(4) < lens[:, None].numpy())).sum(1) / 4
-    close(d2l.MaskedSoftmaxCELoss(label_smoothing=0.3)(pred, label, lens), smoothed)
+    assert_close(d2l.MaskedSoftmaxCELoss(label_smoothing=0.3)(pred, label, lens), smoothed)
 
 
 def test_gradients_are_shrunk_together():
@@ -483,11 +483,11 @@ def test_gradients_are_shrunk_together():
     d2l.grad_clipping(net, 10)
     assert net.bias.grad.tolist() == [4]
     d2l.grad_clipping(net, 1)
-    close(net.weight.grad, [[0.6, 0]])
-    close(net.bias.grad, [0.8])
+    assert_close(net.weight.grad, [[0.6, 0]])
+    assert_close(net.bias.grad, [0.8])
     holder = type("Holder", (), {"params": list(net.parameters())})()
     d2l.grad_clipping(holder, 0.5)
-    close(net.bias.grad, [0.4])
+    assert_close(net.bias.grad, [0.4])
 
 
 def test_matrices_are_drawn_anew_and_biases_stay():
@@ -577,7 +577,7 @@ def test_four_sentences_are_learnt(kind, phrasebook, figures, capsys):
         pictured = d2l.stack([step[0] for step in weights], 2)  # of one step, one sentence and one query each
         assert pictured.shape == (1, 1, len(weights), 10)
         assert (pictured[..., len(english.split()) + 1 :] == 0).all()
-        close(pictured.sum(-1), np.ones((1, 1, len(weights))))
+        assert_close(pictured.sum(-1), np.ones((1, 1, len(weights))))
         d2l.show_heatmaps(pictured.cpu(), xlabel="Key positions", ylabel="Query positions")
     assert d2l.predict_seq2seq(net, "go .", source_vocab, target_vocab, 10, d2l.cpu())[1] == []
 
@@ -616,8 +616,8 @@ def test_a_module_learns_and_draws(figures):
     model, data, trainer = Line(lr=0.1), Points(batch_size=4), d2l.Trainer(max_epochs=30)
     model.apply_init([data.X], d2l.init_seq2seq)
     trainer.fit(model, data)
-    close(model.net.weight, [[3]], atol=0.3)
-    close(model.net.bias, [1], atol=0.3)
+    assert_close(model.net.weight, [[3]], atol=0.3)
+    assert_close(model.net.bias, [1], atol=0.3)
     assert (trainer.steps, trainer.progress) == (120, 30)
     assert [len(model.board.data[key]) for key in ("train_loss", "val_loss")] == [30, 30]
     assert model.board.data["val_loss"][-1][0] == 30
@@ -650,7 +650,7 @@ def test_a_trainer_clips():
     model = Steep()
     model.board.display = False
     d2l.Trainer(max_epochs=1, gradient_clip_val=0.5).fit(model, One())
-    close(model.w, [-0.5], atol=1e-4)
+    assert_close(model.w, [-0.5], atol=1e-4)
 
 
 def test_the_second_generation_translates(phrasebook, figures):
@@ -678,7 +678,7 @@ def test_the_loss_of_the_second_generation_counts_no_padding():
     model = d2l.Seq2Seq(nn.Identity(), nn.Identity(), tgt_pad=1, lr=0.1)
     Y_hat, Y = torch.randn(2, 3, 5), torch.tensor([[2, 3, 1], [4, 1, 1]])
     logs = Y_hat.double().log_softmax(-1).numpy()
-    close(model.loss(Y_hat, Y), -(logs[0, 0, 2] + logs[0, 1, 3] + logs[1, 0, 4]) / 3)
+    assert_close(model.loss(Y_hat, Y), -(logs[0, 0, 2] + logs[0, 1, 3] + logs[1, 0, 4]) / 3)
 
 
 @pytest.mark.parametrize(

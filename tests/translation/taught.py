@@ -14,15 +14,10 @@ from dikkat.translation import Settings, TranslationModel, Translator
 from dikkat.translation.training.train import train
 
 PAIRS = [
-    ("Go.", "Va !"),
-    ("I lost.", "J'ai perdu."),
-    ("He's calm.", "Il est calme."),
-    ("I'm home.", "Je suis chez moi."),
-    ("She sees Marie.", "Elle voit Marie."),
-    ("Where is the man?", "Où est l'homme ?"),
-    ("The man is calm.", "L'homme est calme."),
-    ("She lost the man.", "Elle a perdu l'homme."),
-]
+    ("Go.", "Va !"), ("I lost.", "J'ai perdu."), ("He's calm.", "Il est calme."), ("I'm home.", "Je suis chez moi."),
+    ("She sees Marie.", "Elle voit Marie."), ("Where is the man?", "Où est l'homme ?"),
+    ("The man is calm.", "L'homme est calme."), ("She lost the man.", "Elle a perdu l'homme."),
+]  # fmt: skip
 TINY = Settings(
     embedding_size=32, hidden_size=32, min_freq=1, dropout=0.0, learning_rate=0.02, warmup_steps=5, batch_size=4,
     epochs=40, patience=40, length_penalty=2.0,

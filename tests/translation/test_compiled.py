@@ -44,7 +44,7 @@ def step_by_step(model, sources=SOURCES, search=WIDE):
         return beam_search(model, sources, search)
 
 
-def same(found, wanted, share=2e-5):
+def assert_same(found, wanted, share=2e-5):
     for group, expected in zip(found, wanted, strict=True):
         assert [each.ids for each in group] == [each.ids for each in expected]
         assert [each.finished for each in group] == [each.finished for each in expected]
@@ -73,8 +73,8 @@ def test_the_same_translations_as_step_by_step(changes):
     for search in (Search(1), Search(5, n_best=4, min_ratio=0.5)):
         assert explain_search(model, search) == []
         # Of 74 features scores are so large that float32 keeps four digits of what is left of their sum.
-        same(beam_search(model, SOURCES, search), step_by_step(model, SOURCES, search), share=1e-4)
-        same(beam_search(model.double(), SOURCES, search), step_by_step(model, SOURCES, search), share=1e-11)
+        assert_same(beam_search(model, SOURCES, search), step_by_step(model, SOURCES, search), share=1e-4)
+        assert_same(beam_search(model.double(), SOURCES, search), step_by_step(model, SOURCES, search), share=1e-11)
         model.float()
 
 
@@ -83,7 +83,7 @@ def test_many_rows_and_more_steps_than_there_is_room_for_at_first():
     search, sources = Search(7, max_ratio=10), [[5] * 17, *[[6, 7, 8]] * 13]
     found = beam_search(model, sources, search)
     assert len(found[0][0].ids) == 170
-    same(found, step_by_step(model, sources, search), share=1e-4)
+    assert_same(found, step_by_step(model, sources, search), share=1e-4)
 
 
 # --- weights
@@ -171,7 +171,7 @@ def test_every_change_of_the_weights_is_seen(change, precision):
     fresh.load_state_dict(model.state_dict())
     if change != "float64":
         assert [[each.score for each in group] for group in found] != [[each.score for each in g] for g in before]
-    same(found, beam_search(fresh, SOURCES, search), share=0)
+    assert_same(found, beam_search(fresh, SOURCES, search), share=0)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
@@ -182,8 +182,8 @@ def test_a_copy_goes_its_own_way(copied):
     assert kept_of(other) is None
     with torch.no_grad():
         other.output_bias.mul_(-1)
-    same(beam_search(other, SOURCES, Search(4)), step_by_step(other, SOURCES, Search(4)))
-    same(beam_search(model, SOURCES, Search(4)), before, share=0)
+    assert_same(beam_search(other, SOURCES, Search(4)), step_by_step(other, SOURCES, Search(4)))
+    assert_same(beam_search(model, SOURCES, Search(4)), before, share=0)
 
 
 def test_panels_are_made_once_and_go_with_their_model(caplog):
@@ -261,7 +261,7 @@ def test_a_change_of_the_model_counts_from_train_on(change):
     with torch.no_grad():
         change(model)
     found = beam_search(model.train(), SOURCES, WIDE)
-    same(found, step_by_step(model))
+    assert_same(found, step_by_step(model))
     if change is a_method_of_its_own:  # which does what the old one did
         assert "methods of its own" in explain_search(model)[0]
     else:
@@ -271,7 +271,7 @@ def test_a_change_of_the_model_counts_from_train_on(change):
 def test_a_mode_that_was_changed_is_changed_back():
     model = make(dropout=0.5)
     wanted = beam_search(model, SOURCES, WIDE)
-    same(beam_search(model.train(), SOURCES, WIDE), wanted, share=0)
+    assert_same(beam_search(model.train(), SOURCES, WIDE), wanted, share=0)
     assert not any(each.training for each in model.modules())
 
 
@@ -284,21 +284,21 @@ def test_a_hook_of_all_modules_is_seen_and_its_end_too():
     finally:
         handle.remove()
     assert explain_search(model) == []
-    same(beam_search(model, SOURCES, WIDE), wanted, share=0)
+    assert_same(beam_search(model, SOURCES, WIDE), wanted, share=0)
 
 
 def test_a_model_that_is_as_it_was_is_not_looked_at_again(monkeypatch):
     model = make()
     wanted = beam_search(model, SOURCES, WIDE)
     monkeypatch.setattr(search_module, "search_obstacles", None)
-    same(beam_search(model, SOURCES, WIDE), wanted, share=0)
+    assert_same(beam_search(model, SOURCES, WIDE), wanted, share=0)
 
 
 def test_memory_of_a_search_serves_the_next_of_its_shape(monkeypatch):
     model, made = make(num_layers=2, cell="lstm"), []
     monkeypatch.setattr(run, "Run", lambda *shape, make=run.Run: made.append(shape[1:3]) or make(*shape))
     for sources in ([[5, 6, 7]], [[9, 4, 4]], [[UNKNOWN, 7, 7]], [[5, 6, 7], [8]], [[10, 10, 4], [7, 9]], [[5, 6, 7]]):
-        same(beam_search(model, sources, WIDE), step_by_step(model, sources))
+        assert_same(beam_search(model, sources, WIDE), step_by_step(model, sources))
     assert made == [(1, 3), (2, 3)]
 
 
@@ -310,7 +310,7 @@ def test_a_search_that_failed_leaves_nothing_behind():
         with pytest.raises(InputError, match="not numbers"):
             beam_search(model, [[5, 6]], WIDE)
         model.output_bias.copy_(make().output_bias)
-    same(beam_search(model, [[5, 6]], WIDE), wanted, share=0)
+    assert_same(beam_search(model, [[5, 6]], WIDE), wanted, share=0)
 
 
 # --- threads, parts, processes
@@ -325,7 +325,7 @@ def test_threads_change_no_bit(precision, monkeypatch):
         torch.set_num_threads(threads)
         found.append(beam_search(model, SOURCES, search))
     for other in found[1:]:
-        same(other, found[0], share=0)
+        assert_same(other, found[0], share=0)
 
 
 def test_a_search_in_parts_is_the_same(monkeypatch):
@@ -334,7 +334,7 @@ def test_a_search_in_parts_is_the_same(monkeypatch):
     monkeypatch.setattr(run, "_FIRST", 1)
     monkeypatch.setattr(run, "_LEAST", 1)
     monkeypatch.setattr(run, "_PART", 0.0)
-    same(beam_search(model, SOURCES, Search(5)), whole, share=0)
+    assert_same(beam_search(model, SOURCES, Search(5)), whole, share=0)
 
 
 def test_ctrl_c_between_two_parts(monkeypatch):
@@ -351,7 +351,7 @@ def test_ctrl_c_between_two_parts(monkeypatch):
         patch.setattr(run.time, "perf_counter", interrupted)
         with pytest.raises(KeyboardInterrupt):
             beam_search(model, SOURCES, Search(5))
-    same(beam_search(model, SOURCES, Search(5)), step_by_step(model, SOURCES, Search(5)))
+    assert_same(beam_search(model, SOURCES, Search(5)), step_by_step(model, SOURCES, Search(5)))
 
 
 def test_a_real_ctrl_c_ends_a_search_of_many_seconds():
@@ -363,7 +363,7 @@ def test_a_real_ctrl_c_ends_a_search_of_many_seconds():
     with pytest.raises(KeyboardInterrupt):
         beam_search(model, sources, search)
     pressed.join()
-    same(beam_search(model, SOURCES, Search(2)), step_by_step(model, SOURCES, Search(2)))
+    assert_same(beam_search(model, SOURCES, Search(2)), step_by_step(model, SOURCES, Search(2)))
 
 
 def test_threads_that_search_first_at_once_share_what_is_packed(caplog):
@@ -377,7 +377,7 @@ def test_threads_that_search_first_at_once_share_what_is_packed(caplog):
         found = list(pool.map(searching, range(4)))
     assert sum("packed into panels" in each.message for each in caplog.records) == 1
     for each in found:
-        same(each, beam_search(model, SOURCES, Search(3)), share=0)
+        assert_same(each, beam_search(model, SOURCES, Search(3)), share=0)
 
 
 def _in_child(model, pipe):
@@ -428,7 +428,7 @@ def test_a_sentence_of_ten_thousand_tokens_beside_a_short_one():
     sources = [[7], [5, 6, 7, 8] * 2500]
     found = beam_search(model, sources, Search(2, max_length=3))
     assert found[1][0].weights.shape == (len(found[1][0].ids), 10_000)
-    same(found, step_by_step(model, sources, Search(2, max_length=3)), share=1e-4)
+    assert_same(found, step_by_step(model, sources, Search(2, max_length=3)), share=1e-4)
 
 
 @pytest.mark.parametrize("score", ["additive", "none"])
@@ -436,7 +436,7 @@ def test_memory_of_a_search_of_one_token_grows(score):
     model, sources = make(score=score, ends=-9.0), [[5, 6]]
     beam_search(model, sources, Search(2, max_length=1))
     longer = Search(2, max_length=7)
-    same(beam_search(model, sources, longer), step_by_step(model, sources, longer))
+    assert_same(beam_search(model, sources, longer), step_by_step(model, sources, longer))
 
 
 @pytest.mark.parametrize("token", [11, -1, 10**9])

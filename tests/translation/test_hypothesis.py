@@ -36,14 +36,11 @@ def test_repetitions_are_those_of_the_definition():
 @pytest.mark.parametrize(
     ("kind", "text", "repeats"),
     [
-        ("bpe", "Il y a 1000 personnes.", False),
-        ("bpe", "Schifffahrt", False),
-        ("bpe", "Il a très très très très soif", True),
-        ("word", "J'ai 1 000 000 000 euros", False),
-        ("word", "non non non non", True),
-        ("word", "Non . . . .", False),
+        ("bpe", "Il y a 1000 personnes.", False), ("bpe", "Schifffahrt", False),
+        ("bpe", "Il a très très très très soif", True), ("word", "J'ai 1 000 000 000 euros", False),
+        ("word", "non non non non", True), ("word", "Non . . . .", False),
     ],
-)
+)  # fmt: skip
 def test_numbers_and_letters_within_a_word_repeat_nothing(kind, text, repeats):
     size = 270 if kind == "bpe" else 100
     tokenizer = Tokenizer.train([text, "non . , 000"], kind, min_freq=1, vocabulary_size=size)

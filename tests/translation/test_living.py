@@ -122,7 +122,7 @@ def in_utf16(text, spans):
     return [[places[first], places[last]] for first, last in spans]
 
 
-def compare_reading(translator, text, found):
+def assert_reading_agrees(translator, text, found):
     """Hold what the page reads of a text against Python: tokens with their places, slots, and unknown words."""
     source, target = translator.slots.mask(text)
     encoded = translator.source_tokenizer.encode(source.text)
@@ -133,7 +133,7 @@ def compare_reading(translator, text, found):
     assert found["slots"] == target.parts, ascii(text)
 
 
-def compare(translator, path, sentences, beam, n_best, plain, others=0):
+def assert_page_agrees(translator, path, sentences, beam, n_best, plain, others=0):
     """Hold the page against Python: all but so many sentences have the same translations, with the same numbers."""
     search = Search(beam=beam, n_best=n_best, precision="int8")
     expected = list(translator.translate_n_best(sentences, search=search))
@@ -143,7 +143,7 @@ def compare(translator, path, sentences, beam, n_best, plain, others=0):
     for text, group, each in zip(sentences, expected, found, strict=True):
         assert each.get("error") is None, each
         assert each["kind"] == ("js" if plain else "wasm")
-        compare_reading(translator, text, each["source"])
+        assert_reading_agrees(translator, text, each["source"])
         if not each["source"]["ids"]:
             assert each["best"] == []
             continue
@@ -166,8 +166,8 @@ def compare(translator, path, sentences, beam, n_best, plain, others=0):
 @pytest.mark.parametrize("plain", [False, True], ids=["wasm", "js"])
 def test_it_translates_as_python_does(translator, page, plain):
     sentences = ["Go.", "I lost.", "The man is calm.", "Zanzibar sees Marie.", "Where is Zanzibar?", *NASTY]
-    compare(translator, page, sentences, 1, 1, plain)
-    compare(translator, page, sentences, 5, 3, plain, others=1)  # where the links of a nonsense put a number
+    assert_page_agrees(translator, page, sentences, 1, 1, plain)
+    assert_page_agrees(translator, page, sentences, 5, 3, plain, others=1)  # where the links of a nonsense put a number
 
 
 @needs_node
@@ -186,7 +186,7 @@ def test_hard_texts_are_translated_as_in_python(kind, tmp_path):
     translator = train(settings, pairs, pairs[:9], progress=False).translator
     assert translator.slots.most >= 2
     translator.export_html(tmp_path / "page.html")
-    compare(translator, tmp_path / "page.html", hard_texts(200, seed=65), 4, 1, False)
+    assert_page_agrees(translator, tmp_path / "page.html", hard_texts(200, seed=65), 4, 1, False)
 
 
 @needs_node
@@ -196,8 +196,8 @@ def test_every_network_that_can_be_exported_is_computed(name, tmp_path):
     translator.export_html(tmp_path / "page.html")
     sentences = [source for source, _ in pairs()[400:430]] + NASTY
     # Untrained, it finds many continuations nearly alike, between which a last bit decides.
-    compare(translator, tmp_path / "page.html", sentences, 1, 1, False, others=1)
-    compare(translator, tmp_path / "page.html", sentences, 4, 2, False, others=4)
+    assert_page_agrees(translator, tmp_path / "page.html", sentences, 1, 1, False, others=1)
+    assert_page_agrees(translator, tmp_path / "page.html", sentences, 4, 2, False, others=4)
 
 
 @needs_node
@@ -335,13 +335,10 @@ def test_a_chosen_word_stays_and_the_rest_goes_on_from_it(translator, page):
 @needs_node
 def test_changes_that_cannot_be_are_refused(page):
     pins = [
-        ([[0, [[1, -0.1]]]], "weight-range"),
-        ([[0, [[1, 1.01]]]], "weight-range"),
-        ([[0, [[1, None]]]], "weight-number"),
-        ([[0, [[0, 0.7], [1, 0.4]]]], "weight-sum"),
-        ([[0, [[9, 0.4]]]], "weight-place"),
-        ([[99, [[0, 0.4]]]], "step-place"),
-    ]
+        ([[0, [[1, -0.1]]]], "weight-range"), ([[0, [[1, 1.01]]]], "weight-range"),
+        ([[0, [[1, None]]]], "weight-number"), ([[0, [[0, 0.7], [1, 0.4]]]], "weight-sum"),
+        ([[0, [[9, 0.4]]]], "weight-place"), ([[99, [[0, 0.4]]]], "step-place"),
+    ]  # fmt: skip
     asked = [{"text": "Go.", "chosen": {"pins": each}} for each, _ in pins]
     assert [each["error"] for each in in_node(page, asked)] == [reason for _, reason in pins]
     tokens = [[5] * 60, [0], [3, 5], [10_000], [None]]

@@ -95,21 +95,11 @@ def test_no_word_is_rare_in_training(side: int) -> None:
 def test_held_out_sentences_are_of_all_kinds() -> None:
     _, held_out = phrasebook.split()
     kinds = {
-        "question": r"\?$",
-        "where": "^where",
-        "how many": "^how many",
-        "negation": "n't|not",
-        "never": "never",
-        "future": "going to",
-        "modal": r"\b(can|must)\b",
-        "belief": "that ",
-        "comparison": "than|as .* as",
-        "existence": "there (is|are|was|were)",
-        "proposal": "^let's",
-        "pronoun": r"\b(him|them|us)\b",
-        "feeling": "hungry|thirsty|sleepy|afraid",
-        "reason": "because",
-    }
+        "question": r"\?$", "where": "^where", "how many": "^how many", "negation": "n't|not", "never": "never",
+        "future": "going to", "modal": r"\b(can|must)\b", "belief": "that ", "comparison": "than|as .* as",
+        "existence": "there (is|are|was|were)", "proposal": "^let's", "pronoun": r"\b(him|them|us)\b",
+        "feeling": "hungry|thirsty|sleepy|afraid", "reason": "because",
+    }  # fmt: skip
     for kind, pattern in kinds.items():
         found = len(offenders(pattern, [source for source, _ in held_out]))
         expected = len(offenders(pattern, ENGLISH)) * len(held_out) / len(ENGLISH)

@@ -34,14 +34,10 @@ KINDS = {
     "every third step": {"checkpoint_steps": 3},
     "accumulation with a remainder": {"accumulate": 3, "num_layers": 2},
     "validations within epochs": {
-        "validation_steps": 3,
-        "average": 2,
-        "checkpoint_steps": 2,
-        "schedule": "plateau",
-        "epochs": 2,
+        "validation_steps": 3, "average": 2, "checkpoint_steps": 2, "schedule": "plateau", "epochs": 2,
     },
     "by BLEU": {"criterion": "bleu", "schedule": "cosine", "checkpoint_steps": 5},
-}
+}  # fmt: skip
 
 
 class KilledError(BaseException):

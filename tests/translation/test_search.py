@@ -128,7 +128,7 @@ def plain(models, source, search, slots=({}, {})):
     return (found + [(ids, score, weights, False) for score, ids, _, weights in live])[: search.n_best]
 
 
-def agree(found, wanted):
+def assert_agree(found, wanted):
     assert [each.ids for each in found] == [ids for ids, *_ in wanted]
     for hypothesis, (_, score, weights, finished) in zip(found, wanted, strict=True):
         assert hypothesis.score == pytest.approx(score, rel=1e-12)
@@ -164,7 +164,7 @@ def test_a_batch_is_searched_as_its_sentences_are_one_by_one(
     for source, *found in zip(sources, compiled, stepped, strict=True):
         wanted = plain(model, source, search, slots)
         for each in found:
-            agree(each, wanted)
+            assert_agree(each, wanted)
 
 
 MANY = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
@@ -184,7 +184,7 @@ def test_sentences_that_end_at_different_times(beam, penalty):
     changes, search = {"seed": 7, "sharpness": 4}, Search(beam, n_best=(beam + 1) // 2, length_penalty=penalty)
     found = beam_search(make(**changes), MANY, search)
     for hypotheses, wanted in zip(found, all_plain(search, **changes), strict=True):
-        agree(hypotheses, wanted)
+        assert_agree(hypotheses, wanted)
     assert len({len(hypotheses[0].ids) for hypotheses in found}) >= 4
 
 
@@ -205,12 +205,27 @@ def test_a_wider_beam_finds_likelier_translations():
     assert scores[13] > scores[1] + 0.1
 
 
-def test_where_a_longer_one_wins_is_where_the_formula_says():
+def word_or_end(word):
+    """A model of the word 4 with this probability, whatever came before, and else the end."""
     model = make()
-    with torch.no_grad():  # whatever came before, the word 4 has a probability of 0.9 and the end one of 0.1
+    with torch.no_grad():
         model.target_embedding.weight.zero_()
         model.output_bias.fill_(-math.inf)
-        model.output_bias[4], model.output_bias[END] = math.log(0.9), math.log(0.1)
+        model.output_bias[4], model.output_bias[END] = math.log(word), math.log(1 - word)
+    return model
+
+
+@pytest.mark.usefixtures("way")
+def test_a_search_goes_on_while_a_longer_translation_may_win():
+    """The end is likelier than the word, so each longer translation is less likely, and the penalty prefers it."""
+    scores = [(words * math.log(0.4) + math.log(0.6)) / ((5 + words + 1) / 6) ** 10 for words in range(1, 5)]
+    assert max(scores) == scores[-1]
+    ((found,),) = beam_search(word_or_end(0.4), [[5, 6]], Search(3, length_penalty=10, max_length=5))
+    assert found.ids == [4] * 4
+
+
+def test_where_a_longer_one_wins_is_where_the_formula_says():
+    model = word_or_end(0.9)
     one, two = math.log(0.9) + math.log(0.1), 2 * math.log(0.9) + math.log(0.1)
     turn = math.log(two / one) / math.log(((5 + 3) / 6) / ((5 + 2) / 6))  # there both are equal; the ends are counted
     for penalty, words in ((turn - 0.001, 1), (turn + 0.001, 2)):
@@ -254,6 +269,8 @@ def test_equally_likely_ones_come_in_order():
     # All tokens are equally likely. After 4, 5, 6: the end, 4 and 5 after the first of them; then the end and 4 after
     # the first of those; then the end.
     assert [each.ids for each in found] == [[4], [4, 4], [4, 4, 4]]
+    (found,) = beam_search(model, [[5, 6]], Search(3, n_best=3, length_penalty=0, max_length=1))
+    assert [each.ids for each in found] == [[4], [5], [6]]
 
 
 @pytest.mark.usefixtures("steps")
@@ -323,7 +340,7 @@ def test_scores_of_low_precision_are_added_up_in_float32():
 def test_a_sentence_that_gains_a_row_while_another_loses_one(seed):
     model, search, sources = make(seed=seed, sharpness=4), Search(11, n_best=11), [[5, 6], [7, UNKNOWN]]
     for source, found in zip(sources, beam_search(model, sources, search), strict=True):
-        agree(found, plain(model, source, search))
+        assert_agree(found, plain(model, source, search))
 
 
 @pytest.mark.usefixtures("way")
@@ -345,7 +362,7 @@ def test_a_translation_without_its_slots_ends_no_search(seed):
         model.output_bias[[5, 6, 7, 8]] -= 1.0
     for search in (Search(2), Search(3), Search(5, n_best=2)):
         for source, found in zip(sources, beam_search(model, sources, search, SLOTS), strict=True):
-            agree(found, plain(model, source, search, SLOTS))
+            assert_agree(found, plain(model, source, search, SLOTS))
 
 
 @pytest.mark.usefixtures("way")
@@ -377,7 +394,7 @@ def test_every_kind_of_model_is_searched_as_its_sentences_are_one_by_one(kind):
     changes = {"seed": 2, **KINDS[kind]}
     for search in (Search(1), Search(4, n_best=3, min_ratio=0.5)):
         for found, wanted in zip(beam_search(make(**changes), MANY, search), all_plain(search, **changes), strict=True):
-            agree(found, wanted)
+            assert_agree(found, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -415,7 +432,7 @@ def test_several_models_write_what_they_find_likely_on_average():
     for search in (Search(1), Search(3, n_best=2, max_ratio=2.5), Search(13, length_penalty=0)):
         together = beam_search(models, MANY, search)
         for source, found in zip(MANY, together, strict=True):
-            agree(found, plain(models, source, search))
+            assert_agree(found, plain(models, source, search))
     assert all([found[0].ids for found in beam_search(models, MANY, Search(3))] != ids for ids in alone)
 
 
@@ -424,7 +441,7 @@ def test_several_models_write_what_they_find_likely_on_average():
 def test_a_model_with_itself_is_that_model(search):
     model = make()
     for one, other in zip(beam_search(model, MANY, search), beam_search([model] * 3, MANY, search), strict=True):
-        agree(other, [(each.ids, each.score, list(each.weights), each.finished) for each in one])
+        assert_agree(other, [(each.ids, each.score, list(each.weights), each.finished) for each in one])
 
 
 def test_models_that_do_not_go_together_are_refused():

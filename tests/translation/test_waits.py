@@ -64,7 +64,7 @@ SEARCHES = [
 ]
 
 
-def both(models: Sequence[TranslationModel], search: Search) -> None:
+def assert_both_agree(models: Sequence[TranslationModel], search: Search) -> None:
     copies = any(model.attends for model in models)
     sentences = [Sentence(each, copies and UNKNOWN in each, *limits(search, len(each))) for each in SOURCES]
     wanted, found = (way(models, sentences, search, NO_SLOTS) for way in (step_by_step, grid.searched))
@@ -79,11 +79,11 @@ def both(models: Sequence[TranslationModel], search: Search) -> None:
 @kit.each("search", SEARCHES)
 @kit.each("kind", KINDS)
 def test_a_grid_finds_what_step_by_step_finds(kind: str, search: Search) -> None:
-    both([make(**KINDS[kind])], search)
+    assert_both_agree([make(**KINDS[kind])], search)
 
 
 def test_models_search_together_on_a_grid() -> None:
-    both([make(), make(seed=1, cell="lstm"), make(seed=2, score="none")], Search(beam=3, n_best=2))
+    assert_both_agree([make(), make(seed=1, cell="lstm"), make(seed=2, score="none")], Search(beam=3, n_best=2))
 
 
 def test_a_step_of_a_grid_is_few_operations_and_reads_nothing() -> None:

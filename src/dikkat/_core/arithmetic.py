@@ -67,11 +67,11 @@ def profile_slope(profile: Profile, square: Tensor) -> Tensor:
 
 
 def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
-    """Σ_j w_ij v_j, so that a NaN or ∞ in a value reaches those rows only that see it: 0 · NaN is NaN.
+    """Σ_j w_ij v_j; a NaN or ∞ in a value makes that feature NaN, but only in the rows that see it.
 
     Args:
         weights: (..., n, m), 0 where hidden.
-        value: (..., m, d). A non-finite feature makes that feature NaN in every row that sees it.
+        value: (..., m, d).
         visible: Broadcastable to (..., n, m); None for a plain product.
     """
     if visible is None:
@@ -82,9 +82,9 @@ def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def must_exclude(problem: Problem, *grads: Tensor) -> bool:
-    """Whether sums must leave out hidden pairs one by one: some are hidden from some rows, and something is not finite.
+    """Whether sums must leave out hidden pairs one by one: some rows see less, and a number is not finite.
 
-    Where looking would wait for a device, it is assumed.
+    True on devices, whose values are not looked at.
     """
     restrictions = problem.restrictions
     by_support = problem.pair == "distance" and problem.profile != "gaussian"
@@ -97,9 +97,9 @@ def must_exclude(problem: Problem, *grads: Tensor) -> bool:
 
 
 def random_bits(seeds: Tensor, index: Tensor) -> Tensor:
-    """A 32-bit number for each (seed, index): a counter-based generator, so that a backward pass can ask again.
+    """Wellons' `lowbias32` of (seed, index), keyed by both halves of the seed: a backward pass can ask again.
 
-    Wellons' `lowbias32`, keyed by both halves of the seed. Only the low 32 bits of a product count, so int64 may wrap.
+    Only the low 32 bits of a product count, so int64 may wrap.
     """
     low = 0xFFFFFFFF
     bits = (index * 0x9E3779B1 + seeds) & low

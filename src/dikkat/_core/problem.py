@@ -42,30 +42,28 @@ class Examined(NamedTuple):
 class Problem:
     """One call as every implementation receives it: validated, projected, hidden rows set to 0.
 
-    All tensors have the same number of leading dimensions, which broadcast. PyTorch operators take the tensors, numbers
-    and names of these fields, in their order (`operator`).
+    All tensors have the same number of leading dimensions, which broadcast. Operators take these fields in order.
 
     Attributes:
         pair: The pair function.
-        profile: The log-kernel g, where the pair function is `distance`.
+        profile: The log-kernel g of `distance`.
         query: (..., n, h), projected.
         key: (..., m, h), projected.
         weight: (..., h): v, for `additive`.
         value: (..., m, d_v).
-        restrictions: Who may see whom.
+        restrictions: The visibility of pairs.
         lead: The leading dimensions of the result.
-        scale: What inner products are multiplied by; other than 1 only for implementations that do it (`scaled`).
-        softcap: c, which makes of an inner product a the score c·tanh(a / c); 0 for a itself.
+        scale: The factor of inner products; other than 1 only for implementations that multiply by it (`scaled`).
+        softcap: c of the score c·tanh(a / c) of an inner product a; 0 for a itself.
         dropout: The probability that a normalised weight is set to 0.
-        seeds: (...) integers, one a batch element, where dropout is above 0.
-        sink: (...), a logit of each head that no value goes with; a program joins it, no implementation sees it.
-        packed: The keys as `implementations.pack` keeps them for many calls, with the leading dimensions of `key`; or
-            None.
-        wants_state: Whether the log-sum-exp is asked for.
-        wants_weights: Whether the weights are asked for.
-        wants_bias_grad: Whether the bias, as large as the pairs, has a gradient that a backward must compute.
-        finite: Whether query, key, value and their inner products are finite; None where this has not been checked.
-        kept: What implementations keep from one call to the next of the same shapes and types; None for a single call.
+        seeds: (...) integers, one a batch element, for a dropout above 0.
+        sink: (...), one more logit a head, which a program joins: no implementation sees it.
+        packed: The keys as `implementations.pack` returns them, with the leading dimensions of `key`; or None.
+        wants_state: Whether the log-sum-exp is requested.
+        wants_weights: Whether the weights are requested.
+        wants_bias_grad: Whether the bias needs a gradient.
+        finite: Whether query, key, value and their inner products are finite; None if unchecked.
+        kept: A cache of implementations for calls of the same shapes and types; None for a single call.
     """
 
     pair: Pair
@@ -100,14 +98,13 @@ class Problem:
 
     @property
     def records(self) -> bool:
-        """Whether gradients are recorded."""
         restrictions = self.restrictions
         operands = (self.query, self.key, self.weight, self.value, restrictions.bias, restrictions.key_bias, self.sink)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
 
     @property
     def has_tangents(self) -> bool:
-        """Whether forward-mode derivatives go through anything that an implementation sees."""
+        """Whether forward-mode derivatives go through a tensor that an implementation sees."""
         return have_tangents(*(tensor for name, tensor in self.tensors().items() if name != "sink"))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -131,7 +128,6 @@ class Problem:
         return self.replaced({name: change(name, tensor) for name, tensor in self.tensors().items()}, **rest)
 
     def in_wide_dtype(self) -> "Problem":
-        """The call in the dtype of the arithmetic."""
         query, restrictions = self.query.dtype, self.restrictions
         plain = query is self.key.dtype is self.value.dtype and self._weight_is(query)
         if query in _WIDE and plain and restrictions.bias is restrictions.key_bias is None:
@@ -152,7 +148,6 @@ class Problem:
         return made
 
     def without_tensors(self) -> "Problem":
-        """The call's shape and options alone."""
         own, restricting = (dict.fromkeys(names) for names in (_OWN_TENSORS, _OF_RESTRICTIONS))
         return self.unchecked_copy(**own, restrictions=self.restrictions.unchecked_copy(**restricting))
 
@@ -179,7 +174,6 @@ class Problem:
 
 
 def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:
-    """Some rows of a leading dimension; the tensor itself where it is broadcast there."""
     return tensor if tensor.shape[dim] == 1 else tensor.narrow(dim, rows.start, rows.stop - rows.start)
 
 

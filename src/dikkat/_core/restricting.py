@@ -60,14 +60,7 @@ BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in Restricting.__annotations__
 
 
 class Sizes(NamedTuple):
-    """The sizes of a call's pairs.
-
-    Attributes:
-        lead: The leading dimensions of the result.
-        queries: n.
-        keys: m.
-        device: The query's.
-    """
+    """The leading dimensions of a call's result, n, m, and the query's device."""
 
     lead: torch.Size
     queries: int
@@ -79,7 +72,6 @@ Fields = dict[str, Any]
 
 
 def check_names(given: Mapping[str, object], allowed: type) -> None:
-    """Check the names of keyword arguments against those of a typed dictionary."""
     unknown = given.keys() - allowed.__annotations__.keys()
     if unknown:
         theirs = "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights"
@@ -92,7 +84,6 @@ def check_names(given: Mapping[str, object], allowed: type) -> None:
 def restrict(
     lead: torch.Size, queries: int, keys: int, device: torch.device, **given: Unpack[Restricting]
 ) -> Restrictions:
-    """Check the restricting arguments of a call, and return the visibility of its pairs."""
     sizes = Sizes(lead, queries, keys, device)
     fields: Fields = {}
     arguments: Mapping[str, Any] = given
@@ -191,7 +182,6 @@ def _segment_ids(segment_ids: Any, sizes: Sizes) -> Fields:
 
 
 def _changes(ids: Tensor) -> Tensor:
-    """How often neighbours differ."""
     return (ids[..., 1:] != ids[..., :-1]).sum(-1)
 
 
@@ -265,7 +255,6 @@ def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device
 
 
 def fits(have: torch.Size, want: tuple[int, ...]) -> bool:
-    """True where a shape broadcasts to another."""
     extra = len(want) - len(have)
     return extra >= 0 and all(own in (1, size) for own, size in zip(have, want[extra:], strict=True))
 

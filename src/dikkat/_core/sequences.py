@@ -15,7 +15,7 @@ _KEY_ROWS = {"key": -2, "value": -2, "key_bias": -1}
 
 
 def check_offsets(name: str, offsets: object, rows: int, device: torch.device) -> None:
-    """Validate where sequences begin, the numbers too where they may be read."""
+    """Check the dtype, shape and device of offsets, and their numbers if they may be read."""
     if not isinstance(offsets, Tensor) or offsets.dtype not in (torch.int32, torch.int64):
         came = f"dtype {offsets.dtype}" if isinstance(offsets, Tensor) else type(offsets).__name__
         raise TypeError(f"{name}: got {came}; expected a torch.Tensor of int32 or int64")
@@ -46,7 +46,6 @@ def _lengths(name: str, offsets: Tensor, rows: int) -> Tensor:
 
 
 def split_sequences(problem: Problem, query_offsets: Tensor, key_offsets: Tensor) -> Iterator[Problem]:
-    """Yield each of the packed sequences of a call as a call of its own."""
     restrictions = problem.restrictions
     queries = _lengths("query_offsets", query_offsets, restrictions.queries).tolist()
     keys = _lengths("key_offsets", key_offsets, restrictions.keys).tolist()

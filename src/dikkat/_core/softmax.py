@@ -33,10 +33,7 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
 
 
 def softmax_weights(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:
-    """The weights of `softmax` alone, by PyTorch's own, which goes over the scores once; same arguments.
-
-    With `plain`, every row sees a key and no score is NaN.
-    """
+    """The weights of `softmax`, by PyTorch's in one pass; `plain`: every row sees a key and no score is NaN."""
     if visible is None:
         return torch.softmax(scores, -1)
     scores = torch.where(visible, scores, -math.inf)

@@ -57,7 +57,7 @@ def cell_edges(length: int, cells: int) -> list[int]:
 
 
 def cell_sizes(queries: int, keys: int, cells: tuple[int, int]) -> Tensor:
-    """How many pairs each cell of a map has, (rows, columns)."""
+    """(rows, columns), the number of pairs in each cell of a map."""
     rows, cols = (
         torch.tensor(cell_edges(*axis), device="cpu").diff() for axis in zip((queries, keys), cells, strict=True)
     )

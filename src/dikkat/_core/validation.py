@@ -32,18 +32,12 @@ class Requested(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Heads that attend side by side.
-
-    Attributes:
-        number: How many.
-        projections: Of query, key and value: (..., l, d) -> (..., heads, l, d'), each head's share.
-    """
+    """The number of heads, and their projections of query, key and value: (..., l, d) -> (..., heads, l, d')."""
 
     number: int
     projections: tuple[Callable[[Tensor], Tensor], ...]
 
     def project(self, *tensors: Tensor) -> list[Tensor]:
-        """Query, key and value, each projected for every head."""
         return [of(tensor) for tensor, of in zip(tensors, self.projections, strict=True)]
 
 
@@ -57,7 +51,7 @@ def problem_of_call(
     scales: bool = False,
     **restricting: Unpack[Restricting],
 ) -> Problem:
-    """Validate a call of `attend` or of a layer, zero hidden rows, project the others (`scales`: but for 1/√d)."""
+    """Validate a call, zero hidden rows, project the others (if `scales`, without the factor 1/√d)."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
@@ -158,7 +152,6 @@ def problem_of_prepared(
     valid_lens: Tensor | None,
     **hiding: Unpack[Hiding],
 ) -> Problem:
-    """Validate a call of `attend_memory`."""
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
     further = restrictions.may_hide()
@@ -241,7 +234,6 @@ def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:
-    """Validate the keys, the values and the score of any call."""
     check_score(score)
     check_features("key", key)
     check_features("value", value)
@@ -254,7 +246,6 @@ def check_call(key: Tensor, value: Tensor, score: Score) -> None:
 
 
 def check_score(score: object) -> None:
-    """Validate a score: an instance of a `Score`, not its class."""
     if not isinstance(score, Score):
         hint = ": make one, with its brackets" if isinstance(score, type) and issubclass(score, Score) else ""
         kind = score if isinstance(score, type) else type(score)
@@ -294,7 +285,6 @@ def check_rows(rows: Tensor, length: int) -> None:
 
 
 def leading(*named: tuple[str, Tensor]) -> torch.Size:
-    """The leading dimensions of a call, broadcast."""
     try:
         return broadcast(*(t.shape[:-2] for _, t in named))
     except ValueError:
@@ -318,7 +308,6 @@ def _has_no_parameters(score: Score) -> bool:
 
 
 def _all(shown: Tensor) -> bool:
-    """Whether all is known to be shown: False where the values cannot be read."""
     return can_read_values(shown) and bool(shown.all())
 
 
@@ -343,7 +332,6 @@ def unshared(tensor: Tensor, shown: Tensor) -> Tensor:
 
 
 def probability(dropout: float) -> float:
-    """Validate a probability, a number from 0 to 1."""
     if type(dropout) is not float and (isinstance(dropout, bool) or not isinstance(dropout, Real)):
         raise TypeError(f"dropout: got {type(dropout).__name__}; expected a number from 0 to 1")
     if not 0.0 <= dropout <= 1.0:
@@ -360,6 +348,5 @@ def _check_projected(projected: Tensor, rows: Tensor, name: str, score: Score) -
 
 
 def draw_seeds(lead: torch.Size, device: torch.device) -> Tensor:
-    """One seed a batch element, from torch's generator."""
     drawn = torch.randint(2**62, (), device=device)
     return derive_seeds(drawn, torch.arange(lead.numel(), device=device)).reshape(lead)

@@ -105,7 +105,6 @@ class Crossovers(NamedTuple):
     thin: int = 32
 
     def by_products(self, problem: Problem) -> bool:
-        """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
         restrictions, features = problem.restrictions, max(problem.query.shape[-1], problem.value.shape[-1])
         pairs, keys, masked = pairs_of(problem), restrictions.keys, restrictions.lens is not None
         if keys <= (4 if masked else 1) * self.few_keys:
@@ -118,7 +117,6 @@ class Crossovers(NamedTuple):
         return few or restrictions.queries < self.rows or keys < (1 if masked else 4) * features
 
     def by_few(self, problem: Problem) -> bool:
-        """Whether inner products are quicker by the compiled kernel for few queries."""
         n, m, features = problem.restrictions.queries, problem.restrictions.keys, problem.query.shape[-1]
         masked, numbers = problem.restrictions.lens is not None, problem.lead.numel() * m * features
         if problem.packed is not None:
@@ -134,21 +132,20 @@ class Crossovers(NamedTuple):
         return m * features <= self.few_whole and (few or (wide and masked and m <= 4 * self.few_keys))
 
     def by_reference(self, problem: Problem, captured: bool = False) -> bool:
-        """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""
+        """Whether the reference is faster than the compiled kernels for additive and distance scores."""
         size = pairs_of(problem) * problem.query.shape[-1]
         if on_cpu(problem.query):
             return problem.records and size <= self.kernel_back
         return size <= (self.captured if captured else self.device)
 
     def on_device(self, problem: Problem, captured: bool) -> tuple[str, ...]:
-        """The kernels for a device, the quickest before the others."""
+        """The names of the kernels for a device, the fastest first."""
         n, m = problem.restrictions.queries, problem.restrictions.keys
         by_tanh = captured and problem.records and n * m < self.thin * (n + m)
         return ("triton", "products", "chunked") if by_tanh else ("products", "triton", "chunked")
 
 
 def pairs_of(problem: Problem) -> int:
-    """How many pairs of a query and a key there are."""
     return math.prod(problem.lead) * problem.restrictions.queries * problem.restrictions.keys
 
 
@@ -156,13 +153,7 @@ CROSSOVERS = Crossovers()
 
 
 class Choice(NamedTuple):
-    """The implementation that `impl="auto"` runs, with the answers of those that were asked.
-
-    Attributes:
-        name: The implementation's name.
-        problem: The call; `finite` is set if it was looked at.
-        examined: The answers, by implementation.
-    """
+    """The implementation that `impl="auto"` runs, the call (with `finite`, if examined), and all answers by name."""
 
     name: str
     problem: Problem
@@ -170,7 +161,7 @@ class Choice(NamedTuple):
 
 
 def choose(problem: Problem, captured: bool = False) -> Choice:
-    """The implementation that `impl="auto"` runs; if `captured`, in a CUDA graph, where launches take no time."""
+    """Choose the implementation of `impl="auto"`; if `captured`, for a CUDA graph, in which a launch takes no time."""
     if problem.pair == "inner" and problem.restrictions.vary_by_row() and problem.finite is None:
         operands = (problem.query, problem.key, problem.value)
         if can_read_values(*operands):
@@ -185,7 +176,7 @@ def choose(problem: Problem, captured: bool = False) -> Choice:
 
 
 def _first(problem: Problem, runs: Callable[[str], bool], captured: bool = False) -> str:
-    """The first implementation that serves a problem, the fastest before the others."""
+    """The name of the fastest implementation that serves a problem."""
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
         return "reference" if problem.restrictions.causal or not runs("sdpa") else "sdpa"
@@ -207,7 +198,6 @@ def _first(problem: Problem, runs: Callable[[str], bool], captured: bool = False
 
 
 def _few_is_quicker(problem: Problem) -> bool:
-    """Whether a call is left to the kernel for few queries, if that runs."""
     if not on_cpu(problem.query) or torch.compiler.is_compiling():
         return False
     if problem.pair == "inner":

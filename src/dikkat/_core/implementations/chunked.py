@@ -31,7 +31,6 @@ _NUMBERS_FOR_A_LOOP = 2**18
 
 
 def examine(problem: Problem) -> Examined:
-    """Return the reasons why "chunked" cannot run this call."""
     if problem.has_tangents:
         return Examined(["it has no forward-mode derivative; 'reference' has one"])
     return Examined([])
@@ -39,8 +38,6 @@ def examine(problem: Problem) -> Examined:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some rows and columns of one problem."""
-
     problem: Problem
     rows: slice
     cols: slice
@@ -149,7 +146,7 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
 
 
 def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> None:
-    """Add one tile's share to every gradient."""
+    """Add the share of a tile to every gradient."""
     problem, rows, cols = tile.problem, tile.rows, tile.cols
     scores, visible, made = _scores(tile)
     shares = _shares(scores, visible, peak)
@@ -203,11 +200,7 @@ def _add(into: Tensor, share: Tensor) -> None:
 
 
 def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Problem, tuple[Tensor, ...]]]:
-    """Yield the problem whole, or in parts along one leading dimension.
-
-    One batch element at a time where lengths differ and the work is worth it; otherwise as many at a time as fill a
-    tile, so that tiles are few.
-    """
+    """Yield the problem in parts along one leading dimension: elements if lengths differ, or as many as fill a tile."""
     lead, lens = problem.lead, problem.restrictions.lens
     if not lead.numel() or not lead:
         yield problem, tensors
@@ -233,7 +226,6 @@ def _tile(problem: Problem) -> int:
 
 
 def _features(problem: Problem) -> int:
-    """Numbers a pair takes in a tile: h, or 1 where a matrix product makes the scores."""
     return 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
 
 

@@ -43,10 +43,7 @@ def launch(name: str, grid: tuple[int, ...], *operands: Any, **constants: Any) -
 
 
 def kind(operand: Any) -> Any:
-    """The kind of an argument to Triton: types, whether addresses and numbers are multiples of 16, and the number 1.
-
-    An integer's type is the smallest that holds it.
-    """
+    """The kind of an argument to Triton: its type (the smallest of integers), divisibility by 16, or the number 1."""
     if isinstance(operand, Tensor):
         return operand.dtype, is_aligned(operand)
     if isinstance(operand, tuple):

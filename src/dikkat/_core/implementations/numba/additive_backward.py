@@ -108,7 +108,6 @@ def _keep_rows(
 
 @inlined
 def _any_beyond(call: Call, first: int, count: int, zero: Any) -> bool:
-    """True where any of some keys has features without exponentials."""
     beyond = False
     for k in range(first, first + count):
         beyond = beyond or pointer(call.key_beyond, np.uint8(0))[k] != 0
@@ -166,7 +165,6 @@ def _weigh_pairs(
 def _sweep_pairs(
     call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any
 ) -> None:
-    """Update the rows' peaks, totals and drifts with these pairs."""
     peaks, row_totals, drifts = at(work.peaks, g * SIDE), at(work.totals, g * SIDE), at(work.drifts, g * SIDE)
     _from_above(call, work, b, i0, rows, j0, zero)
     for pair in range(0, call.group * SIDE, lanes_of(zero)):
@@ -189,7 +187,6 @@ def _update(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer,
 
 @inlined
 def _needs_sweep(call: Call, row: int, zero: Any) -> bool:
-    """True for a row that needs a sweep of its own for its peak and total."""
     peak, row_total = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
     return row_total > 0 and (row_total < FEW or abs(peak) > LARGE)
 

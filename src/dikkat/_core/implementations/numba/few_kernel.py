@@ -280,7 +280,6 @@ def _pair_gradients(
 def _value_gradient(
     call: Call, work: Work, mean_grad: Pointer, value_grad: Pointer, share: Vector, alone: bool, zero: Any
 ) -> None:
-    """Add a pair's share to the gradient of the value."""
     size = call.values
     for c in range(0, size, lanes_of(zero)):
         by_value = share * load_part(mean_grad, c, size, zero)

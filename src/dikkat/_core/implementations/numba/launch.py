@@ -33,7 +33,6 @@ _SHARES, _FEWEST = 2**23, 16
 
 
 def examine(problem: Problem) -> Examined:
-    """The reasons why the kernels cannot run a problem."""
     reasons = []
     device = problem.query.device.type
     if device != "cpu":
@@ -65,7 +64,7 @@ class ProblemRecord(CallRecord):
             self.divide("lens", lens.shape[:-1], problem.lead)
 
     def divide(self, name: str, owners: torch.Size, lead: torch.Size) -> None:
-        """Write which of an operand's owners is each batch element's."""
+        """Write the index of the operand's element that belongs to each batch element."""
         count = owners.numel()
         if owners == lead:
             self.fields[f"{name}_step"] = 1
@@ -120,7 +119,6 @@ class _AttentionRecord(ProblemRecord):
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """The call of a problem."""
         call = super().of(problem)
         for name, tensor in problem.tensors().items():
             tensor = tensor.resolve_neg()
@@ -144,7 +142,7 @@ class _AttentionRecord(ProblemRecord):
         self.point("bias_offsets", offsets.contiguous())
 
     def make_bias_grad(self) -> Tensor:
-        """Make room for the gradient of the bias; each part of a backward has its own if all rows share the bias."""
+        """Allocate the bias's gradient, one for each part of a backward if all rows share the bias."""
         bias = self.problem.restrictions.bias
         if bias is None or self.turns is None:
             return torch.empty(0, device="cpu")
@@ -183,7 +181,7 @@ class _AttentionRecord(ProblemRecord):
         return packed
 
     def means(self) -> Tensor:
-        """Make room for the means of the values, which with the keys are laid out as a forward reads them."""
+        """Allocate the means, in the memory layout of a forward."""
         fields, problem = self.fields, self.problem
         size = fields["values"]
         fields["exact"] = must_exclude(problem)
@@ -206,14 +204,14 @@ def _turns(problem: Problem) -> Tensor:
 
 
 def _filled(tensor: Tensor, size: int) -> Tensor:
-    """Pad the features with zeros up to a number of them; contiguous."""
+    """Pad the features with zeros; contiguous."""
     more = size - tensor.shape[-1]
     # Padding keeps the order of dimensions in memory where it takes that for channels last.
     return (torch.nn.functional.pad(tensor, (0, more)) if more else tensor.resolve_neg()).contiguous()
 
 
 def can_pack(pair: Pair, key: Tensor) -> bool:
-    """Whether packing projected keys once pays off for many calls: only additive keys have exponentials to keep."""
+    """Whether packing keys once pays off for many calls: only additive keys have exponentials."""
     return pair == "additive" and key.device.type == "cpu" and not (is_transformed() or addresses.without_numba())
 
 
@@ -304,7 +302,6 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
 def _additive_backward(
     call: _AttentionRecord, mean_grad: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Compute the gradients of key, weight, value and bias for each task."""
     from dikkat._core.implementations.numba import additive_backward
 
     fields, problem = call.fields, call.problem
@@ -340,7 +337,6 @@ def _additive_backward(
 
 
 def _blocked_backward(call: _AttentionRecord, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Compute the gradients of key, value and bias for each task."""
     from dikkat._core.implementations.numba import backward
 
     fields, lanes = call.fields, call.lanes

@@ -25,7 +25,6 @@ def in_range(acc: Vector, peak: Vector, limit: Vector, zero: Any) -> Any:
 
 @inlined
 def _denominator(query: Pointer, key: Pointer, c: int, s: Vector, zero: Any) -> Vector:
-    """a = s + Q K of a feature, with a block of keys."""
     return s + spread(query, c) * load(key, c * lanes_of(zero))
 
 
@@ -99,7 +98,6 @@ def _add_scores(scores: Pointer, place: int, share: Vector, whole: bool, zero: A
 
 @inlined
 def _visible(scores: Pointer, place: int, whole: bool, zero: Any) -> bool:
-    """True where any key of the block is visible."""
     return whole or some(load(scores, place) != full(-np.inf, zero))
 
 

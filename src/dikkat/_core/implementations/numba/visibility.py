@@ -11,7 +11,6 @@ from dikkat._engine.vectors import Pointer, at, full, gather, lane_numbers, lane
 
 @inlined
 def owner(step: int, table: int, b: int) -> int:
-    """The index of the operand's batch element that belongs to batch element b."""
     if table != 0:
         return number_at(table, b)
     return step * b
@@ -32,7 +31,6 @@ def limit_of(call: Call, b: int, i: int) -> int:
 
 @inlined
 def start_of(call: Call, b: int, i: int) -> int:
-    """The first key that row i may see."""
     if call.starts == 0:
         return 0
     own = owner(call.starts_step, call.starts_table, b)

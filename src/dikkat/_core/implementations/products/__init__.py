@@ -45,7 +45,6 @@ _STEP = 128
 
 
 def examine(problem: Problem) -> Examined:
-    """Why it cannot run."""
     if problem.pair != "additive":
         return Examined(["it computes additive scores as products; inner ones are products, and distances have none"])
     found, compared = [], {problem.query.dtype, problem.key.dtype}
@@ -62,11 +61,10 @@ def examine(problem: Problem) -> Examined:
 
 
 class Plain:
-    """The steps around the products in PyTorch's operations; `launch`, which says what each is, has them as kernels."""
+    """The functions of `launch`, with the same arguments and results, in PyTorch's operations."""
 
     @staticmethod
     def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan | None:
-        """The plan of a call, or None where it reaches too far."""
         reach = largest_magnitude(query) + largest_magnitude(key)
         line = next((i for i, known in enumerate(table[:, 0].tolist()) if reach <= known), None)
         if line is None:
@@ -77,7 +75,6 @@ class Plain:
 
     @staticmethod
     def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Φ and Ψ."""
         _, _, small, unit, *_ = plan.numbers
         sin, cos = _waves(query, plan)
         phi = torch.stack([sin / small, cos], -2)
@@ -94,7 +91,6 @@ class Plain:
     def weigh(
         scores: Tensor, plan: Plan | None, seen: Seen, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weights before and after dropout, peaks, totals."""
         if plan is not None:
             scores = scores * (plan.numbers[2] * plan.numbers[3])
         if known is None:
@@ -112,7 +108,6 @@ class Plain:
         weights: Tensor, wanted: Tensor, grad: Tensor, value: Tensor, seen: Seen, by_weight: Tensor | None,
         drift: Tensor | None, sums: bool, more: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The gradients of scores, and the power of two in them."""
         factor, weights = _dropped(seen, wanted), weights.float()
         wanted = wanted if factor is None else (wanted * factor).masked_fill(factor == 0, 0.0)
         wanted = wanted if by_weight is None else wanted + by_weight
@@ -131,7 +126,6 @@ class Plain:
         query: Tensor, key: Tensor, weight: Tensor, by_phi: Tensor, by_psi: Tensor, grads: Tensor, size: Tensor,
         plan: Plan, kinds: tuple[torch.dtype, torch.dtype],
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """The gradients of queries, keys and v."""
         _, _, small, unit, *_ = plan.numbers
         frequencies, b = _frequencies(plan), plan.numbers[4:, None]
         sin, cos = _waves(query, plan)
@@ -162,7 +156,6 @@ def _power(size: float, most: float = 60.0) -> float:
 
 
 def _dropped(seen: Seen, like: Tensor) -> Tensor | None:
-    """The factors of dropout of a tile, as `arithmetic.dropout_scale` has them."""
     if seen.seeds is None:
         return None
     threshold, scale = seen.numbers()
@@ -219,7 +212,7 @@ class _Call(NamedTuple):
         )
 
     def plan(self) -> Plan | None:
-        """How the call is computed, or None: exactly."""
+        """How the call is computed, or None for exactly."""
         if not (self.query.numel() and self.key.numel()):
             return None
         reach = min(_REACHES[self.query.dtype], _REACHES[self.key.dtype])
@@ -227,7 +220,7 @@ class _Call(NamedTuple):
         return found
 
     def tiles(self) -> list[tuple[slice, slice, list[slice]]]:
-        """Batch elements, rows and columns of tiles: all of it, some batch elements, or a part of one."""
+        """The batch elements, rows and columns of each tile."""
         (elements, n, _), m, factors = self.query.shape, self.key.shape[1], 2 * _TERMS * self.query.shape[2]
         count = min(_PAIRS // (n * m), _FACTORS // (max(n, m) * factors))
         if count:
@@ -239,7 +232,6 @@ class _Call(NamedTuple):
         return [(part, each, _slices(m, cols)) for part in single for each in _slices(n, rows)]
 
     def tile(self, elements: slice, rows: slice, cols: slice) -> "_Tile":
-        """A part of it."""
         problem = self.problem
         restrictions = problem.restrictions
         others = any(t is not None for t in (restrictions.starts, restrictions.mask, restrictions.key_bias))
@@ -283,7 +275,6 @@ class _Tile(NamedTuple):
     visible: Tensor | None
 
     def plan(self, whole: Plan) -> Plan:
-        """Its share of the call's plan."""
         alone = self.query.shape == self.call.query.shape and self.key.shape == self.call.key.shape
         return whole if alone or self.call.steps is Plain else whole.part(self.elements, self.rows, self.cols)
 
@@ -311,7 +302,6 @@ class _Tile(NamedTuple):
 
 
 def _pool(weights: Tensor, value: Tensor, visible: Tensor | None, kind: torch.dtype) -> Tensor:
-    """`arithmetic.pool`, summed in float32."""
     if visible is None:
         return product(weights, value, kind)
     broken = ~value.isfinite()
@@ -332,7 +322,7 @@ def _slices(length: int, step: int) -> list[slice]:
 
 @contextmanager
 def _named(problem: Problem, what: str) -> Iterator[None]:
-    """Run on the problem's device; and say of an error for lack of memory which call it was."""
+    """Run on the problem's device, and name the call in an out-of-memory error."""
     device = problem.query.device
     elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
     try:
@@ -404,7 +394,6 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
 
 
 def _weights(tile: _Tile, plan: Plan, state: Pooled) -> Tensor:
-    """The weights of a tile among those of more columns."""
     steps, own = tile.call.steps, tile.plan(plan)
     phi, psi = steps.factors(tile.query, tile.key, tile.weight, own)
     scores, units = tile.scores(phi, psi, own)
@@ -413,7 +402,6 @@ def _weights(tile: _Tile, plan: Plan, state: Pooled) -> Tensor:
 
 
 def _gathered(parts: list[Tensor], call: _Call, n: int) -> Tensor:
-    """(elements, n, ...) from tiles in order."""
     if len(parts) == 1:
         return parts[0]
     if parts[0].shape[1] == n:
@@ -475,9 +463,9 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
 
 
 def _given(problem: Problem, out: Output, grads: Output, parted: bool) -> tuple[Tensor | None, Tensor | None]:
-    """The offset of the gradients of a row's scores, (..., n), and an upper bound of the gradients that are given.
+    """The offset of the gradients of a row's scores, (..., n), and a bound of the incoming gradients.
 
-    Where a row is `parted` over tiles, the sum of its weights times their gradients is in it.
+    The offset of a row in several tiles includes Σ weight · gradient.
     """
     drift = more = None
     if problem.wants_state and grads.total is not None:
@@ -502,7 +490,7 @@ class _Kinds(NamedTuple):
 
 
 class _Sums:
-    """The gradients as tiles add to them; those of a single tile are taken as they come."""
+    """The sums of gradients over tiles; a single tile's are used without a copy."""
 
     def __init__(self, call: _Call, kinds: _Kinds, found: dict[str, Tensor]) -> None:
         self.call, self.kinds, self.found = call, kinds, found
@@ -525,18 +513,15 @@ class _Sums:
             self.found[name][place] += share
 
     def value(self, tile: _Tile, share: Tensor) -> None:
-        """Add to the gradients of values."""
         self._add("value", share, (tile.elements, tile.cols), self.call.value)
 
     def sides(self, tile: _Tile, shares: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Add to those of queries, keys and v."""
         self._add("query", shares[0], (tile.elements, tile.rows), self.call.query)
         self._add("key", shares[1], (tile.elements, tile.cols), self.call.key)
         shared = len(self.call.weight) == 1
         self._add("weight", shares[2], (slice(None) if shared else tile.elements,), self.call.weight)
 
     def biases(self, tile: _Tile, by_score: Tensor) -> None:
-        """Add to those of the biases."""
         problem, lead = self.call.problem, self.call.problem.lead
         every = by_score
         if len(by_score) != lead.numel():  # a broadcast bias is summed over all batch elements
@@ -574,7 +559,6 @@ class _Sums:
 
 
 def _exact_forward(problem: Problem) -> Output:
-    """The forward of `chunked`, in this one's types."""
     mean, peak, total, weights = chunked.run.forward(problem.in_wide_dtype())
     kind = problem.narrow_dtype
     return Output(mean if problem.wants_state else mean.to(kind), peak, total, weights.to(kind))

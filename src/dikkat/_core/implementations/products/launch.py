@@ -33,7 +33,6 @@ class Plan(NamedTuple):
     key_peaks: Tensor
 
     def part(self, elements: slice, rows: slice, cols: slice) -> "Plan":
-        """The plan of some rows and columns, from the beginning of a block on."""
         query = self.query_peaks[elements, rows.start // _ROWS : _blocks(rows.stop)]
         key = self.key_peaks[elements, cols.start // _ROWS : _blocks(cols.stop)]
         return Plan(self.numbers, self.terms, query.contiguous(), key.contiguous())
@@ -73,7 +72,6 @@ def _power_of_two(size: int) -> int:
 
 
 def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Φ and Ψ, (elements, n or m, 2 R h) in float16."""
     elements, n, features = query.shape
     m, blocks = key.shape[1], elements * _blocks(n)
     phi = query.new_empty((elements, n, 2 * plan.terms * features), dtype=torch.float16)
@@ -88,7 +86,6 @@ def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Ten
 
 
 def _step(weight: Tensor) -> int:
-    """How far the v of one batch element is from the next one's."""
     return weight.shape[1] if weight.shape[0] > 1 else 0
 
 
@@ -105,14 +102,14 @@ def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan:
 
 
 class Seen(NamedTuple):
-    """Who sees whom in a tile, and what dropout takes.
+    """The visibility in a tile, and its dropout.
 
     Attributes:
         lens: (elements or 1, rows or 1), or None.
         causal: Whether query i sees keys j ≤ i + shift.
         shift: m − n of the whole call.
-        visible: (elements, rows, columns), where other restrictions say it; or None.
-        seeds: (elements, rows), one a row; or None.
+        visible: (elements, rows, columns), from other restrictions, or None.
+        seeds: (elements, rows), or None.
         dropout: The probability.
         first: The tile's first row.
         start: Its first column.
@@ -128,12 +125,10 @@ class Seen(NamedTuple):
     start: int
 
     def numbers(self) -> tuple[int, float]:
-        """The threshold and the scale of dropout."""
         return int(self.dropout * 2**32), 1.0 / (1.0 - self.dropout) if self.dropout < 1 else 0.0
 
 
 def _by_row(cols: int) -> dict[str, Any]:
-    """How a program goes over a row."""
     block = min(_LONGEST, max(16, _power_of_two(cols)))
     return {"WHOLE": cols <= block, "BLOCK": block, "num_warps": min(8, max(1, block // 256))}
 
@@ -141,10 +136,7 @@ def _by_row(cols: int) -> dict[str, Any]:
 def weigh(
     scores: Tensor, plan: Plan | None, seen: Seen, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The weights of a tile before and after dropout, in `kind`, its rows' peaks and totals.
-
-    Without a plan the scores are as they are; with one, the product of factors.
-    """
+    """The weights of a tile before and after dropout, its rows' peaks and totals; exact without a plan."""
     elements, n, m = scores.shape
     weights = _padded(scores, kind)
     kept = weights if seen.seeds is None else _padded(scores, kind)
@@ -161,7 +153,7 @@ def weigh(
 
 
 def _padded(like: Tensor, kind: torch.dtype) -> Tensor:
-    """A tile in `kind` whose rows begin where products of matrices read quickly."""
+    """A tile in `kind` with rows aligned for fast matrix products."""
     elements, n, m = like.shape
     return like.new_empty((elements, n, -(-m // 8) * 8), dtype=kind)[..., :m]
 

@@ -55,12 +55,10 @@ class _Blocks(NamedTuple):
 
 
 def available(tensor: Tensor) -> bool:
-    """Whether Triton's kernels run where a tensor is."""
     return (tensor.is_cuda and _INSTALLED) or (tensor.is_cpu and _INTERPRETED)
 
 
 def examine(problem: Problem) -> Examined:
-    """The reasons for which it cannot run."""
     reasons, device = [], problem.query.device.type
     if problem.pair == "inner":
         reasons.append("it computes additive and distance scores; inner ones run on 'sdpa'")
@@ -88,12 +86,10 @@ def _blocks(problem: Problem) -> _Blocks:
 
 
 def _power_of_two(size: int) -> int:
-    """The least power of two that is not below it."""
     return 1 << max(0, size - 1).bit_length()
 
 
 def on(problem: Problem) -> AbstractContextManager[Any]:
-    """Make the problem's device current: Triton launches there."""
     return torch.cuda.device(problem.query.device) if problem.query.is_cuda else nullcontext()
 
 
@@ -187,7 +183,7 @@ def _row_seeds(problem: Problem) -> Tensor | None:
 
 
 def _profile(problem: Problem) -> str:
-    """The name that a kernel is compiled for: the profile of a distance, or nothing for `additive`."""
+    """The profile of a distance, or nothing for `additive`: kernels are compiled for it."""
     return problem.profile if problem.pair == "distance" else ""
 
 
@@ -197,12 +193,10 @@ def _exact(problem: Problem) -> bool:
 
 
 def _dropout(problem: Problem) -> tuple[int, float]:
-    """The threshold and the scale of dropout."""
     return int(problem.dropout * 2**32), 1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0
 
 
 def _check_readable(problem: Problem, *more: Tensor) -> None:
-    """Check every operand, since Triton takes addresses as they are."""
     for tensor in (*problem.tensors().values(), *more):
         addresses.check_numbers("an operand of attention", tensor, problem.query.device.type)
 
@@ -253,7 +247,7 @@ def _weigh(
 ) -> None:  # fmt: skip
     """Fill `weights`, and with `buffers` these too, for some rows of some batch elements.
 
-    Without `total` they are not divided by it: what comes from above has been.
+    Without `total` they are not divided by it.
     """
     n, m, size = rows.stop - rows.start, problem.restrictions.keys, problem.value.shape[-1]
     count = elements.stop - elements.start
@@ -324,7 +318,6 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
 
 
 def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Tensor:
-    """A gradient summed over broadcast dimensions; empty without an operand."""
     return problem.query.new_empty((0,)) if grad is None or operand is None else grad.sum_to_size(operand.shape)
 
 
@@ -369,8 +362,7 @@ class _Side(NamedTuple):
     Attributes:
         tensor: (..., length, h).
         powers: For additive scores the exponentials that the other side's kernel reads.
-        peaks: (..., blocks).
-        block: How many of them share a peak.
+        peaks: (..., blocks), of `block` rows each.
     """
 
     tensor: Tensor
@@ -379,7 +371,6 @@ class _Side(NamedTuple):
     block: int
 
     def rows(self, rows: slice) -> "_Side":
-        """Some of them, from the beginning of a block on."""
         e, twin = (None if each is None else each[..., rows, :] for each in self.powers)
         return _Side(self.tensor[..., rows, :], (e, twin), self.peaks[..., rows.start // self.block :], self.block)
 

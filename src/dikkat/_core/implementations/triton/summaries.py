@@ -14,7 +14,6 @@ _SCORES, _ROWS, _LONGEST, _MOST = 2**26, 32, 8192, 32
 
 
 def serves(problem: Problem, asked: Asked) -> bool:
-    """Whether these summaries of a problem are computed here."""
     restrictions = problem.restrictions
     others = (restrictions.starts, restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)
     plain = problem.pair == "inner" and not problem.softcap and all(each is None for each in others)
@@ -25,7 +24,6 @@ def serves(problem: Problem, asked: Asked) -> bool:
 
 @torch.no_grad()
 def summarise(problem: Problem, asked: Asked) -> Summary:
-    """The log-sum-exp, and of the weights the largest and the sums, as they are requested."""
     lead, restrictions = problem.lead, problem.restrictions
     n, m, kind = restrictions.queries, restrictions.keys, torch.promote_types(problem.query.dtype, problem.key.dtype)
     query, key = (flat(each.to(kind), lead) for each in (problem.query, problem.key))

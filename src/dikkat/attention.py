@@ -16,17 +16,9 @@ from dikkat.scores import Score
 from dikkat.state import State, merge
 
 __all__ = [
-    "Implementation",
-    "Memory",
-    "State",
-    "attend",
-    "attend_memory",
-    "attention_state",
-    "attention_weights",
-    "implementations",
-    "merge",
-    "prepare",
-]
+    "Implementation", "Memory", "State", "attend", "attend_memory", "attention_state", "attention_weights",
+    "implementations", "merge", "prepare",
+]  # fmt: skip
 
 
 class Restricted(Hiding, total=False):
@@ -153,34 +145,21 @@ class Memory:
 
         lens, packed = self.valid_lens, self.packed
         return replace(
-            self,
-            key=take(self.key),
-            value=take(self.value),
-            valid_lens=None if lens is None else take(lens),
+            self, key=take(self.key), value=take(self.value), valid_lens=None if lens is None else take(lens),
             packed=None if packed is None else take(packed),
-        )
+        )  # fmt: skip
 
 
 @overload
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    return_weights: Literal[False] = False,
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, return_weights: Literal[False] = False,
     **options: Unpack[_AllOptions],
-) -> Tensor: ...
+) -> Tensor: ...  # fmt: skip
 @overload
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    return_weights: Literal[True],
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, return_weights: Literal[True],
     **options: Unpack[_AllOptions],
-) -> tuple[Tensor, Tensor]: ...
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 @overload
 def attend(
     query: Tensor, key: Tensor, value: Tensor, *, score: Score, return_weights: bool, **options: Unpack[_AllOptions]

@@ -318,12 +318,9 @@ class LengthBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(
-        self,
-        lengths: Sequence[int] | Tensor,
-        max_rows: int,
-        shuffle: bool = True,
+        self, lengths: Sequence[int] | Tensor, max_rows: int, shuffle: bool = True,
         generator: torch.Generator | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         given = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
         for place, length in enumerate(given):
             if isinstance(length, bool) or not isinstance(length, Integral):

@@ -24,14 +24,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 __all__ = [
-    "AdditiveAttention",
-    "BilinearAttention",
-    "DotProductAttention",
-    "KernelAttention",
-    "MultiHeadAttention",
-    "SelfAttention",
-    "self_attention",
-]
+    "AdditiveAttention", "BilinearAttention", "DotProductAttention", "KernelAttention", "MultiHeadAttention",
+    "SelfAttention", "self_attention",
+]  # fmt: skip
 
 
 class _Attention(nn.Module):
@@ -238,19 +233,10 @@ class MultiHeadAttention(nn.Module):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        key_size: int | None = None,
-        value_size: int | None = None,
-        key_dim: int | None = None,
-        value_dim: int | None = None,
-        score: Score | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
-        group: "ProcessGroup | None" = None,
-    ) -> None:
+        self, embed_dim: int, num_heads: int, *, key_size: int | None = None, value_size: int | None = None,
+        key_dim: int | None = None, value_dim: int | None = None, score: Score | None = None, dropout: float = 0.0,
+        bias: bool = True, group: "ProcessGroup | None" = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         whole("embed_dim", embed_dim)
         key_size, value_size = size_or("key_size", key_size, embed_dim), size_or("value_size", value_size, embed_dim)
@@ -328,16 +314,9 @@ class MultiHeadAttention(nn.Module):
             at_once = None
         dropout = self.dropout if self.training else 0.0
         output = attend_heads(
-            (query, key, value),
-            projections,
-            self.num_heads,
-            self.score,
-            dropout,
-            valid_lens,
-            restricted,
-            ranks,
+            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted, ranks,
             at_once,
-        )
+        )  # fmt: skip
         if isinstance(output, tuple):
             return self.out_proj(output[0]), output[1]
         projected: Tensor = self.out_proj(output)

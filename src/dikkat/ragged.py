@@ -36,40 +36,19 @@ class _Options(Within, total=False):
 
 @overload
 def attend_ragged(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor | None = None,
-    *,
-    score: Score,
-    return_weights: Literal[False] = False,
-    **options: Unpack[_Options],
-) -> Tensor: ...
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
+    score: Score, return_weights: Literal[False] = False, **options: Unpack[_Options],
+) -> Tensor: ...  # fmt: skip
 @overload
 def attend_ragged(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor | None = None,
-    *,
-    score: Score,
-    return_weights: Literal[True],
-    **options: Unpack[_Options],
-) -> tuple[Tensor, list[Tensor]]: ...
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
+    score: Score, return_weights: Literal[True], **options: Unpack[_Options],
+) -> tuple[Tensor, list[Tensor]]: ...  # fmt: skip
 @overload
 def attend_ragged(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor | None = None,
-    *,
-    score: Score,
-    return_weights: bool,
-    **options: Unpack[_Options],
-) -> Tensor | tuple[Tensor, list[Tensor]]: ...
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
+    score: Score, return_weights: bool, **options: Unpack[_Options],
+) -> Tensor | tuple[Tensor, list[Tensor]]: ...  # fmt: skip
 def attend_ragged(
     query: Tensor,
     key: Tensor,

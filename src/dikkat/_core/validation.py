@@ -42,15 +42,9 @@ class Heads(NamedTuple):
 
 
 def problem_of_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: Score,
-    requested: Requested,
-    heads: Heads | None = None,
-    scales: bool = False,
-    **restricting: Unpack[Restricting],
-) -> Problem:
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, heads: Heads | None = None,
+    scales: bool = False, **restricting: Unpack[Restricting],
+) -> Problem:  # fmt: skip
     """Validate a call, zero hidden rows, project the others (if `scales`, without the factor 1/√d)."""
     check_features("query", query)
     check_call(key, value, score)
@@ -78,17 +72,9 @@ def problem_of_call(
 
 
 def problem_of_sequences(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor,
-    score: Score,
-    requested: Requested,
-    causal: bool,
-    window: tuple[int | None, int | None] | None,
-    key_bias: Tensor | None,
-) -> Problem:
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, score: Score,
+    requested: Requested, causal: bool, window: tuple[int | None, int | None] | None, key_bias: Tensor | None,
+) -> Problem:  # fmt: skip
     """Validate a call of packed sequences, zero the hidden rows, and project queries and keys.
 
     Each query sees the keys from `starts` to `lens`, which are counted over all rows of keys.
@@ -143,15 +129,9 @@ class Prepared(NamedTuple):
 
 
 def problem_of_prepared(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: Score,
-    requested: Requested,
-    prepared: Prepared,
-    valid_lens: Tensor | None,
-    **hiding: Unpack[Hiding],
-) -> Problem:
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, prepared: Prepared,
+    valid_lens: Tensor | None, **hiding: Unpack[Hiding],
+) -> Problem:  # fmt: skip
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
     further = restrictions.may_hide()
@@ -170,15 +150,9 @@ def problem_of_prepared(
 
 
 def compared(
-    query: Tensor,
-    value: Tensor,
-    projected: tuple[Tensor, Tensor],
-    score: Score,
-    restrictions: Restrictions,
-    lead: torch.Size,
-    requested: Requested,
-    packed: Tensor | None = None,
-) -> Problem:
+    query: Tensor, value: Tensor, projected: tuple[Tensor, Tensor], score: Score, restrictions: Restrictions,
+    lead: torch.Size, requested: Requested, packed: Tensor | None = None,
+) -> Problem:  # fmt: skip
     """The problem of a query and a key that are projected, and perhaps packed; `query` as it was before.
 
     All have as many leading dimensions as `lead`, and 0 in the rows that no batch element which shares them sees.
@@ -204,22 +178,13 @@ def compared(
         packed = packed if projected_key is shared else None
     bias = restrictions.bias
     return Problem(
-        score.pair,
-        score.profile,
-        projected_query,
-        projected_key,
-        None if weight is None else rank(weight, len(lead), 1),
-        value,
-        restrictions,
-        lead,
-        softcap=score.softcap or 0.0,
-        dropout=probability(requested.dropout),
-        packed=packed,
+        score.pair, score.profile, projected_query, projected_key,
+        None if weight is None else rank(weight, len(lead), 1), value, restrictions, lead, softcap=score.softcap or 0.0,
+        dropout=probability(requested.dropout), packed=packed,
         sink=None if requested.sink is None else _sink(requested.sink, query, lead),
-        wants_state=requested.wants_state or requested.sink is not None,
-        wants_weights=requested.wants_weights,
+        wants_state=requested.wants_state or requested.sink is not None, wants_weights=requested.wants_weights,
         wants_bias_grad=bias is not None and (is_transformed() or (torch.is_grad_enabled() and bias.requires_grad)),
-    )
+    )  # fmt: skip
 
 
 def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:

@@ -185,14 +185,9 @@ def _doors(width: int) -> str:
 
 
 app = typer.Typer(
-    name="dikkat",
-    cls=_Group,
-    help=_PURPOSE,
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+    name="dikkat", cls=_Group, help=_PURPOSE, invoke_without_command=True, pretty_exceptions_enable=False,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 
 
 def _print_version(requested: bool) -> None:

@@ -219,13 +219,9 @@ def _translated(system: BaseTranslator, pairs: Sequence[Pair], search: Search, b
 
 
 def _write_report(
-    translator: BaseTranslator,
-    translations: Sequence[Translation],
-    pairs: Sequence[Pair],
-    folder: Path,
-    counts: Counter[str] | None,
-    batch_size: int,
-) -> dict[str, Any]:
+    translator: BaseTranslator, translations: Sequence[Translation], pairs: Sequence[Pair], folder: Path,
+    counts: Counter[str] | None, batch_size: int,
+) -> dict[str, Any]:  # fmt: skip
     """Write the report; return scores by rarity, if the training corpus is known, and the counts of faults."""
     from dikkat.show import save_page
     from dikkat.storage.files import write_whole

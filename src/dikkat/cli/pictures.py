@@ -41,11 +41,8 @@ def draw(
     if len(short) > _PANELS:
         print(f"the picture shows {_PANELS} of {len(shown)} sentences; the page shows all", file=sys.stderr)
     figure = heatmaps(
-        [translation.weights for translation in chosen],
-        queries=[translation.target_tokens for translation in chosen],
-        keys=[translation.source_tokens for translation in chosen],
-        xlabel="source",
-        ylabel="translation",
-    )
+        [translation.weights for translation in chosen], queries=[translation.target_tokens for translation in chosen],
+        keys=[translation.source_tokens for translation in chosen], xlabel="source", ylabel="translation",
+    )  # fmt: skip
     save(figure, picture)
     return picture, page

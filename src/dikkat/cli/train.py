@@ -173,14 +173,11 @@ def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> No
     usable = not result.interrupted or bool(result.epochs or result.validations)
     source_language, target_language = (plan.corpus and plan.corpus.languages) or (None, None)
     origin = Origin.now(
-        corpus=plan.corpus and plan.corpus.title(),
-        source_language=source_language,
-        target_language=target_language,
-        pairs=result.pairs,
-        epochs=len(result.epochs),
+        corpus=plan.corpus and plan.corpus.title(), source_language=source_language, target_language=target_language,
+        pairs=result.pairs, epochs=len(result.epochs),
         validation_loss=None if result.best is None else result.best.loss,
         examples=None if judged is None else _examples(judged, result.translator) or None,
-    )
+    )  # fmt: skip
     translator = replace(result.translator, origin=origin)
     if usable and _leads():  # hardly begun, it must not replace an older model
         translator.save(output)

@@ -83,16 +83,9 @@ def attend(
     """
     check_names(restrictions, Restricting)
     return attend_heads_together(
-        Ranks(group),
-        query,
-        key,
-        value,
-        score,
-        None,
-        validation.Requested(dropout, wants_state=True),
-        impl,
+        Ranks(group), query, key, value, score, None, validation.Requested(dropout, wants_state=True), impl,
         restrictions,
-    )
+    )  # fmt: skip
 
 
 # The restrictions that `_own` cuts down to a rank's keys.
@@ -157,16 +150,12 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
     parameters = list(score.parameters())
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, *parameters))
     described: dict[str, Any] = {
-        "dtype": value.dtype,
-        "query": tuple(query.shape),
-        "key": (*key.shape[:-2], "…", key.shape[-1]),
+        "dtype": value.dtype, "query": tuple(query.shape), "key": (*key.shape[:-2], "…", key.shape[-1]),
         "value": (*value.shape[:-2], "…", value.shape[-1]),
         "score": f"{type(score).__name__} of {[tuple(each.shape) for each in parameters]}",
-        "heads": None if heads is None else heads.number,
-        "dropout": validation.probability(requested.dropout),
-        "gradients": learns,
-        "recorded": bool(recording_hooks.current_observers()),
-    }
+        "heads": None if heads is None else heads.number, "dropout": validation.probability(requested.dropout),
+        "gradients": learns, "recorded": bool(recording_hooks.current_observers()),
+    }  # fmt: skip
     for name, given in restrictions.items():
         if given is not None and name not in _ON_RANKS:
             raise ValueError(

@@ -26,16 +26,9 @@ class _Attentional(StackedCells):
     gates: int  # of a cell
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        context_size: int,
-        score: Score,
-        num_layers: int = 1,
-        dropout: float = 0.0,
-        weight_dropout: float = 0.0,
-        key_size: int | None = None,
-    ) -> None:
+        self, input_size: int, hidden_size: int, context_size: int, score: Score, num_layers: int = 1,
+        dropout: float = 0.0, weight_dropout: float = 0.0, key_size: int | None = None,
+    ) -> None:  # fmt: skip
         validation.check_score(score)
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
         key_size = context_size if key_size is None else key_size

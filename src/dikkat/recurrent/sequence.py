@@ -105,19 +105,12 @@ def as_operation(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operand
     rows, score = fused.Rows.of(lengths, *inputs.shape[:2]), memory.score
     query_weight, query_bias = fitting_map(cells, memory)
     operands = Operands(
-        gates=cells.first_gates(fused.take(inputs, rows)),
-        state=x.state,
-        cell=x.cell,
+        gates=cells.first_gates(fused.take(inputs, rows)), state=x.state, cell=x.cell,
         dropped=None if x.dropped is None else torch.stack([fused.take(mask, rows) for mask in x.dropped]),
-        kept=None if x.kept is None else fused.take(x.kept, rows),
-        key=memory.key,
-        value=memory.value,
-        seen=memory.valid_lens,
-        weight=score.pair_weight(),
-        query_weight=query_weight,
-        query_bias=query_bias,
+        kept=None if x.kept is None else fused.take(x.kept, rows), key=memory.key, value=memory.value,
+        seen=memory.valid_lens, weight=score.pair_weight(), query_weight=query_weight, query_bias=query_bias,
         context_weight=cells.context_weight(),
-    )
+    )  # fmt: skip
     results = fused.run_stack(operands, cells.layer_weights(), rows, score.pair, score.profile)
     outputs, contexts, weights = (fused.put(cast(Tensor, each), rows) for each in results[:3])
     return Results(outputs, contexts, weights, results.state, results.cell)

@@ -46,32 +46,17 @@ _METADATA = {
 
 @overload
 def heatmaps(
-    weights: Weights,
-    *,
-    queries: Tokens | None = ...,
-    keys: Tokens | None = ...,
-    xlabel: str = ...,
-    ylabel: str = ...,
-    titles: Sequence[str] | None = ...,
-    figsize: tuple[float, float] | None = ...,
-    cmap: str | None = ...,
-    extent: tuple[int, int] | None = ...,
-    interactive: Literal[False] = ...,
-) -> Figure: ...
+    weights: Weights, *, queries: Tokens | None = ..., keys: Tokens | None = ..., xlabel: str = ..., ylabel: str = ...,
+    titles: Sequence[str] | None = ..., figsize: tuple[float, float] | None = ..., cmap: str | None = ...,
+    extent: tuple[int, int] | None = ..., interactive: Literal[False] = ...,
+) -> Figure: ...  # fmt: skip
 
 
 @overload
 def heatmaps(
-    weights: Weights,
-    *,
-    queries: Tokens | None = ...,
-    keys: Tokens | None = ...,
-    xlabel: str = ...,
-    ylabel: str = ...,
-    titles: Sequence[str] | None = ...,
-    extent: tuple[int, int] | None = ...,
-    interactive: Literal[True],
-) -> MapsWidget: ...
+    weights: Weights, *, queries: Tokens | None = ..., keys: Tokens | None = ..., xlabel: str = ..., ylabel: str = ...,
+    titles: Sequence[str] | None = ..., extent: tuple[int, int] | None = ..., interactive: Literal[True],
+) -> MapsWidget: ...  # fmt: skip
 
 
 def heatmaps(
@@ -242,15 +227,11 @@ def draw_heatmaps(
         row, column = divmod(index, columns)
         queries, keys = grid.extent or panels[index].shape
         image = axes.imshow(
-            np.ma.masked_invalid(panels[index]),
-            cmap=cmap or "Reds",
-            vmin=scale[0],
-            vmax=scale[1],
-            origin="upper",
+            np.ma.masked_invalid(panels[index]), cmap=cmap or "Reds", vmin=scale[0], vmax=scale[1], origin="upper",
             interpolation="nearest" if max(panels[index].shape) <= 256 else "auto",
             aspect="equal" if grid.ragged or 1 / 4 <= queries / keys <= 4 else "auto",
             extent=(-0.5, keys - 0.5, queries - 0.5, -0.5),
-        )
+        )  # fmt: skip
         _label_axis(axes.xaxis, grid.keys[index] if grid.keys else None, key_pitch, families)
         _label_axis(axes.yaxis, grid.queries[index] if grid.queries else None, query_pitch, families)
         if row == rows - 1:

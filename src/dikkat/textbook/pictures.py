@@ -200,19 +200,10 @@ class Animator:
     """
 
     def __init__(
-        self,
-        xlabel: str | None = None,
-        ylabel: str | None = None,
-        legend: Sequence[str] | None = None,
-        xlim: Limits = None,
-        ylim: Limits = None,
-        xscale: str = "linear",
-        yscale: str = "linear",
-        fmts: Sequence[str] = _FORMATS,
-        nrows: int = 1,
-        ncols: int = 1,
-        figsize: Size = (3.5, 2.5),
-    ) -> None:
+        self, xlabel: str | None = None, ylabel: str | None = None, legend: Sequence[str] | None = None,
+        xlim: Limits = None, ylim: Limits = None, xscale: str = "linear", yscale: str = "linear",
+        fmts: Sequence[str] = _FORMATS, nrows: int = 1, ncols: int = 1, figsize: Size = (3.5, 2.5),
+    ) -> None:  # fmt: skip
         use_svg_display()
         self.fig, axes = plt.subplots(nrows, ncols, figsize=figsize, squeeze=False, layout="constrained")
         self.axes = list(axes.flat)
@@ -249,20 +240,11 @@ class ProgressBoard:
     """
 
     def __init__(
-        self,
-        xlabel: str | None = None,
-        ylabel: str | None = None,
-        xlim: Limits = None,
-        ylim: Limits = None,
-        xscale: str = "linear",
-        yscale: str = "linear",
-        ls: Sequence[str] = ("-", "--", "-.", ":"),
-        colors: Sequence[str] = ("C0", "C1", "C2", "C3"),
-        fig: Any = None,
-        axes: Any = None,
-        figsize: Size = (3.5, 2.5),
+        self, xlabel: str | None = None, ylabel: str | None = None, xlim: Limits = None, ylim: Limits = None,
+        xscale: str = "linear", yscale: str = "linear", ls: Sequence[str] = ("-", "--", "-.", ":"),
+        colors: Sequence[str] = ("C0", "C1", "C2", "C3"), fig: Any = None, axes: Any = None, figsize: Size = (3.5, 2.5),
         display: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.xlabel, self.ylabel, self.xlim, self.ylim = xlabel, ylabel, xlim, ylim
         self.xscale, self.yscale, self.ls, self.colors = xscale, yscale, ls, colors
         self.fig, self.axes, self.figsize, self.display = fig, axes, figsize, display

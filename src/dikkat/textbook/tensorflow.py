@@ -242,16 +242,9 @@ class MultiHeadAttention(tf.keras.layers.Layer):
     """Several scaled dot-product attentions, `dikkat.textbook.layers.MultiHeadAttention`, as in edition 0.17."""
 
     def __init__(
-        self,
-        key_size: int,
-        query_size: int,
-        value_size: int,
-        num_hiddens: int,
-        num_heads: int,
-        dropout: float,
-        bias: bool = False,
-        **kwargs: Any,
-    ) -> None:
+        self, key_size: int, query_size: int, value_size: int, num_hiddens: int, num_heads: int, dropout: float,
+        bias: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_heads(num_hiddens, num_heads)
         self.num_heads, self.attention = num_heads, DotProductAttention(dropout)

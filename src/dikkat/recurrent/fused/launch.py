@@ -29,14 +29,9 @@ def kernel_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
 
 
 def run_stack(
-    operands: Operands,
-    layers: list[Layer],
-    rows: Rows,
-    pair: Pair | None = None,
-    profile: Profile | None = None,
-    *,
+    operands: Operands, layers: list[Layer], rows: Rows, pair: Pair | None = None, profile: Profile | None = None, *,
     reverse: bool = False,
-) -> Results:
+) -> Results:  # fmt: skip
     """Run a stack over whole sequences.
 
     Args:

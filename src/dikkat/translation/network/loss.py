@@ -135,15 +135,9 @@ class _Chunks:
     """One pass over the tokens, chunk by chunk, in the same memory: new memory costs as much as a pass over it."""
 
     def __init__(
-        self,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        label_smoothing: float,
-        divergence: float,
-        scale: float,
-        needed: Sequence[bool],
-    ) -> None:
+        self, features: Tensor, weight: Tensor, bias: Tensor | None, label_smoothing: float, divergence: float,
+        scale: float, needed: Sequence[bool],
+    ) -> None:  # fmt: skip
         self._features, self._weight = features, weight
         tokens, vocabulary = len(features), len(weight)
         self._wide = torch.promote_types(features.dtype, torch.float32)
@@ -189,14 +183,9 @@ class _Plain:
     """`CrossEntropy` in PyTorch's operations, for devices and types that have no kernel."""
 
     def __init__(
-        self,
-        size: int,
-        dtype: torch.dtype,
-        bias: Tensor | None,
-        smoothing: float,
-        scale: float | None,
+        self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None,
         divergence: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._wide = torch.promote_types(dtype, torch.float32)
         self._size, self._bias, self._smoothing, self._scale = size, bias, smoothing, scale
         self._divergence = divergence
@@ -243,14 +232,9 @@ def _product_dtype(features: Tensor) -> torch.dtype:
 
 
 def _check(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    label_smoothing: float,
-    r_drop: float,
+    features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, label_smoothing: float, r_drop: float,
     reduction: str,
-) -> None:
+) -> None:  # fmt: skip
     if not r_drop >= 0:
         raise ValueError(f"r_drop: got {r_drop}; expected a number of at least 0")
     if features.ndim != 2 or not len(features) or (r_drop and len(features) % 2):

@@ -126,25 +126,16 @@ class TranslationModel(nn.Module):
         lstm = settings.cell == "lstm"
         # Keys are as wide as queries, so that every score fits: each direction of the encoder gets half.
         self.encoder = (LSTMEncoder if lstm else GRUEncoder)(
-            embedding,
-            hidden // 2 if settings.bidirectional else hidden,
-            layers,
-            bidirectional=settings.bidirectional,
+            embedding, hidden // 2 if settings.bidirectional else hidden, layers, bidirectional=settings.bidirectional,
             dropout=between,
-        )
+        )  # fmt: skip
         self.bridge = nn.Linear(hidden, hidden)
         if lstm:
             self.cell_bridge = nn.Linear(hidden, hidden)
         self.decoder = (AttentionalLSTM if lstm else AttentionalGRU)(
-            embedding,
-            hidden,
-            context,
-            _score(settings),
-            layers,
-            between,
-            weight_dropout=settings.attention_dropout,
+            embedding, hidden, context, _score(settings), layers, between, weight_dropout=settings.attention_dropout,
             key_size=hidden,
-        )
+        )  # fmt: skip
         self.readout = nn.Linear(hidden + context + embedding, embedding)
         if settings.is_lexical:
             self.lexical = nn.Linear(embedding, embedding, bias=False)
@@ -222,14 +213,9 @@ class TranslationModel(nn.Module):
             The loss in nats, a scalar: that of `forward(batch)` and `expected(batch)`; with `r_drop`, of two of those.
         """
         return linear_cross_entropy(
-            self.features(_twice(batch) if r_drop else batch),
-            self._output_weight(),
-            self.output_bias,
-            expected(batch),
-            label_smoothing=label_smoothing,
-            r_drop=r_drop,
-            reduction=reduction,
-        )
+            self.features(_twice(batch) if r_drop else batch), self._output_weight(), self.output_bias, expected(batch),
+            label_smoothing=label_smoothing, r_drop=r_drop, reduction=reduction,
+        )  # fmt: skip
 
     def step(self, previous: Tensor, memory: Memory, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
         """Scores of the next token, step by step.
@@ -300,19 +286,16 @@ class TranslationModel(nn.Module):
         """The weights, for a search as one compiled call, and for the graphs of other programs."""
         lstm = hasattr(self, "cell_bridge")
         return Network(
-            source_table=self._source_table().weight,
-            target_table=self.target_embedding.weight,
+            source_table=self._source_table().weight, target_table=self.target_embedding.weight,
             scale=math.sqrt(self.target_embedding.embedding_dim),
             encoder=encoder_cells(self.encoder, self.decoder.num_layers),
             bridge=Affine(self.bridge.weight, self.bridge.bias),
             cell_bridge=Affine(self.cell_bridge.weight, self.cell_bridge.bias) if lstm else None,
-            decoder=decoder_cells(self.decoder),
-            compared=compared(self.decoder),
-            attends=self.attends,
+            decoder=decoder_cells(self.decoder), compared=compared(self.decoder), attends=self.attends,
             readout=Affine(self.readout.weight, self.readout.bias),
             output=Affine(self._output_weight(), self.output_bias),
             lexical=self.lexical.weight if self.is_lexical else None,
-        )
+        )  # fmt: skip
 
     def scores(self, features: Tensor) -> Tensor:
         """Apply the output layer.

@@ -53,12 +53,9 @@ class ProblemRecord(CallRecord):
         restrictions, lens = problem.restrictions, problem.restrictions.lens
         self.batch = problem.lead.numel()
         self.fields |= {
-            "queries": restrictions.queries,
-            "keys": restrictions.keys,
-            "features": problem.query.shape[-1],
-            "values": problem.value.shape[-1],
-            "causal": restrictions.causal,
-        }
+            "queries": restrictions.queries, "keys": restrictions.keys, "features": problem.query.shape[-1],
+            "values": problem.value.shape[-1], "causal": restrictions.causal,
+        }  # fmt: skip
         if lens is not None:
             self.fields["lens_row"] = lens.shape[-1] != 1
             self.divide("lens", lens.shape[:-1], problem.lead)
@@ -96,15 +93,11 @@ class _AttentionRecord(ProblemRecord):
         self.fields |= {
             "profile": PROFILES.index(problem.profile),
             "padded": round_up(size, FOLD) if problem.pair == "additive" else size,
-            "blocks": -(-restrictions.keys // self.lanes),
-            "scale": ranges.scale,
-            "limit": ranges.limit,
-            "highest": highest,
-            "softcap": problem.softcap,
-            "key_bias_stride": round_up(restrictions.keys, self.lanes),
+            "blocks": -(-restrictions.keys // self.lanes), "scale": ranges.scale, "limit": ranges.limit,
+            "highest": highest, "softcap": problem.softcap, "key_bias_stride": round_up(restrictions.keys, self.lanes),
             "dropout": int(problem.dropout * 2**32),
             "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
-        }
+        }  # fmt: skip
         if restrictions.starts is not None:
             self.fields["starts_row"] = restrictions.starts.shape[-1] != 1
         if restrictions.exclude is not None:
@@ -384,11 +377,8 @@ def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary
 
     problem = problem.in_wide_dtype()
     call, lead, queries, keys = (
-        _AttentionRecord.of(problem),
-        problem.lead,
-        problem.restrictions.queries,
-        problem.restrictions.keys,
-    )
+        _AttentionRecord.of(problem), problem.lead, problem.restrictions.queries, problem.restrictions.keys,
+    )  # fmt: skip
     rows, parts, keeps = _divide_summary(call, asked)
     fields, tasks, width = call.fields, call.batch * parts, TILE * call.lanes
     fields |= {"parts": parts, "rows": rows, "top": asked.top, "keeps": keeps}
@@ -420,11 +410,6 @@ def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary
     if pooled is not None and asked.cells and not asked.by_largest:
         pooled = pooled / cell_sizes(queries, keys, asked.cells).to(problem.dtype)
     return Summary(
-        log_sum_exp(peak, whole)[0],
-        top_weights if asked.top else None,
-        top_keys if asked.top else None,
-        joined(sums),
-        entropy,
-        pooled,
-        mean,
-    )
+        log_sum_exp(peak, whole)[0], top_weights if asked.top else None, top_keys if asked.top else None, joined(sums),
+        entropy, pooled, mean,
+    )  # fmt: skip

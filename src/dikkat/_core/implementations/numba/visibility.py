@@ -110,11 +110,8 @@ def begin_scores(
     lanes = lanes_of(zero)
     number, nothing, hidden = lane_numbers(zero), full(0, zero), full(-np.inf, zero)
     has_key_bias, has_bias, has_mask, has_exclude = (
-        call.key_bias != 0,
-        call.bias != 0,
-        call.mask != 0,
-        call.exclude != 0,
-    )
+        call.key_bias != 0, call.bias != 0, call.mask != 0, call.exclude != 0,
+    )  # fmt: skip
     has_starts, least = call.starts != 0, limits[0]
     for i in range(1, rows):
         least = min(least, limits[i])

@@ -202,14 +202,11 @@ class _Call(NamedTuple):
             row = torch.arange(problem.restrictions.queries, device=problem.query.device)
             seeds = flat(derive_seeds(problem.seeds[..., None], row), problem.lead, 1)
         return cls(
-            problem,
-            launch if gpu_launch.available(problem.query) else Plain,
-            flat(problem.query, problem.lead),
+            problem, launch if gpu_launch.available(problem.query) else Plain, flat(problem.query, problem.lead),
             flat(problem.key, problem.lead),
             problem.weight.reshape(1, -1) if shared else flat(problem.weight, problem.lead, 1),
-            flat(problem.value.to(problem.narrow_dtype), problem.lead),
-            seeds,
-        )
+            flat(problem.value.to(problem.narrow_dtype), problem.lead), seeds,
+        )  # fmt: skip
 
     def plan(self) -> Plan | None:
         """How the call is computed, or None for exactly."""

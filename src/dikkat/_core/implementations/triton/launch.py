@@ -143,16 +143,12 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
 
 def _scored(problem: Problem, made: _Made, blocks: _Blocks, rows: slice) -> Scored:
     return Scored(
-        query=operand(problem.query[..., rows, :]),
-        key=operand(problem.key),
+        query=operand(problem.query[..., rows, :]), key=operand(problem.key),
         weight=operand(None if problem.weight is None else problem.weight[..., None, :]),
-        x=operand(made.x[..., rows.start :]),
-        y=operand(made.y),
-        v=operand(made.v, 1),
-        gain=operand(made.gain, 1),
+        x=operand(made.x[..., rows.start :]), y=operand(made.y), v=operand(made.v, 1), gain=operand(made.gain, 1),
         query_peaks=operand(made.query_peaks[..., rows.start // blocks.rows :], 1),
         key_peaks=operand(made.key_peaks, 1),
-    )
+    )  # fmt: skip
 
 
 def _restricted(restrictions: Restrictions, seeds: Tensor | None, rows: slice) -> Restricted:
@@ -165,12 +161,9 @@ def _restricted(restrictions: Restrictions, seeds: Tensor | None, rows: slice) -
     if mask is not None:
         mask = (mask if mask.shape[-2] == 1 else mask[..., rows, :]).view(torch.uint8)
     return Restricted(
-        lens=some(restrictions.lens),
-        mask=operand(mask),
-        key_bias=operand(restrictions.key_bias, 1),
-        exclude=some(restrictions.exclude),
-        seeds=operand(None if seeds is None else seeds[..., rows], 1),
-    )
+        lens=some(restrictions.lens), mask=operand(mask), key_bias=operand(restrictions.key_bias, 1),
+        exclude=some(restrictions.exclude), seeds=operand(None if seeds is None else seeds[..., rows], 1),
+    )  # fmt: skip
 
 
 def _row_seeds(problem: Problem) -> Tensor | None:

@@ -101,19 +101,12 @@ class Panels:
     def _sizes_of(self, net: Network) -> dict[str, int]:
         own = self._up(net.encoder[0][0].weight_hh.shape[1])
         return {
-            "lstm": int(net.lstm),
-            "embedded": self._up(net.source_table.shape[1]),
-            "hidden": self._up(net.hidden),
-            "own": own,
-            "directions": len(net.encoder[0]),
-            "layers": len(net.decoder),
-            "encoder_layers": len(net.encoder),
-            "readout": self._up(len(net.readout.weight)) if net.readout else 0,
-            "pair": CHOICES.index(net.compared.pair),
-            "features": self._up(len(net.compared.key.weight)),
-            "values": len(net.encoder[0]) * own,
-            "lexical": int(net.lexical is not None),
-        }
+            "lstm": int(net.lstm), "embedded": self._up(net.source_table.shape[1]), "hidden": self._up(net.hidden),
+            "own": own, "directions": len(net.encoder[0]), "layers": len(net.decoder),
+            "encoder_layers": len(net.encoder), "readout": self._up(len(net.readout.weight)) if net.readout else 0,
+            "pair": CHOICES.index(net.compared.pair), "features": self._up(len(net.compared.key.weight)),
+            "values": len(net.encoder[0]) * own, "lexical": int(net.lexical is not None),
+        }  # fmt: skip
 
     def _tables(self, net: Network) -> None:
         """The embeddings, and the weight of an additive score."""
@@ -269,15 +262,10 @@ class Panels:
         return _joined(parts, dim=1)
 
     def _phase(
-        self,
-        kind: int,
-        rows: int,
-        packed: "_Packed | None" = None,
-        reads: Sequence[tuple[_Read, tuple[int, int]]] = (),
-        biases: Tensor | None = None,
-        into: _Write | None = None,
+        self, kind: int, rows: int, packed: "_Packed | None" = None,
+        reads: Sequence[tuple[_Read, tuple[int, int]]] = (), biases: Tensor | None = None, into: _Write | None = None,
         layer: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         phase = dict.fromkeys(record.PHASE.names or (), 0) | {"kind": kind, "rows": rows, "blocks": 1, "layer": layer}
         if into is not None:
             phase |= {"out": record.BUFFERS.index(into.buffer), "out_layer": into.layer, "out_step": into.step}

@@ -215,14 +215,12 @@ class AttentionPooling(nn.Module):
         return pool(scores, rows, lens), scores
 
     def _as_came(self, of_rows: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
-        """Numbers of rows, (N, K), in the shape in which the bags came."""
         if mask is not None:
             spread = of_rows.new_full((*mask.shape, self.heads), empty)
             of_rows = spread.masked_scatter(mask[..., None], of_rows)
         return self._heads(of_rows.reshape(*bags.shape[:-1], self.heads), -1)
 
     def _heads(self, tensor: Tensor, dim: int) -> Tensor:
-        """Without the dimension of heads where there is one."""
         return tensor.squeeze(dim) if self.heads == 1 else tensor
 
 
@@ -420,7 +418,6 @@ def pool(scores: Tensor, rows: Tensor, lens: Tensor) -> Pooled:
 
 
 def _unblocked(scores: Tensor, rows: Tensor, bag: Tensor, bags: int) -> Pooled:
-    """All rows at once, in PyTorch's own operations, which it differentiates and compiles."""
     shares, peak = _shares(scores, bag, bags)
     total = torch.zeros_like(peak).index_add(0, bag, shares)
     weighted = _weights(shares, total, bag)[..., None] * rows[:, None]

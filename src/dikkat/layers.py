@@ -30,8 +30,6 @@ __all__ = [
 
 
 class _Attention(nn.Module):
-    """A score and a dropout: the base of the layers with one head."""
-
     def __init__(self, score: Score, dropout: float = 0.0) -> None:
         super().__init__()
         self.score = score
@@ -51,7 +49,7 @@ class _Attention(nn.Module):
         return attend(query, key, value, score=self.score, valid_lens=valid_lens, dropout=dropout, **restricted)
 
     def extra_repr(self) -> str:
-        """The part of `print(layer)` in brackets."""
+        """The settings, for `print(layer)`."""
         return f"dropout={self.dropout}"
 
 
@@ -407,7 +405,6 @@ def attend_heads(
 
 
 def _batched(given: Any) -> Any:
-    """A restriction with a batch dimension of 1."""
     if isinstance(given, tuple | list):
         return tuple(each[None] if isinstance(each, Tensor) else each for each in given)
     return given[None] if isinstance(given, Tensor) else given

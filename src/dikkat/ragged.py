@@ -16,13 +16,7 @@ __all__ = ["attend_ragged", "ragged_state"]
 
 
 class Within(TypedDict, total=False):
-    """The keyword arguments that say which keys of its own sequence a query may see.
-
-    Attributes:
-        causal: Query i of n sees keys j <= i + m − n of the m of its sequence.
-        window: (left, right): query i sees keys p − left ... p + right, with p = i + m − n; None is no bound.
-        key_bias: (..., rows of keys), added to the scores: the log of a sample weight. −∞ hides a key.
-    """
+    """The keyword arguments of `attend_ragged` that say which keys of its own sequence a query may see."""
 
     causal: bool
     window: tuple[int | None, int | None] | None
@@ -138,10 +132,7 @@ def _weights(
     for part in split_sequences(problem, query_offsets, key_offsets):
         asked = part.unchecked_copy(dropout=0.0, wants_state=False, wants_weights=True)
         with recording_hooks.observed_by():
-            found = dispatch.run_problem(asked, impl).weights
-        if found is None:  # pragma: no cover - an implementation that returns no weights does not accept the request
-            raise RuntimeError("the implementation returned no weights")
-        weights.append(found.to(dtype))
+            weights.append(dispatch.run_problem(asked, impl).shown_weights().to(dtype))
     return weights
 
 
@@ -159,16 +150,7 @@ def ragged_state(
 ) -> State:
     """The pooled result of `attend_ragged` as a state, which `merge` joins with the state over other keys.
 
-    Args:
-        query: (..., queries of all sequences, d_q), floating point.
-        key: (..., keys of all sequences, d_k), of the same dtype.
-        value: (..., keys of all sequences, d_v), of the same dtype.
-        query_offsets: (sequences + 1,) int32 or int64, where the queries of each sequence begin.
-        key_offsets: (sequences + 1,), the same of the keys; None for those of the queries.
-        score: The scoring function.
-        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
-        impl: "auto", or the name of one implementation, which then runs or raises.
-        **within: Which keys of its own sequence a query may see, as in `attend_ragged`.
+    The arguments are those of `attend_ragged`.
 
     Returns:
         `State(mean (..., queries, d_v), lse (..., queries), tail (..., queries))`, float32 or float64.
@@ -187,14 +169,10 @@ def ragged_state(
         query, key, value, query_offsets, key_offsets, score, validation.Requested(dropout, wants_state=True), causal,
         window, key_bias,
     )  # fmt: skip
-    result = _run(problem, query_offsets, key_offsets, impl)
-    if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
-        raise RuntimeError("the implementation returned no log-sum-exp")
-    return State(result.mean, result.lse, result.tail)
+    return _run(problem, query_offsets, key_offsets, impl).state()
 
 
 def are_jagged(*tensors: Tensor) -> bool:
-    """Whether these are nested tensors with layout `torch.jagged`, (sequences, ..., any length, features)."""
     return all(isinstance(t, Tensor) and t.is_nested and t.layout is torch.jagged for t in tensors)
 
 
@@ -202,7 +180,6 @@ def problem_of_jagged(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, causal: bool = False,
     window: tuple[int | None, int | None] | None = None, **others: Any,
 ) -> Problem:  # fmt: skip
-    """Validate a call of `attend` with nested tensors, and bring it into the form of one with offsets."""
     given = [name for name, each in others.items() if each is not None]
     if given:
         raise TypeError(

@@ -120,12 +120,19 @@ def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = sli
     """
     if problem.seeds is None:
         return None
-    restrictions, device = problem.restrictions, problem.query.device
-    row = torch.arange(restrictions.queries, device=device)[rows]
-    key = torch.arange(restrictions.keys, device=device)[cols]
-    by_row = derive_seeds(problem.seeds[..., None], row)
-    kept = random_bits(by_row[..., None], key) >= int(problem.dropout * 2**32)
-    return kept.to(problem.dtype) * (1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0)
+    (threshold, scale), by_row = dropout_numbers(problem.dropout), row_seeds(problem.seeds, problem)[..., rows]
+    key = torch.arange(problem.restrictions.keys, device=problem.query.device)[cols]
+    return (random_bits(by_row[..., None], key) >= threshold).to(problem.dtype) * scale
+
+
+def row_seeds(seeds: Tensor, problem: Problem) -> Tensor:
+    """A seed for each row, (..., n), from those of batch elements."""
+    return derive_seeds(seeds[..., None], torch.arange(problem.restrictions.queries, device=seeds.device))
+
+
+def dropout_numbers(dropout: float) -> tuple[int, float]:
+    """The random number from which on a weight is kept, and the factor of kept weights."""
+    return int(dropout * 2**32), 1.0 / (1.0 - dropout) if dropout < 1 else 0.0
 
 
 def product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:

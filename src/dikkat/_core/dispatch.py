@@ -15,7 +15,7 @@ from dikkat._core.restrictions import Hidden, are_moderate
 from dikkat._engine.addresses import check_room, exact, on_cpu
 from dikkat._engine.pytorch_state import PLAIN_TYPES, check_values, extremes, is_eager, kernel_settings, saves_by_hook
 from dikkat.scores import ScaledDot, Score
-from dikkat.state import State, sunk
+from dikkat.state import sunk
 
 _STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
@@ -91,10 +91,8 @@ class Program(NamedTuple):
 
     def _run(self, problem: Problem) -> Result:
         if problem.sink is not None:
-            mean, lse, weights, tail = self._run(problem.unchecked_copy(sink=None))
-            if lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
-                raise RuntimeError("the implementation returned no log-sum-exp")
-            state, weights = sunk(State(mean, lse, tail), weights, problem.sink)
+            result = self._run(problem.unchecked_copy(sink=None))
+            state, weights = sunk(result.state(), result.weights, problem.sink)
             return Result(state.mean, state.lse, weights, state.tail)
         found, backend = () if self.found is None else (self.found,), BACKENDS[self.name]
         with exact(problem.query.device.type):  # sums in float32 must not be cast to halves again
@@ -202,8 +200,7 @@ class Program(NamedTuple):
         if hidden is not None and hidden.keys is not None:
             value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
         weight = None if weight is None else weight[(None,) * len(template.lead)]
-        restrictions = template.restrictions.unchecked_copy(lens=lens, mask=mask)
-        return template.unchecked_copy(query=query, key=key, weight=weight, value=value, restrictions=restrictions)
+        return template.unchecked_copy(query=query, key=key, weight=weight, value=value, lens=lens, mask=mask)
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -149,7 +149,7 @@ class _Eager(torch.autograd.Function):
         *saved, mean, peak, total, weights = ctx.saved_tensors
         made, saved = saved[: len(saved) - len(ctx.names)], saved[len(saved) - len(ctx.names) :]
         out, plain = Output(mean, peak, total, weights), ctx.kernel.keep is None
-        problem = ctx.problem.with_tensors(dict(zip(ctx.names, saved, strict=True)))
+        problem = ctx.problem.unchecked_copy(**dict(zip(ctx.names, saved, strict=True)))
         many = many_at_once(*given)
         filled = (torch.zeros_like(o) if g is None and (plain or many) else g for o, g in zip(out, given, strict=True))
         grads = Output(*filled)  # type: ignore[arg-type]  # without `plain`
@@ -161,14 +161,9 @@ class _Eager(torch.autograd.Function):
                 found = once(no_second_derivatives(ctx.kernel.name), compute, *saved, *grads)
             else:
                 found = compute()
-        return (
-            None,
-            None,
-            *(
-                grad if name in ctx.names and (name != "bias" or problem.wants_bias_grad) else None
-                for name, grad in zip(Gradients._fields, found, strict=True)
-            ),
-        )
+        wanted = set(ctx.names) - (set() if problem.wants_bias_grad else {"bias"})
+        named = zip(Gradients._fields, found, strict=True)
+        return None, None, *(grad if name in wanted else None for name, grad in named)
 
 
 def once(why: str, compute: Callable[[], Any], *sources: Tensor | None) -> Any:

@@ -1,7 +1,6 @@
 """One call, validated, its hidden rows zeroed, projected: the object that goes from the front door to every kernel."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,24 +10,36 @@ from dikkat._core.restrictions import OWN_DIMENSIONS as _OF_RESTRICTIONS
 from dikkat._core.restrictions import Restrictions
 from dikkat._engine.pytorch_state import have_tangents
 from dikkat.scores import Pair, Profile
+from dikkat.state import State
 
 # How many of a tensor's last dimensions are its own: those before them are the call's leading dimensions.
 OWN_DIMENSIONS = {
     "query": 2, "key": 2, "weight": 1, "value": 2, **_OF_RESTRICTIONS, "seeds": 0, "sink": 0, "packed": 3,
 }  # fmt: skip
-_OWN_TENSORS = [name for name in OWN_DIMENSIONS if name not in _OF_RESTRICTIONS]
 _WIDE = (torch.float32, torch.float64)
 # What is computed with, and so has one dtype in a kernel.
 _NUMBERS = ("query", "key", "weight", "value", "bias", "key_bias")
 
 
 class Result(NamedTuple):
-    """The answer of an implementation; `lse`, `tail` and `weights` (before dropout) where they were asked for."""
+    """The answer of an implementation; `lse`, `tail` and `weights` (before dropout) if they were requested."""
 
     mean: Tensor
     lse: Tensor | None
     weights: Tensor | None
     tail: Tensor | None = None
+
+    def state(self) -> State:
+        """The state of a call that requested it."""
+        if self.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
+            raise RuntimeError("the implementation returned no log-sum-exp")
+        return State(self.mean, self.lse, self.tail)
+
+    def shown_weights(self) -> Tensor:
+        """The weights of a call that requested them."""
+        if self.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
+            raise RuntimeError("the implementation returned no weights")
+        return self.weights
 
 
 class Examined(NamedTuple):
@@ -112,21 +123,6 @@ class Problem:
         held = self.__dict__ | self.restrictions.__dict__
         return {name: tensor for name in OWN_DIMENSIONS if (tensor := held[name]) is not None}
 
-    def replaced(self, tensors: Mapping[str, Tensor | None], **rest: Any) -> "Problem":
-        """The call with other tensors, those of the restrictions among them, and other fields."""
-        own: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
-        restrictions: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS}
-        return replace(
-            self,
-            **own,
-            **rest,
-            restrictions=replace(self.restrictions, **restrictions) if restrictions else self.restrictions,
-        )
-
-    def mapped(self, change: Callable[[str, Tensor], Tensor], **rest: Any) -> "Problem":
-        """The call with `change(name, tensor)` in every tensor's place, and other fields."""
-        return self.replaced({name: change(name, tensor) for name, tensor in self.tensors().items()}, **rest)
-
     def in_wide_dtype(self) -> "Problem":
         query, restrictions = self.query.dtype, self.restrictions
         plain = query is self.key.dtype is self.value.dtype and self._weight_is(query)
@@ -134,7 +130,7 @@ class Problem:
             return self
         kind, tensors = self.dtype, self.tensors()
         wide = {name: tensors[name].to(kind) for name in _NUMBERS if name in tensors and tensors[name].dtype != kind}
-        return self.replaced(wide) if wide else self
+        return self.unchecked_copy(**wide) if wide else self
 
     def scaled(self) -> "Problem":
         """The call with its scale in an operand: in the smaller one, a pass over fewer numbers."""
@@ -142,24 +138,16 @@ class Problem:
         return self.unchecked_copy(query=query, key=key, scale=1.0)
 
     def unchecked_copy(self, **fields: Any) -> "Problem":
-        """A copy with other tensors of the same shapes and types, without validation."""
+        """A copy with other fields, those of the restrictions among them, that hides no other pairs."""
         made = object.__new__(Problem)
+        if not fields.keys().isdisjoint(_OF_RESTRICTIONS):
+            restricting = {name: fields.pop(name) for name in _OF_RESTRICTIONS if name in fields}
+            fields["restrictions"] = fields.get("restrictions", self.restrictions).unchecked_copy(**restricting)
         made.__dict__.update(self.__dict__, **fields)
         return made
 
     def without_tensors(self) -> "Problem":
-        own, restricting = (dict.fromkeys(names) for names in (_OWN_TENSORS, _OF_RESTRICTIONS))
-        return self.unchecked_copy(**own, restrictions=self.restrictions.unchecked_copy(**restricting))
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Problem":
-        """The call with tensors again, of the shapes and types it had."""
-        own = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
-        restrictions = self.restrictions
-        if len(own) < len(tensors):
-            restrictions = restrictions.unchecked_copy(
-                **{name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS}
-            )
-        return self.unchecked_copy(**own, restrictions=restrictions)
+        return self.unchecked_copy(**dict.fromkeys(OWN_DIMENSIONS))
 
     def _weight_is(self, kind: torch.dtype) -> bool:
         return self.weight is None or self.weight.dtype is kind
@@ -167,10 +155,8 @@ class Problem:
     def part(self, dim: int, rows: slice) -> "Problem":
         """Some of the elements of one leading dimension."""
         lead = torch.Size((*self.lead[:dim], rows.stop - rows.start, *self.lead[dim + 1 :]))
-        made = self.mapped(lambda _, tensor: narrow(tensor, dim, rows), lead=lead)
-        return made.unchecked_copy(
-            restrictions=made.restrictions.unchecked_copy(bias_hides=self.restrictions.bias_hides)
-        )
+        tensors = {name: narrow(tensor, dim, rows) for name, tensor in self.tensors().items()}
+        return self.unchecked_copy(**tensors, lead=lead)
 
 
 def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:

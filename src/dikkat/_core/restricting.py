@@ -33,24 +33,7 @@ class Hiding(TypedDict, total=False):
 
 
 class Restricting(Hiding, total=False):
-    """The keyword arguments that say which keys a query may see; it sees those that all of them leave.
-
-    A row that sees no key has weights 0, output 0 and gradient 0. Keys hidden from a query have no effect on it.
-
-    Attributes:
-        valid_lens: (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension and shared by the heads
-            (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part. Or a function that returns them: dikkat calls it
-            with the numbers of the queries, (n, 1), and of the keys, (m,), both counted from 0.
-        causal: Query i sees keys j <= i + m − n.
-        window: (left, right): query i sees keys p − left ... p + right, with p = i + m − n; None is no bound. What lies
-            outside is skipped.
-        segment_ids: (B, n) and (B, m) integers, or one tensor for both: a query sees keys of its own segment. The keys
-            of a segment stand side by side.
-        bias: Numbers that broadcast to (..., n, m), added to the scores, as they lie in memory. −∞ hides a pair.
-        key_bias: (..., m), added to the scores: the log of a sample weight. −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
-    """
+    """The keyword arguments of `attend` that say which keys a query may see; it sees those that all of them leave."""
 
     valid_lens: Tensor | int | None
 

@@ -55,6 +55,6 @@ def split_sequences(problem: Problem, query_offsets: Tensor, key_offsets: Tensor
     for index, (n, m) in enumerate(zip(queries, keys, strict=True)):
         rows = {name: pieces[index] for name, pieces in parts.items()}
         rows |= {name: rows[name] - key_start for name in ("starts", "lens")}
-        sized = problem.unchecked_copy(restrictions=restrictions.unchecked_copy(queries=n, keys=m))
-        yield sized.with_tensors(tensors | rows)
+        sized = restrictions.unchecked_copy(queries=n, keys=m)
+        yield problem.unchecked_copy(**tensors | rows, restrictions=sized)
         key_start += m

@@ -179,10 +179,7 @@ def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: 
     if problem.dropout:  # other weights are dropped on each rank, also where all have one seed
         seeds = validation.draw_seeds(problem.lead, query.device)
         problem = replace(problem, seeds=derive_seeds(seeds, torch.tensor(rank, device=query.device)))
-    result = dispatch.run_problem(problem, impl)
-    if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
-        raise RuntimeError("the implementation returned no log-sum-exp")
-    return State(result.mean, result.lse, result.tail)
+    return dispatch.run_problem(problem, impl).state()
 
 
 def _own(restrictions: Restricting, lead: torch.Size, query: Tensor, key: Tensor, first: int, keys: int) -> Restricting:

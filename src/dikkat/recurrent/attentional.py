@@ -21,8 +21,6 @@ StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor])  # what comes i
 
 
 class _Attentional(StackedCells):
-    """A stack of cells that looks at a memory before every step: what a GRU and an LSTM share."""
-
     gates: int  # of a cell
 
     def __init__(
@@ -120,19 +118,11 @@ class _Attentional(StackedCells):
     ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:
         """Run one step, as in a search, where the next input depends on the last output.
 
-        Args:
-            inputs: (B, e), the input of this step.
-            memory: What `prepare` returned, of m positions.
-            state: Before this step, as in `forward`.
-            return_weights: Whether to return what the step looked at.
+        The inputs are (B, e); memory, state, errors and `return_weights` are those of `forward`.
 
         Returns:
-            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless
-            requested; the state after the step.
-
-        Raises:
-            TypeError: Inputs that are no dense tensor.
-            ValueError: Inputs or a state of the wrong shape.
+            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless requested;
+            the state after the step.
         """
         check_dense("inputs", inputs)
         outputs, contexts, weights, state = self(
@@ -141,21 +131,10 @@ class _Attentional(StackedCells):
         return outputs.squeeze(1), contexts.squeeze(1), None if weights is None else weights.squeeze(1), state
 
     def select(self, state: StateT, rows: Tensor) -> StateT:
-        """The state of some of the sequences, in any order and number: how a beam search reorders.
-
-        Args:
-            state: (layers, B, h), of an LSTM two of them.
-            rows: (B',) integers, indices into B.
-
-        Returns:
-            The same of (layers, B', h).
-        """
-        chosen: Tensor | tuple[Tensor, Tensor]
+        """The state (layers, B', h) of the sequences `rows`, (B',) indices in any order: how a search reorders."""
         if isinstance(state, Tensor):
-            chosen = state.index_select(1, rows)
-        else:
-            chosen = state[0].index_select(1, rows), state[1].index_select(1, rows)
-        return cast(StateT, chosen)
+            return cast(StateT, state.index_select(1, rows))
+        return cast(StateT, tuple(each.index_select(1, rows) for each in state))
 
     def extra_repr(self) -> str:
         """Sizes, for `print(module)`."""
@@ -202,7 +181,6 @@ class _Attentional(StackedCells):
             raise _other_batch(values.shape[0], batch)
 
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        """The hidden state, and the cell of an LSTM."""
         lstm = self.gates == 4
         if lstm and isinstance(state, tuple) and len(state) == 2:
             return state

@@ -17,8 +17,6 @@ StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
 
 
 class _Encoder(nn.Module, Generic[StateT]):
-    """A recurrent network over sequences of different lengths: what a GRU and an LSTM share."""
-
     kind: ClassVar[type[nn.GRU] | type[nn.LSTM]]
     part: ClassVar[str]  # the network's name in the state dict
 

@@ -173,8 +173,6 @@ def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps
 
 
 class _Run(torch.autograd.Function):
-    """`run` where each row has a memory of its own."""
-
     @staticmethod
     def forward(ctx: Any, pair: Pair, profile: Profile, low: torch.dtype | None, *tensors: Tensor | None) -> Any:
         operands, layers = parted(tensors)

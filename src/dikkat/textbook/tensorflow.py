@@ -162,10 +162,7 @@ def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
 def _hide(
     queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
-
-    Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-    """
+    """`dikkat.textbook.layers._hide`, and the visible pairs."""
     queries, keys, values = (tf.convert_to_tensor(each) for each in (queries, keys, values))
     visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:

@@ -42,6 +42,11 @@ def launch(name: str, grid: tuple[int, ...], *operands: Any, **constants: Any) -
         _COMPILED[key] = compiled, tuple(constants[name] for name in names)
 
 
+def power_of_two(size: int) -> int:
+    """The least power of two that is not below a size."""
+    return 1 << max(0, size - 1).bit_length()
+
+
 def kind(operand: Any) -> Any:
     """The kind of an argument to Triton: its type (the smallest of integers), divisibility by 16, or the number 1."""
     if isinstance(operand, Tensor):

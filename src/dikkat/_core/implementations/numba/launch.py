@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import farthest, must_exclude
+from dikkat._core.arithmetic import dropout_numbers, farthest, must_exclude
 from dikkat._core.compiled.scoring import PAIRS, PROFILES, RANGES
 from dikkat._core.implementations.numba.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SHARED, SIDE, TILE, TILE_BACK
 from dikkat._core.operators import Gradients, Operator, Output, upstream
@@ -87,7 +87,7 @@ class _AttentionRecord(ProblemRecord):
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem)
         restrictions, size, ranges = problem.restrictions, problem.query.shape[-1], RANGES[self.dtype]
-        highest = ranges.highest
+        highest, (threshold, kept_scale) = ranges.highest, dropout_numbers(problem.dropout)
         if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
         self.fields |= {
@@ -95,8 +95,7 @@ class _AttentionRecord(ProblemRecord):
             "padded": round_up(size, FOLD) if problem.pair == "additive" else size,
             "blocks": -(-restrictions.keys // self.lanes), "scale": ranges.scale, "limit": ranges.limit,
             "highest": highest, "softcap": problem.softcap, "key_bias_stride": round_up(restrictions.keys, self.lanes),
-            "dropout": int(problem.dropout * 2**32),
-            "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
+            "dropout": threshold, "kept_scale": kept_scale,
         }  # fmt: skip
         if restrictions.starts is not None:
             self.fields["starts_row"] = restrictions.starts.shape[-1] != 1

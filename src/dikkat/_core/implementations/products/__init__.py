@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import derive_seeds, flat, must_exclude, product, random_bits
+from dikkat._core.arithmetic import dropout_numbers, flat, must_exclude, product, random_bits, row_seeds
 from dikkat._core.implementations import chunked
 from dikkat._core.implementations.products import launch
 from dikkat._core.implementations.products.launch import Plan, Seen
@@ -158,7 +158,7 @@ def _power(size: float, most: float = 60.0) -> float:
 def _dropped(seen: Seen, like: Tensor) -> Tensor | None:
     if seen.seeds is None:
         return None
-    threshold, scale = seen.numbers()
+    threshold, scale = dropout_numbers(seen.dropout)
     key = torch.arange(seen.start, seen.start + like.shape[-1], device=like.device)
     return (random_bits(seen.seeds[..., None], key) >= threshold) * scale
 
@@ -199,8 +199,7 @@ class _Call(NamedTuple):
         shared = problem.weight.numel() == problem.weight.shape[-1]
         seeds = None
         if problem.seeds is not None:
-            row = torch.arange(problem.restrictions.queries, device=problem.query.device)
-            seeds = flat(derive_seeds(problem.seeds[..., None], row), problem.lead, 1)
+            seeds = flat(row_seeds(problem.seeds, problem), problem.lead, 1)
         return cls(
             problem, launch if gpu_launch.available(problem.query) else Plain, flat(problem.query, problem.lead),
             flat(problem.key, problem.lead),

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat._core.implementations.launcher import launch
+from dikkat._core.arithmetic import dropout_numbers
+from dikkat._core.implementations.launcher import launch, power_of_two
 
 # Rows of a block, and the features of it that a program has at a time.
 _ROWS, _COLS = 32, 64
@@ -43,7 +44,7 @@ def _blocks(length: int, rows: int | None = None) -> int:
 
 
 def _cols(features: int) -> int:
-    return min(_COLS, max(4, 1 << (features - 1).bit_length()))
+    return min(_COLS, max(4, power_of_two(features)))
 
 
 def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
@@ -61,14 +62,10 @@ def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
     )  # fmt: skip
     launch(
         "products.kernel.resolve", (1,), found, table, numbers, queries, keys, table.shape[0],
-        R=terms, RP=_power_of_two(terms), TP=_power_of_two(table.shape[0]),
+        R=terms, RP=power_of_two(terms), TP=power_of_two(table.shape[0]),
     )  # fmt: skip
     peaks = found[:queries].view(elements, down), found[queries : queries + keys].view(elements, across)
     return Plan(numbers, terms, *peaks)
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << max(0, size - 1).bit_length()
 
 
 def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -124,12 +121,9 @@ class Seen(NamedTuple):
     first: int
     start: int
 
-    def numbers(self) -> tuple[int, float]:
-        return int(self.dropout * 2**32), 1.0 / (1.0 - self.dropout) if self.dropout < 1 else 0.0
-
 
 def _by_row(cols: int) -> dict[str, Any]:
-    block = min(_LONGEST, max(16, _power_of_two(cols)))
+    block = min(_LONGEST, max(16, power_of_two(cols)))
     return {"WHOLE": cols <= block, "BLOCK": block, "num_warps": min(8, max(1, block // 256))}
 
 
@@ -147,7 +141,7 @@ def weigh(
         "products.kernel.weigh", (elements * n,),
         scores, None if plan is None else plan.numbers, lens, visible, seen.seeds,
         weights, kept, peak, total, n, m, scores.stride(1), weights.stride(1), *steps, seen.first, seen.shift,
-        seen.start, *seen.numbers(), KNOWN=known is not None, CAUSAL=seen.causal, **_by_row(m),
+        seen.start, *dropout_numbers(seen.dropout), KNOWN=known is not None, CAUSAL=seen.causal, **_by_row(m),
     )  # fmt: skip
     return weights, kept, peak, total
 
@@ -186,8 +180,8 @@ def by_score(
     launch(
         "products.kernel.by_score", (elements * n,),
         weights, wanted, by_weight, seen.seeds, drift, norms, more, found, size,
-        m, queries, keys, weights.stride(1), wanted.stride(1), found.stride(1), seen.start, *seen.numbers(),
-        SUMS=sums, **_by_row(m),
+        m, queries, keys, weights.stride(1), wanted.stride(1), found.stride(1), seen.start,
+        *dropout_numbers(seen.dropout), SUMS=sums, **_by_row(m),
     )  # fmt: skip
     return found, size
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import derive_seeds, farthest
-from dikkat._core.implementations.launcher import launch
+from dikkat._core.arithmetic import dropout_numbers, farthest, row_seeds
+from dikkat._core.implementations.launcher import launch, power_of_two
 from dikkat._core.implementations.triton import ranges
 from dikkat._core.implementations.triton.operands import Operand, Restricted, Scored, operand, sizes_of
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
@@ -81,12 +81,8 @@ def _blocks(problem: Problem) -> _Blocks:
     """Choose the blocks by registers, loads for each pair and programs on a multiprocessor; never by timings."""
     n, m = problem.restrictions.queries, problem.restrictions.keys
     rows, keys, warps = (16, 64, 4) if n <= 16 else (32, 64, 4) if m <= 64 else (32, 128, 8)
-    features, values = (_power_of_two(t.shape[-1]) for t in (problem.query, problem.value))
+    features, values = (power_of_two(t.shape[-1]) for t in (problem.query, problem.value))
     return _Blocks(rows, keys, warps, rows, min(128, max(4, features)), min(128, max(16, values)))
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << max(0, size - 1).bit_length()
 
 
 def on(problem: Problem) -> AbstractContextManager[Any]:
@@ -136,7 +132,7 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
         "triton.pairs.lay_out", (prod(lead) * count,),
         operand(side), sizes_of(lead), made, peaks, length, features, count * block, rows, factor,
         farthest(features, side.dtype) if problem.profile == "gaussian" else math.inf,
-        ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
+        ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, power_of_two(features))),
     )  # fmt: skip
     return made, peaks
 
@@ -166,15 +162,6 @@ def _restricted(restrictions: Restrictions, seeds: Tensor | None, rows: slice) -
     )  # fmt: skip
 
 
-def _row_seeds(problem: Problem) -> Tensor | None:
-    """A seed for each row, as in `arithmetic.dropout_scale`; the kernels make one for each pair of it."""
-    if problem.seeds is None:
-        return None
-    return derive_seeds(
-        problem.seeds[..., None], torch.arange(problem.restrictions.queries, device=problem.query.device)
-    )
-
-
 def _profile(problem: Problem) -> str:
     """The profile of a distance, or nothing for `additive`: kernels are compiled for it."""
     return problem.profile if problem.pair == "distance" else ""
@@ -183,10 +170,6 @@ def _profile(problem: Problem) -> str:
 def _exact(problem: Problem) -> bool:
     """Whether hidden values that are not finite must be excluded pair by pair."""
     return problem.restrictions.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
-
-
-def _dropout(problem: Problem) -> tuple[int, float]:
-    return int(problem.dropout * 2**32), 1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0
 
 
 def _check_readable(problem: Problem, *more: Tensor) -> None:
@@ -208,7 +191,7 @@ def _forward(problem: Problem) -> Output:
     if _is_empty(problem):
         return Output(mean.zero_(), peak.fill_(-math.inf), total.zero_(), weights)
     blocks, everything = _blocks(problem), slice(0, n)
-    seeds = _row_seeds(problem)
+    seeds = None if problem.seeds is None else row_seeds(problem.seeds, problem)
     with on(problem):
         made = _made_once(problem, blocks)
         scored, restricted = _scored(problem, made, blocks, everything), _restricted(restrictions, seeds, everything)
@@ -216,7 +199,7 @@ def _forward(problem: Problem) -> Output:
         launch(
             "triton.kernel.attend", grid,
             scored, restricted, operand(problem.value), mean, peak, total, sizes_of(lead),
-            n, m, problem.query.shape[-1], size, m - n, *_dropout(problem),
+            n, m, problem.query.shape[-1], size, m - n, *dropout_numbers(problem.dropout),
             CAUSAL=restrictions.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
             BM=blocks.rows, BN=blocks.keys, BD=blocks.values, W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
         )  # fmt: skip
@@ -258,7 +241,7 @@ def _weigh(
         scored, restricted, operand(problem.value), weights, operand(peak[..., rows], 1),
         operand(None if total is None else total[..., rows], 1), *upstream,
         sizes_of(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
-        m - problem.restrictions.queries + rows.start, *_dropout(problem),
+        m - problem.restrictions.queries + rows.start, *dropout_numbers(problem.dropout),
         CAUSAL=problem.restrictions.causal, PROFILE=_profile(problem),
         BM=blocks.rows, BN=blocks.keys, BD=min(64, blocks.values), W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
     )  # fmt: skip
@@ -317,7 +300,8 @@ def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Te
 def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstream, sums: _Sums) -> None:
     """Add every pair's share to the gradients."""
     new, m, size = problem.query.new_empty, problem.restrictions.keys, problem.value.shape[-1]
-    made, seeds, sizes = _made_once(problem, blocks), _row_seeds(problem), sizes_of(problem.lead)
+    made, sizes = _made_once(problem, blocks), sizes_of(problem.lead)
+    seeds = None if problem.seeds is None else row_seeds(problem.seeds, problem)
     key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
     query_powers: tuple[Tensor | None, Tensor | None] = (None, None)
     key_powers = query_powers

@@ -3,7 +3,7 @@
 import torch
 
 from dikkat._core.arithmetic import flat, product
-from dikkat._core.implementations.launcher import launch
+from dikkat._core.implementations.launcher import launch, power_of_two
 from dikkat._core.implementations.triton.launch import available, on
 from dikkat._core.problem import Problem
 from dikkat._core.summary import Asked, Summary
@@ -33,7 +33,7 @@ def summarise(problem: Problem, asked: Asked) -> Summary:
         steps = lens.shape[1], int(lens.shape[1] > 1)
     lse = query.new_empty((elements, n), dtype=torch.float32)
     tops, places = lse.new_empty((elements, n, asked.top)), query.new_empty((elements, n, asked.top), dtype=torch.int64)
-    block = 1 << max(4, (m - 1).bit_length())
+    block = max(16, power_of_two(m))
     step = max(_ROWS, _SCORES // (elements * m) // _ROWS * _ROWS)
     by_key = lse.new_zeros((elements, m if asked.sums else 0))
     for first in range(0, n, step):

@@ -268,16 +268,9 @@ def output_of(result: Result, value: Tensor, return_weights: bool) -> Tensor | t
 
 
 def attention_state(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    impl: str = "auto",
-    **restrictions: Unpack[Restricting],
-) -> State:
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, sink: Tensor | None = None, dropout: float = 0.0,
+    impl: str = "auto", **restrictions: Unpack[Restricting],
+) -> State:  # fmt: skip
     r"""The pooled result as a state, which `merge` joins with the state over other keys.
 
     $$ \mu_i = \sum_j w_{ij} v_j, \qquad \ell_i = \log \sum_{j \in V_i} e^{a(q_i, k_j) + b_j} $$
@@ -301,14 +294,9 @@ def attention_state(
 
 
 def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    *,
-    score: Score,
-    sink: Tensor | None = None,
-    impl: str = "auto",
+    query: Tensor, key: Tensor, *, score: Score, sink: Tensor | None = None, impl: str = "auto",
     **restrictions: Unpack[Restricting],
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""The weights alone.
 
     $$ w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
@@ -407,15 +395,9 @@ def attend_memory(
     query: Tensor, memory: Memory, *, return_weights: bool, **options: Unpack[_Options]
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def attend_memory(
-    query: Tensor,
-    memory: Memory,
-    *,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    return_weights: bool = False,
-    impl: str = "auto",
-    **restrictions: Unpack[Hiding],
-) -> Tensor | tuple[Tensor, Tensor]:
+    query: Tensor, memory: Memory, *, sink: Tensor | None = None, dropout: float = 0.0, return_weights: bool = False,
+    impl: str = "auto", **restrictions: Unpack[Hiding],
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """`attend` over a memory: what a decoder calls at each step.
 
     `prepare` has projected the keys, all but those past the lengths. Where the score's projection is trained, keys that
@@ -450,17 +432,9 @@ def attend_memory(
 
 
 def implementations(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    return_weights: bool = False,
-    return_state: bool = False,
-    **restrictions: Unpack[Restricting],
-) -> list[Implementation]:
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, sink: Tensor | None = None, dropout: float = 0.0,
+    return_weights: bool = False, return_state: bool = False, **restrictions: Unpack[Restricting],
+) -> list[Implementation]:  # fmt: skip
     """Which implementations could run a call, the one that `impl="auto"` picks first, and why the others could not.
 
     The arguments are those of `attend`; with `return_state` the call is `attention_state`.

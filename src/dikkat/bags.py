@@ -81,14 +81,9 @@ class AttentionPooling(nn.Module):
         self.dropout = probability(dropout)
 
     def forward(
-        self,
-        bags: Tensor,
-        bag_lens: Tensor | None = None,
-        mask: Tensor | None = None,
-        *,
-        return_weights: bool = False,
+        self, bags: Tensor, bag_lens: Tensor | None = None, mask: Tensor | None = None, *, return_weights: bool = False,
         top_k: int | None = None,
-    ) -> Tensor | PooledBags:
+    ) -> Tensor | PooledBags:  # fmt: skip
         """Pool each bag.
 
         Args:

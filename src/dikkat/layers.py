@@ -36,13 +36,9 @@ class _Attention(nn.Module):
         self.dropout = validation.probability(dropout)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        valid_lens: Tensor | int | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, valid_lens: Tensor | int | None = None,
         **restricted: Unpack[Restricted],
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """Attend: (..., n, d_q), (..., m, d_k), (..., m, d_v) -> (..., n, d_v); arguments as in `dikkat.attend`."""
         check_names(restricted, Restricted)
         dropout = self.dropout if self.training else 0.0
@@ -270,13 +266,9 @@ class MultiHeadAttention(nn.Module):
             nn.init.zeros_(self.out_proj.bias)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        valid_lens: Tensor | int | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, valid_lens: Tensor | int | None = None,
         **restricted: Unpack[Restricted],
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """Attend with every head.
 
         Args:
@@ -337,16 +329,10 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def attend_heads(
-    tensors: tuple[Tensor, Tensor, Tensor],
-    projections: tuple[Callable[[Tensor], Tensor], ...],
-    num_heads: int,
-    score: Score,
-    dropout: float,
-    valid_lens: Tensor | int | None,
-    restricted: Restricted,
-    ranks: Ranks | None = None,
+    tensors: tuple[Tensor, Tensor, Tensor], projections: tuple[Callable[[Tensor], Tensor], ...], num_heads: int,
+    score: Score, dropout: float, valid_lens: Tensor | int | None, restricted: Restricted, ranks: Ranks | None = None,
     at_once: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Project query, key and value, attend with every head, over the keys of all ranks if there are any, and join.
 
     Where the three are one tensor, `at_once` makes all projections of it, side by side, each as wide as the others.

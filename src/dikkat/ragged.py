@@ -137,17 +137,9 @@ def _weights(
 
 
 def ragged_state(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor | None = None,
-    *,
-    score: Score,
-    dropout: float = 0.0,
-    impl: str = "auto",
-    **within: Unpack[Within],
-) -> State:
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
+    score: Score, dropout: float = 0.0, impl: str = "auto", **within: Unpack[Within],
+) -> State:  # fmt: skip
     """The pooled result of `attend_ragged` as a state, which `merge` joins with the state over other keys.
 
     The arguments are those of `attend_ragged`.

@@ -104,16 +104,9 @@ class _Shard(NamedTuple):
 
 
 def attend_heads_together(
-    ranks: Ranks,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: Score,
-    heads: validation.Heads | None,
-    requested: validation.Requested,
-    impl: str,
-    restrictions: Restricting,
-) -> Tensor:
+    ranks: Ranks, query: Tensor, key: Tensor, value: Tensor, score: Score, heads: validation.Heads | None,
+    requested: validation.Requested, impl: str, restrictions: Restricting,
+) -> Tensor:  # fmt: skip
     """`attend`, of one head or of several: with heads (..., heads, n, d_v)."""
     shard = _Shard(query, key, value, heads, requested, restrictions)
     ranks.together(lambda: (_description(shard, score), None))

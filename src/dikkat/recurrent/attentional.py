@@ -60,15 +60,9 @@ class _Attentional(StackedCells):
         return replace(memory, packed=pack(self.score.pair, memory.key))
 
     def forward(
-        self,
-        inputs: Tensor,
-        memory: Memory,
-        state: StateT,
-        *,
-        lengths: Tensor | None = None,
-        return_weights: bool = False,
-        impl: str = "auto",
-    ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:
+        self, inputs: Tensor, memory: Memory, state: StateT, *, lengths: Tensor | None = None,
+        return_weights: bool = False, impl: str = "auto",
+    ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:  # fmt: skip
         """Run over whole sequences of inputs, as in training.
 
         Args:

@@ -44,12 +44,9 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    translators: Mapping[str, Translator],
-    *,
-    limits: Limits | None = None,
-    hosts: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"),
-    origins: Iterable[str] = (),
-) -> FastAPI:
+    translators: Mapping[str, Translator], *, limits: Limits | None = None,
+    hosts: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"), origins: Iterable[str] = (),
+) -> FastAPI:  # fmt: skip
     """An ASGI application that serves translators.
 
     Args:

@@ -175,15 +175,9 @@ class Grid:
 
 
 def grid_of(
-    weights: Weights,
-    *,
-    queries: Tokens | None = None,
-    keys: Tokens | None = None,
-    xlabel: str,
-    ylabel: str,
-    titles: Sequence[str] | None = None,
-    extent: tuple[int, int] | None = None,
-) -> Grid:
+    weights: Weights, *, queries: Tokens | None = None, keys: Tokens | None = None, xlabel: str, ylabel: str,
+    titles: Sequence[str] | None = None, extent: tuple[int, int] | None = None,
+) -> Grid:  # fmt: skip
     """The arguments of `heatmaps`, checked."""
     rows = _as_panels(weights)
     panels = [panel for row in rows for panel in row]

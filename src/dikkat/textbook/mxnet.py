@@ -395,14 +395,9 @@ def train_seq2seq(net: nn.Block, data_iter: Any, lr: float, num_epochs: int, tgt
 
 
 def predict_seq2seq(
-    net: nn.Block,
-    src_sentence: str,
-    src_vocab: Vocab,
-    tgt_vocab: Vocab,
-    num_steps: int,
-    device: Any,
+    net: nn.Block, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int, device: Any,
     save_attention_weights: bool = False,
-) -> tuple[str, list[Any]]:
+) -> tuple[str, list[Any]]:  # fmt: skip
     """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does."""
     arrays = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
     X, lens = (each.as_in_ctx(device) for each in arrays)

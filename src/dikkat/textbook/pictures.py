@@ -59,15 +59,9 @@ def set_figsize(figsize: Size = (3.5, 2.5)) -> None:
 
 
 def set_axes(
-    axes: "Axes",
-    xlabel: str | None,
-    ylabel: str | None,
-    xlim: Limits,
-    ylim: Limits,
-    xscale: str,
-    yscale: str,
+    axes: "Axes", xlabel: str | None, ylabel: str | None, xlim: Limits, ylim: Limits, xscale: str, yscale: str,
     legend: Sequence[str] | None,
-) -> None:
+) -> None:  # fmt: skip
     """Set labels, limits and scales of axes, with a grid, and a legend where there are names for it."""
     axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
     for limits, set_limits in ((xlim, axes.set_xlim), (ylim, axes.set_ylim)):
@@ -79,19 +73,10 @@ def set_axes(
 
 
 def plot(
-    X: Any,
-    Y: Any = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    legend: Sequence[str] | None = None,
-    xlim: Limits = None,
-    ylim: Limits = None,
-    xscale: str = "linear",
-    yscale: str = "linear",
-    fmts: Sequence[str] = _FORMATS,
-    figsize: Size = (3.5, 2.5),
-    axes: "Axes | None" = None,
-) -> None:
+    X: Any, Y: Any = None, xlabel: str | None = None, ylabel: str | None = None, legend: Sequence[str] | None = None,
+    xlim: Limits = None, ylim: Limits = None, xscale: str = "linear", yscale: str = "linear",
+    fmts: Sequence[str] = _FORMATS, figsize: Size = (3.5, 2.5), axes: "Axes | None" = None,
+) -> None:  # fmt: skip
     """Draw curves.
 
     Args:
@@ -136,13 +121,9 @@ def _curves(given: Any) -> list[Any]:
 
 
 def show_heatmaps(
-    matrices: Any,
-    xlabel: str,
-    ylabel: str,
-    titles: Sequence[str] | None = None,
-    figsize: Size = (2.5, 2.5),
+    matrices: Any, xlabel: str, ylabel: str, titles: Sequence[str] | None = None, figsize: Size = (2.5, 2.5),
     cmap: str = "Reds",
-) -> None:
+) -> None:  # fmt: skip
     """Draw a grid of matrices with one colour scale for all: `dikkat.show.heatmaps` on a figure of `plt`.
 
     Args:

@@ -424,13 +424,9 @@ def train_seq2seq(net: Any, data_iter: Any, lr: float, num_epochs: int, tgt_voca
 
 
 def predict_seq2seq(
-    net: Any,
-    src_sentence: str,
-    src_vocab: Vocab,
-    tgt_vocab: Vocab,
-    num_steps: int,
+    net: Any, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int,
     save_attention_weights: bool = False,
-) -> tuple[str, list[Any]]:
+) -> tuple[str, list[Any]]:  # fmt: skip
     """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does, where TensorFlow puts it."""
     X, lens = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
     state = net.decoder.init_state(net.encoder(X, lens, training=False), lens)

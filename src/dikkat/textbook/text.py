@@ -184,13 +184,9 @@ def _pairs(
 
 
 def parallel_arrays(
-    text: str,
-    num_steps: int,
-    num_examples: int | None = None,
-    source_vocab: Vocab | None = None,
-    target_vocab: Vocab | None = None,
-    min_freq: int = 1,
-) -> tuple[Arrays, Vocab, Vocab]:
+    text: str, num_steps: int, num_examples: int | None = None, source_vocab: Vocab | None = None,
+    target_vocab: Vocab | None = None, min_freq: int = 1,
+) -> tuple[Arrays, Vocab, Vocab]:  # fmt: skip
     r"""Pairs as the second generation's arrays.
 
     Example:

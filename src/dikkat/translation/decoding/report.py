@@ -71,12 +71,9 @@ def evaluate_by_rarity(
 
 
 def judge(
-    translation: Translation,
-    reference: str,
-    counts: Counter[str] | None,
-    translated: Tensor | None,
+    translation: Translation, reference: str, counts: Counter[str] | None, translated: Tensor | None,
     expected: Tensor | None,
-) -> Judged:
+) -> Judged:  # fmt: skip
     """A translation with its faults.
 
     Args:
@@ -98,14 +95,11 @@ def judge(
         lost = ((translated < _LITTLE) & (expected > _MUCH)).tolist()
         dropped = [source[slice(*span)] for span, is_lost in zip(units.spans, lost, strict=True) if is_lost]
     return Judged(
-        **vars(translation),
-        reference=reference,
-        chrf=CHRF().sentence_score(target, [reference]).score,
+        **vars(translation), reference=reference, chrf=CHRF().sentence_score(target, [reference]).score,
         unseen=[word for word in words(source) if counts is not None and not counts[word.lower()]],
         not_copied=_not_copied(words(source), words(target), words(reference)),
-        doubled=_find_doubled(words(target.lower()), words(reference.lower())),
-        dropped=dropped,
-    )
+        doubled=_find_doubled(words(target.lower()), words(reference.lower())), dropped=dropped,
+    )  # fmt: skip
 
 
 def _not_copied(source: Sequence[str], target: Sequence[str], reference: Sequence[str]) -> list[str]:

@@ -65,14 +65,9 @@ class BaseTranslator(PairScorer):
 
     @overload
     def translate(
-        self,
-        sentences: Iterable[str],
-        *,
-        batch_size: int | None = ...,
-        search: Search = ...,
-        markup: Markup | None = ...,
-        split: bool = ...,
-    ) -> list[Translation]: ...
+        self, sentences: Iterable[str], *, batch_size: int | None = ..., search: Search = ...,
+        markup: Markup | None = ..., split: bool = ...,
+    ) -> list[Translation]: ...  # fmt: skip
 
     def translate(
         self,
@@ -294,16 +289,12 @@ class BaseTranslator(PairScorer):
         copied = _copied_words(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         return Translation(
-            source=sentence,
-            target=target.write(self.target_tokenizer.decode(ids, replace=copied)),
+            source=sentence, target=target.write(self.target_tokenizer.decode(ids, replace=copied)),
             source_tokens=list(map(source.restore, encoded.pieces)),
-            target_tokens=list(map(target.restore, self.target_tokenizer.labels(ids, replace=copied))),
-            weights=weights,
-            score=hypothesis.score,
-            finished=hypothesis.finished,
-            unknown=tuple(sentence[start:end] for start, end in unknown),
-            repeated=cut < len(hypothesis.ids),
-        )
+            target_tokens=list(map(target.restore, self.target_tokenizer.labels(ids, replace=copied))), weights=weights,
+            score=hypothesis.score, finished=hypothesis.finished,
+            unknown=tuple(sentence[start:end] for start, end in unknown), repeated=cut < len(hypothesis.ids),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,9 @@ _FEWEST = 64
 
 
 def linear_cross_entropy(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    *,
-    label_smoothing: float = 0.0,
-    r_drop: float = 0.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
+    features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, label_smoothing: float = 0.0,
+    r_drop: float = 0.0, reduction: Reduction = "mean",
+) -> Tensor:  # fmt: skip
     r"""Cross-entropy of a linear layer's scores, of which only a chunk of tokens' is in memory at any time.
 
     With scores $z_n = W x_n + b$, probabilities $p_n = \mathrm{softmax}(z_n)$, target $t_n$ and label smoothing s,
@@ -97,17 +91,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        label_smoothing: float,
-        divergence: float,
-        scale: float,
-        products: torch.dtype,
-        with_gradients: bool,
-    ) -> Tensor:
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, label_smoothing: float,
+        divergence: float, scale: float, products: torch.dtype, with_gradients: bool,
+    ) -> Tensor:  # fmt: skip
         needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
         with torch.autocast(features.device.type, enabled=False):
             operands = features.to(products), weight.to(products), bias

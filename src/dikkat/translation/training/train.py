@@ -270,16 +270,10 @@ def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[
         if (chosen := loop.translator.settings.length_penalty) is not None:
             say(f"length penalty {chosen:g}")
     result = Training(
-        loop.translator,
-        state.all_epochs(),
-        pairs,
-        state.elapsed,
-        state.all_tokens / state.all_seconds if state.all_seconds else 0.0,
-        loop.interrupted,
-        loop.interrupted and resumable,
-        state.validations,
-        loop.scores,
-    )
+        loop.translator, state.all_epochs(), pairs, state.elapsed,
+        state.all_tokens / state.all_seconds if state.all_seconds else 0.0, loop.interrupted,
+        loop.interrupted and resumable, state.validations, loop.scores,
+    )  # fmt: skip
     if fault is not None:
         fault.training = result
         raise fault
@@ -320,14 +314,9 @@ def _callbacks(settings: Settings, progress: bool | None, batches: int) -> list[
 
 def _batches(store: Store, settings: Settings, group: Group, seed: int | None) -> Batches:
     return Batches(
-        store,
-        settings.batch_size,
-        seed,
-        batch_tokens=settings.batch_tokens,
-        buffer=settings.shuffle_buffer,
-        rank=group.rank,
-        world=group.world,
-    )
+        store, settings.batch_size, seed, batch_tokens=settings.batch_tokens, buffer=settings.shuffle_buffer,
+        rank=group.rank, world=group.world,
+    )  # fmt: skip
 
 
 def _texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
@@ -422,15 +411,9 @@ def _stored(
             say(f"{pairs:,} {purpose} pairs read")
 
     store = Store.build(
-        corpus,
-        translator.source_tokenizer,
-        translator.target_tokenizer,
-        slots=translator.slots,
-        max_length=translator.settings.max_length,
-        distinct=distinct,
-        practice=practice,
-        progress=read,
-    )
+        corpus, translator.source_tokenizer, translator.target_tokenizer, slots=translator.slots,
+        max_length=translator.settings.max_length, distinct=distinct, practice=practice, progress=read,
+    )  # fmt: skip
     if losses := store.losses():
         warnings.warn(f"{purpose} corpus: {losses}", UserWarning, stacklevel=4)
     return store

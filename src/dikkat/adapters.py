@@ -134,7 +134,7 @@ class _TorchAttention(nn.Module):
         return {name: None if each is None else each.squeeze(1) for name, each in restrictions.items()}
 
     def extra_repr(self) -> str:
-        """The part of `print(module)` in brackets."""
+        """The setting, for `print(module)`."""
         return f"batch_first={self.batch_first}"
 
 

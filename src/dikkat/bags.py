@@ -386,7 +386,6 @@ def _bag_of(lens: Tensor, number: int) -> Tensor:
 
 
 def _firsts(lens: Tensor) -> Tensor:
-    """The first row of each bag, (B,)."""
     return lens.cumsum(0) - lens
 
 

@@ -1,5 +1,6 @@
 """Sequences of any length, end to end in one tensor: attention within each, without a padded row."""
 
+from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
@@ -8,11 +9,15 @@ from torch import Tensor
 from dikkat._core import dispatch, recording_hooks, validation
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restricting import check_names
-from dikkat._core.sequences import split_sequences
 from dikkat.scores import Score
 from dikkat.state import State
 
 __all__ = ["attend_ragged", "ragged_state"]
+
+
+# The operands with a row for each query or each key, and the dimension that counts these rows.
+_QUERY_ROWS = {"query": -2, "lens": -1, "starts": -1}
+_KEY_ROWS = {"key": -2, "value": -2, "key_bias": -1}
 
 
 class Within(TypedDict, total=False):
@@ -111,11 +116,26 @@ def _run(problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str
     observers = recording_hooks.current_observers()
     with recording_hooks.observed_by():
         result = dispatch.run_problem(problem, impl)
-        parts = list(split_sequences(problem, query_offsets, key_offsets)) if observers else []
+        parts = list(_split(problem, query_offsets, key_offsets)) if observers else []
         for observer in observers if parts else ():
             observer.observe_calls(parts)
             observer.observe_output(result.mean)
     return result
+
+
+def _split(problem: Problem, query_offsets: Tensor, key_offsets: Tensor) -> Iterator[Problem]:
+    restrictions = problem.restrictions
+    queries = validation.sequence_lengths("query_offsets", query_offsets, restrictions.queries).tolist()
+    keys = validation.sequence_lengths("key_offsets", key_offsets, restrictions.keys).tolist()
+    tensors, key_start = problem.tensors(), 0
+    parts = {name: tensors[name].split(queries, dim) for name, dim in _QUERY_ROWS.items()}
+    parts |= {name: tensors[name].split(keys, dim) for name, dim in _KEY_ROWS.items() if name in tensors}
+    for index, (n, m) in enumerate(zip(queries, keys, strict=True)):
+        rows = {name: pieces[index] for name, pieces in parts.items()}
+        rows |= {name: rows[name] - key_start for name in ("starts", "lens")}
+        sized = restrictions.unchecked_copy(queries=n, keys=m)
+        yield problem.unchecked_copy(**tensors | rows, restrictions=sized)
+        key_start += m
 
 
 def _weights(
@@ -129,7 +149,7 @@ def _weights(
             "expected False"
         )
     weights = []
-    for part in split_sequences(problem, query_offsets, key_offsets):
+    for part in _split(problem, query_offsets, key_offsets):
         asked = part.unchecked_copy(dropout=0.0, wants_state=False, wants_weights=True)
         with recording_hooks.observed_by():
             weights.append(dispatch.run_problem(asked, impl).shown_weights().to(dtype))

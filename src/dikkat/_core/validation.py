@@ -16,7 +16,6 @@ from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.problem import Problem
 from dikkat._core.restricting import Hiding, Restricting, align, check_window, fits, restrict
 from dikkat._core.restrictions import FLOATS, Restrictions, are_finite, broadcast
-from dikkat._core.sequences import check_offsets
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
 from dikkat.scores import ScaledDot, Score, check_declared
@@ -85,7 +84,7 @@ def problem_of_sequences(
     lead = leading(("query", query), ("key", key), ("value", value))
     queries, keys, device = query.shape[-2], key.shape[-2], query.device
     for name, offsets, rows in (("query_offsets", query_offsets, queries), ("key_offsets", key_offsets, keys)):
-        check_offsets(name, offsets, rows, device)
+        _check_offsets(name, offsets, rows, device)
     if query_offsets.shape != key_offsets.shape:
         raise ValueError(
             f"key_offsets: got shape {tuple(key_offsets.shape)}; expected {tuple(query_offsets.shape)}, as many "
@@ -100,6 +99,37 @@ def problem_of_sequences(
     seen, live = restrictions.seen_and_live()
     query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     return compared(query, value, score.project(query, key), score, restrictions, lead, requested)
+
+
+def _check_offsets(name: str, offsets: object, rows: int, device: torch.device) -> None:
+    """Check the dtype, shape and device of offsets, and their numbers if they may be read."""
+    if not isinstance(offsets, Tensor) or offsets.dtype not in (torch.int32, torch.int64):
+        came = f"dtype {offsets.dtype}" if isinstance(offsets, Tensor) else type(offsets).__name__
+        raise TypeError(f"{name}: got {came}; expected a torch.Tensor of int32 or int64")
+    check_dense(name, offsets)
+    if offsets.ndim != 1 or not len(offsets):
+        raise ValueError(f"{name}: got shape {tuple(offsets.shape)}; expected (sequences + 1,)")
+    if offsets.device != device:
+        raise ValueError(f"{name}: got a tensor on {offsets.device}; expected the query's device, {device}")
+    if can_read_values(offsets):
+        sequence_lengths(name, offsets, rows)
+
+
+def sequence_lengths(name: str, offsets: Tensor, rows: int) -> Tensor:
+    """The length of each sequence, of offsets that go from 0 to `rows` without falling."""
+    numbers = offsets.detach().to(torch.int64)
+    falls, (first, last) = numbers[1:] < numbers[:-1], numbers[[0, -1]].tolist()
+    if first != 0:
+        raise ValueError(f"{name}: got {first} first; expected 0, where the first sequence begins")
+    if bool(falls.any()):
+        at = int(falls.nonzero()[0])
+        raise ValueError(
+            f"{name}: got {int(numbers[at])} and then {int(numbers[at + 1])}, at {at + 1}; expected numbers that "
+            "never fall: where each sequence begins, and where the last one ends"
+        )
+    if last != rows:
+        raise ValueError(f"{name}: got {last} last; expected {rows}, the number of rows")
+    return numbers.diff()
 
 
 def _visible_keys(

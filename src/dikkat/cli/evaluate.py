@@ -182,7 +182,6 @@ def evaluate_model(
 
 
 def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
-    """The test pairs; from references alone, pairs without sources."""
     if references:
         return [("", line) for line in read_lines(references)]
     return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
@@ -202,7 +201,6 @@ def _met(training: str) -> Counter[str]:
 
 
 def _written(file: Path, pairs: Sequence[Pair]) -> list[str]:
-    """The translations of a file, one for each pair."""
     targets = list(read_lines(file))
     if len(targets) != len(pairs):
         raise InputError(f"{file}: got {len(targets)} lines; expected {len(pairs)}, one for each pair")

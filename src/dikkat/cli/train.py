@@ -102,7 +102,6 @@ def train(
 
 @contextmanager
 def _interruptible(output: Path, folder: Path) -> Iterator[None]:
-    """Within, Ctrl-C ends the command with a line that says what is saved and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -139,7 +138,6 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
 
 
 def _has_pairs(path: Path) -> bool:
-    """Whether a file begins as one of sentence pairs does, and no recipe."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -256,7 +254,6 @@ def _score(translator: Translator, pairs: list[tuple[str, str]]) -> Evaluation:
 
 
 def _leads() -> bool:
-    """True of the one process, of several under torchrun, that writes and speaks."""
     return processes().rank == 0
 
 

@@ -134,7 +134,6 @@ def attend_heads_together(
 
 
 def _description(shard: _Shard, score: Score) -> dict[str, Any]:
-    """The parts of a call that must agree on all ranks, after this rank's own checks."""
     query, key, value, heads, requested, restrictions = shard
     validation.check_features("query", query)
     validation.check_call(key, value, score)
@@ -163,7 +162,6 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
 
 
 def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: int) -> State:
-    """The state of the queries over this rank's keys, the first of which is key `first` of `keys` in all."""
     query, key, value, heads, requested, restrictions = shard
     own = _own(
         restrictions, validation.leading(("query", query), ("key", key), ("value", value)), query, key, first, keys

@@ -55,7 +55,6 @@ async def _serve(server: Server, address: str, port: int, seconds: float) -> Non
 
 
 async def _announce(address: str, port: int) -> None:
-    """Print the server's address once it accepts connections."""
     connection = None
     while connection is None:
         with suppress(OSError):

@@ -305,7 +305,6 @@ def figure_class() -> type[Figure]:
 
 
 def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
-    """Matrices of the grid, row by row."""
     if isinstance(weights, (list, tuple)) and weights and all(getattr(panel, "ndim", 0) == 2 for panel in weights):
         row = [as_array(panel, f"weights[{index}]") for index, panel in enumerate(weights)]
         for index, panel in enumerate(row):
@@ -323,7 +322,6 @@ def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
 
 
 def _labels_per_panel(tokens: Tokens | None, counts: list[int], name: str) -> list[list[str]] | None:
-    """Labels of each panel; one list object repeated if it serves all."""
     if tokens is None:
         return None
     if isinstance(tokens, str):

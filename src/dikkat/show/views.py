@@ -182,5 +182,4 @@ def _codes(weights: NDArray[Any]) -> NDArray[np.uint16]:
 
 
 def _packed(numbers: NDArray[Any]) -> str:
-    """Numbers in base64, little-endian."""
     return base64.b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()

@@ -29,8 +29,6 @@ _FORMATS = ("-", "m--", "g-.", "r:")
 
 
 class _Pyplot:
-    """`matplotlib.pyplot`, which is imported when it is first used."""
-
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("matplotlib.pyplot"), name)
 

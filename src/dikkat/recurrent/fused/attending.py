@@ -147,7 +147,6 @@ def _slope(call: Call, query: Pointer, exps: Pointer, b: int, j: int, c: int, di
 
 @inlined
 def _peak(call: Call, query: Pointer, zero: Any) -> float:
-    """The largest |q|."""
     peak = full(0, zero)
     for c in range(0, call.features, lanes_of(zero)):
         peak = maximum(magnitude(load(query, c)), peak)

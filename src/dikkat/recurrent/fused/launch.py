@@ -160,7 +160,6 @@ class _Steps:
         self._groups, self._low, self._dtype = made.groups, made.spec.low, made.dtype
 
     def cut(self, tensor: Tensor, size: int) -> Tensor:
-        """Remove the padding from the gates' features."""
         if tensor.shape[-1] == self._groups * size:
             return tensor
         result: Tensor = tensor.unflatten(-1, (self._groups, -1))[..., :size].flatten(-2)
@@ -174,7 +173,6 @@ class _Steps:
         return whole if whole.shape[0] == groups * rows else whole.unflatten(0, (groups, -1))[:, :rows].flatten(0, 1)
 
     def layer(self, gates: Tensor, inputs: Tensor, hidden: int) -> list[Tensor | None]:
-        """The gradients of a side of a layer's gates: weight and bias."""
         return [self.product(gates, inputs, hidden, hidden, self._groups), self.cut(gates.sum(0), hidden)]
 
 

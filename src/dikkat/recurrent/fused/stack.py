@@ -64,8 +64,6 @@ class _Gather(torch.autograd.Function):
 
 
 class _Scatter(torch.autograd.Function):
-    """Put rows in their places, zeros elsewhere."""
-
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, index: Tensor, count: int) -> Tensor:
         ctx.index = index

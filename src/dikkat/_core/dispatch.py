@@ -30,25 +30,15 @@ _MOST = 1024
 
 
 class Program(NamedTuple):
-    """An implementation and the calls that it was chosen for.
+    """An implementation and the calls that it was chosen for."""
 
-    Attributes:
-        name: The implementation's.
-        problem: The call; in a cached program without its tensors.
-        found: `Examined.found`.
-        records: Whether gradients are recorded.
-        lens_shape: The shape of aligned lengths; None without lengths.
-        ready: The implementation's `Backend.ready`.
-        captured: Its CUDA graphs, of repeated calls on a GPU; or None.
-    """
-
-    name: str
-    problem: Problem
-    found: Any = None
-    records: bool = False
-    lens_shape: tuple[int, ...] | None = None
-    ready: Callable[..., list[Tensor] | None] | None = None
-    captured: graphs.Captured | None = None
+    name: str  # the implementation's
+    problem: Problem  # the call; in a cached program without its tensors
+    found: Any = None  # `Examined.found`
+    records: bool = False  # whether gradients are recorded
+    lens_shape: tuple[int, ...] | None = None  # the shape of aligned lengths; None without lengths
+    ready: Callable[..., list[Tensor] | None] | None = None  # the implementation's `Backend.ready`
+    captured: graphs.Captured | None = None  # its CUDA graphs, of repeated calls on a GPU; or None
 
     @classmethod
     def of(cls, problem: Problem, impl: str = "auto") -> "Program":

@@ -32,18 +32,12 @@ class Upstream(NamedTuple):
     """The incoming gradients, divided by each row's total, so that a backward divides rows and not pairs.
 
     A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
-
-    Attributes:
-        mean: (..., n, d_v).
-        weights: (..., n, m); (0,) if weights were not requested.
-        total: (..., n), the total's own gradient.
-        drift: (..., n): Σ_j weight · gradient, by way of the mean and the weights, less that of the total.
     """
 
-    mean: Tensor
-    weights: Tensor
-    total: Tensor
-    drift: Tensor
+    mean: Tensor  # (..., n, d_v)
+    weights: Tensor  # (..., n, m); (0,) if weights were not requested
+    total: Tensor  # (..., n), the total's own gradient
+    drift: Tensor  # (..., n): Σ_j weight · gradient, by way of the mean and the weights, less that of the total
 
 
 class Gradients(NamedTuple):

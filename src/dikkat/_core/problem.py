@@ -54,47 +54,29 @@ class Problem:
     """One call as every implementation receives it: validated, projected, hidden rows set to 0.
 
     All tensors have the same number of leading dimensions, which broadcast. Operators take these fields in order.
-
-    Attributes:
-        pair: The pair function.
-        profile: The log-kernel g of `distance`.
-        query: (..., n, h), projected.
-        key: (..., m, h), projected.
-        weight: (..., h): v, for `additive`.
-        value: (..., m, d_v).
-        restrictions: The visibility of pairs.
-        lead: The leading dimensions of the result.
-        scale: The factor of inner products; other than 1 only for implementations that multiply by it (`scaled`).
-        softcap: c of the score c·tanh(a / c) of an inner product a; 0 for a itself.
-        dropout: The probability that a normalised weight is set to 0.
-        seeds: (...) integers, one a batch element, for a dropout above 0.
-        sink: (...), one more logit a head, which a program joins: no implementation sees it.
-        packed: The keys as `implementations.pack` returns them, with the leading dimensions of `key`; or None.
-        wants_state: Whether the log-sum-exp is requested.
-        wants_weights: Whether the weights are requested.
-        wants_bias_grad: Whether the bias needs a gradient.
-        finite: Whether query, key, value and their inner products are finite; None if unchecked.
-        kept: A cache of implementations for calls of the same shapes and types; None for a single call.
     """
 
-    pair: Pair
-    profile: Profile
-    query: Tensor
-    key: Tensor
-    weight: Tensor | None
-    value: Tensor
-    restrictions: Restrictions
-    lead: torch.Size
+    pair: Pair  # the pair function
+    profile: Profile  # the log-kernel g of `distance`
+    query: Tensor  # (..., n, h), projected
+    key: Tensor  # (..., m, h), projected
+    weight: Tensor | None  # (..., h): v, for `additive`
+    value: Tensor  # (..., m, d_v)
+    restrictions: Restrictions  # the visibility of pairs
+    lead: torch.Size  # the leading dimensions of the result
+    # The factor of inner products; other than 1 only for implementations that multiply by it (`scaled`).
     scale: float = 1.0
-    softcap: float = 0.0
-    dropout: float = 0.0
-    seeds: Tensor | None = None
-    sink: Tensor | None = None
+    softcap: float = 0.0  # c of the score c·tanh(a / c) of an inner product a; 0 for a itself
+    dropout: float = 0.0  # the probability that a normalised weight is set to 0
+    seeds: Tensor | None = None  # (...) integers, one a batch element, for a dropout above 0
+    sink: Tensor | None = None  # (...), one more logit a head, which a program joins: no implementation sees it
+    # The keys as `implementations.pack` returns them, with the leading dimensions of `key`; or None.
     packed: Tensor | None = None
-    wants_state: bool = False
-    wants_weights: bool = False
-    wants_bias_grad: bool = False
-    finite: bool | None = None
+    wants_state: bool = False  # whether the log-sum-exp is requested
+    wants_weights: bool = False  # whether the weights are requested
+    wants_bias_grad: bool = False  # whether the bias needs a gradient
+    finite: bool | None = None  # whether query, key, value and their inner products are finite; None if unchecked
+    # A cache of implementations for calls of the same shapes and types; None for a single call.
     kept: dict[Any, Any] | None = None
 
     @property

@@ -68,34 +68,21 @@ OWN_DIMENSIONS = {"lens": 1, "starts": 1, "mask": 2, "bias": 2, "key_bias": 1, "
 
 @dataclass(frozen=True)
 class Restrictions:
-    """The restrictions of one call, each with the call's leading dimensions (or ones in their place).
+    """The restrictions of one call, each with the call's leading dimensions (or ones in their place)."""
 
-    Attributes:
-        queries: n, the number of queries.
-        keys: m, the number of keys.
-        device: Where the call runs.
-        lens: (..., n or 1) integers: key j takes part where j < lens.
-        starts: (..., n or 1) integers: key j takes part where j >= starts.
-        mask: (..., n or 1, m or 1) booleans, True takes part.
-        causal: query i sees keys j <= i + m - n.
-        bias: (..., n or 1, m or 1), added to the scores; -inf hides a pair.
-        key_bias: (..., m), added to the scores; -inf hides a key.
-        exclude: (..., n or 1) integers: the one key index that a row must not see; -1 for none.
-        extremes: The shortest and the longest length, where they are known.
-        bias_hides: Whether a bias of -inf may hide a pair: False where all are known to be finite.
-    """
-
-    queries: int
-    keys: int
-    device: torch.device
-    lens: Tensor | None = None
-    starts: Tensor | None = None
-    mask: Tensor | None = None
-    causal: bool = False
-    bias: Tensor | None = None
-    key_bias: Tensor | None = None
-    exclude: Tensor | None = None
-    extremes: tuple[int, int] | None = field(default=None, init=False)  # so that `replace` forgets them
+    queries: int  # n, the number of queries
+    keys: int  # m, the number of keys
+    device: torch.device  # where the call runs
+    lens: Tensor | None = None  # (..., n or 1) integers: key j takes part where j < lens
+    starts: Tensor | None = None  # (..., n or 1) integers: key j takes part where j >= starts
+    mask: Tensor | None = None  # (..., n or 1, m or 1) booleans, True takes part
+    causal: bool = False  # query i sees keys j <= i + m - n
+    bias: Tensor | None = None  # (..., n or 1, m or 1), added to the scores; -inf hides a pair
+    key_bias: Tensor | None = None  # (..., m), added to the scores; -inf hides a key
+    exclude: Tensor | None = None  # (..., n or 1) integers: the one key index that a row must not see; -1 for none
+    # The shortest and the longest length, if known; `replace` forgets them.
+    extremes: tuple[int, int] | None = field(default=None, init=False)
+    # Whether a bias of -inf may hide a pair: False where all are known to be finite.
     bias_hides: bool = field(default=True, init=False)
 
     def unchecked_copy(self, **fields: Any) -> "Restrictions":

@@ -80,15 +80,10 @@ class Vocab:
 
 
 class RawCorpus(NamedTuple):
-    """Sentence pairs as they are.
+    """Sentence pairs as they are."""
 
-    Attributes:
-        text: A line a pair, a tab between its two sentences.
-        min_freq: How often a word must occur to have a number of its own.
-    """
-
-    text: str
-    min_freq: int
+    text: str  # A line a pair, a tab between its two sentences
+    min_freq: int  # how often a word must occur to have a number of its own
 
 
 @cache

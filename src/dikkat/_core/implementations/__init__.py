@@ -21,24 +21,16 @@ from dikkat.scores import Pair
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute attention.
+    """One way to compute attention."""
 
-    Attributes:
-        examine: The reasons why it cannot run a problem, and a value that `run` can use.
-        run: Runs a problem, given that value too where there is one.
-        wants_seeds: Whether its dropout needs seeds from torch's generator.
-        scales: Whether it multiplies inner products by `Problem.scale`; others have an operand that is.
-        skips_hidden: Whether it reads no key or value that is hidden, forward or backward.
-        ready: For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at
-            once, on a device of (query, key, weight, value, hidden) with hidden queries and keys set to 0; None where
-            it needs a problem.
-    """
-
-    examine: Callable[[Problem], Examined]
-    run: Callable[..., Result]
-    wants_seeds: bool = True
-    scales: bool = False
-    skips_hidden: bool = False
+    examine: Callable[[Problem], Examined]  # the reasons why it cannot run a problem, and a value that `run` can use
+    run: Callable[..., Result]  # runs a problem, given that value too where there is one
+    wants_seeds: bool = True  # whether its dropout needs seeds from torch's generator
+    scales: bool = False  # whether it multiplies inner products by `Problem.scale`; others have an operand that is
+    skips_hidden: bool = False  # whether it reads no key or value that is hidden, forward or backward
+    # For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at once, on
+    # a device of (query, key, weight, value, hidden) with hidden queries and keys set to 0; None where it needs a
+    # problem.
     ready: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
 
 
@@ -74,34 +66,29 @@ class Crossovers(NamedTuple):
     A pair is a query and a key of one batch element. Softmax takes its share of the time where features are few; a
     fused kernel saves some of that. Its backward computes all products once more. The compiled kernel for few queries
     is one call that reads no hidden key, but half as fast as products of large matrices.
-
-    Attributes:
-        inner: Pairs a feature, before PyTorch's fused kernel; half of it with lengths.
-        inner_back: Pairs a feature, with the backward.
-        inner_masked_back: Pairs a feature squared, with lengths and the backward.
-        rows: Fewer queries than these are left to plain products at any size, or with lengths to the compiled kernel.
-        few_keys: Up to so many keys are left to the compiled kernel; with lengths four times as many to no fused one.
-        few_back: Numbers in the keys (for few keys times queries), from which on the compiled kernel is quicker with
-            lengths and the backward.
-        few_whole: The same for a single query that sees all keys; forward, for a few queries of a batch element, up to.
-        kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
-            Without it they are quicker at any size.
-        device: Pairs times features, on a device: up to here the few kernels of plain products take no longer than
-            the host needs to launch others. They build each of these numbers: half a gigabyte.
-        captured: The same where a CUDA graph launches them: up to here they are themselves as quick as others.
-        thin: n · m / (n + m), from which on sines are quicker than one tanh a pair and feature with the backward there.
     """
 
-    inner: int = 2**12
-    inner_back: int = 2**15
-    inner_masked_back: int = 2**8
+    inner: int = 2**12  # pairs a feature, before PyTorch's fused kernel; half of it with lengths
+    inner_back: int = 2**15  # pairs a feature, with the backward
+    inner_masked_back: int = 2**8  # pairs a feature squared, with lengths and the backward
+    # Fewer queries than these are left to plain products at any size, or with lengths to the compiled kernel.
     rows: int = 16
+    # Up to so many keys are left to the compiled kernel; with lengths four times as many to no fused one.
     few_keys: int = 16
+    # Numbers in the keys (for few keys times queries), from which on the compiled kernel is quicker with lengths and
+    # the backward.
     few_back: int = 2**18
+    # The same for a single query that sees all keys; forward, for a few queries of a batch element, up to.
     few_whole: int = 2**20
+    # Pairs times features, before the compiled kernels of the other pair functions with the backward. Without it they
+    # are quicker at any size.
     kernel_back: int = 2**16
+    # Pairs times features, on a device: up to here the few kernels of plain products take no longer than the host needs
+    # to launch others. They build each of these numbers: half a gigabyte.
     device: int = 2**27
+    # The same where a CUDA graph launches them: up to here they are themselves as quick as others.
     captured: int = 2**22
+    # n · m / (n + m), from which on sines are quicker than one tanh a pair and feature with the backward there.
     thin: int = 32
 
     def by_products(self, problem: Problem) -> bool:

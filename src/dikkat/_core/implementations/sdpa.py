@@ -28,17 +28,11 @@ _ONE_DERIVATIVE = no_second_derivatives("sdpa")
 
 
 class _Masked(NamedTuple):
-    """A call without the keys past every length, and its mask as PyTorch takes it.
-
-    Attributes:
-        problem: The call.
-        mask: What the kernel adds or selects by, (B, H or 1, n or 1, m); None where all is seen.
-        empty: The rows that see no key, (..., n or 1, 1).
-    """
+    """A call without the keys past every length, and its mask as PyTorch takes it."""
 
     problem: Problem
-    mask: Tensor | None = None
-    empty: Tensor | None = None
+    mask: Tensor | None = None  # what the kernel adds or selects by, (B, H or 1, n or 1, m); None where all is seen
+    empty: Tensor | None = None  # the rows that see no key, (..., n or 1, 1)
 
 
 def examine(problem: Problem) -> Examined:

@@ -172,25 +172,15 @@ def _table(device: torch.device, reach: float) -> Tensor:
 
 
 class _Call(NamedTuple):
-    """A problem as its steps take it: one leading dimension, and operands that repeat nothing but v.
-
-    Attributes:
-        problem: The problem.
-        steps: `Plain`, or the module with kernels in their place.
-        query: (elements, n, h).
-        key: (elements, m, h).
-        weight: (elements or 1, h).
-        value: (elements, m, d_v) in the problem's narrow dtype.
-        seeds: (elements, n), one a row, or None.
-    """
+    """A problem as its steps take it: one leading dimension, and operands that repeat nothing but v."""
 
     problem: Problem
-    steps: Any
-    query: Tensor
-    key: Tensor
-    weight: Tensor
-    value: Tensor
-    seeds: Tensor | None
+    steps: Any  # `Plain`, or the module with kernels in their place
+    query: Tensor  # (elements, n, h)
+    key: Tensor  # (elements, m, h)
+    weight: Tensor  # (elements or 1, h)
+    value: Tensor  # (elements, m, d_v) in the problem's narrow dtype
+    seeds: Tensor | None  # (elements, n), one a row, or None
 
     @classmethod
     def of(cls, problem: Problem) -> "_Call":

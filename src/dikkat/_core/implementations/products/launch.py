@@ -19,19 +19,12 @@ _PROGRAMS = 1024
 
 
 class Plan(NamedTuple):
-    """The numbers that a call's kernels read, on the device, without a synchronisation.
+    """The numbers that a call's kernels read, on the device, without a synchronisation."""
 
-    Attributes:
-        numbers: See `kernel`.
-        terms: R.
-        query_peaks: (elements, blocks).
-        key_peaks: (elements, blocks).
-    """
-
-    numbers: Tensor
-    terms: int
-    query_peaks: Tensor
-    key_peaks: Tensor
+    numbers: Tensor  # see `kernel`
+    terms: int  # R
+    query_peaks: Tensor  # (elements, blocks)
+    key_peaks: Tensor  # (elements, blocks)
 
     def part(self, elements: slice, rows: slice, cols: slice) -> "Plan":
         query = self.query_peaks[elements, rows.start // _ROWS : _blocks(rows.stop)]
@@ -99,27 +92,16 @@ def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan:
 
 
 class Seen(NamedTuple):
-    """The visibility in a tile, and its dropout.
+    """The visibility in a tile, and its dropout."""
 
-    Attributes:
-        lens: (elements or 1, rows or 1), or None.
-        causal: Whether query i sees keys j ≤ i + shift.
-        shift: m − n of the whole call.
-        visible: (elements, rows, columns), from other restrictions, or None.
-        seeds: (elements, rows), or None.
-        dropout: The probability.
-        first: The tile's first row.
-        start: Its first column.
-    """
-
-    lens: Tensor | None
-    causal: bool
-    shift: int
-    visible: Tensor | None
-    seeds: Tensor | None
+    lens: Tensor | None  # (elements or 1, rows or 1), or None
+    causal: bool  # whether query i sees keys j ≤ i + shift
+    shift: int  # m − n of the whole call
+    visible: Tensor | None  # (elements, rows, columns), from other restrictions, or None
+    seeds: Tensor | None  # (elements, rows), or None
     dropout: float
-    first: int
-    start: int
+    first: int  # the tile's first row
+    start: int  # its first column
 
 
 def _by_row(cols: int) -> dict[str, Any]:

@@ -35,23 +35,14 @@ _PAIRS = 2**24
 
 
 class _Blocks(NamedTuple):
-    """The sizes of a problem's tiles: powers of two, and at least 16, which is the least that `tl.dot` multiplies.
+    """The sizes of a problem's tiles: powers of two, and at least 16, which is the least that `tl.dot` multiplies."""
 
-    Attributes:
-        rows: Queries of a tile.
-        keys: Keys of a tile.
-        warps: Of 32 threads, that share a tile.
-        side: Queries or keys that a program of the backward keeps in registers; at most those of a tile.
-        features: Features that it keeps of them.
-        values: Features of the values at a time.
-    """
-
-    rows: int
-    keys: int
-    warps: int
-    side: int
-    features: int
-    values: int
+    rows: int  # queries of a tile
+    keys: int  # keys of a tile
+    warps: int  # of 32 threads, that share a tile
+    side: int  # queries or keys that a program of the backward keeps in registers; at most those of a tile
+    features: int  # features that it keeps of them
+    values: int  # features of the values at a time
 
 
 def available(tensor: Tensor) -> bool:
@@ -334,17 +325,12 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
 
 
 class _Side(NamedTuple):
-    """Queries or keys of some rows, as a backward goes over their pairs.
+    """Queries or keys of some rows, as a backward goes over their pairs."""
 
-    Attributes:
-        tensor: (..., length, h).
-        powers: For additive scores the exponentials that the other side's kernel reads.
-        peaks: (..., blocks), of `block` rows each.
-    """
-
-    tensor: Tensor
+    tensor: Tensor  # (..., length, h)
+    # For additive scores the exponentials that the other side's kernel reads.
     powers: tuple[Tensor | None, Tensor | None]
-    peaks: Tensor
+    peaks: Tensor  # (..., blocks), of `block` rows each
     block: int
 
     def rows(self, rows: slice) -> "_Side":

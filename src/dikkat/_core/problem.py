@@ -122,8 +122,8 @@ class Problem:
     def unchecked_copy(self, **fields: Any) -> "Problem":
         """A copy with other fields, those of the restrictions among them, that hides no other pairs."""
         made = object.__new__(Problem)
-        if not fields.keys().isdisjoint(_OF_RESTRICTIONS):
-            restricting = {name: fields.pop(name) for name in _OF_RESTRICTIONS if name in fields}
+        restricting = {name: fields.pop(name) for name in _OF_RESTRICTIONS if name in fields}
+        if restricting:
             fields["restrictions"] = fields.get("restrictions", self.restrictions).unchecked_copy(**restricting)
         made.__dict__.update(self.__dict__, **fields)
         return made

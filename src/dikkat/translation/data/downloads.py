@@ -11,15 +11,10 @@ from dikkat.translation.errors import CorpusError
 
 
 class Checksum(NamedTuple):
-    """A sum over a file's content.
+    """A sum over a file's content."""
 
-    Attributes:
-        algorithm: As `hashlib` calls it.
-        value: Hexadecimal digits.
-    """
-
-    algorithm: str
-    value: str
+    algorithm: str  # as `hashlib` calls it
+    value: str  # hexadecimal digits
 
     @classmethod
     def of(cls, path: Path, algorithm: str = "sha256") -> "Checksum":

@@ -29,36 +29,22 @@ _WHAT = "a corpus's token numbers"
 
 
 class Sentences(NamedTuple):
-    """Token numbers of sentences, one after another.
+    """Token numbers of sentences, one after another."""
 
-    Attributes:
-        numbers: (tokens,) int32.
-        lengths: (sentences,) int32.
-    """
-
-    numbers: NDArray[np.int32]
-    lengths: NDArray[np.int32]
+    numbers: NDArray[np.int32]  # (tokens,) int32
+    lengths: NDArray[np.int32]  # (sentences,) int32
 
 
 @dataclass
 class Counts:
-    """The numbers of a corpus's pairs that were read and left out.
+    """The numbers of a corpus's pairs that were read and left out."""
 
-    Attributes:
-        read: All of them.
-        duplicates: Left out, because an equal pair came before.
-        left_out: Left out, because a side had more than `max_length` tokens.
-        without_tokens: Left out, because the source had none.
-        copies: Pairs with more slots that were added (`Slots.practise`).
-        digest: SHA-256 of the pairs that were not left out as duplicates, in their order, in hexadecimal digits.
-    """
-
-    read: int = 0
-    duplicates: int = 0
-    left_out: int = 0
-    without_tokens: int = 0
-    copies: int = 0
-    digest: str = ""
+    read: int = 0  # all of them
+    duplicates: int = 0  # left out, because an equal pair came before
+    left_out: int = 0  # left out, because a side had more than `max_length` tokens
+    without_tokens: int = 0  # left out, because the source had none
+    copies: int = 0  # pairs with more slots that were added (`Slots.practise`)
+    digest: str = ""  # SHA-256 of the pairs that were not left out as duplicates, in their order, in hexadecimal digits
 
 
 class Store:

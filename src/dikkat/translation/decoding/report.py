@@ -19,22 +19,16 @@ _LONGEST_REPEAT = 4  # words
 
 @dataclass(frozen=True)
 class Judged(Translation):
-    """A translation with a person's, and what is wrong with it.
+    """A translation with a person's, and what is wrong with it."""
 
-    Attributes:
-        reference: A person's translation.
-        chrf: From 0 to 100.
-        unseen: Source words that training never met.
-        not_copied: Numbers and names that source and reference share, and the translation lacks.
-        doubled: Words that stand twice beside each other, and not so in the reference.
-        dropped: Source words from which something in the reference comes, and nothing in the translation.
-    """
-
-    reference: str = ""
-    chrf: float = 0.0
-    unseen: list[str] = field(default_factory=list)
+    reference: str = ""  # A person's translation
+    chrf: float = 0.0  # from 0 to 100
+    unseen: list[str] = field(default_factory=list)  # source words that training never met
+    # Numbers and names that source and reference share, and the translation lacks.
     not_copied: list[str] = field(default_factory=list)
+    # Words that stand twice beside each other, and not so in the reference.
     doubled: list[str] = field(default_factory=list)
+    # Source words from which something in the reference comes, and nothing in the translation.
     dropped: list[str] = field(default_factory=list)
 
 

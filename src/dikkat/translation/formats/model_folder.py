@@ -73,23 +73,15 @@ def check_writable(folder: Path) -> None:
 
 
 class Contents(NamedTuple):
-    """The contents of a model folder.
+    """The contents of a model folder."""
 
-    Attributes:
-        tensors: The weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
-        settings: What the model was built with.
-        source: The source language's tokenizer.
-        target: The target language's tokenizer.
-        origin: Where the model comes from, if that is known.
-        slots: The spans that it reads and writes as slots.
-    """
-
+    # The weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
     tensors: Mapping[str, Tensor]
-    settings: Settings
-    source: Tokenizer
-    target: Tokenizer
-    origin: Origin | None = None
-    slots: Slots = NO_SLOTS
+    settings: Settings  # what the model was built with
+    source: Tokenizer  # the source language's tokenizer
+    target: Tokenizer  # the target language's tokenizer
+    origin: Origin | None = None  # where the model comes from, if that is known
+    slots: Slots = NO_SLOTS  # the spans that it reads and writes as slots
 
 
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:

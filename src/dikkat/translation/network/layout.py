@@ -25,51 +25,30 @@ class Cells(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The comparison of states with what was read.
+    """The comparison of states with what was read."""
 
-    Attributes:
-        pair: The pair function.
-        query: Makes queries of states.
-        key: Makes keys of what was read.
-        weight: Of each feature, of an additive score.
-    """
-
-    pair: Pair
-    query: Affine
-    key: Affine
-    weight: Tensor | None
+    pair: Pair  # the pair function
+    query: Affine  # makes queries of states
+    key: Affine  # makes keys of what was read
+    weight: Tensor | None  # of each feature, of an additive score
 
 
 class Network(NamedTuple):
-    """A translator's weights, of one dtype, float32 or float64, on the CPU.
+    """A translator's weights, of one dtype, float32 or float64, on the CPU."""
 
-    Attributes:
-        source_table: (V, e).
-        target_table: (W, e).
-        scale: The factor of embeddings.
-        encoder: Its layers, each of one direction or two.
-        bridge: Makes the decoder's first states of the encoder's last ones; None for these themselves.
-        cell_bridge: The bridge of an LSTM's cells.
-        decoder: Its layers; the first reads embedding and context.
-        compared: The attention.
-        attends: Whether it looks at all positions, and not at the last state of the encoder alone.
-        readout: Of state, context and embedding, before its tanh; None for the state itself.
-        output: (W, …), with a bias.
-        lexical: (e, e), which is multiplied with the mean of the source's embeddings by the weights of attention and
-            added to the readout; that mean is a part of the context then, its last. None where there is none.
-    """
-
-    source_table: Tensor
-    target_table: Tensor
-    scale: float
-    encoder: Sequence[Sequence[Cells]]
-    bridge: Affine | None
-    cell_bridge: Affine | None
-    decoder: Sequence[Cells]
-    compared: Compared
-    attends: bool
-    readout: Affine | None
-    output: Affine
+    source_table: Tensor  # (V, e)
+    target_table: Tensor  # (W, e)
+    scale: float  # the factor of embeddings
+    encoder: Sequence[Sequence[Cells]]  # its layers, each of one direction or two
+    bridge: Affine | None  # makes the decoder's first states of the encoder's last ones; None for these themselves
+    cell_bridge: Affine | None  # the bridge of an LSTM's cells
+    decoder: Sequence[Cells]  # its layers; the first reads embedding and context
+    compared: Compared  # the attention
+    attends: bool  # whether it looks at all positions, and not at the last state of the encoder alone
+    readout: Affine | None  # of state, context and embedding, before its tanh; None for the state itself
+    output: Affine  # (W, …), with a bias
+    # (e, e), which is multiplied with the mean of the source's embeddings by the weights of attention and added to the
+    # readout; that mean is a part of the context then, its last. None where there is none.
     lexical: Tensor | None = None
 
     @property

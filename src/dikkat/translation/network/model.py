@@ -24,22 +24,14 @@ DecoderState = Tensor | tuple[Tensor, Tensor]  # a GRU's, and an LSTM's: states 
 
 
 class Batch(NamedTuple):
-    """Sentence pairs as padded token numbers.
+    """Sentence pairs as padded token numbers."""
 
-    Attributes:
-        source: (B, S) int64.
-        source_lengths: (B,) int64, on the CPU or elsewhere.
-        target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
-        target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
-        total_tokens: Those of all rows, where several processes have some each; 0 where nobody counted.
-        counts: Whether the rows count in the loss; not those that only keep a process in step with the others.
-    """
-
-    source: Tensor
-    source_lengths: Tensor
-    target: Tensor
-    target_lengths: Tensor
-    total_tokens: int = 0
+    source: Tensor  # (B, S) int64
+    source_lengths: Tensor  # (B,) int64, on the CPU or elsewhere
+    target: Tensor  # (B, T + 1) int64: `<bos>`, the sentence, `<eos>`
+    target_lengths: Tensor  # (B,) int64: tokens to be predicted, `<eos>` included
+    total_tokens: int = 0  # those of all rows, where several processes have some each; 0 where nobody counted
+    # Whether the rows count in the loss; not those that only keep a process in step with the others.
     counts: bool = True
 
     def to(self, device: torch.device) -> "Batch":

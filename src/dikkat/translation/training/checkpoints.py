@@ -26,23 +26,14 @@ _ANEW = "remove the folder of this training and train anew"
 
 
 class Checkpoint(NamedTuple):
-    """Everything that a training needs to go on.
+    """Everything that a training needs to go on."""
 
-    Attributes:
-        model: The weights.
-        optimizer: Adam's tensors, by the number of the parameter, a dot and their name.
-        random: By the kind of device, the random numbers of all processes, (processes, …).
-        course: `TrainingState.to_dict()`.
-        fingerprint: Of the corpora, as JSON has it.
-        threads: As many as PyTorch computed with.
-    """
-
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    random: dict[str, Tensor]
-    course: dict[str, Any]
-    fingerprint: dict[str, Any]
-    threads: int
+    model: dict[str, Tensor]  # the weights
+    optimizer: dict[str, Tensor]  # adam's tensors, by the number of the parameter, a dot and their name
+    random: dict[str, Tensor]  # by the kind of device, the random numbers of all processes, (processes, …)
+    course: dict[str, Any]  # `TrainingState.to_dict()`
+    fingerprint: dict[str, Any]  # of the corpora, as JSON has it
+    threads: int  # as many as PyTorch computed with
 
 
 def save(checkpoint: Checkpoint, path: Path) -> None:

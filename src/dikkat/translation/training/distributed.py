@@ -16,17 +16,11 @@ _TIMEOUT = timedelta(minutes=10)
 
 
 class Processes(NamedTuple):
-    """This process among those that train together.
+    """This process among those that train together."""
 
-    Attributes:
-        rank: Its number, from 0; the first one alone writes, to files and to the screen.
-        world: How many there are.
-        local_rank: Its number among those on this machine, and that of its GPU.
-    """
-
-    rank: int
-    world: int
-    local_rank: int
+    rank: int  # its number, from 0; the first one alone writes, to files and to the screen
+    world: int  # how many there are
+    local_rank: int  # its number among those on this machine, and that of its GPU
 
 
 def processes() -> Processes:

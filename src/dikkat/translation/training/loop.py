@@ -48,22 +48,15 @@ class _Loss(nn.Module):
 
 
 class OptimizerStep(NamedTuple):
-    """The batches of one step of the optimiser.
+    """The batches of one step of the optimiser."""
 
-    Attributes:
-        batches: This process's.
-        weights: The factor of each batch's mean loss. The mean over all processes of their weighted sums is the mean
-            loss of a target token.
-        tokens: Target tokens of all batches of all processes.
-        position: Batches of the epoch up to and with these.
-        last: Whether the epoch ends with it.
-    """
-
-    batches: tuple[Batch, ...]
+    batches: tuple[Batch, ...]  # this process's
+    # The factor of each batch's mean loss. The mean over all processes of their weighted sums is the mean loss of a
+    # target token.
     weights: tuple[float, ...]
-    tokens: int
-    position: int
-    last: bool
+    tokens: int  # target tokens of all batches of all processes
+    position: int  # batches of the epoch up to and with these
+    last: bool  # whether the epoch ends with it
 
 
 def steps(

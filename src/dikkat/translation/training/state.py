@@ -10,34 +10,22 @@ from dikkat.translation.settings import Criterion
 
 @dataclass(frozen=True)
 class Epoch:
-    """The result of an epoch.
+    """The result of an epoch."""
 
-    Attributes:
-        number: From 1.
-        training_loss: Mean loss of a target token in training, with dropout, label smoothing and `r_drop`; in nats.
-        validation_loss: Mean loss of a target token in the last validation so far, without them; in nats. None where
-            there was none.
-        tokens_per_second: Target tokens, ends included, trained on in a second.
-    """
-
-    number: int
-    training_loss: float
+    number: int  # from 1
+    training_loss: float  # mean loss of a target token in training, with dropout, label smoothing and `r_drop`; in nats
+    # Mean loss of a target token in the last validation so far, without them; in nats. None where there was none.
     validation_loss: float | None
-    tokens_per_second: float
+    tokens_per_second: float  # target tokens, ends included, trained on in a second
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The result of a validation.
+    """The result of a validation."""
 
-    Attributes:
-        step: Steps of the optimiser before it.
-        loss: Mean loss of a target token, without dropout and label smoothing; in nats.
-        bleu: sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None where it was not computed.
-    """
-
-    step: int
-    loss: float
+    step: int  # steps of the optimiser before it
+    loss: float  # mean loss of a target token, without dropout and label smoothing; in nats
+    # sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None where it was not computed.
     bleu: float | None = None
 
     def quality(self, criterion: Criterion) -> float:
@@ -51,37 +39,21 @@ class Validation:
 
 @dataclass
 class TrainingState:
-    """The progress of a training.
+    """The progress of a training."""
 
-    Attributes:
-        step: Steps of the optimiser.
-        epoch: Epochs that are over.
-        batch: Batches of the present epoch that are over.
-        loss_sum: The sum of the losses of all target tokens of the present epoch.
-        tokens: Of the present epoch.
-        seconds: Spent training on them.
-        elapsed: Seconds since the beginning, those between a stop and the resuming left out.
-        epochs: Those that are over.
-        validations: All.
-        finished: Whether the training came to its end.
-        all_tokens: Of all epochs.
-        all_seconds: Spent training on them.
-        sums: SHA-256 of the best weights' files, by their steps.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    loss_sum: float = 0.0
-    tokens: int = 0
-    seconds: float = 0.0
-    all_tokens: int = 0
-    all_seconds: float = 0.0
-    elapsed: float = 0.0
-    epochs: list[Epoch] = field(default_factory=list)
-    validations: list[Validation] = field(default_factory=list)
-    finished: bool = False
-    sums: dict[str, str] = field(default_factory=dict)
+    step: int = 0  # steps of the optimiser
+    epoch: int = 0  # epochs that are over
+    batch: int = 0  # batches of the present epoch that are over
+    loss_sum: float = 0.0  # the sum of the losses of all target tokens of the present epoch
+    tokens: int = 0  # of the present epoch
+    seconds: float = 0.0  # spent training on them
+    all_tokens: int = 0  # of all epochs
+    all_seconds: float = 0.0  # spent training on them
+    elapsed: float = 0.0  # seconds since the beginning, those between a stop and the resuming left out
+    epochs: list[Epoch] = field(default_factory=list)  # those that are over
+    validations: list[Validation] = field(default_factory=list)  # all
+    finished: bool = False  # whether the training came to its end
+    sums: dict[str, str] = field(default_factory=dict)  # SHA-256 of the best weights' files, by their steps
 
     def add_step(self, loss: float, tokens: int, seconds: float, batch: int) -> None:
         """Count a step."""

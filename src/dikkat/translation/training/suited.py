@@ -48,15 +48,10 @@ _CHOSEN = frozenset({*_LARGE, *_SMALL, "min_freq", "vocabulary_size", "epochs", 
 
 @dataclass(frozen=True)
 class Sample:
-    """Pairs of a corpus, spread evenly.
+    """Pairs of a corpus, spread evenly."""
 
-    Attributes:
-        kept: These pairs.
-        pairs: How many the corpus has, about.
-    """
-
-    kept: Sequence[Pair]
-    pairs: int
+    kept: Sequence[Pair]  # these pairs
+    pairs: int  # how many the corpus has, about
 
     @classmethod
     def of(cls, pairs: Corpus | Sequence[Pair]) -> Self:

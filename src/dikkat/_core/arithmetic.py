@@ -69,10 +69,7 @@ def profile_slope(profile: Profile, square: Tensor) -> Tensor:
 def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
     """Σ_j w_ij v_j; a NaN or ∞ in a value makes that feature NaN, but only in the rows that see it.
 
-    Args:
-        weights: (..., n, m), 0 where hidden.
-        value: (..., m, d).
-        visible: Broadcastable to (..., n, m); None for a plain product.
+    `visible` broadcasts to the weights (..., n, m), which are 0 where hidden; None for a plain product.
     """
     if visible is None:
         return weights @ value
@@ -116,7 +113,7 @@ def derive_seeds(seeds: Tensor, index: Tensor) -> Tensor:
 def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
     """Factors of the weights of a tile under dropout: 0 or 1/(1 − p), (..., rows, cols). None without dropout.
 
-    A pair's fate depends on the seed, the batch element, the row and the key alone: not on tiles or implementations.
+    They depend only on the seed, the batch element, the row and the key: not on tiles or implementations.
     """
     if problem.seeds is None:
         return None

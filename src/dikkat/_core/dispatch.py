@@ -42,11 +42,7 @@ class Program(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, impl: str = "auto") -> "Program":
-        """Return the program of a problem, by the implementation `impl` or the one that "auto" chooses.
-
-        Raises:
-            ValueError: There is none of this name, or it cannot run this problem.
-        """
+        """Return the program of a problem, by the implementation `impl` (or ValueError) or that of "auto"."""
         if impl == "auto":
             name, problem, examined = choose(problem)
             return cls(name, problem, examined[name].found if name in examined else None)
@@ -110,17 +106,9 @@ class Program(NamedTuple):
         """The result of another call of its signature; None if that needs the checks of a first call.
 
         Hidden rows are not zeroed here. That is safe if they are finite (else the output is NaN: checked) and no value
-        times gradient can overflow (checked by `are_moderate`).
-
-        Args:
-            query: (..., n, h), projected.
-            key: (..., m, h), projected.
-            weight: (h,), or None.
-            value: (..., m, d_v).
-            lens: As the caller gave them, contiguous.
-            packed: Of a prepared memory, as in `Problem`.
-            projects_keys: Whether the keys were projected: the projection's gradient multiplies its inputs.
-            projects_values: The same of the values.
+        times gradient can overflow (checked by `are_moderate`). Query and key are projected, the lengths contiguous and
+        as the caller gave them, `packed` is a memory's. `projects_keys` and `projects_values` say whether a projection
+        made them, whose gradient multiplies its inputs.
         """
         template, backend = self.problem, BACKENDS[self.name]
         restrictions, known = template.restrictions, None

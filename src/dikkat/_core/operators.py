@@ -102,13 +102,8 @@ def _schema(returned: int, *more: str) -> str:
 class Kernel:
     """A forward and a backward of problems in one dtype (`Problem.in_wide_dtype`), outside autograd and autocast.
 
-    Args:
-        forward: Of the problem.
-        backward: Of the problem, its output and the output's gradient.
-        name: The implementation's name.
-        batched: The backward of many gradients at once, under `torch.vmap`.
-        keep: For a kernel that takes problems in any dtypes: its forward, with what its backward reads besides. That
-            backward takes None for a gradient that is 0.
+    `batched` is the backward of many gradients at once, under `torch.vmap`. A kernel that takes problems in any dtypes
+    has `keep`, its forward with what its backward reads besides; that backward takes None for a gradient that is 0.
     """
 
     def __init__(

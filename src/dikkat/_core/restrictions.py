@@ -91,10 +91,7 @@ class Restrictions:
         return made
 
     def visible(self, rows: slice = _ALL, cols: slice = _ALL) -> Tensor | None:
-        """The pairs that take part, broadcastable to (..., rows, cols); None where all do.
-
-        The row axis has length 1 where every query sees the same keys.
-        """
+        """The visible pairs, broadcastable to (..., rows, cols); one row if all queries see alike; None for all."""
         if not self._restricts():
             return None
         on_cpu = self.extremes is not None and self.device.type == "cpu"

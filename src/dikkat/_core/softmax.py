@@ -13,9 +13,7 @@ from dikkat._engine.addresses import check_dense
 def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Weights over the visible keys, the largest score and Σ e^(score − it); 0, -inf and 0 for a row that sees none.
 
-    Args:
-        scores: (..., n, m), float32 or float64. A score of -inf is a weight of 0.
-        visible: Broadcastable to (..., n, m), or None.
+    Scores are (..., n, m), float32 or float64; -inf is a weight of 0. `visible` broadcasts to them.
     """
     if visible is not None:
         scores = scores.masked_fill(~visible, -math.inf)

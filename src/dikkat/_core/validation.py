@@ -76,7 +76,7 @@ def problem_of_sequences(
 ) -> Problem:  # fmt: skip
     """Validate a call of packed sequences, zero the hidden rows, and project queries and keys.
 
-    Each query sees the keys from `starts` to `lens`, which are counted over all rows of keys.
+    Each query sees the keys from `starts` to `lens`, counted over all rows of keys.
     """
     check_features("query", query)
     check_call(key, value, score)

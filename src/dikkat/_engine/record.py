@@ -146,14 +146,7 @@ class Fields:
 
 
 class CallRecord:
-    """One call's record while it is filled; keeps alive what its addresses point to.
-
-    Attributes:
-        fields: The record's values, by name.
-        kept: Tensors, by the name of the field with their address.
-        lanes: How many numbers a vector has.
-        alone: Whether the caller's thread does all tasks.
-    """
+    """One call's record while it is filled; it keeps alive the memory at its addresses."""
 
     alone = False
 

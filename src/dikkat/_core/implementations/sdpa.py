@@ -182,17 +182,9 @@ def fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, lead: torch.Size, causal: bool, dropout: float,
     scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """Run the fused kernel on operands of one dtype, in four dimensions, with features padded to one number.
+    """Run the fused kernel on operands (..., n, h), (..., m, h), (..., m, d_v) of one dtype, folded and padded for it.
 
-    Args:
-        query: (..., n, h).
-        key: (..., m, h).
-        value: (..., m, d_v).
-        mask: (B, H or 1, n or 1, m), or None.
-        lead: The leading dimensions of the result.
-        causal: Whether query i sees only keys j ≤ i.
-        dropout: A probability.
-        scale: The factor of products.
+    `mask` is (B, H or 1, n or 1, m); `lead` are the leading dimensions of the result; `scale` multiplies products.
     """
     values = value.shape[-1]
     size = width(query, values)

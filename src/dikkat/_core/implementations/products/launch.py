@@ -140,16 +140,9 @@ def by_score(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of a tile's scores in float16, times a power of two; and that.
 
-    Args:
-        weights: (elements, n, m), before dropout.
-        wanted: (elements, n, m) in float32, the inner products of gradients and values.
-        grad: (elements, n, d_v), from above.
-        value: (elements, m, d_v).
-        seen: Its seeds.
-        by_weight: (elements, n, m), the gradients of the weights, or None.
-        drift: (elements, n), taken off each gradient; or None.
-        sums: Whether the sums of weights times gradients are taken off too.
-        more: A bound of what `by_weight` and `drift` add to a gradient; or None.
+    `weights` are those before dropout, `wanted` in float32 the inner products of gradients and values, and `by_weight`
+    the gradients of the weights, (elements, n, m) each. `drift` (elements, n) is subtracted from each gradient, and
+    with `sums` Σ weight · gradient too; `more` bounds what `by_weight` and `drift` add to a gradient.
     """
     elements, n, m = weights.shape
     queries, keys = elements * _blocks(n, _NORMED), elements * _blocks(m, _NORMED)

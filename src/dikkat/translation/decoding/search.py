@@ -38,15 +38,10 @@ Models = TranslationModel | Sequence[TranslationModel]
 def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
     """Translate a batch by taking the likeliest token at every step: `beam_search` with a beam of 1.
 
-    Args:
-        models: As in `beam_search`.
-        sources: Token numbers, at least one in each sentence.
+    The arguments and errors are those of `beam_search`.
 
     Returns:
         One hypothesis a source, in their order.
-
-    Raises:
-        InputError: As in `beam_search`.
     """
     return [group[0] for group in beam_search(models, sources, GREEDY)]
 
@@ -244,7 +239,6 @@ def runnable(models: Sequence[TranslationModel], search: Search) -> Panels | Non
 
 
 def _packed(model: TranslationModel, *, int8: bool) -> Panels:
-    """Pack a model's weights into panels."""
     for name, tensor in model.named_parameters():
         addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
         if bool(tensor.isnan().any()):
@@ -263,11 +257,7 @@ def _packed(model: TranslationModel, *, int8: bool) -> Panels:
 class Compiled:
     """The panels kept of a model for its searches, until the model drops them or a write to its tensors is seen.
 
-    Args:
-        model: On the CPU, in evaluation mode.
-
-    Attributes:
-        panels: Its weights in panels, by whether they are in int8.
+    `panels` are its weights by whether they are in int8.
     """
 
     def __init__(self, model: nn.Module) -> None:

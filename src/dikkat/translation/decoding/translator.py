@@ -123,20 +123,11 @@ class BaseTranslator(PairScorer):
         """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
 
         Sentences are read as they are needed, 16 batches at once (with a `batch_size` of 1 one by one). An error that
-        their source raises, or a sentence that is none, comes after the translations of all before it.
-
-        Args:
-            lines: As in `translate`, and so are all others: a list or a generator, for instance.
-            batch_size: How many to translate at once.
-            search: How to look for the best translation.
-            markup: As in `translate`.
-            split: As in `translate`.
+        their source raises, or a sentence that is none, comes after the translations of all before it. The arguments
+        and errors are those of `translate`; `lines` may be a generator, and one string raises `TypeError`.
 
         Returns:
             An iterator of one translation a sentence, in their order.
-
-        Raises:
-            InputError, SettingsError, TypeError: As in `translate`; also one string in place of several.
         """
         found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
         return (best for best, *_ in found)
@@ -152,19 +143,11 @@ class BaseTranslator(PairScorer):
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: the best, or samples.
 
-        Args:
-            lines: As in `translate_lines`, and so are all others.
-            batch_size: How many to translate at once.
-            search: How to look for them, and how many to return: `Search(beam=5, n_best=3)`.
-            markup: As in `translate`.
-            split: As in `translate`.
+        The arguments and errors are those of `translate_lines`.
 
         Returns:
             An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
             one for an empty one.
-
-        Raises:
-            InputError, SettingsError, TypeError: As in `translate`.
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
@@ -184,14 +167,7 @@ class BaseTranslator(PairScorer):
         return (group for window in marked for group in self._marked_window(window, batch_size, search))
 
     def marked(self, sentence: str, name: str) -> Marked:
-        """A sentence in HTML, its text and its tags.
-
-        Args:
-            sentence: The sentence.
-            name: Of it, for messages.
-
-        Returns:
-            The sentence itself, its text without tags, and the tree of its tags.
+        """A sentence in HTML with its text without tags and the tree of its tags; `name` is for messages.
 
         Raises:
             InputError: Tags that do not nest, or tags and a model without attention.

@@ -163,10 +163,7 @@ class TranslationModel(nn.Module):
         return memory, first if cells is None else (first, self.cell_bridge(cells))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores of every next token, given the true ones before it.
-
-        Args:
-            batch: N target tokens in all, ends included.
+        """Scores of every next token, given the true ones before it, of a batch with N target tokens, ends included.
 
         Returns:
             (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence:
@@ -175,14 +172,7 @@ class TranslationModel(nn.Module):
         return self.scores(self.features(batch))
 
     def features(self, batch: Batch) -> Tensor:
-        """The readout, from which the output layer computes scores.
-
-        Args:
-            batch: N target tokens in all, ends included.
-
-        Returns:
-            (N, e): the readout at the real positions alone, sentence after sentence.
-        """
+        """The readout (N, e) at the real positions, from which `scores` computes those of `forward`."""
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
         states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
@@ -239,14 +229,7 @@ class TranslationModel(nn.Module):
         return self._readout(states, contexts, embedded), weights, state
 
     def train(self, mode: bool = True) -> Self:
-        """Put the model in training mode, or in evaluation mode.
-
-        Args:
-            mode: Whether it is to be trained: the copy of the weights that a search keeps is then given up.
-
-        Returns:
-            The model.
-        """
+        """Put the model in training mode, and give up the weights that a search keeps; or in evaluation mode."""
         if mode:
             vars(self).pop(COMPILED, None)
         return super().train(mode)
@@ -290,26 +273,11 @@ class TranslationModel(nn.Module):
         )  # fmt: skip
 
     def scores(self, features: Tensor) -> Tensor:
-        """Apply the output layer.
-
-        Args:
-            features: (N, e), from `features` or `step_features`.
-
-        Returns:
-            Unnormalised log-probabilities (N, target tokens).
-        """
+        """Apply the output layer to features (N, e): unnormalised log-probabilities (N, target tokens)."""
         return F.linear(features, self._output_weight(), self.output_bias)
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
-        """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
-
-        Args:
-            state: From `encode` or `step`.
-            rows: (R,) int64; a row may come several times.
-
-        Returns:
-            The state of R rows.
-        """
+        """The decoder's state of the rows (R,) of a batch, in their order and number: as `Memory.select` has the memory."""
         return self.decoder.select(state, rows)
 
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:

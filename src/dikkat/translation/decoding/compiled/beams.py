@@ -24,17 +24,9 @@ Table = np.ndarray[Any, Any]
 class Beams:
     """B sentences of K places, each with a hypothesis that grows, best first.
 
-    Args:
-        call: A record with the fields of `HYPOTHESES`.
-        count: B.
-        beam: K.
-        n_best: Hypotheses to return of each sentence.
-        engine_tables: Sizes of the engine's own small tables of whole numbers, which `begin` sets to 0.
-
-    Attributes:
-        tables: The small tables, by the names of the record's fields.
-        state: The search's progress, `record.STATE`.
-        room: The steps for which there is memory.
+    `call` is a record with the fields of `HYPOTHESES`, and `engine_tables` are the sizes of the engine's own small
+    tables of whole numbers, which `begin` sets to 0. `tables` has the small tables by the names of the record's fields,
+    `state` the search's progress, `record.STATE`, and `room` is how many steps there is memory for.
     """
 
     def __init__(self, call: CallRecord, count: int, beam: int, n_best: int, **engine_tables: int) -> None:
@@ -107,11 +99,7 @@ class Beams:
             )
 
     def hypotheses(self, weights: Sequence[Tensor] | Tensor) -> list[list[Hypothesis]]:
-        """Return each sentence's best hypotheses, after its last step.
-
-        Args:
-            weights: The attention weights of the rows at each step, (R, S) each; none for a model without attention.
-        """
+        """Return each sentence's best hypotheses, from the attention weights (R, S) of each step, or none."""
         last, steps = self.tables["result_steps"], int(self.state["step"][0])
         lengths = last + 1 - self.tables["result_ended"]  # the end is no token of the translation
         ids, rows = (self.call.kept[name][:, :steps] for name in ("result_ids", "result_rows"))

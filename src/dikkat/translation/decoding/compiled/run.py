@@ -32,16 +32,7 @@ _SMALL, _IDLE = 1 << 18, 64
 def search(
     panels: Panels, sentences: Sequence[Sentence], search: Search, slot_bits: torch.Tensor
 ) -> list[list[Hypothesis]]:
-    """Beam search of a batch, as one call.
-
-    Args:
-        panels: The weights.
-        sentences: At least one.
-        search: The options; the beam is at most as many as there are tokens.
-        slot_bits: The bit of each target token's slot (V,), or 0.
-
-    Returns:
-        Of each sentence its best hypotheses, best first.
+    """The best hypotheses of each sentence, by one compiled call.
 
     Raises:
         InputError: A token that the model does not know, or scores that are not numbers.
@@ -71,16 +62,9 @@ def search(
 class Run:
     """Searches of one shape, one after the other: the record of their kernels, and the memory that it points to.
 
-    Args:
-        panels: The weights; the caller keeps them alive.
-        count: Sentences.
-        longest: Tokens of the longest.
-        beam: Hypotheses of a sentence that go on.
-        n_best: Hypotheses to return of a sentence.
-        steps: Steps that there is room for at first.
-
-    Attributes:
-        nbytes: The memory that it takes.
+    The shape is the number of sentences, the length of the longest, the beam and the hypotheses to return of a
+    sentence; `steps` is how many there is room for at first, and `nbytes` the memory. The caller keeps the panels
+    alive.
     """
 
     def __init__(self, panels: Panels, count: int, longest: int, beam: int, n_best: int, steps: int) -> None:
@@ -176,7 +160,6 @@ class Run:
             self._call.new("quantized_scales", most * 4)
 
     def _make_room(self, steps: int) -> None:
-        """Make tables for `steps` steps, with the contents of the present ones."""
         self._beams.make_room(steps)
         self._beams.extend("weights", steps if self._attends else 1, self._capacity, self._call.fields["key_row"])
 

@@ -147,14 +147,10 @@ class _Group(TyperGroup):
 
 
 def option(text: str, metavar: str | None, *names: str, panel: str | None = None, completes: Sequence[str] = ()) -> Any:
-    """An option whose default is nothing, or is said in its help.
+    """An option with the help `text` and without a default, or with one that its help says.
 
-    Args:
-        text: Its help.
-        metavar: What the help calls its value; None for a flag.
-        names: Of the option, if they are others than its parameter's.
-        panel: The heading that it stands under.
-        completes: The values that the shell completes.
+    `metavar` is what the help calls its value, None for a flag; `names` are the option's, if others than its
+    parameter's; `panel` is the heading that it stands under, and `completes` has the values that the shell completes.
     """
     return typer.Option(
         *names,

@@ -95,12 +95,8 @@ def fitting_map(cells: StackedCells, memory: Memory) -> tuple[Tensor | None, Ten
 def as_operation(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operands, lengths: Tensor | None) -> Results:
     """Run all steps as one operation of compiled code, with a backward of its own.
 
-    Args:
-        cells: The cells.
-        inputs: (B, T, e).
-        memory: Of m positions, with the score that counts.
-        x: The states before the first step, and the masks of dropout as (B, T, …) factors; no other field is read.
-        lengths: (B,) integers, the steps that each sequence has; None for T steps.
+    The memory has the score that counts. Of `x` the states before the first step are read, and the masks of dropout as
+    (B, T, …) factors. `lengths` (B,) are the steps of each sequence; None for T steps.
     """
     rows, score = fused.Rows.of(lengths, *inputs.shape[:2]), memory.score
     query_weight, query_bias = fitting_map(cells, memory)

@@ -12,19 +12,12 @@ from dikkat.translation.errors import SettingsError
 
 
 class Range(NamedTuple):
-    """The numbers that a field may hold, as metadata of its type: `Annotated[int, Range(1, 100)]`.
+    """The numbers that a field may hold, as metadata of its type: `Annotated[int, Range(1, 100)]`."""
 
-    Attributes:
-        smallest: the smallest one.
-        largest: the largest one.
-        open_below: whether `smallest` itself is not allowed.
-        open_above: whether `largest` itself is not allowed.
-    """
-
-    smallest: float
-    largest: float = math.inf
-    open_below: bool = False
-    open_above: bool = False
+    smallest: float  # the smallest one
+    largest: float = math.inf  # the largest one
+    open_below: bool = False  # whether `smallest` itself is not allowed
+    open_above: bool = False  # whether `largest` itself is not allowed
 
     def holds(self, value: float) -> bool:
         """True for a number within; NaN and ∞ are in no range."""
@@ -41,19 +34,12 @@ class Range(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The values that a field may hold.
+    """The values that a field may hold."""
 
-    Attributes:
-        kind: `bool`, `int`, `float` or `str`.
-        choices: of a `str`, the texts.
-        range: of a number, its range.
-        optional: whether it may be None.
-    """
-
-    kind: type
-    choices: tuple[str, ...] = ()
-    range: Range | None = None
-    optional: bool = False
+    kind: type  # `bool`, `int`, `float` or `str`
+    choices: tuple[str, ...] = ()  # of a `str`, the texts
+    range: Range | None = None  # of a number, its range
+    optional: bool = False  # whether it may be None
 
     def holds(self, value: Any) -> bool:
         """True for a value that the field may hold."""

@@ -95,17 +95,11 @@ _HELP = {
 
 
 class Option(NamedTuple):
-    """The description of a setting.
+    """The description of a setting."""
 
-    Attributes:
-        help: what it does, for someone who has never trained a translator.
-        group: the heading that it stands under.
-        allowed: what it may be.
-    """
-
-    help: str
-    group: str
-    allowed: Allowed
+    help: str  # what it does, for someone who has never trained a translator
+    group: str  # the heading that it stands under
+    allowed: Allowed  # what it may be
 
 
 @dataclass(frozen=True)

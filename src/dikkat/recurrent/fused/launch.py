@@ -32,19 +32,10 @@ def run_stack(
     operands: Operands, layers: list[Layer], rows: Rows, pair: Pair | None = None, profile: Profile | None = None, *,
     reverse: bool = False,
 ) -> Results:  # fmt: skip
-    """Run a stack over whole sequences.
+    """Run a stack over whole sequences, which attends if it has a `pair`; in `reverse` each is read from its end.
 
-    Args:
-        operands: The tensors.
-        layers: The weights.
-        rows: The sequences.
-        pair: The pair function of a stack that attends.
-        profile: The log-kernel, for distances.
-        reverse: Whether a sequence is read from its end.
-
-    Returns:
-        All in the dtype of `state`; computed in at least float32. Under `torch.autocast` the products that give the
-        weights' gradients have its dtype.
+    Results have the dtype of `state`, and are computed in at least float32. Under `torch.autocast` the products that
+    give the weights' gradients have its dtype.
     """
     tensors = (*operands, *chain.from_iterable(layers))
     grads = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)

@@ -96,14 +96,7 @@ class Batches:
         return {"epoch": self._epoch, "batch": self._done}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to a position.
-
-        Args:
-            state: What `state_dict` gave, of batches of the same pairs and arguments; `rank` and `world` may differ.
-
-        Raises:
-            ValueError: There is no such position.
-        """
+        """Go to a position of `state_dict`, also with another `rank` and `world`; ValueError for none that there is."""
         epoch, batch = state["epoch"], state["batch"]
         if epoch < 0 or not 0 <= batch < self._count:
             raise ValueError(

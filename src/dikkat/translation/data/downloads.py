@@ -28,16 +28,10 @@ class Checksum(NamedTuple):
 
 
 def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0) -> None:
-    """Download a file unless it is there, and verify its checksum either way.
+    """Download a file to the cache unless it is there, and verify its checksum either way.
 
     It is written beside its place, as `.part`, and has its name when all of it is there and verified. A progress bar is
-    on standard error, where that is a terminal.
-
-    Args:
-        address: Of the file.
-        path: Where it is to be, in a folder of the cache.
-        checksum: Of its content.
-        timeout: Seconds without a byte after which a connection is taken for broken.
+    on standard error, where that is a terminal. A connection is broken after `timeout` seconds without a byte.
 
     Raises:
         CorpusError: The address cannot be reached, or what came is not what it should be. The message says under

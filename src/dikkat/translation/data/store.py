@@ -50,10 +50,7 @@ class Counts:
 class Store:
     """Tokenised sentence pairs. `Store.build` makes one.
 
-    Attributes:
-        source_lengths: (pairs,) int32: tokens of each source sentence.
-        target_lengths: (pairs,) int32: tokens of each target sentence, without its ends.
-        counts: What became of the corpus's pairs.
+    The lengths (pairs,) int32 are without ends; `counts` says what became of the corpus's pairs.
 
     Example:
         >>> store = Store.of([([5, 6], [7]), ([8], [9, 10])])

@@ -11,21 +11,13 @@ _LONGEST = 30  # tokens of a sequence that repeats itself
 
 
 class Sentence(NamedTuple):
-    """A sentence to be translated.
+    """A sentence to be translated."""
 
-    Attributes:
-        tokens: Token numbers, at least one.
-        copies: Whether `<unk>` may come out.
-        fewest: Tokens, at least one, before which `<eos>` may not.
-        most: Tokens after which it is cut.
-        slots: The slots to write, each once, as bits of a number.
-    """
-
-    tokens: Sequence[int]
-    copies: bool
-    fewest: int
-    most: int
-    slots: int = 0
+    tokens: Sequence[int]  # token numbers, at least one
+    copies: bool  # whether `<unk>` may come out
+    fewest: int  # tokens, at least one, before which `<eos>` may not
+    most: int  # tokens after which it is cut
+    slots: int = 0  # the slots to write, each once, as bits of a number
 
 
 @dataclass(frozen=True)
@@ -49,16 +41,8 @@ class Hypothesis:
 def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: float = math.inf) -> tuple[int, int]:
     """Find sequences of tokens that directly follow themselves.
 
-    Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing.
-
-    Args:
-        ids: Token numbers.
-        begins_word: Whether a token begins a word.
-        allowed: How often a sequence may stand in a row.
-
-    Returns:
-        The most times in a row, and the end of the first sequence that stands there more than `allowed` times, or the
-        number of tokens.
+    Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing. Returns the most times
+    in a row, and the end of the first sequence that stands there more than `allowed` times, or the number of tokens.
 
     Example:
         >>> repetition([5, 6, 7, 6, 7, 6, 7], lambda token: token == 6, allowed=2)

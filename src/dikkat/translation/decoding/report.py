@@ -68,17 +68,11 @@ def judge(
     translation: Translation, reference: str, counts: Counter[str] | None, translated: Tensor | None,
     expected: Tensor | None,
 ) -> Judged:  # fmt: skip
-    """A translation with its faults.
+    """A translation with its reference, chrF and faults.
 
-    Args:
-        translation: Of a sentence.
-        reference: A person's.
-        counts: `count_words` of the training's source sentences; None: unknown, and no word is called unseen.
-        translated: (S,): how much of the translation comes from each unit of the source; None: without attention.
-        expected: The same of the reference.
-
-    Returns:
-        The translation, its reference and chrF, and the words that are at fault.
+    `counts` are `count_words` of the training's source sentences; without them no word is called unseen. `translated`
+    (S,) is how much of the translation comes from each unit of the source, and `expected` the same of the reference;
+    None without attention.
     """
     from sacrebleu.metrics.chrf import CHRF
 

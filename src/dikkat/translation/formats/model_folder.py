@@ -85,17 +85,12 @@ class Contents(NamedTuple):
 
 
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
-    """Save a model folder whole or not at all.
+    """Save a model folder whole or not at all, with `int8` with matrices in int8 and a scale for each row.
 
     The files are written to a new folder beside it and flushed to the disk; then that takes the name. Where the system
     itself stops between the two renames that this takes, the next `load` finds the older model, and the next `write`
     puts it back. The weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes
     in.
-
-    Args:
-        folder: Where; its parent folders are made if need be. A model folder is replaced.
-        contents: What it will hold.
-        int8: Whether to write matrices in int8, with a scale for each row.
 
     Raises:
         ModelFolderError: Something else than a model is there, or the weights are not of these settings or not finite.
@@ -114,16 +109,7 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
 
 
 def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
-    """The files of a model folder by their names.
-
-    Args:
-        contents: What they hold.
-        int8: Whether matrices are int8, with a scale for each row.
-        where: What errors name.
-
-    Raises:
-        ModelFolderError: The weights are not of these settings, or not finite.
-    """
+    """The files of a model folder by their names; ModelFolderError for weights of other settings or not finite."""
     expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
     weights = {
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
@@ -147,14 +133,9 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
 
 
 def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None, Slots]:
-    """Load a model folder, after checking everything in it.
+    """Load what `write` wrote, after checking everything in it; the network is on the CPU, in evaluation mode.
 
-    Args:
-        folder: What `write` wrote.
-
-    Returns:
-        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin, its
-        slots. One from weights in int8 has just these numbers, in float32, and does not learn.
+    A network from weights in int8 has just these numbers, in float32, and does not learn.
 
     Raises:
         ModelFolderError: No such folder; a file missing, truncated, damaged, far too large, or no regular file; another

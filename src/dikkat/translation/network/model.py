@@ -277,7 +277,7 @@ class TranslationModel(nn.Module):
         return F.linear(features, self._output_weight(), self.output_bias)
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
-        """The decoder's state of the rows (R,) of a batch, in their order and number: as `Memory.select` has the memory."""
+        """The decoder's state of these rows (R,) of a batch, in any order and number: see `Memory.select`."""
         return self.decoder.select(state, rows)
 
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:

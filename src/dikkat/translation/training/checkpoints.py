@@ -37,15 +37,7 @@ class Checkpoint(NamedTuple):
 
 
 def save(checkpoint: Checkpoint, path: Path) -> None:
-    """Write a checkpoint whole or not at all.
-
-    Args:
-        checkpoint: Its tensors on any device.
-        path: The folder to be.
-
-    Raises:
-        OSError: The system could not write, or there is such a folder; nothing stays of this one.
-    """
+    """Write a checkpoint, its tensors on any device, whole or not at all; an OSError leaves nothing behind."""
     parts = checkpoint._asdict()
     content = {}
     for part in _TENSORS:
@@ -56,14 +48,7 @@ def save(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, after checking every byte of it; its tensors are on the CPU.
-
-    Args:
-        path: What `save` wrote.
-
-    Raises:
-        TrainingFolderError: A file missing or damaged, another format or version.
-    """
+    """Read a checkpoint to the CPU, after checking every byte of it; TrainingFolderError for a damaged or older one."""
     content = _checked(path)
     try:
         state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), _ANEW)["state"]

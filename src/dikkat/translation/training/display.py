@@ -56,12 +56,7 @@ class Bar(Callback):
 
 
 class Lines(Callback):
-    """A line an epoch, where there is no terminal for a bar.
-
-    Args:
-        criterion: BLEU is shown where it decides.
-        validations: Whether each of them has a line of its own, since there may be several in an epoch, or none.
-    """
+    """A line an epoch or, with `validations`, a validation, without a terminal for a bar; BLEU if it decides."""
 
     def __init__(self, criterion: Criterion, *, validations: bool) -> None:
         self._criterion, self._validations = criterion, validations

@@ -62,17 +62,9 @@ class OptimizerStep(NamedTuple):
 def steps(
     batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int
 ) -> Iterator[OptimizerStep]:
-    """The steps that a training has yet to take.
+    """The steps that a training has yet to take, from `state`, which is read when the first step is taken.
 
-    Args:
-        batches: Those of an epoch.
-        state: Where to begin, read when the first step is taken.
-        epochs: Where to end.
-        accumulate: Batches of a step; the last step of an epoch has those that are left.
-        world: Processes that train together.
-
-    Yields:
-        Step by step, epoch by epoch.
+    A step has `accumulate` batches; the last one of an epoch has those that are left.
     """
     position = state.batch
     for epoch in range(state.epoch, epochs):

@@ -120,12 +120,9 @@ def fitted(recipe: Recipe, pairs: Corpus | Sequence[Pair], *, validated: bool) -
 
 
 def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) -> Settings:
-    """The settings for a corpus.
+    """The settings for a corpus with this sample; those that are `given` stay.
 
-    Args:
-        sample: Of its pairs to learn from.
-        given: Settings that somebody chose, which stay.
-        validated: Whether there are validation pairs, without which nothing is chosen by them.
+    Without validation pairs nothing is chosen by them.
     """
     many = sample.pairs >= _MANY
     values = dict(_LARGE if many else _SMALL)

@@ -347,16 +347,10 @@ def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> T
 
 
 def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
-    """A sample spread evenly over the pairs, in one pass and the memory of the sample alone.
+    """A sample spread evenly over the pairs, in one pass and the memory of the sample alone; and every k-th is in it.
 
-    Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes.
-
-    Args:
-        pairs: Any number, read one by one.
-        most: The largest size of the sample, at least 1.
-
-    Returns:
-        The sample, at least half as large as is allowed, and k; where k is 1, the sample is all pairs.
+    When there are more than `most`, k is doubled and every other one of them goes. Where k is 1, the sample is all
+    pairs.
 
     Example:
         >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), most=4)

@@ -44,12 +44,7 @@ class CrossEntropy:
         }  # fmt: skip
 
     def add(self, scores: Tensor, target: Tensor) -> None:
-        """Add the loss of some rows, and replace their scores by their gradients.
-
-        Args:
-            scores: (N, V), contiguous; of pairs N is even.
-            target: (N,) int64.
-        """
+        """Add the loss of some rows of scores (N, V), contiguous, and replace their scores by their gradients."""
         from dikkat.translation.network.fused_loss import kernel
 
         call = self._call

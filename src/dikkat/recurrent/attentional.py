@@ -172,7 +172,7 @@ class _Attentional(StackedCells):
                 "context_size that this was made with"
             )
         if values.ndim == 3 and values.shape[0] not in (1, batch):
-            raise _other_batch(values.shape[0], batch)
+            raise ValueError(f"inputs: got a batch of {batch}; expected {len(values)}, the sequences of the memory")
 
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
         lstm = self.gates == 4
@@ -180,10 +180,9 @@ class _Attentional(StackedCells):
             return state
         if not lstm and isinstance(state, Tensor):
             return state, None
-        allowed = "a pair of tensors (layers, batch, hidden): states and cells"
-        if not lstm:
-            allowed = "one tensor (layers, batch, hidden)"
-        raise ValueError(f"state: got {type(state).__name__}; expected {allowed}")
+        allowed = "a pair of tensors" if lstm else "one tensor"
+        more = ": states and cells" if lstm else ""
+        raise ValueError(f"state: got {type(state).__name__}; expected {allowed} (layers, batch, hidden){more}")
 
 
 class AttentionalGRU(_Attentional):
@@ -256,7 +255,3 @@ class AttentionalLSTM(_Attentional):
     """
 
     gates = 4
-
-
-def _other_batch(of_memory: int, of_inputs: int) -> ValueError:
-    return ValueError(f"inputs: got a batch of {of_inputs}; expected {of_memory}, the sequences of the memory")

@@ -168,14 +168,11 @@ class Served:
                     page = (await asyncio.to_thread(translator.as_html, title=name)).encode()
                 except InputError as error:
                     raise HTTPException(404, str(error)) from error
-                self._pages[name] = (
-                    page,
-                    {
-                        "Cache-Control": "no-cache",  # keep it, and ask whether it is still the same
-                        "Content-Security-Policy": PAGE_POLICY,
-                        "ETag": f'W/"{hashlib.sha256(page).hexdigest()[:32]}"',  # weak: of the compressed page too
-                    },
-                )
+                self._pages[name] = page, {
+                    "Cache-Control": "no-cache",  # keep it, and ask whether it is still the same
+                    "Content-Security-Policy": PAGE_POLICY,
+                    "ETag": f'W/"{hashlib.sha256(page).hexdigest()[:32]}"',  # weak: of the compressed page too
+                }  # fmt: skip
         (page, headers), known = self._pages[name], request.headers.get("if-none-match", "")
         if known == "*" or headers["ETag"] in known:  # a browser puts the headers in the place of those that it kept
             return Response(status_code=304, headers=headers)
@@ -185,16 +182,12 @@ class Served:
         """The models that are served; the first is that of requests that name none."""
         return [
             ModelInfo(
-                name=name,
-                languages=each.origin.languages if each.origin else None,
-                cell=each.settings.cell,
-                score=each.settings.score,
-                hidden_size=each.settings.hidden_size,
-                source_tokens=len(each.source_tokenizer),
-                target_tokens=len(each.target_tokenizer),
+                name=name, languages=each.origin.languages if each.origin else None, cell=each.settings.cell,
+                score=each.settings.score, hidden_size=each.settings.hidden_size,
+                source_tokens=len(each.source_tokenizer), target_tokens=len(each.target_tokenizer),
             )
             for name, each in self._translators.items()
-        ]
+        ]  # fmt: skip
 
     async def health(self) -> Health:
         """The state of the server."""

@@ -248,16 +248,12 @@ def _widget(grid: Grid) -> MapsWidget:
     titles = [*grid.titles, *[""] * len(grid.panels)]
     panels = [
         {
-            "title": encodable(titles[index]),
-            "shape": panel.shape,
-            "extent": grid.extent or panel.shape,
-            "queries": grid.queries and grid.queries[index],
-            "keys": grid.keys and grid.keys[index],
-            "xlabel": encodable(grid.xlabel),
-            "ylabel": encodable(grid.ylabel),
+            "title": encodable(titles[index]), "shape": panel.shape, "extent": grid.extent or panel.shape,
+            "queries": grid.queries and grid.queries[index], "keys": grid.keys and grid.keys[index],
+            "xlabel": encodable(grid.xlabel), "ylabel": encodable(grid.ylabel),
         }
         for index, panel in enumerate(grid.panels)
-    ]
+    ]  # fmt: skip
     with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
         values = b"".join(panel.astype("<f4").tobytes() for panel in grid.panels)
     return MapsWidget(panels=panels, across=len(grid.rows[0]), scale=list(scale_of(grid.panels)), values=values)

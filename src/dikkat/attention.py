@@ -235,8 +235,7 @@ def attend(
         TypeError: An argument of the wrong kind or dtype.
         ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
 
-    Source:
-        Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
+    Source: Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
 
     Example:
         >>> q, k, v = torch.zeros(2, 1, 5), torch.zeros(2, 3, 5), torch.arange(6.0).reshape(2, 3, 1)

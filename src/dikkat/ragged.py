@@ -92,8 +92,7 @@ def attend_ragged(
 
     Raises what `attend` raises.
 
-    Source:
-        Dao et al. 2022, whose `flash_attn_varlen_func` takes offsets as `cu_seqlens`.
+    Source: Dao et al. 2022, whose `flash_attn_varlen_func` takes offsets as `cu_seqlens`.
 
     Example:
         >>> x = torch.arange(5.0)[:, None]

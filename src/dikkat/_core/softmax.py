@@ -63,8 +63,7 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
         TypeError: `scores` or `valid_lens` of the wrong kind.
         ValueError: `valid_lens` of the wrong shape or out of range.
 
-    Source:
-        Zhang et al., *Dive into Deep Learning*, section "Attention Scoring Functions", masked softmax.
+    Source: Zhang et al., *Dive into Deep Learning*, section "Attention Scoring Functions", masked softmax.
 
     Example:
         >>> import torch

@@ -69,8 +69,7 @@ def attend(
         RankError: Ranks whose arguments differ, one that refuses its call, or one that has left or does not answer
             within the group's time-out.
 
-    Source:
-        The merge of states: Milakov and Gimelshein 2018, section 3.
+    Source: The merge of states: Milakov and Gimelshein 2018, section 3.
 
     Example:
         >>> import dikkat.distributed

@@ -1,6 +1,7 @@
 """The arithmetic that implementations share: profiles, products, sums that leave hidden pairs out, dropout's bits."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -66,16 +67,19 @@ def profile_slope(profile: Profile, square: Tensor) -> Tensor:
     return torch.where(flat, 0.0, -0.5 / (radius * (1 - radius)))
 
 
-def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+def pool(
+    weights: Tensor, value: Tensor, visible: Tensor | None, multiply: Callable[[Tensor, Tensor], Tensor] = torch.matmul
+) -> Tensor:
     """Σ_j w_ij v_j; a NaN or ∞ in a value makes that feature NaN, but only in the rows that see it.
 
     `visible` broadcasts to the weights (..., n, m), which are 0 where hidden; None for a plain product.
     """
     if visible is None:
-        return weights @ value
+        return multiply(weights, value)
     broken = ~torch.isfinite(value)
-    met = visible.to(weights.dtype).expand(*visible.shape[:-2], *weights.shape[-2:]) @ broken.to(weights.dtype)
-    return (weights @ value.masked_fill(broken, 0.0)).masked_fill(met > 0, math.nan)
+    pairs = visible.to(weights.dtype).expand(*visible.shape[:-2], *weights.shape[-2:])
+    met = multiply(pairs, broken.to(weights.dtype))
+    return multiply(weights, value.masked_fill(broken, 0.0)).masked_fill(met > 0, math.nan)
 
 
 def must_exclude(problem: Problem, *grads: Tensor) -> bool:

@@ -11,15 +11,15 @@ reaches too far to `chunked`.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from functools import cache, reduce
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache, partial, reduce, wraps
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import dropout_numbers, flat, must_exclude, product, random_bits, row_seeds
+from dikkat._core.arithmetic import dropout_numbers, flat, must_exclude, pool, product, random_bits, row_seeds
 from dikkat._core.implementations import chunked
 from dikkat._core.implementations.products import launch
 from dikkat._core.implementations.products.launch import Plan, Seen
@@ -32,6 +32,7 @@ from dikkat._core.softmax import softmax
 from dikkat._engine.pytorch_state import products_are_fast
 from dikkat.state import Pooled, join
 
+T = TypeVar("T")
 _HALVES = (torch.float16, torch.bfloat16)
 _TERMS = len(SERIES[0][2])
 # Up to which reach a series is as good as plain PyTorch's own rounding.
@@ -282,18 +283,6 @@ class _Tile(NamedTuple):
                 scores += flat(given.expand(*lead, *given.shape[-2:]), lead)[self.elements]
         return scores, None
 
-    def pool(self, kept: Tensor, kind: torch.dtype) -> Tensor:
-        """The weighted means of values."""
-        return _pool(kept, self.value, self.visible, kind)
-
-
-def _pool(weights: Tensor, value: Tensor, visible: Tensor | None, kind: torch.dtype) -> Tensor:
-    if visible is None:
-        return product(weights, value, kind)
-    broken = ~value.isfinite()
-    met = product(visible.to(value.dtype), broken.to(value.dtype), kind)
-    return product(weights, value.masked_fill(broken, 0.0), kind).masked_fill_(met > 0, math.nan)
-
 
 def _part(tensor: Tensor, elements: slice, rows: slice) -> Tensor:
     """Some elements' rows, one after the other; all of them as they are."""
@@ -306,20 +295,27 @@ def _slices(length: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
-@contextmanager
-def _named(problem: Problem, what: str) -> Iterator[None]:
-    """Run on the problem's device, and name the call in an out-of-memory error."""
-    device = problem.query.device
-    elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
-    try:
-        with torch.cuda.device(device) if elsewhere else nullcontext():
-            yield
-    except torch.OutOfMemoryError as error:
-        error.add_note(
-            f"This was the {what} of additive attention by impl 'products': query {tuple(problem.query.shape)}, "
-            f"key {tuple(problem.key.shape)}, value {tuple(problem.value.shape)}"
-        )
-        raise
+def _named(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Decorate a pass: it runs on the problem's device, and an out-of-memory error names the call."""
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @wraps(function)
+        def run(problem: Problem, *more: Any) -> T:
+            device = problem.query.device
+            elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
+            try:
+                with torch.cuda.device(device) if elsewhere else nullcontext():
+                    return function(problem, *more)
+            except torch.OutOfMemoryError as error:
+                error.add_note(
+                    f"This was the {what} of additive attention by impl 'products': query "
+                    f"{tuple(problem.query.shape)}, key {tuple(problem.key.shape)}, value {tuple(problem.value.shape)}"
+                )
+                raise
+
+        return run
+
+    return decorate
 
 
 class _Made(NamedTuple):
@@ -334,18 +330,9 @@ class _Made(NamedTuple):
     kept: Tensor
 
 
+@_named("forward")
 def _keep(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
     """The forward, and what the backward need not make again."""
-    with _named(problem, "forward"):
-        return _run(problem)
-
-
-def _forward(problem: Problem) -> Output:
-    with _named(problem, "forward"):
-        return _run(problem)[0]
-
-
-def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
     call, kind = _Call.of(problem), problem.narrow_dtype
     plan = call.plan()
     if plan is None:
@@ -362,7 +349,8 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
             phi, psi = call.steps.factors(tile.query, tile.key, tile.weight, own)
             scores, units = tile.scores(phi, psi, own)
             weights, kept, peak, total = call.steps.weigh(scores, units, tile.seen, kind)
-            parts = [reduce(join, [*parts, Pooled(tile.pool(kept, wide), peak, total)])]
+            means = pool(kept, tile.value, tile.visible, partial(product, kind=wide))
+            parts = [reduce(join, [*parts, Pooled(means, peak, total)])]
             if len(tiles) == len(columns) == 1 and phi.nbytes + psi.nbytes + weights.nbytes <= _KEPT:
                 made = _Made(plan.numbers, plan.query_peaks, plan.key_peaks, phi, psi, weights, kept)
             del phi, psi, scores, kept
@@ -396,12 +384,8 @@ def _gathered(parts: list[Tensor], call: _Call, n: int) -> Tensor:
     return torch.cat([torch.cat(parts[i : i + each], 1) for i in range(0, len(parts), each)])
 
 
+@_named("backward")
 def _backward(problem: Problem, out: Output, grads: Output, *made: Tensor) -> Gradients:
-    with _named(problem, "backward"):
-        return _differentiate(problem, out, grads, made)
-
-
-def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Tensor, ...]) -> Gradients:
     call, kind, lead = _Call.of(problem), problem.narrow_dtype, problem.lead
     kept = _Made(*made) if made else None
     plan = Plan(kept.numbers, _TERMS, kept.query_peaks, kept.key_peaks) if kept else call.plan()
@@ -436,7 +420,7 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
             )
             del wanted
             visible = None if tile.visible is None else tile.visible.mT
-            sums.value(tile, _pool(taken.mT, above, visible, sums.kinds.value))
+            sums.value(tile, pool(taken.mT, above, visible, partial(product, kind=sums.kinds.value)))
             by_phi, by_psi = product(found, psi), product(found.mT, phi)
             del phi, psi, weights, taken
             kinds = sums.kinds.query, sums.kinds.key
@@ -560,4 +544,4 @@ def _exact_backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     )
 
 
-run = Operator("products", _forward, _backward, keep=_keep)
+run = Operator("products", lambda problem: _keep(problem)[0], _backward, keep=_keep)

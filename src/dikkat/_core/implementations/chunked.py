@@ -41,7 +41,7 @@ class _Tile:
     problem: Problem
     rows: slice
     cols: slice
-    exact: bool
+    exact: bool  # whether sums leave out hidden pairs one by one
 
     @property
     def query(self) -> Tensor:
@@ -58,17 +58,12 @@ class _Tile:
     def visible(self) -> Tensor | None:
         return self.problem.restrictions.visible(self.rows, self.cols)
 
-    def hidden_from_some(self, visible: Tensor | None) -> Tensor | None:
-        """`visible` where hidden pairs must be left out of sums one by one; None where a plain product will do."""
-        return visible if self.exact else None
-
     def pairs(self, visible: Tensor | None) -> Tensor:
         """q + k or q − k for additive and distance, (..., rows, cols, h)."""
         query, key = (clip(self.problem, side) for side in (self.query, self.key))
         query, key = query[..., :, None, :], key[..., None, :, :]
         pairs = query + key if self.problem.pair == "additive" else query - key
-        some = self.hidden_from_some(visible)
-        return pairs if some is None else torch.where(some[..., None], pairs, 0.0)
+        return torch.where(visible[..., None], pairs, 0.0) if self.exact and visible is not None else pairs
 
 
 def _forward(problem: Problem) -> Output:
@@ -98,7 +93,7 @@ def _state(tile: _Tile) -> Pooled:
     scores = scores.expand(*tile.problem.lead, *scores.shape[-2:])
     weights, peak, total = softmax(scores, visible)
     scale = dropout_scale(tile.problem, tile.rows, tile.cols)
-    mean = pool(weights if scale is None else weights * scale, tile.value, tile.hidden_from_some(visible))
+    mean = pool(weights if scale is None else weights * scale, tile.value, visible if tile.exact else None)
     return Pooled(mean, peak, total)
 
 
@@ -150,7 +145,7 @@ def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> 
     problem, rows, cols = tile.problem, tile.rows, tile.cols
     scores, visible, made = _scores(tile)
     shares = _shares(scores, visible, peak)
-    some = tile.hidden_from_some(visible)
+    some = visible if tile.exact else None
     back = None if some is None else some.expand(*some.shape[:-2], *shares.shape[-2:]).mT
     scale = dropout_scale(problem, rows, cols)
 

@@ -158,8 +158,10 @@ class _Encoder(nn.Module, Generic[StateT]):
     def _run(self, below: Tensor, rows: fused.Rows, stack: list[int], direction: int) -> fused.Results:
         network, dropped = self._network, None
         w_ih, w_hh, b_ih, b_hh = self.layer_weights(stack[0], direction)
-        above = (self.layer_weights(layer, direction) for layer in stack[1:])
-        layers = [fused.Layer(w_hh, b_hh), *(fused.Layer(hh, b_hh, ih, b_ih) for ih, hh, b_ih, b_hh in above)]
+        layers = [fused.Layer(w_hh, b_hh)]
+        for layer in stack[1:]:
+            further_ih, further_hh, further_b_ih, further_b_hh = self.layer_weights(layer, direction)
+            layers.append(fused.Layer(further_hh, further_b_hh, further_ih, further_b_ih))
         if self.training and network.dropout and len(stack) > 1:
             ones = below.new_ones(len(stack) - 1, below.shape[0], network.hidden_size)
             dropped = F.dropout(ones, network.dropout)

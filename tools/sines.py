@@ -10,6 +10,7 @@ Such a sum is the same at T + x and T − x, and so is tanh where it is 1 to the
 a shorter period is followed more closely by as many terms.
 """
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,8 @@ def main() -> None:
         tried = ((t * reach, fitted(reach, t * reach)) for t in PERIODS)
         period, (error, b) = min(tried, key=lambda found: found[1][0])
         print(f"{reach}: T = {period:.2f}, error {error:.1e}")
-        rows = [", ".join(f"{each:.8g}" for each in part) + ",\n" for part in np.split(b, 4)]
-        lines.append(f"    ({reach}.0, {period:.6g}, (\n        {'        '.join(rows)}    )),\n")
+        rows = textwrap.fill(", ".join(f"{each:.8g}" for each in b) + ",", 112)
+        lines.append(f"    ({reach}.0, {period:.6g}, (\n{textwrap.indent(rows, ' ' * 8)}\n    )),\n")
     PLACE.write_text(HEAD + "".join(lines) + ")  # fmt: skip\n")
 
 

@@ -83,16 +83,10 @@ class _TorchAttention(nn.Module):
         self.num_heads = layer.num_heads if isinstance(layer, MultiHeadAttention) else 1
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
+        need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Attend: called as `torch.nn.MultiheadAttention` is."""
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             _check_features(name, tensor, query)
@@ -140,7 +134,7 @@ class _TorchAttention(nn.Module):
         return {name: None if each is None else each.squeeze(1) for name, each in restrictions.items()}
 
     def extra_repr(self) -> str:
-        """The part of `print(module)` in brackets."""
+        """The setting, for `print(module)`."""
         return f"batch_first={self.batch_first}"
 
 

@@ -16,17 +16,9 @@ from dikkat.scores import Score
 from dikkat.state import State, merge
 
 __all__ = [
-    "Implementation",
-    "Memory",
-    "State",
-    "attend",
-    "attend_memory",
-    "attention_state",
-    "attention_weights",
-    "implementations",
-    "merge",
-    "prepare",
-]
+    "Implementation", "Memory", "State", "attend", "attend_memory", "attention_state", "attention_weights",
+    "implementations", "merge", "prepare",
+]  # fmt: skip
 
 
 class Restricted(Hiding, total=False):
@@ -114,7 +106,7 @@ class Memory:
         return self.score
 
     def check_fresh(self) -> None:
-        """Refuse parameters that were written to since: where they are trained, no copy may replace them."""
+        """Raise ValueError for parameters that were written to since: if they are trained, no copy replaces them."""
         if torch.compiler.is_compiling() or self.writes is None:
             return
         if not self.writes.are_none(self.score.parameters()):
@@ -153,34 +145,21 @@ class Memory:
 
         lens, packed = self.valid_lens, self.packed
         return replace(
-            self,
-            key=take(self.key),
-            value=take(self.value),
-            valid_lens=None if lens is None else take(lens),
+            self, key=take(self.key), value=take(self.value), valid_lens=None if lens is None else take(lens),
             packed=None if packed is None else take(packed),
-        )
+        )  # fmt: skip
 
 
 @overload
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    return_weights: Literal[False] = False,
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, return_weights: Literal[False] = False,
     **options: Unpack[_AllOptions],
-) -> Tensor: ...
+) -> Tensor: ...  # fmt: skip
 @overload
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    return_weights: Literal[True],
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, return_weights: Literal[True],
     **options: Unpack[_AllOptions],
-) -> tuple[Tensor, Tensor]: ...
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 @overload
 def attend(
     query: Tensor, key: Tensor, value: Tensor, *, score: Score, return_weights: bool, **options: Unpack[_AllOptions]
@@ -256,8 +235,7 @@ def attend(
         TypeError: An argument of the wrong kind or dtype.
         ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
 
-    Source:
-        Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
+    Source: Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
 
     Example:
         >>> q, k, v = torch.zeros(2, 1, 5), torch.zeros(2, 3, 5), torch.arange(6.0).reshape(2, 3, 1)
@@ -284,43 +262,19 @@ def output_of(result: Result, value: Tensor, return_weights: bool) -> Tensor | t
         mean = mean.to(value.dtype)
     if not return_weights:
         return mean
-    weights = weights_of(result)
+    weights = result.shown_weights()
     return mean, weights if weights.dtype is value.dtype else weights.to(value.dtype)
 
 
-def weights_of(result: Result) -> Tensor:
-    """The weights of a result, of a call that requested them."""
-    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
-        raise RuntimeError("the implementation returned no weights")
-    return result.weights
-
-
 def attention_state(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    impl: str = "auto",
-    **restrictions: Unpack[Restricting],
-) -> State:
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, sink: Tensor | None = None, dropout: float = 0.0,
+    impl: str = "auto", **restrictions: Unpack[Restricting],
+) -> State:  # fmt: skip
     r"""The pooled result as a state, which `merge` joins with the state over other keys.
 
     $$ \mu_i = \sum_j w_{ij} v_j, \qquad \ell_i = \log \sum_{j \in V_i} e^{a(q_i, k_j) + b_j} $$
 
-    The log-sum-exp is that of the true scores, before dropout.
-
-    Args:
-        query: (..., n, d_q), floating point.
-        key: (..., m, d_k), of the same dtype.
-        value: (..., m, d_v), of the same dtype.
-        score: The scoring function.
-        sink: One more logit a head, as in `attend`; it is part of the log-sum-exp.
-        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
-        impl: "auto", or the name of one implementation, which then runs or raises.
-        **restrictions: Which keys a query may see (`Restricting`).
+    The log-sum-exp is that of the true scores, before dropout. The arguments are those of `attend`.
 
     Returns:
         `State(mean (..., n, d_v), lse (..., n), tail (..., n))`, float32 or float64; a row with no key has mean 0 and
@@ -335,32 +289,18 @@ def attention_state(
     """
     check_names(restrictions, Restricting)
     requested = validation.Requested(dropout, wants_state=True, sink=sink)
-    result = dispatch.run_call(query, key, value, score, requested, impl, restrictions)
-    if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
-        raise RuntimeError("the implementation returned no log-sum-exp")
-    return State(result.mean, result.lse, result.tail)
+    return dispatch.run_call(query, key, value, score, requested, impl, restrictions).state()
 
 
 def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    *,
-    score: Score,
-    sink: Tensor | None = None,
-    impl: str = "auto",
+    query: Tensor, key: Tensor, *, score: Score, sink: Tensor | None = None, impl: str = "auto",
     **restrictions: Unpack[Restricting],
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""The weights alone.
 
     $$ w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
-    Args:
-        query: (..., n, d_q), floating point.
-        key: (..., m, d_k), of the same dtype.
-        score: The scoring function.
-        sink: One more logit a head, as in `attend`, whose weight is not shown.
-        impl: "auto", or the name of one implementation, which then runs or raises.
-        **restrictions: Which keys a query may see (`Restricting`).
+    The arguments are those of `attend`; the weight of a sink is not shown.
 
     Returns:
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
@@ -376,7 +316,7 @@ def attention_weights(
     nothing = key.new_empty((*key.shape[:-1], 0))
     requested = validation.Requested(wants_weights=True, sink=sink)
     result = dispatch.run_call(query, key, nothing, score, requested, impl, restrictions)
-    return weights_of(result).to(query.dtype)
+    return result.shown_weights().to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -454,28 +394,16 @@ def attend_memory(
     query: Tensor, memory: Memory, *, return_weights: bool, **options: Unpack[_Options]
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def attend_memory(
-    query: Tensor,
-    memory: Memory,
-    *,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    return_weights: bool = False,
-    impl: str = "auto",
-    **restrictions: Unpack[Hiding],
-) -> Tensor | tuple[Tensor, Tensor]:
+    query: Tensor, memory: Memory, *, sink: Tensor | None = None, dropout: float = 0.0, return_weights: bool = False,
+    impl: str = "auto", **restrictions: Unpack[Hiding],
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """`attend` over a memory: what a decoder calls at each step.
 
     `prepare` has projected the keys, all but those past the lengths. Where the score's projection is trained, keys that
     are hidden here alone must be finite: a NaN in one would reach the projection's gradient, as 0 · NaN.
 
-    Args:
-        query: (..., n, d_q), floating point, of the memory's dtype.
-        memory: Made by `prepare`, with its lengths.
-        sink: One more logit a head, as in `attend`.
-        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
-        return_weights: Whether to return the weights too.
-        impl: "auto", or the name of one implementation, which then runs or raises.
-        **restrictions: Which keys a query may see beside the lengths (`Restricting`).
+    `memory` is made by `prepare`, with its lengths; the queries (..., n, d_q) have its dtype. The other arguments are
+    those of `attend`.
 
     Returns:
         (..., n, d_v), or the pair (output, weights (..., n, m)).
@@ -503,29 +431,12 @@ def attend_memory(
 
 
 def implementations(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    return_weights: bool = False,
-    return_state: bool = False,
-    **restrictions: Unpack[Restricting],
-) -> list[Implementation]:
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, sink: Tensor | None = None, dropout: float = 0.0,
+    return_weights: bool = False, return_state: bool = False, **restrictions: Unpack[Restricting],
+) -> list[Implementation]:  # fmt: skip
     """Which implementations could run a call, the one that `impl="auto"` picks first, and why the others could not.
 
-    Args:
-        query: (..., n, d_q), floating point.
-        key: (..., m, d_k), of the same dtype.
-        value: (..., m, d_v), of the same dtype.
-        score: The scoring function.
-        sink: One more logit a head, as in `attend`; it is joined to a state, as one that `attention_state` returns.
-        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
-        return_weights: Whether the call is to return weights.
-        return_state: Whether the call is `attention_state`.
-        **restrictions: Which keys a query may see (`Restricting`).
+    The arguments are those of `attend`; with `return_state` the call is `attention_state`.
 
     Returns:
         One `Implementation(name, runs, reasons)` each.

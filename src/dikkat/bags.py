@@ -81,14 +81,9 @@ class AttentionPooling(nn.Module):
         self.dropout = probability(dropout)
 
     def forward(
-        self,
-        bags: Tensor,
-        bag_lens: Tensor | None = None,
-        mask: Tensor | None = None,
-        *,
-        return_weights: bool = False,
+        self, bags: Tensor, bag_lens: Tensor | None = None, mask: Tensor | None = None, *, return_weights: bool = False,
         top_k: int | None = None,
-    ) -> Tensor | PooledBags:
+    ) -> Tensor | PooledBags:  # fmt: skip
         """Pool each bag.
 
         Args:
@@ -215,14 +210,12 @@ class AttentionPooling(nn.Module):
         return pool(scores, rows, lens), scores
 
     def _as_came(self, of_rows: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
-        """Numbers of rows, (N, K), in the shape in which the bags came."""
         if mask is not None:
             spread = of_rows.new_full((*mask.shape, self.heads), empty)
             of_rows = spread.masked_scatter(mask[..., None], of_rows)
         return self._heads(of_rows.reshape(*bags.shape[:-1], self.heads), -1)
 
     def _heads(self, tensor: Tensor, dim: int) -> Tensor:
-        """Without the dimension of heads where there is one."""
         return tensor.squeeze(dim) if self.heads == 1 else tensor
 
 
@@ -318,12 +311,9 @@ class LengthBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(
-        self,
-        lengths: Sequence[int] | Tensor,
-        max_rows: int,
-        shuffle: bool = True,
+        self, lengths: Sequence[int] | Tensor, max_rows: int, shuffle: bool = True,
         generator: torch.Generator | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         given = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
         for place, length in enumerate(given):
             if isinstance(length, bool) or not isinstance(length, Integral):
@@ -396,7 +386,6 @@ def _bag_of(lens: Tensor, number: int) -> Tensor:
 
 
 def _firsts(lens: Tensor) -> Tensor:
-    """The first row of each bag, (B,)."""
     return lens.cumsum(0) - lens
 
 
@@ -423,7 +412,6 @@ def pool(scores: Tensor, rows: Tensor, lens: Tensor) -> Pooled:
 
 
 def _unblocked(scores: Tensor, rows: Tensor, bag: Tensor, bags: int) -> Pooled:
-    """All rows at once, in PyTorch's own operations, which it differentiates and compiles."""
     shares, peak = _shares(scores, bag, bags)
     total = torch.zeros_like(peak).index_add(0, bag, shares)
     weighted = _weights(shares, total, bag)[..., None] * rows[:, None]

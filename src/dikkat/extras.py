@@ -26,12 +26,7 @@ _EXTRAS = {
 
 
 def extra_of(package: str, *, first: str) -> str | None:
-    """The extra that brings a package, or None.
-
-    Args:
-        package: Its name, as it is imported.
-        first: The extra that is meant where several bring it.
-    """
+    """The extra that brings an imported package, or None; `first` is the one that is meant where several do."""
     return next((extra for extra in (first, *_EXTRAS) if package in _EXTRAS[extra]), None)
 
 

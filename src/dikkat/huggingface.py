@@ -95,19 +95,10 @@ def _mask(**request: Any) -> Tensor | None:
 
 
 def _forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    position_bias: Tensor | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    output_attentions: bool | None = False,
-    **more: Any,
-) -> tuple[Tensor, Tensor | None]:
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    scaling: float | None = None, position_bias: Tensor | None = None, softcap: float | None = None,
+    s_aux: Tensor | None = None, output_attentions: bool | None = False, **more: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """One layer's attention, as transformers calls it: (B, H, n, d), (B, H', m, d) -> (B, n, H, d)."""
     more["compressor"] = getattr(module, "compressor", None)  # DeepSeek V4's joins numbers to a mask of booleans
     for name, given in more.items():

@@ -24,39 +24,28 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 __all__ = [
-    "AdditiveAttention",
-    "BilinearAttention",
-    "DotProductAttention",
-    "KernelAttention",
-    "MultiHeadAttention",
-    "SelfAttention",
-    "self_attention",
-]
+    "AdditiveAttention", "BilinearAttention", "DotProductAttention", "KernelAttention", "MultiHeadAttention",
+    "SelfAttention", "self_attention",
+]  # fmt: skip
 
 
 class _Attention(nn.Module):
-    """A score and a dropout: the base of the layers with one head."""
-
     def __init__(self, score: Score, dropout: float = 0.0) -> None:
         super().__init__()
         self.score = score
         self.dropout = validation.probability(dropout)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        valid_lens: Tensor | int | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, valid_lens: Tensor | int | None = None,
         **restricted: Unpack[Restricted],
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """Attend: (..., n, d_q), (..., m, d_k), (..., m, d_v) -> (..., n, d_v); arguments as in `dikkat.attend`."""
         check_names(restricted, Restricted)
         dropout = self.dropout if self.training else 0.0
         return attend(query, key, value, score=self.score, valid_lens=valid_lens, dropout=dropout, **restricted)
 
     def extra_repr(self) -> str:
-        """The part of `print(layer)` in brackets."""
+        """The settings, for `print(layer)`."""
         return f"dropout={self.dropout}"
 
 
@@ -238,19 +227,10 @@ class MultiHeadAttention(nn.Module):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        key_size: int | None = None,
-        value_size: int | None = None,
-        key_dim: int | None = None,
-        value_dim: int | None = None,
-        score: Score | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
-        group: "ProcessGroup | None" = None,
-    ) -> None:
+        self, embed_dim: int, num_heads: int, *, key_size: int | None = None, value_size: int | None = None,
+        key_dim: int | None = None, value_dim: int | None = None, score: Score | None = None, dropout: float = 0.0,
+        bias: bool = True, group: "ProcessGroup | None" = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         whole("embed_dim", embed_dim)
         key_size, value_size = size_or("key_size", key_size, embed_dim), size_or("value_size", value_size, embed_dim)
@@ -286,13 +266,9 @@ class MultiHeadAttention(nn.Module):
             nn.init.zeros_(self.out_proj.bias)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        valid_lens: Tensor | int | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, valid_lens: Tensor | int | None = None,
         **restricted: Unpack[Restricted],
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """Attend with every head.
 
         Args:
@@ -328,16 +304,9 @@ class MultiHeadAttention(nn.Module):
             at_once = None
         dropout = self.dropout if self.training else 0.0
         output = attend_heads(
-            (query, key, value),
-            projections,
-            self.num_heads,
-            self.score,
-            dropout,
-            valid_lens,
-            restricted,
-            ranks,
+            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted, ranks,
             at_once,
-        )
+        )  # fmt: skip
         if isinstance(output, tuple):
             return self.out_proj(output[0]), output[1]
         projected: Tensor = self.out_proj(output)
@@ -360,16 +329,10 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def attend_heads(
-    tensors: tuple[Tensor, Tensor, Tensor],
-    projections: tuple[Callable[[Tensor], Tensor], ...],
-    num_heads: int,
-    score: Score,
-    dropout: float,
-    valid_lens: Tensor | int | None,
-    restricted: Restricted,
-    ranks: Ranks | None = None,
+    tensors: tuple[Tensor, Tensor, Tensor], projections: tuple[Callable[[Tensor], Tensor], ...], num_heads: int,
+    score: Score, dropout: float, valid_lens: Tensor | int | None, restricted: Restricted, ranks: Ranks | None = None,
     at_once: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Project query, key and value, attend with every head, over the keys of all ranks if there are any, and join.
 
     Where the three are one tensor, `at_once` makes all projections of it, side by side, each as wide as the others.
@@ -428,7 +391,6 @@ def attend_heads(
 
 
 def _batched(given: Any) -> Any:
-    """A restriction with a batch dimension of 1."""
     if isinstance(given, tuple | list):
         return tuple(each[None] if isinstance(each, Tensor) else each for each in given)
     return given[None] if isinstance(given, Tensor) else given

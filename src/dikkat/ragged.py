@@ -1,5 +1,6 @@
 """Sequences of any length, end to end in one tensor: attention within each, without a padded row."""
 
+from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
@@ -8,21 +9,19 @@ from torch import Tensor
 from dikkat._core import dispatch, recording_hooks, validation
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restricting import check_names
-from dikkat._core.sequences import split_sequences
 from dikkat.scores import Score
 from dikkat.state import State
 
 __all__ = ["attend_ragged", "ragged_state"]
 
 
-class Within(TypedDict, total=False):
-    """The keyword arguments that say which keys of its own sequence a query may see.
+# The operands with a row for each query or each key, and the dimension that counts these rows.
+_QUERY_ROWS = {"query": -2, "lens": -1, "starts": -1}
+_KEY_ROWS = {"key": -2, "value": -2, "key_bias": -1}
 
-    Attributes:
-        causal: Query i of n sees keys j <= i + m − n of the m of its sequence.
-        window: (left, right): query i sees keys p − left ... p + right, with p = i + m − n; None is no bound.
-        key_bias: (..., rows of keys), added to the scores: the log of a sample weight. −∞ hides a key.
-    """
+
+class Within(TypedDict, total=False):
+    """The keyword arguments of `attend_ragged` that say which keys of its own sequence a query may see."""
 
     causal: bool
     window: tuple[int | None, int | None] | None
@@ -36,40 +35,19 @@ class _Options(Within, total=False):
 
 @overload
 def attend_ragged(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor | None = None,
-    *,
-    score: Score,
-    return_weights: Literal[False] = False,
-    **options: Unpack[_Options],
-) -> Tensor: ...
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
+    score: Score, return_weights: Literal[False] = False, **options: Unpack[_Options],
+) -> Tensor: ...  # fmt: skip
 @overload
 def attend_ragged(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor | None = None,
-    *,
-    score: Score,
-    return_weights: Literal[True],
-    **options: Unpack[_Options],
-) -> tuple[Tensor, list[Tensor]]: ...
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
+    score: Score, return_weights: Literal[True], **options: Unpack[_Options],
+) -> tuple[Tensor, list[Tensor]]: ...  # fmt: skip
 @overload
 def attend_ragged(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor | None = None,
-    *,
-    score: Score,
-    return_weights: bool,
-    **options: Unpack[_Options],
-) -> Tensor | tuple[Tensor, list[Tensor]]: ...
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
+    score: Score, return_weights: bool, **options: Unpack[_Options],
+) -> Tensor | tuple[Tensor, list[Tensor]]: ...  # fmt: skip
 def attend_ragged(
     query: Tensor,
     key: Tensor,
@@ -114,8 +92,7 @@ def attend_ragged(
 
     Raises what `attend` raises.
 
-    Source:
-        Dao et al. 2022, whose `flash_attn_varlen_func` takes offsets as `cu_seqlens`.
+    Source: Dao et al. 2022, whose `flash_attn_varlen_func` takes offsets as `cu_seqlens`.
 
     Example:
         >>> x = torch.arange(5.0)[:, None]
@@ -138,11 +115,26 @@ def _run(problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str
     observers = recording_hooks.current_observers()
     with recording_hooks.observed_by():
         result = dispatch.run_problem(problem, impl)
-        parts = list(split_sequences(problem, query_offsets, key_offsets)) if observers else []
+        parts = list(_split(problem, query_offsets, key_offsets)) if observers else []
         for observer in observers if parts else ():
             observer.observe_calls(parts)
             observer.observe_output(result.mean)
     return result
+
+
+def _split(problem: Problem, query_offsets: Tensor, key_offsets: Tensor) -> Iterator[Problem]:
+    restrictions = problem.restrictions
+    queries = validation.sequence_lengths("query_offsets", query_offsets, restrictions.queries).tolist()
+    keys = validation.sequence_lengths("key_offsets", key_offsets, restrictions.keys).tolist()
+    tensors, key_start = problem.tensors(), 0
+    parts = {name: tensors[name].split(queries, dim) for name, dim in _QUERY_ROWS.items()}
+    parts |= {name: tensors[name].split(keys, dim) for name, dim in _KEY_ROWS.items() if name in tensors}
+    for index, (n, m) in enumerate(zip(queries, keys, strict=True)):
+        rows = {name: pieces[index] for name, pieces in parts.items()}
+        rows |= {name: rows[name] - key_start for name in ("starts", "lens")}
+        sized = restrictions.unchecked_copy(queries=n, keys=m)
+        yield problem.unchecked_copy(**tensors | rows, restrictions=sized)
+        key_start += m
 
 
 def _weights(
@@ -156,40 +148,20 @@ def _weights(
             "expected False"
         )
     weights = []
-    for part in split_sequences(problem, query_offsets, key_offsets):
+    for part in _split(problem, query_offsets, key_offsets):
         asked = part.unchecked_copy(dropout=0.0, wants_state=False, wants_weights=True)
         with recording_hooks.observed_by():
-            found = dispatch.run_problem(asked, impl).weights
-        if found is None:  # pragma: no cover - an implementation that returns no weights does not accept the request
-            raise RuntimeError("the implementation returned no weights")
-        weights.append(found.to(dtype))
+            weights.append(dispatch.run_problem(asked, impl).shown_weights().to(dtype))
     return weights
 
 
 def ragged_state(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor | None = None,
-    *,
-    score: Score,
-    dropout: float = 0.0,
-    impl: str = "auto",
-    **within: Unpack[Within],
-) -> State:
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
+    score: Score, dropout: float = 0.0, impl: str = "auto", **within: Unpack[Within],
+) -> State:  # fmt: skip
     """The pooled result of `attend_ragged` as a state, which `merge` joins with the state over other keys.
 
-    Args:
-        query: (..., queries of all sequences, d_q), floating point.
-        key: (..., keys of all sequences, d_k), of the same dtype.
-        value: (..., keys of all sequences, d_v), of the same dtype.
-        query_offsets: (sequences + 1,) int32 or int64, where the queries of each sequence begin.
-        key_offsets: (sequences + 1,), the same of the keys; None for those of the queries.
-        score: The scoring function.
-        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
-        impl: "auto", or the name of one implementation, which then runs or raises.
-        **within: Which keys of its own sequence a query may see, as in `attend_ragged`.
+    The arguments are those of `attend_ragged`.
 
     Returns:
         `State(mean (..., queries, d_v), lse (..., queries), tail (..., queries))`, float32 or float64.
@@ -208,14 +180,10 @@ def ragged_state(
         query, key, value, query_offsets, key_offsets, score, validation.Requested(dropout, wants_state=True), causal,
         window, key_bias,
     )  # fmt: skip
-    result = _run(problem, query_offsets, key_offsets, impl)
-    if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
-        raise RuntimeError("the implementation returned no log-sum-exp")
-    return State(result.mean, result.lse, result.tail)
+    return _run(problem, query_offsets, key_offsets, impl).state()
 
 
 def are_jagged(*tensors: Tensor) -> bool:
-    """Whether these are nested tensors with layout `torch.jagged`, (sequences, ..., any length, features)."""
     return all(isinstance(t, Tensor) and t.is_nested and t.layout is torch.jagged for t in tensors)
 
 
@@ -223,7 +191,6 @@ def problem_of_jagged(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, causal: bool = False,
     window: tuple[int | None, int | None] | None = None, **others: Any,
 ) -> Problem:  # fmt: skip
-    """Validate a call of `attend` with nested tensors, and bring it into the form of one with offsets."""
     given = [name for name, each in others.items() if each is not None]
     if given:
         raise TypeError(

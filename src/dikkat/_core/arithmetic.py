@@ -1,6 +1,7 @@
 """The arithmetic that implementations share: profiles, products, sums that leave hidden pairs out, dropout's bits."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -66,25 +67,25 @@ def profile_slope(profile: Profile, square: Tensor) -> Tensor:
     return torch.where(flat, 0.0, -0.5 / (radius * (1 - radius)))
 
 
-def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
-    """Σ_j w_ij v_j, so that a NaN or ∞ in a value reaches those rows only that see it: 0 · NaN is NaN.
+def pool(
+    weights: Tensor, value: Tensor, visible: Tensor | None, multiply: Callable[[Tensor, Tensor], Tensor] = torch.matmul
+) -> Tensor:
+    """Σ_j w_ij v_j; a NaN or ∞ in a value makes that feature NaN, but only in the rows that see it.
 
-    Args:
-        weights: (..., n, m), 0 where hidden.
-        value: (..., m, d). A non-finite feature makes that feature NaN in every row that sees it.
-        visible: Broadcastable to (..., n, m); None for a plain product.
+    `visible` broadcasts to the weights (..., n, m), which are 0 where hidden; None for a plain product.
     """
     if visible is None:
-        return weights @ value
+        return multiply(weights, value)
     broken = ~torch.isfinite(value)
-    met = visible.to(weights.dtype).expand(*visible.shape[:-2], *weights.shape[-2:]) @ broken.to(weights.dtype)
-    return (weights @ value.masked_fill(broken, 0.0)).masked_fill(met > 0, math.nan)
+    pairs = visible.to(weights.dtype).expand(*visible.shape[:-2], *weights.shape[-2:])
+    met = multiply(pairs, broken.to(weights.dtype))
+    return multiply(weights, value.masked_fill(broken, 0.0)).masked_fill(met > 0, math.nan)
 
 
 def must_exclude(problem: Problem, *grads: Tensor) -> bool:
-    """Whether sums must leave out hidden pairs one by one: some are hidden from some rows, and something is not finite.
+    """Whether sums must leave out hidden pairs one by one: some rows see less, and a number is not finite.
 
-    Where looking would wait for a device, it is assumed.
+    True on devices, whose values are not looked at.
     """
     restrictions = problem.restrictions
     by_support = problem.pair == "distance" and problem.profile != "gaussian"
@@ -97,9 +98,9 @@ def must_exclude(problem: Problem, *grads: Tensor) -> bool:
 
 
 def random_bits(seeds: Tensor, index: Tensor) -> Tensor:
-    """A 32-bit number for each (seed, index): a counter-based generator, so that a backward pass can ask again.
+    """Wellons' `lowbias32` of (seed, index), keyed by both halves of the seed: a backward pass can ask again.
 
-    Wellons' `lowbias32`, keyed by both halves of the seed. Only the low 32 bits of a product count, so int64 may wrap.
+    Only the low 32 bits of a product count, so int64 may wrap.
     """
     low = 0xFFFFFFFF
     bits = (index * 0x9E3779B1 + seeds) & low
@@ -116,16 +117,23 @@ def derive_seeds(seeds: Tensor, index: Tensor) -> Tensor:
 def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
     """Factors of the weights of a tile under dropout: 0 or 1/(1 − p), (..., rows, cols). None without dropout.
 
-    A pair's fate depends on the seed, the batch element, the row and the key alone: not on tiles or implementations.
+    They depend only on the seed, the batch element, the row and the key: not on tiles or implementations.
     """
     if problem.seeds is None:
         return None
-    restrictions, device = problem.restrictions, problem.query.device
-    row = torch.arange(restrictions.queries, device=device)[rows]
-    key = torch.arange(restrictions.keys, device=device)[cols]
-    by_row = derive_seeds(problem.seeds[..., None], row)
-    kept = random_bits(by_row[..., None], key) >= int(problem.dropout * 2**32)
-    return kept.to(problem.dtype) * (1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0)
+    (threshold, scale), by_row = dropout_numbers(problem.dropout), row_seeds(problem.seeds, problem)[..., rows]
+    key = torch.arange(problem.restrictions.keys, device=problem.query.device)[cols]
+    return (random_bits(by_row[..., None], key) >= threshold).to(problem.dtype) * scale
+
+
+def row_seeds(seeds: Tensor, problem: Problem) -> Tensor:
+    """A seed for each row, (..., n), from those of batch elements."""
+    return derive_seeds(seeds[..., None], torch.arange(problem.restrictions.queries, device=seeds.device))
+
+
+def dropout_numbers(dropout: float) -> tuple[int, float]:
+    """The random number from which on a weight is kept, and the factor of kept weights."""
+    return int(dropout * 2**32), 1.0 / (1.0 - dropout) if dropout < 1 else 0.0
 
 
 def product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:

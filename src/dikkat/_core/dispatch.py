@@ -15,7 +15,7 @@ from dikkat._core.restrictions import Hidden, are_moderate
 from dikkat._engine.addresses import check_room, exact, on_cpu
 from dikkat._engine.pytorch_state import PLAIN_TYPES, check_values, extremes, is_eager, kernel_settings, saves_by_hook
 from dikkat.scores import ScaledDot, Score
-from dikkat.state import State, sunk
+from dikkat.state import sunk
 
 _STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
@@ -30,33 +30,19 @@ _MOST = 1024
 
 
 class Program(NamedTuple):
-    """An implementation and the calls that it was chosen for.
+    """An implementation and the calls that it was chosen for."""
 
-    Attributes:
-        name: The implementation's.
-        problem: The call; in a program that is kept, without its tensors.
-        found: The value of `Examined` that the implementation's run can use.
-        records: Whether gradients are recorded.
-        lens_shape: Of the lengths, with the leading dimensions of a call; None without lengths.
-        ready: The implementation's `Backend.ready`.
-        captured: Its CUDA graphs, of calls on a GPU that repeat; or None.
-    """
-
-    name: str
-    problem: Problem
-    found: Any = None
-    records: bool = False
-    lens_shape: tuple[int, ...] | None = None
-    ready: Callable[..., list[Tensor] | None] | None = None
-    captured: graphs.Captured | None = None
+    name: str  # the implementation's
+    problem: Problem  # the call; in a cached program without its tensors
+    found: Any = None  # `Examined.found`
+    records: bool = False  # whether gradients are recorded
+    lens_shape: tuple[int, ...] | None = None  # the shape of aligned lengths; None without lengths
+    ready: Callable[..., list[Tensor] | None] | None = None  # the implementation's `Backend.ready`
+    captured: graphs.Captured | None = None  # its CUDA graphs, of repeated calls on a GPU; or None
 
     @classmethod
     def of(cls, problem: Problem, impl: str = "auto") -> "Program":
-        """The program of a problem, by the implementation of a name or by the one that "auto" chooses.
-
-        Raises:
-            ValueError: There is none of this name, or it cannot run this problem.
-        """
+        """Return the program of a problem, by the implementation `impl` (or ValueError) or that of "auto"."""
         if impl == "auto":
             name, problem, examined = choose(problem)
             return cls(name, problem, examined[name].found if name in examined else None)
@@ -71,7 +57,6 @@ class Program(NamedTuple):
         return cls(impl, problem, found)
 
     def run(self) -> Result:
-        """The result of the call."""
         backend, problem = BACKENDS[self.name], self.problem
         if problem.dropout and problem.seeds is None and backend.wants_seeds:
             problem = replace(problem, seeds=validation.draw_seeds(problem.lead, problem.query.device))
@@ -92,10 +77,8 @@ class Program(NamedTuple):
 
     def _run(self, problem: Problem) -> Result:
         if problem.sink is not None:
-            mean, lse, weights, tail = self._run(problem.unchecked_copy(sink=None))
-            if lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
-                raise RuntimeError("the implementation returned no log-sum-exp")
-            state, weights = sunk(State(mean, lse, tail), weights, problem.sink)
+            result = self._run(problem.unchecked_copy(sink=None))
+            state, weights = sunk(result.state(), result.weights, problem.sink)
             return Result(state.mean, state.lse, weights, state.tail)
         found, backend = () if self.found is None else (self.found,), BACKENDS[self.name]
         with exact(problem.query.device.type):  # sums in float32 must not be cast to halves again
@@ -120,20 +103,12 @@ class Program(NamedTuple):
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         packed: Tensor | None, *, projects_keys: bool, projects_values: bool,
     ) -> Result | None:  # fmt: skip
-        """The result of another call of its signature; None where that needs the checks of a first call.
+        """The result of another call of its signature; None if that needs the checks of a first call.
 
-        Hidden rows are not set to 0 here: they have no effect unless they hold an infinity or a NaN, which the output
-        tells, since 0 · NaN is NaN, or a number so large that its product with a gradient is one, which values tell.
-
-        Args:
-            query: (..., n, h), projected.
-            key: (..., m, h), projected.
-            weight: (h,), or None.
-            value: (..., m, d_v).
-            lens: As the caller gave them, contiguous.
-            packed: Of a prepared memory, as in `Problem`.
-            projects_keys: Whether the keys were projected: the gradient of a projection multiplies what it was given.
-            projects_values: The same of the values.
+        Hidden rows are not zeroed here. That is safe if they are finite (else the output is NaN: checked) and no value
+        times gradient can overflow (checked by `are_moderate`). Query and key are projected, the lengths contiguous and
+        as the caller gave them, `packed` is a memory's. `projects_keys` and `projects_values` say whether a projection
+        made them, whose gradient multiplies its inputs.
         """
         template, backend = self.problem, BACKENDS[self.name]
         restrictions, known = template.restrictions, None
@@ -176,16 +151,10 @@ class Program(NamedTuple):
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, hidden: Hidden | None,
     ) -> Result:  # fmt: skip
-        """`rerun` where looking at numbers would wait for a device: what no query sees is 0 in queries and keys.
+        """`rerun` on a device: its values are not looked at, and hidden rows of queries and keys are 0.
 
-        Args:
-            query: (..., n, h), projected.
-            key: (..., m, h), projected.
-            weight: (h,), or None.
-            value: (..., m, d_v), as the caller gave it.
-            lens: Aligned with the leading dimensions, or None.
-            mask: With as many dimensions as the pairs have, or None.
-            hidden: What these and causality hide; None where nothing is hidden.
+        `lens` are aligned with the leading dimensions, `mask` has as many dimensions as the pairs, and `hidden` is what
+        these and causality hide, or None.
         """
         given = query, key, weight, value, lens, mask, hidden
         with exact(self.problem.restrictions.device.type):
@@ -193,7 +162,6 @@ class Program(NamedTuple):
             return self.launched(*given) if result is None else result
 
     def launched(self, *given: Any) -> Result:
-        """`on_device` without a CUDA graph."""
         template, (query, key, weight, value, *_, hidden) = self.problem, given
         if self.ready is not None:
             outputs: Any = self.ready(query, key, weight, value, hidden)
@@ -206,17 +174,15 @@ class Program(NamedTuple):
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, hidden: Hidden | None,
     ) -> Problem:  # fmt: skip
-        """The problem of `on_device`, with 0 in hidden values."""
         template = self.problem
         if hidden is not None and hidden.keys is not None:
             value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
         weight = None if weight is None else weight[(None,) * len(template.lead)]
-        restrictions = template.restrictions.unchecked_copy(lens=lens, mask=mask)
-        return template.unchecked_copy(query=query, key=key, weight=weight, value=value, restrictions=restrictions)
+        return template.unchecked_copy(query=query, key=key, weight=weight, value=value, lens=lens, mask=mask)
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether the sum of all numbers is finite; a sum that overflows counts as not finite."""
+    """Whether the sum of all numbers is finite, which no overflow is."""
     total = (tensor.detach() if tensor.requires_grad else tensor).sum().item()
     return total - total == 0
 
@@ -231,7 +197,7 @@ def run_call(
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes.
 
-    `heads` project what is given. What is `prepared` is a memory's: keys that are projected, and 0 past their lengths.
+    `heads` project the operands. `prepared` is a memory's: its keys are projected, and 0 past their lengths.
     """
     given = query, key, value
     signature = _signature(given, score, requested, heads, prepared, restricting) if impl == "auto" else None
@@ -269,9 +235,9 @@ def _run_known(
     heads: validation.Heads | None, prepared: validation.Prepared | None, scales: bool,
     lens: Any, mask: Any, causal: Any,
 ) -> Result | None:  # fmt: skip
-    """The result of a call of a known signature, if its program is kept and can do without the checks of a first call.
+    """The result of a call of a known signature; None if it needs the checks of a first call.
 
-    On a device what is hidden is set to 0 before it is projected, as in a first call: to look at it would wait.
+    Hidden rows are zeroed on a device, where a look at them would wait.
     """
     check_room("query", query)
     check_room("key", key)
@@ -327,7 +293,7 @@ def _without_hidden(
 
 
 def _of_inputs(hidden: Tensor, heads: validation.Heads | None) -> Tensor:
-    """Hidden rows (..., heads or 1, l), or (l,) of all alike, as those (..., l, 1) of what heads are projected from."""
+    """Drop the heads dimension of a hidden-rows mask and add a feature dimension, so that it masks a layer's inputs."""
     return (hidden if heads is None or hidden.ndim == 1 else hidden.squeeze(-2)).unsqueeze(-1)
 
 
@@ -350,7 +316,6 @@ class _Zeroed(torch.autograd.Function):
 
 
 def run_problem(problem: Problem, impl: str = "auto") -> Result:
-    """The result of a problem, by a program of its own."""
     return Program.of(problem, impl).run()
 
 
@@ -358,10 +323,7 @@ def _signature(
     given: tuple[Tensor, Tensor, Tensor], score: Score, requested: validation.Requested,
     heads: validation.Heads | None, prepared: validation.Prepared | None, restricting: Restricting,
 ) -> Hashable:  # fmt: skip
-    """Everything that the checks of a call depend on; None for a call whose program is not kept.
-
-    A restriction that is not `_KEPT_RESTRICTIONS` keeps none, nor does a request that is no flag.
-    """
+    """Everything that the checks of a call depend on; None for a call whose program is not cached."""
     if not is_eager():
         return None
     for name, each in restricting.items():

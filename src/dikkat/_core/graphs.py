@@ -44,12 +44,10 @@ class Lane:
         self.drop()
 
     def drop(self) -> None:
-        """Forget all graphs and their memory."""
         self.graphs: dict[Hashable, Graph] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def held(self) -> int:
-        """The bytes of the graphs' pool, and of the copies of operands."""
         segments = [each for each in torch.cuda.memory_snapshot() if each["segment_pool_id"] == self.pool]
         return sum([int(each["total_size"]) for each in segments] + [graph.nbytes for graph in self.graphs.values()])
 
@@ -105,7 +103,6 @@ class Graph:
         self.nbytes = sum(place.nbytes for place in self._places)
 
     def __call__(self, given: list[Tensor]) -> list[Tensor]:
-        """The results for other numbers; where no gradients are recorded."""
         with _lock:
             torch._foreach_copy_(self._places, given)
             self._replay()
@@ -115,11 +112,7 @@ class Graph:
 
 
 class Captured:
-    """The graphs of a kept program: a forward, and a backward for each choice of operands that have a gradient.
-
-    Args:
-        program: How it computes, without launches that take time.
-    """
+    """The graphs of a cached program: a forward, and a backward for each choice of operands with a gradient."""
 
     def __init__(self, program: "Program") -> None:
         self.program = program
@@ -127,11 +120,9 @@ class Captured:
         self._captures: Counter[Hashable] = Counter()
 
     def run(self, launched: Callable[..., Result], *given: Any) -> Result | None:
-        """The result of a call as `Program.on_device` is given it; None where its kernels are to be launched.
+        """The result of a call with the arguments of `Program.on_device`; None if its kernels are to be launched.
 
-        Args:
-            launched: The call without graphs, whose gradients can be differentiated.
-            *given: query, key, weight, value, lens, mask and hidden of `on_device`.
+        `launched` is the call without graphs, whose gradients can be differentiated.
         """
         self._calls += 1
         *operands, hidden = given

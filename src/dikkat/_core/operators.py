@@ -17,10 +17,9 @@ from dikkat.state import log_sum_exp
 
 
 class Output(NamedTuple):
-    """The outputs of a kernel's forward: a `Pooled`, and weights, which are empty, (0,), where they are not requested.
+    """The outputs of a kernel's forward: a `Pooled`, and weights, (0,) if they are not requested.
 
-    The peak and the total are apart, since their sum as a log-sum-exp would be rounded as a number of the scores' size
-    is: weights made from it again would not add up to 1.
+    Peak and total are apart: their sum as a log-sum-exp is rounded, and weights computed from it would not sum to 1.
     """
 
     mean: Tensor
@@ -30,29 +29,19 @@ class Output(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """The incoming gradients, divided by each row's total: with them e^(score − peak) stands for the weight.
+    """The incoming gradients, divided by each row's total, so that a backward divides rows and not pairs.
 
-    So a backward divides rows, and not pairs. `upstream` makes it, of what a backward is given. A
-    score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
-
-    Attributes:
-        mean: (..., n, d_v).
-        weights: (..., n, m); empty, (0,), where weights were not requested.
-        total: (..., n), the total's own gradient.
-        drift: (..., n): Σ_j of weight times its gradient, by way of the mean and the weights, less that of the total.
+    A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
     """
 
-    mean: Tensor
-    weights: Tensor
-    total: Tensor
-    drift: Tensor
+    mean: Tensor  # (..., n, d_v)
+    weights: Tensor  # (..., n, m); (0,) if weights were not requested
+    total: Tensor  # (..., n), the total's own gradient
+    drift: Tensor  # (..., n): Σ_j weight · gradient, by way of the mean and the weights, less that of the total
 
 
 class Gradients(NamedTuple):
-    """The gradients of a kernel's backward, each in its operand's shape.
-
-    Empty, (0,), without such an operand, and for a bias without `wants_bias_grad`.
-    """
+    """The gradients of a kernel's backward, each in its operand's shape; (0,) without one."""
 
     query: Tensor
     key: Tensor
@@ -113,13 +102,8 @@ def _schema(returned: int, *more: str) -> str:
 class Kernel:
     """A forward and a backward of problems in one dtype (`Problem.in_wide_dtype`), outside autograd and autocast.
 
-    Args:
-        forward: Of the problem.
-        backward: Of the problem, its output and the output's gradient.
-        name: The implementation's name.
-        batched: The backward of many gradients at once, under `torch.vmap`.
-        keep: Of a kernel that takes problems in the dtypes they have: its forward, with what its backward takes besides
-            where it has been kept. That backward takes None for a gradient that is 0.
+    `batched` is the backward of many gradients at once, under `torch.vmap`. A kernel that takes problems in any dtypes
+    has `keep`, its forward with what its backward reads besides; that backward takes None for a gradient that is 0.
     """
 
     def __init__(
@@ -154,7 +138,7 @@ class _Eager(torch.autograd.Function):
         *saved, mean, peak, total, weights = ctx.saved_tensors
         made, saved = saved[: len(saved) - len(ctx.names)], saved[len(saved) - len(ctx.names) :]
         out, plain = Output(mean, peak, total, weights), ctx.kernel.keep is None
-        problem = ctx.problem.with_tensors(dict(zip(ctx.names, saved, strict=True)))
+        problem = ctx.problem.unchecked_copy(**dict(zip(ctx.names, saved, strict=True)))
         many = many_at_once(*given)
         filled = (torch.zeros_like(o) if g is None and (plain or many) else g for o, g in zip(out, given, strict=True))
         grads = Output(*filled)  # type: ignore[arg-type]  # without `plain`
@@ -166,14 +150,9 @@ class _Eager(torch.autograd.Function):
                 found = once(no_second_derivatives(ctx.kernel.name), compute, *saved, *grads)
             else:
                 found = compute()
-        return (
-            None,
-            None,
-            *(
-                grad if name in ctx.names and (name != "bias" or problem.wants_bias_grad) else None
-                for name, grad in zip(Gradients._fields, found, strict=True)
-            ),
-        )
+        wanted = set(ctx.names) - (set() if problem.wants_bias_grad else {"bias"})
+        named = zip(Gradients._fields, found, strict=True)
+        return None, None, *(grad if name in wanted else None for name, grad in named)
 
 
 def once(why: str, compute: Callable[[], Any], *sources: Tensor | None) -> Any:
@@ -198,10 +177,7 @@ def no_second_derivatives(name: str) -> str:
 
 
 class Operator(Kernel):
-    """A kernel as the PyTorch operators `dikkat::<name>` and `dikkat::<name>_backward`.
-
-    It works under autograd, `torch.compile`, `torch.export` and `torch.func.vmap`.
-    """
+    """A kernel as operators `dikkat::<name>` and `dikkat::<name>_backward`, for autograd, compile, export and vmap."""
 
     def __init__(self, name: str, forward: Forward, backward: Backward, keep: Keep | None = None) -> None:
         super().__init__(forward, backward, name, self._batched, keep)
@@ -317,7 +293,6 @@ def _fake_gradients(*operands: Any) -> tuple[Tensor, ...]:
 
 
 def _is_wanted(operands: Sequence[Any], index: int) -> bool:
-    """Whether a backward computes the gradient of an operand."""
     return operands[index] is not None and (index != _INDEX["bias"] or operands[_INDEX["wants_bias_grad"]])
 
 

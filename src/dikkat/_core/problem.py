@@ -1,7 +1,6 @@
 """One call, validated, its hidden rows zeroed, projected: the object that goes from the front door to every kernel."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,24 +10,36 @@ from dikkat._core.restrictions import OWN_DIMENSIONS as _OF_RESTRICTIONS
 from dikkat._core.restrictions import Restrictions
 from dikkat._engine.pytorch_state import have_tangents
 from dikkat.scores import Pair, Profile
+from dikkat.state import State
 
 # How many of a tensor's last dimensions are its own: those before them are the call's leading dimensions.
 OWN_DIMENSIONS = {
     "query": 2, "key": 2, "weight": 1, "value": 2, **_OF_RESTRICTIONS, "seeds": 0, "sink": 0, "packed": 3,
 }  # fmt: skip
-_OWN_TENSORS = [name for name in OWN_DIMENSIONS if name not in _OF_RESTRICTIONS]
 _WIDE = (torch.float32, torch.float64)
 # What is computed with, and so has one dtype in a kernel.
 _NUMBERS = ("query", "key", "weight", "value", "bias", "key_bias")
 
 
 class Result(NamedTuple):
-    """The answer of an implementation; `lse`, `tail` and `weights` (before dropout) where they were asked for."""
+    """The answer of an implementation; `lse`, `tail` and `weights` (before dropout) if they were requested."""
 
     mean: Tensor
     lse: Tensor | None
     weights: Tensor | None
     tail: Tensor | None = None
+
+    def state(self) -> State:
+        """The state of a call that requested it."""
+        if self.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
+            raise RuntimeError("the implementation returned no log-sum-exp")
+        return State(self.mean, self.lse, self.tail)
+
+    def shown_weights(self) -> Tensor:
+        """The weights of a call that requested them."""
+        if self.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
+            raise RuntimeError("the implementation returned no weights")
+        return self.weights
 
 
 class Examined(NamedTuple):
@@ -42,50 +53,30 @@ class Examined(NamedTuple):
 class Problem:
     """One call as every implementation receives it: validated, projected, hidden rows set to 0.
 
-    All tensors have the same number of leading dimensions, which broadcast. PyTorch operators take the tensors, numbers
-    and names of these fields, in their order (`operator`).
-
-    Attributes:
-        pair: The pair function.
-        profile: The log-kernel g, where the pair function is `distance`.
-        query: (..., n, h), projected.
-        key: (..., m, h), projected.
-        weight: (..., h): v, for `additive`.
-        value: (..., m, d_v).
-        restrictions: Who may see whom.
-        lead: The leading dimensions of the result.
-        scale: What inner products are multiplied by; other than 1 only for implementations that do it (`scaled`).
-        softcap: c, which makes of an inner product a the score c·tanh(a / c); 0 for a itself.
-        dropout: The probability that a normalised weight is set to 0.
-        seeds: (...) integers, one a batch element, where dropout is above 0.
-        sink: (...), a logit of each head that no value goes with; a program joins it, no implementation sees it.
-        packed: The keys as `implementations.pack` keeps them for many calls, with the leading dimensions of `key`; or
-            None.
-        wants_state: Whether the log-sum-exp is asked for.
-        wants_weights: Whether the weights are asked for.
-        wants_bias_grad: Whether the bias, as large as the pairs, has a gradient that a backward must compute.
-        finite: Whether query, key, value and their inner products are finite; None where this has not been checked.
-        kept: What implementations keep from one call to the next of the same shapes and types; None for a single call.
+    All tensors have the same number of leading dimensions, which broadcast. Operators take these fields in order.
     """
 
-    pair: Pair
-    profile: Profile
-    query: Tensor
-    key: Tensor
-    weight: Tensor | None
-    value: Tensor
-    restrictions: Restrictions
-    lead: torch.Size
+    pair: Pair  # the pair function
+    profile: Profile  # the log-kernel g of `distance`
+    query: Tensor  # (..., n, h), projected
+    key: Tensor  # (..., m, h), projected
+    weight: Tensor | None  # (..., h): v, for `additive`
+    value: Tensor  # (..., m, d_v)
+    restrictions: Restrictions  # the visibility of pairs
+    lead: torch.Size  # the leading dimensions of the result
+    # The factor of inner products; other than 1 only for implementations that multiply by it (`scaled`).
     scale: float = 1.0
-    softcap: float = 0.0
-    dropout: float = 0.0
-    seeds: Tensor | None = None
-    sink: Tensor | None = None
+    softcap: float = 0.0  # c of the score c·tanh(a / c) of an inner product a; 0 for a itself
+    dropout: float = 0.0  # the probability that a normalised weight is set to 0
+    seeds: Tensor | None = None  # (...) integers, one a batch element, for a dropout above 0
+    sink: Tensor | None = None  # (...), one more logit a head, which a program joins: no implementation sees it
+    # The keys as `implementations.pack` returns them, with the leading dimensions of `key`; or None.
     packed: Tensor | None = None
-    wants_state: bool = False
-    wants_weights: bool = False
-    wants_bias_grad: bool = False
-    finite: bool | None = None
+    wants_state: bool = False  # whether the log-sum-exp is requested
+    wants_weights: bool = False  # whether the weights are requested
+    wants_bias_grad: bool = False  # whether the bias needs a gradient
+    finite: bool | None = None  # whether query, key, value and their inner products are finite; None if unchecked
+    # A cache of implementations for calls of the same shapes and types; None for a single call.
     kept: dict[Any, Any] | None = None
 
     @property
@@ -100,14 +91,13 @@ class Problem:
 
     @property
     def records(self) -> bool:
-        """Whether gradients are recorded."""
         restrictions = self.restrictions
         operands = (self.query, self.key, self.weight, self.value, restrictions.bias, restrictions.key_bias, self.sink)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
 
     @property
     def has_tangents(self) -> bool:
-        """Whether forward-mode derivatives go through anything that an implementation sees."""
+        """Whether forward-mode derivatives go through a tensor that an implementation sees."""
         return have_tangents(*(tensor for name, tensor in self.tensors().items() if name != "sink"))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -115,30 +105,14 @@ class Problem:
         held = self.__dict__ | self.restrictions.__dict__
         return {name: tensor for name in OWN_DIMENSIONS if (tensor := held[name]) is not None}
 
-    def replaced(self, tensors: Mapping[str, Tensor | None], **rest: Any) -> "Problem":
-        """The call with other tensors, those of the restrictions among them, and other fields."""
-        own: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
-        restrictions: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS}
-        return replace(
-            self,
-            **own,
-            **rest,
-            restrictions=replace(self.restrictions, **restrictions) if restrictions else self.restrictions,
-        )
-
-    def mapped(self, change: Callable[[str, Tensor], Tensor], **rest: Any) -> "Problem":
-        """The call with `change(name, tensor)` in every tensor's place, and other fields."""
-        return self.replaced({name: change(name, tensor) for name, tensor in self.tensors().items()}, **rest)
-
     def in_wide_dtype(self) -> "Problem":
-        """The call in the dtype of the arithmetic."""
         query, restrictions = self.query.dtype, self.restrictions
         plain = query is self.key.dtype is self.value.dtype and self._weight_is(query)
         if query in _WIDE and plain and restrictions.bias is restrictions.key_bias is None:
             return self
         kind, tensors = self.dtype, self.tensors()
         wide = {name: tensors[name].to(kind) for name in _NUMBERS if name in tensors and tensors[name].dtype != kind}
-        return self.replaced(wide) if wide else self
+        return self.unchecked_copy(**wide) if wide else self
 
     def scaled(self) -> "Problem":
         """The call with its scale in an operand: in the smaller one, a pass over fewer numbers."""
@@ -146,25 +120,16 @@ class Problem:
         return self.unchecked_copy(query=query, key=key, scale=1.0)
 
     def unchecked_copy(self, **fields: Any) -> "Problem":
-        """A copy with other tensors of the same shapes and types, without validation."""
+        """A copy with other fields, those of the restrictions among them, that hides no other pairs."""
         made = object.__new__(Problem)
+        restricting = {name: fields.pop(name) for name in _OF_RESTRICTIONS if name in fields}
+        if restricting:
+            fields["restrictions"] = fields.get("restrictions", self.restrictions).unchecked_copy(**restricting)
         made.__dict__.update(self.__dict__, **fields)
         return made
 
     def without_tensors(self) -> "Problem":
-        """The call's shape and options alone."""
-        own, restricting = (dict.fromkeys(names) for names in (_OWN_TENSORS, _OF_RESTRICTIONS))
-        return self.unchecked_copy(**own, restrictions=self.restrictions.unchecked_copy(**restricting))
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Problem":
-        """The call with tensors again, of the shapes and types it had."""
-        own = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
-        restrictions = self.restrictions
-        if len(own) < len(tensors):
-            restrictions = restrictions.unchecked_copy(
-                **{name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS}
-            )
-        return self.unchecked_copy(**own, restrictions=restrictions)
+        return self.unchecked_copy(**dict.fromkeys(OWN_DIMENSIONS))
 
     def _weight_is(self, kind: torch.dtype) -> bool:
         return self.weight is None or self.weight.dtype is kind
@@ -172,14 +137,11 @@ class Problem:
     def part(self, dim: int, rows: slice) -> "Problem":
         """Some of the elements of one leading dimension."""
         lead = torch.Size((*self.lead[:dim], rows.stop - rows.start, *self.lead[dim + 1 :]))
-        made = self.mapped(lambda _, tensor: narrow(tensor, dim, rows), lead=lead)
-        return made.unchecked_copy(
-            restrictions=made.restrictions.unchecked_copy(bias_hides=self.restrictions.bias_hides)
-        )
+        tensors = {name: narrow(tensor, dim, rows) for name, tensor in self.tensors().items()}
+        return self.unchecked_copy(**tensors, lead=lead)
 
 
 def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:
-    """Some rows of a leading dimension; the tensor itself where it is broadcast there."""
     return tensor if tensor.shape[dim] == 1 else tensor.narrow(dim, rows.start, rows.stop - rows.start)
 
 

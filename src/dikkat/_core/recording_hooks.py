@@ -38,7 +38,7 @@ _thread = _Thread()
 
 
 def current_observers() -> tuple[Observer, ...]:
-    """The observers of this thread; none in what is being compiled."""
+    """This thread's observers; none while PyTorch compiles."""
     return () if torch.compiler.is_compiling() else _thread.observers
 
 

@@ -33,24 +33,7 @@ class Hiding(TypedDict, total=False):
 
 
 class Restricting(Hiding, total=False):
-    """The keyword arguments that say which keys a query may see; it sees those that all of them leave.
-
-    A row that sees no key has weights 0, output 0 and gradient 0. Keys hidden from a query have no effect on it.
-
-    Attributes:
-        valid_lens: (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension and shared by the heads
-            (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part. Or a function that returns them: dikkat calls it
-            with the numbers of the queries, (n, 1), and of the keys, (m,), both counted from 0.
-        causal: Query i sees keys j <= i + m − n.
-        window: (left, right): query i sees keys p − left ... p + right, with p = i + m − n; None is no bound. What lies
-            outside is skipped.
-        segment_ids: (B, n) and (B, m) integers, or one tensor for both: a query sees keys of its own segment. The keys
-            of a segment stand side by side.
-        bias: Numbers that broadcast to (..., n, m), added to the scores, as they lie in memory. −∞ hides a pair.
-        key_bias: (..., m), added to the scores: the log of a sample weight. −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
-    """
+    """The keyword arguments of `attend` that say which keys a query may see; it sees those that all of them leave."""
 
     valid_lens: Tensor | int | None
 
@@ -60,14 +43,7 @@ BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in Restricting.__annotations__
 
 
 class Sizes(NamedTuple):
-    """The sizes of a call's pairs.
-
-    Attributes:
-        lead: The leading dimensions of the result.
-        queries: n.
-        keys: m.
-        device: The query's.
-    """
+    """The leading dimensions of a call's result, n, m, and the query's device."""
 
     lead: torch.Size
     queries: int
@@ -79,7 +55,6 @@ Fields = dict[str, Any]
 
 
 def check_names(given: Mapping[str, object], allowed: type) -> None:
-    """Check the names of keyword arguments against those of a typed dictionary."""
     unknown = given.keys() - allowed.__annotations__.keys()
     if unknown:
         theirs = "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights"
@@ -92,7 +67,6 @@ def check_names(given: Mapping[str, object], allowed: type) -> None:
 def restrict(
     lead: torch.Size, queries: int, keys: int, device: torch.device, **given: Unpack[Restricting]
 ) -> Restrictions:
-    """Check the restricting arguments of a call, and return the visibility of its pairs."""
     sizes = Sizes(lead, queries, keys, device)
     fields: Fields = {}
     arguments: Mapping[str, Any] = given
@@ -191,7 +165,6 @@ def _segment_ids(segment_ids: Any, sizes: Sizes) -> Fields:
 
 
 def _changes(ids: Tensor) -> Tensor:
-    """How often neighbours differ."""
     return (ids[..., 1:] != ids[..., :-1]).sum(-1)
 
 
@@ -265,7 +238,6 @@ def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device
 
 
 def fits(have: torch.Size, want: tuple[int, ...]) -> bool:
-    """True where a shape broadcasts to another."""
     extra = len(want) - len(have)
     return extra >= 0 and all(own in (1, size) for own, size in zip(have, want[extra:], strict=True))
 

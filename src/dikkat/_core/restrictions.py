@@ -18,10 +18,9 @@ from dikkat._engine.pytorch_state import can_read_values
 
 
 def are_finite(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """True where every inner product is finite, those of values with a gradient too: what is hidden then has no effect.
+    """True if every inner product, and value × gradient, is finite: hidden pairs then have no effect.
 
-    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞, and to 0 · ∞ on the way back. False
-    where values cannot be read.
+    False if values cannot be read.
     """
     if not can_read_values(query, key, value):
         return False
@@ -33,12 +32,11 @@ _MODERATE: dict[torch.dtype, float] = {kind: torch.finfo(kind).max ** 0.25 for k
 
 
 def are_moderate(value: Tensor) -> bool:
-    """True where products of values with a gradient are finite, as long as that is below the cube of this bound."""
+    """True if all |value| < max^¼, so that value × gradient is finite for every gradient below max^¾."""
     return largest_magnitude(value) < _MODERATE.get(value.dtype, _MODERATE[torch.float32])
 
 
 def largest_magnitude(tensor: Tensor) -> float:
-    """The largest absolute value; ∞ where something is NaN."""
     if not tensor.numel():
         return 0.0
     low, high = tensor.detach().aminmax()
@@ -47,11 +45,7 @@ def largest_magnitude(tensor: Tensor) -> float:
 
 
 def broadcast(*shapes: torch.Size) -> torch.Size:
-    """The shape that shapes broadcast to. `torch.broadcast_shapes` costs a decoder's step forty microseconds.
-
-    Raises:
-        ValueError: They do not broadcast.
-    """
+    """`torch.broadcast_shapes`, which costs a decoder's step 40 µs; raises ValueError."""
     first = shapes[0]
     if all(shape == first for shape in shapes):
         return first
@@ -74,47 +68,30 @@ OWN_DIMENSIONS = {"lens": 1, "starts": 1, "mask": 2, "bias": 2, "key_bias": 1, "
 
 @dataclass(frozen=True)
 class Restrictions:
-    """The restrictions of one call, each with the call's leading dimensions (or ones in their place).
+    """The restrictions of one call, each with the call's leading dimensions (or ones in their place)."""
 
-    Attributes:
-        queries: n, the number of queries.
-        keys: m, the number of keys.
-        device: Where the call runs.
-        lens: (..., n or 1) integers: key j takes part where j < lens.
-        starts: (..., n or 1) integers: key j takes part where j >= starts.
-        mask: (..., n or 1, m or 1) booleans, True takes part.
-        causal: query i sees keys j <= i + m - n.
-        bias: (..., n or 1, m or 1), added to the scores; -inf hides a pair.
-        key_bias: (..., m), added to the scores; -inf hides a key.
-        exclude: (..., n or 1) integers: the one key index that a row must not see; -1 for none.
-        extremes: The shortest and the longest length, where they are known.
-        bias_hides: Whether a bias of -inf may hide a pair: False where all are known to be finite.
-    """
-
-    queries: int
-    keys: int
-    device: torch.device
-    lens: Tensor | None = None
-    starts: Tensor | None = None
-    mask: Tensor | None = None
-    causal: bool = False
-    bias: Tensor | None = None
-    key_bias: Tensor | None = None
-    exclude: Tensor | None = None
-    extremes: tuple[int, int] | None = field(default=None, init=False)  # so that `replace` forgets them
+    queries: int  # n, the number of queries
+    keys: int  # m, the number of keys
+    device: torch.device  # where the call runs
+    lens: Tensor | None = None  # (..., n or 1) integers: key j takes part where j < lens
+    starts: Tensor | None = None  # (..., n or 1) integers: key j takes part where j >= starts
+    mask: Tensor | None = None  # (..., n or 1, m or 1) booleans, True takes part
+    causal: bool = False  # query i sees keys j <= i + m - n
+    bias: Tensor | None = None  # (..., n or 1, m or 1), added to the scores; -inf hides a pair
+    key_bias: Tensor | None = None  # (..., m), added to the scores; -inf hides a key
+    exclude: Tensor | None = None  # (..., n or 1) integers: the one key index that a row must not see; -1 for none
+    # The shortest and the longest length, if known; `replace` forgets them.
+    extremes: tuple[int, int] | None = field(default=None, init=False)
+    # Whether a bias of -inf may hide a pair: False where all are known to be finite.
     bias_hides: bool = field(default=True, init=False)
 
     def unchecked_copy(self, **fields: Any) -> "Restrictions":
-        """A copy with other tensors of the same shapes and types, without validation."""
         made = object.__new__(Restrictions)
         made.__dict__.update(self.__dict__, **fields)
         return made
 
     def visible(self, rows: slice = _ALL, cols: slice = _ALL) -> Tensor | None:
-        """The pairs that take part, broadcastable to (..., rows, cols); None where all do.
-
-        The row axis has length 1 where every query sees the same keys.
-        """
+        """The visible pairs, broadcastable to (..., rows, cols); one row if all queries see alike; None for all."""
         if not self._restricts():
             return None
         on_cpu = self.extremes is not None and self.device.type == "cpu"
@@ -140,13 +117,11 @@ class Restrictions:
         return reduce(torch.logical_and, parts)
 
     def biased(self, scores: Tensor, rows: slice = _ALL, cols: slice = _ALL) -> Tensor:
-        """The scores of a tile with what is added to them."""
         if self.bias is not None:
             scores = scores + self.bias_of(rows, cols)
         return scores if self.key_bias is None else scores + self.key_bias[..., None, cols]
 
     def bias_of(self, rows: slice, cols: slice) -> Any:
-        """The bias of a tile, of a call that has one."""
         return None if self.bias is None else pairs_of(self.bias, rows, cols)
 
     def _by_bias(self) -> bool:
@@ -222,14 +197,10 @@ class Restrictions:
         return limit.clamp(0, self.keys)
 
     def _start(self, limit: Tensor) -> Tensor:
-        """(..., n) integers, at most `limit`: row i sees no key below start_i."""
         return torch.zeros_like(limit) if self.starts is None else torch.minimum(self.starts, limit)
 
     def _by_pairs(self) -> tuple[Tensor, Tensor]:
-        """The keys that are seen and the queries that are live, by way of the pairs: a mask may be anything.
-
-        In blocks of rows, so that memory stays bounded.
-        """
+        """`seen_and_live()` by way of all pairs, in blocks of rows, which bound the memory."""
         lead = [t.shape[:-1] for t in (self.lens, self.starts, self.key_bias, self.exclude) if t is not None]
         lead += [pairs.shape[:-2] for pairs in (self.mask, self.bias) if pairs is not None]
         blocks = [slice(None)]
@@ -325,17 +296,9 @@ _FEW = 2**20
 class Hidden:
     """The keys and queries that lengths, causality and a mask hide, in few operations and without reading a value.
 
-    Args:
-        queries: n, above 0.
-        keys: m, above 0.
-        device: Where the call runs.
-        lens: (..., n or 1) integers, or None.
-        mask: (..., n or 1, m or 1) booleans, True takes part, or None.
-        causal: Whether query i sees keys j <= i + m − n alone.
-
     Attributes:
-        keys: (..., m or 1) booleans, the keys that no query of their batch element sees; None where each is seen.
-        queries: (..., n or 1) booleans, the queries that see no key; None where each sees one.
+        keys: (..., m or 1) booleans, the keys that no query of their batch element sees; None if each is seen.
+        queries: (..., n or 1) booleans, the queries that see no key; None if each sees one.
         by_row: Whether two queries of one batch element may see different keys.
     """
 

@@ -13,9 +13,7 @@ from dikkat._engine.addresses import check_dense
 def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Weights over the visible keys, the largest score and Σ e^(score − it); 0, -inf and 0 for a row that sees none.
 
-    Args:
-        scores: (..., n, m), float32 or float64. A score of -inf is a weight of 0.
-        visible: Broadcastable to (..., n, m), or None.
+    Scores are (..., n, m), float32 or float64; -inf is a weight of 0. `visible` broadcasts to them.
     """
     if visible is not None:
         scores = scores.masked_fill(~visible, -math.inf)
@@ -33,10 +31,7 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
 
 
 def softmax_weights(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:
-    """The weights of `softmax` alone, by PyTorch's own, which goes over the scores once; same arguments.
-
-    With `plain`, every row sees a key and no score is NaN.
-    """
+    """The weights of `softmax`, by PyTorch's in one pass; `plain`: every row sees a key and no score is NaN."""
     if visible is None:
         return torch.softmax(scores, -1)
     scores = torch.where(visible, scores, -math.inf)
@@ -68,8 +63,7 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
         TypeError: `scores` or `valid_lens` of the wrong kind.
         ValueError: `valid_lens` of the wrong shape or out of range.
 
-    Source:
-        Zhang et al., *Dive into Deep Learning*, section "Attention Scoring Functions", masked softmax.
+    Source: Zhang et al., *Dive into Deep Learning*, section "Attention Scoring Functions", masked softmax.
 
     Example:
         >>> import torch

@@ -16,7 +16,6 @@ from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.problem import Problem
 from dikkat._core.restricting import Hiding, Restricting, align, check_window, fits, restrict
 from dikkat._core.restrictions import FLOATS, Restrictions, are_finite, broadcast
-from dikkat._core.sequences import check_offsets
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
 from dikkat.scores import ScaledDot, Score, check_declared
@@ -32,32 +31,20 @@ class Requested(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Heads that attend side by side.
-
-    Attributes:
-        number: How many.
-        projections: Of query, key and value: (..., l, d) -> (..., heads, l, d'), each head's share.
-    """
+    """The number of heads, and their projections of query, key and value: (..., l, d) -> (..., heads, l, d')."""
 
     number: int
     projections: tuple[Callable[[Tensor], Tensor], ...]
 
     def project(self, *tensors: Tensor) -> list[Tensor]:
-        """Query, key and value, each projected for every head."""
         return [of(tensor) for tensor, of in zip(tensors, self.projections, strict=True)]
 
 
 def problem_of_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: Score,
-    requested: Requested,
-    heads: Heads | None = None,
-    scales: bool = False,
-    **restricting: Unpack[Restricting],
-) -> Problem:
-    """Validate a call of `attend` or of a layer, zero hidden rows, project the others (`scales`: but for 1/√d)."""
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, heads: Heads | None = None,
+    scales: bool = False, **restricting: Unpack[Restricting],
+) -> Problem:  # fmt: skip
+    """Validate a call, zero hidden rows, project the others (if `scales`, without the factor 1/√d)."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
@@ -84,20 +71,12 @@ def problem_of_call(
 
 
 def problem_of_sequences(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor,
-    score: Score,
-    requested: Requested,
-    causal: bool,
-    window: tuple[int | None, int | None] | None,
-    key_bias: Tensor | None,
-) -> Problem:
+    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, score: Score,
+    requested: Requested, causal: bool, window: tuple[int | None, int | None] | None, key_bias: Tensor | None,
+) -> Problem:  # fmt: skip
     """Validate a call of packed sequences, zero the hidden rows, and project queries and keys.
 
-    Each query sees the keys from `starts` to `lens`, which are counted over all rows of keys.
+    Each query sees the keys from `starts` to `lens`, counted over all rows of keys.
     """
     check_features("query", query)
     check_call(key, value, score)
@@ -105,7 +84,7 @@ def problem_of_sequences(
     lead = leading(("query", query), ("key", key), ("value", value))
     queries, keys, device = query.shape[-2], key.shape[-2], query.device
     for name, offsets, rows in (("query_offsets", query_offsets, queries), ("key_offsets", key_offsets, keys)):
-        check_offsets(name, offsets, rows, device)
+        _check_offsets(name, offsets, rows, device)
     if query_offsets.shape != key_offsets.shape:
         raise ValueError(
             f"key_offsets: got shape {tuple(key_offsets.shape)}; expected {tuple(query_offsets.shape)}, as many "
@@ -120,6 +99,37 @@ def problem_of_sequences(
     seen, live = restrictions.seen_and_live()
     query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     return compared(query, value, score.project(query, key), score, restrictions, lead, requested)
+
+
+def _check_offsets(name: str, offsets: object, rows: int, device: torch.device) -> None:
+    """Check the dtype, shape and device of offsets, and their numbers if they may be read."""
+    if not isinstance(offsets, Tensor) or offsets.dtype not in (torch.int32, torch.int64):
+        came = f"dtype {offsets.dtype}" if isinstance(offsets, Tensor) else type(offsets).__name__
+        raise TypeError(f"{name}: got {came}; expected a torch.Tensor of int32 or int64")
+    check_dense(name, offsets)
+    if offsets.ndim != 1 or not len(offsets):
+        raise ValueError(f"{name}: got shape {tuple(offsets.shape)}; expected (sequences + 1,)")
+    if offsets.device != device:
+        raise ValueError(f"{name}: got a tensor on {offsets.device}; expected the query's device, {device}")
+    if can_read_values(offsets):
+        sequence_lengths(name, offsets, rows)
+
+
+def sequence_lengths(name: str, offsets: Tensor, rows: int) -> Tensor:
+    """The length of each sequence, of offsets that go from 0 to `rows` without falling."""
+    numbers = offsets.detach().to(torch.int64)
+    falls, (first, last) = numbers[1:] < numbers[:-1], numbers[[0, -1]].tolist()
+    if first != 0:
+        raise ValueError(f"{name}: got {first} first; expected 0, where the first sequence begins")
+    if bool(falls.any()):
+        at = int(falls.nonzero()[0])
+        raise ValueError(
+            f"{name}: got {int(numbers[at])} and then {int(numbers[at + 1])}, at {at + 1}; expected numbers that "
+            "never fall: where each sequence begins, and where the last one ends"
+        )
+    if last != rows:
+        raise ValueError(f"{name}: got {last} last; expected {rows}, the number of rows")
+    return numbers.diff()
 
 
 def _visible_keys(
@@ -149,16 +159,9 @@ class Prepared(NamedTuple):
 
 
 def problem_of_prepared(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: Score,
-    requested: Requested,
-    prepared: Prepared,
-    valid_lens: Tensor | None,
-    **hiding: Unpack[Hiding],
-) -> Problem:
-    """Validate a call of `attend_memory`."""
+    query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, prepared: Prepared,
+    valid_lens: Tensor | None, **hiding: Unpack[Hiding],
+) -> Problem:  # fmt: skip
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
     further = restrictions.may_hide()
@@ -177,15 +180,9 @@ def problem_of_prepared(
 
 
 def compared(
-    query: Tensor,
-    value: Tensor,
-    projected: tuple[Tensor, Tensor],
-    score: Score,
-    restrictions: Restrictions,
-    lead: torch.Size,
-    requested: Requested,
-    packed: Tensor | None = None,
-) -> Problem:
+    query: Tensor, value: Tensor, projected: tuple[Tensor, Tensor], score: Score, restrictions: Restrictions,
+    lead: torch.Size, requested: Requested, packed: Tensor | None = None,
+) -> Problem:  # fmt: skip
     """The problem of a query and a key that are projected, and perhaps packed; `query` as it was before.
 
     All have as many leading dimensions as `lead`, and 0 in the rows that no batch element which shares them sees.
@@ -211,22 +208,13 @@ def compared(
         packed = packed if projected_key is shared else None
     bias = restrictions.bias
     return Problem(
-        score.pair,
-        score.profile,
-        projected_query,
-        projected_key,
-        None if weight is None else rank(weight, len(lead), 1),
-        value,
-        restrictions,
-        lead,
-        softcap=score.softcap or 0.0,
-        dropout=probability(requested.dropout),
-        packed=packed,
+        score.pair, score.profile, projected_query, projected_key,
+        None if weight is None else rank(weight, len(lead), 1), value, restrictions, lead, softcap=score.softcap or 0.0,
+        dropout=probability(requested.dropout), packed=packed,
         sink=None if requested.sink is None else _sink(requested.sink, query, lead),
-        wants_state=requested.wants_state or requested.sink is not None,
-        wants_weights=requested.wants_weights,
+        wants_state=requested.wants_state or requested.sink is not None, wants_weights=requested.wants_weights,
         wants_bias_grad=bias is not None and (is_transformed() or (torch.is_grad_enabled() and bias.requires_grad)),
-    )
+    )  # fmt: skip
 
 
 def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
@@ -241,7 +229,6 @@ def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:
-    """Validate the keys, the values and the score of any call."""
     check_score(score)
     check_features("key", key)
     check_features("value", value)
@@ -254,7 +241,6 @@ def check_call(key: Tensor, value: Tensor, score: Score) -> None:
 
 
 def check_score(score: object) -> None:
-    """Validate a score: an instance of a `Score`, not its class."""
     if not isinstance(score, Score):
         hint = ": make one, with its brackets" if isinstance(score, type) and issubclass(score, Score) else ""
         kind = score if isinstance(score, type) else type(score)
@@ -294,7 +280,6 @@ def check_rows(rows: Tensor, length: int) -> None:
 
 
 def leading(*named: tuple[str, Tensor]) -> torch.Size:
-    """The leading dimensions of a call, broadcast."""
     try:
         return broadcast(*(t.shape[:-2] for _, t in named))
     except ValueError:
@@ -318,7 +303,6 @@ def _has_no_parameters(score: Score) -> bool:
 
 
 def _all(shown: Tensor) -> bool:
-    """Whether all is known to be shown: False where the values cannot be read."""
     return can_read_values(shown) and bool(shown.all())
 
 
@@ -343,7 +327,6 @@ def unshared(tensor: Tensor, shown: Tensor) -> Tensor:
 
 
 def probability(dropout: float) -> float:
-    """Validate a probability, a number from 0 to 1."""
     if type(dropout) is not float and (isinstance(dropout, bool) or not isinstance(dropout, Real)):
         raise TypeError(f"dropout: got {type(dropout).__name__}; expected a number from 0 to 1")
     if not 0.0 <= dropout <= 1.0:
@@ -360,6 +343,5 @@ def _check_projected(projected: Tensor, rows: Tensor, name: str, score: Score) -
 
 
 def draw_seeds(lead: torch.Size, device: torch.device) -> Tensor:
-    """One seed a batch element, from torch's generator."""
     drawn = torch.randint(2**62, (), device=device)
     return derive_seeds(drawn, torch.arange(lead.numel(), device=device)).reshape(lead)

@@ -16,19 +16,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dikkat._engine.pytorch_state import (
-    PLAIN_TYPES,
-    _functorch,
-    autocasts,
-    can_read_values,
-    have_tangents,
-    is_transformed,
-    is_watched,
-)
+from dikkat._engine.pytorch_state import (  # isort: skip
+    PLAIN_TYPES, _functorch, autocasts, can_read_values, have_tangents, is_transformed, is_watched,
+)  # fmt: skip
 
 
 def on_cpu(tensor: Tensor) -> bool:
-    """True where a tensor is the CPU's: its numbers are at hand, and compiled code can read them."""
+    """True for a tensor on the CPU, whose numbers compiled code can read."""
     return tensor.is_cpu
 
 
@@ -38,7 +32,7 @@ def exact(device: str) -> AbstractContextManager[Any]:
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device, without waiting for that."""
+    """A tensor on a device, without a synchronisation."""
     if tensor.is_cpu and device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=device.type == "cuda")
@@ -66,9 +60,9 @@ def check_dense(name: str, tensor: object) -> None:
 
 
 def searchsorted(ordered: Tensor, numbers: Tensor, *, right: bool = False) -> Tensor:
-    """`torch.searchsorted` of integers (..., m) and (..., n), where values can be read by NumPy.
+    """`torch.searchsorted` of integers (..., m) and (..., n), by NumPy if values can be read.
 
-    PyTorch's starts threads for few numbers, and waits in a forked child for ever: there its threads are gone.
+    PyTorch's starts threads for few numbers, and hangs in a forked child, which has no threads of the pool.
     """
     if not (ordered.is_cpu and can_read_values(ordered, numbers)):
         return torch.searchsorted(ordered, numbers, right=right)
@@ -79,12 +73,7 @@ def searchsorted(ordered: Tensor, numbers: Tensor, *, right: bool = False) -> Te
 
 
 def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """The address of a tensor's numbers; the caller keeps the tensor until the call is over.
-
-    Args:
-        name: Of the tensor, for the error.
-        tensor: On the CPU, contiguous, with its own numbers behind it.
-        dtype: What the compiled code takes it for.
+    """The address of a contiguous CPU tensor's numbers; the caller keeps the tensor until the call is over.
 
     Raises:
         TypeError: Another dtype.
@@ -101,10 +90,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
 
 
 def plain_address(tensor: Tensor) -> int | None:
-    """`address` of a tensor that is known to be plain, on the CPU and of the right type; None where it lies otherwise.
-
-    For small calls: it asks for no more than may differ between two tensors of one signature.
-    """
+    """`address` of a tensor known to be plain, on the CPU and of the right type; None if it is not contiguous."""
     if tensor.is_neg() or not tensor.is_contiguous():
         return None
     needs, start = tensor.storage_offset() * tensor.itemsize + tensor.nbytes, tensor.data_ptr()
@@ -112,7 +98,6 @@ def plain_address(tensor: Tensor) -> int | None:
 
 
 def strided_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """`address` of a tensor whose strides may be any."""
     start = _start(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
@@ -145,7 +130,6 @@ def check_numbers(name: str, tensor: Tensor, device: str) -> None:
 
 
 def new_tensor(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
-    """A new tensor on the CPU, whatever the default device is, and its address."""
     tensor = torch.empty(tuple(shape), dtype=dtype, device=_CPU)
     if type(tensor) is not Tensor:
         raise ValueError(f"a new tensor: got {type(tensor).__name__}; {_EXPECTED}")
@@ -153,7 +137,7 @@ def new_tensor(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
 
 
 def new_tensor_like(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
-    """`made` with the type of a tensor on the CPU, where it is known that PyTorch makes tensors with memory."""
+    """`new_tensor` with the type of a CPU tensor, if PyTorch is known to allocate memory."""
     tensor = like.new_empty(shape)
     return tensor, tensor.data_ptr()
 
@@ -162,7 +146,7 @@ _CPU = torch.device("cpu")  # a string would be parsed at each call
 
 
 def start_addresses(tensors: Iterable[Tensor]) -> list[int]:
-    """The addresses of tensors, to be compared and never read; none where one has no memory."""
+    """The addresses of tensors, only for comparison; none if one has no memory."""
     try:
         return list(map(Tensor.data_ptr, tensors))
     except RuntimeError:
@@ -191,7 +175,7 @@ def tensor_obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> l
 
 
 def without_numba() -> list[str]:
-    """The reason for which nothing can be compiled, if Numba cannot be imported; warns of it, once."""
+    """The reason why nothing can be compiled if Numba cannot be imported; warns once."""
     return list(_without_numba())
 
 
@@ -215,7 +199,6 @@ _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functiona
 
 
 def _start(name: str, tensor: Tensor) -> int:
-    """The address of the numbers of a tensor on the CPU."""
     # Dispatch keys are read only where cheaper checks fail: their cost shows in small calls.
     if type(tensor) not in PLAIN_TYPES or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
         _check(name, tensor, "cpu")

@@ -13,15 +13,7 @@ class StoppedError(Exception):
 
 @contextmanager
 def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """A context in which, on this thread, long computations end early once they are cancelled.
-
-    Example:
-        >>> with stopping(lambda: True):
-        ...     check()
-        Traceback (most recent call last):
-            ...
-        dikkat._engine.cancellation.StoppedError
-    """
+    """A context in which long computations of this thread stop as soon as they are cancelled."""
     before = _unwanted.set(unwanted)
     try:
         yield

@@ -29,11 +29,10 @@ inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True,
 
 
 class Kernel:
-    """A function that is compiled for one type of number, and one variant, when it is first called.
+    """A function that is compiled for each dtype and variant when it is first called with them.
 
-    Args:
-        make: Given a zero of the type, and the flags of a variant if there are several, returns the function to
-            compile, of the address of a call's record. A flag is True or None: what belongs to a None is not compiled.
+    `make` gets a zero of the dtype and the variant's flags (True, or None for code that is left out), and returns the
+    function to compile, of the address of a call's record.
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], None]]) -> None:
@@ -42,7 +41,7 @@ class Kernel:
         self._lock = Lock()
 
     def __call__(self, dtype: np.dtype[Any], *flags: bool | None) -> Any:
-        """The compiled function, as ctypes calls it: without Python's lock."""
+        """The compiled function as a ctypes function, which runs without the GIL."""
         compiled = self._compiled.get((dtype, flags))
         if compiled is None:
             with self._lock:  # several threads may call first
@@ -52,7 +51,7 @@ class Kernel:
 
 
 def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
-    """Compile, through the cache on disk if it has a folder; return the compiled function, to keep, and its handle."""
+    """Compile, if possible through the cache on disk; return the compiled function, to keep, and its handle."""
 
     def compiled(cached: bool) -> Any:
         made = Callback(function, (_SIGNATURE.args, _SIGNATURE.return_type), locals={}, options=_OPTIONS)
@@ -84,10 +83,7 @@ def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
 
 @contextmanager
 def _compiling(function: Callable[[Any], None]) -> Iterator[None]:
-    """The lock under which one of several processes that miss a kernel compiles it, while the others wait for it.
-
-    Without it, two kernels of one function that are cached at the same moment would get the same file.
-    """
+    """Hold the lock under which one of several processes compiles a missing kernel, while the others wait."""
     with ExitStack() as stack:
         if not is_kept(function, _SIGNATURE):
             _announce()
@@ -107,11 +103,9 @@ def _announce() -> None:
 
 
 def _cannot_write(error: Exception) -> bool:
-    """True for an error that says that there is no folder to write to, or no room in it."""
     return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "cannot cache" in str(error))
 
 
 @cache
 def _warn(text: str) -> None:
-    """Warn once, whatever the warning filters are."""
     warnings.warn(text, stacklevel=1)

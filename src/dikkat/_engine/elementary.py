@@ -27,7 +27,7 @@ def _polynomial(builder: Any, x: Any, coefficients: Sequence[float]) -> Any:
 
 
 class _Format:
-    """The bits of a type, and the lengths of the series for it."""
+    """The bits of a type, and its series' lengths."""
 
     def __init__(self, kind: v.VectorType) -> None:
         single = kind.element == types.float32
@@ -82,10 +82,9 @@ def _times_power(builder: Any, value: Any, n: Any, form: _Format) -> Any:
 
 
 def _shortened(series: Sequence[float], terms: int, domain: tuple[float, float]) -> list[float]:
-    """Coefficients of a polynomial for a power series, the constant term first: its own, and a share of the rest's.
+    """Polynomial coefficients for a power series, the constant term first: its own, and a share of the rest's.
 
-    The rest alone goes through the zeros of a Chebyshev polynomial: the whole would lose some bits on the way, and the
-    value at 0 would not be the series' own.
+    Only the rest is interpolated at the zeros of a Chebyshev polynomial, so that the value at 0 stays exact.
     """
     rest = np.polynomial.Polynomial([0.0] * terms + list(series[terms:]))
     fitted = np.polynomial.Chebyshev.interpolate(rest, terms - 1, domain=domain)

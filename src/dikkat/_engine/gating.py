@@ -26,18 +26,10 @@ def blocks(rows: Tensor, width: int) -> Iterator[slice]:
 def gated(
     rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear, known: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """w·(tanh(V h) ⊙ sigmoid(U h)) of each row, without the gate where U is None.
+    """w·(tanh(V h) ⊙ sigmoid(U h)) of each row (..., m, d), without the gate if U is None.
 
-    Args:
-        rows: (..., m, d).
-        V: d -> h, a linear layer that does what its parameters say; so do U and w.
-        U: d -> h.
-        w: h -> heads.
-        known: The scores, where the same rows came before; empty, to put them there for the next time. Then the
-            forward keeps no hidden features.
-
-    Returns:
-        (..., m, heads) of float32 or wider, and the rows: what is computed from these adds to the same gradient.
+    `known` has the scores of the same rows from an earlier pass, or is empty to get them: then no hidden features are
+    kept. Returns (..., m, heads), float32 or wider, and the rows, on which all further computation must be based.
     """
     parameters = [V.weight, V.bias, w.weight, w.bias, *([] if U is None else [U.weight, U.bias])]
     if rows.is_meta or not is_eager() or autocasts(rows.device.type):
@@ -47,7 +39,6 @@ def gated(
 
 
 def _unblocked(rows: Tensor, *parameters: Tensor) -> Tensor:
-    """All rows at once, in PyTorch's own operations, which it differentiates, maps and compiles."""
     rows, V, V_bias, w, w_bias, *gate = (t.to(_wide(rows)) for t in (rows, *parameters))
     hidden = linear(rows, V, V_bias).tanh()
     return linear(hidden * linear(rows, *gate).sigmoid() if gate else hidden, w, w_bias)
@@ -127,7 +118,6 @@ class _Network:
         return hidden
 
     def product(self, hidden: Tensor) -> Tensor:
-        """The product of the two."""
         return hidden[:, : self.hiddens] * hidden[:, self.hiddens :] if self.gates else hidden
 
     def slope(self, hidden: Tensor, above: Tensor) -> Tensor:

@@ -28,13 +28,9 @@ def is_kept(function: Callable[..., Any], of: Any) -> bool:
 
 
 class _Cache(FunctionCache):
-    """A function's files on disk, read without all that Numba can compile being imported and registered first.
-
-    That is SciPy among others, takes longer than the rest of a process's first call, and is done by the compiler too.
-    """
+    """A function's files on disk, read without importing and registering all that Numba can compile (SciPy too)."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """A function that was compiled before; None where there is none."""
         rtsys.initialize(target_context)  # what a compiled function may call
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
@@ -44,5 +40,4 @@ class Callback(CFunc):
     """A C callback, as `numba.cfunc` makes it, with this cache."""
 
     def enable_caching(self) -> None:
-        """Use the cache on disk."""
         self._cache = _Cache(self._pyfunc)

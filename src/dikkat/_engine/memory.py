@@ -98,7 +98,6 @@ def load_part(row: v.Pointer, c: int, size: int, zero: Any) -> v.Vector:
 
 @inlined
 def copy(source: v.Pointer, into: v.Pointer, count: int, zero: Any) -> None:
-    """Copy `count` numbers."""
     lanes = v.lanes_of(zero)
     whole = count - count % lanes
     for place in range(0, whole, lanes):

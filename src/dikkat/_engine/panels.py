@@ -23,7 +23,6 @@ _PANELS = {1: (4, 2, 1), 2: (2, 1), 3: (2, 1), 4: (1,), 5: (1,), 6: (1,)}
 
 
 def _prefetch(builder: Any, spot: Any) -> None:
-    """Ask for what will be read soon, for the second-level cache."""
     spot = builder.bitcast(spot, ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [spot.type, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
@@ -31,12 +30,7 @@ def _prefetch(builder: Any, spot: Any) -> None:
 
 
 class _Loop:
-    """A loop of compiled code that has a list of sums, in registers.
-
-    Attributes:
-        k: The turn, from 0.
-        sums: The sums before it.
-    """
+    """A loop of compiled code that has a list of sums, in registers: `k` is its turn, `sums` those before it."""
 
     def __init__(self, builder: Any, count: Any, starts: list[Any]) -> None:
         self._builder, self._count = builder, count
@@ -62,7 +56,6 @@ class _Loop:
 
 
 def _outputs(builder: Any, c: Any, c_step: Any, rows: int, vectors: int, kind: VectorType) -> list[Any]:
-    """Pointers to the vectors of some rows."""
     spots = [
         builder.gep(c, [builder.add(builder.mul(c_step, I64(row)), I64(number * kind.lanes))])
         for row in range(rows)

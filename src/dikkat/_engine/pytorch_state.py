@@ -67,10 +67,7 @@ _modes, _transforms = torch._C._len_torch_dispatch_stack, _functorch.peek_interp
 
 
 def is_eager() -> bool:
-    """True where operations run as they are called: nothing compiles, transforms, casts or differentiates them.
-
-    Small calls ask at every turn: all of it together takes less than a microsecond.
-    """
+    """True if operations run as they are called: no compiling, transform, autocast or dual number. Takes < 1 µs."""
     return not (
         torch.compiler.is_compiling()
         or _transforms() is not None
@@ -83,7 +80,6 @@ def is_eager() -> bool:
 
 
 def is_watched() -> bool:
-    """Whether a dispatch mode is active, which would see no compiled code."""
     return bool(_modes())
 
 
@@ -112,13 +108,11 @@ _PRODUCTS, _FAST = ("fp32_precision", "tf32") if hasattr(_MATMUL, "fp32_precisio
 
 
 def products_are_fast() -> bool:
-    """Whether products of float32 may have fewer digits, as after `torch.set_float32_matmul_precision("high")`."""
     return bool(getattr(_MATMUL, _PRODUCTS) == _FAST)
 
 
 @contextmanager
 def fast_products() -> Iterator[None]:
-    """Within, products of float32 may have fewer digits."""
     before = getattr(_MATMUL, _PRODUCTS)
     setattr(_MATMUL, _PRODUCTS, _FAST)
     try:
@@ -128,7 +122,7 @@ def fast_products() -> Iterator[None]:
 
 
 def kernel_settings(device: str) -> tuple[bool, ...]:
-    """The settings of PyTorch by which a device's kernels are chosen."""
+    """PyTorch's settings on which the choice of a device's kernels depends."""
     halves = _MATMUL.allow_fp16_reduced_precision_reduction, _MATMUL.allow_bf16_reduced_precision_reduction
     return autocasts(device), products_are_fast(), torch.are_deterministic_algorithms_enabled(), *halves
 
@@ -152,7 +146,7 @@ def is_transformed() -> bool:
 
 
 def extremes(numbers: Tensor) -> tuple[int, int]:
-    """The least and the largest of some integers."""
+    """The smallest and the largest of some integers."""
     if numbers.ndim == 1 and numbers.shape[0] <= 64:
         few = numbers.tolist()
         return min(few), max(few)
@@ -161,7 +155,7 @@ def extremes(numbers: Tensor) -> tuple[int, int]:
 
 
 class _Stance:
-    """The number of such contexts, and the means to compile again after the last one."""
+    """The number of active `uncompiled` contexts, and the means to compile again after the last one."""
 
     lock, count = threading.Lock(), 0
     forced: Any = None
@@ -169,7 +163,6 @@ class _Stance:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Disable `torch.compile` in all threads within."""
     with _Stance.lock:
         if not _Stance.count:
             _Stance.forced = torch.compiler.set_stance("force_eager")

@@ -39,7 +39,6 @@ NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), 
 
 
 def round_up(count: int, step: int) -> int:
-    """The next multiple of a step."""
     return -(-count // step) * step
 
 
@@ -47,14 +46,10 @@ class Record:
     """The fields of an operation's calls, and the regions of a worker's scratch, by kind; names are split by spaces.
 
     Args:
-        numbers: Addresses of numbers of the type that the call computes in.
-        doubles: Addresses of float64 numbers.
-        integers: Addresses of int64 numbers.
-        flags: Addresses of booleans, a byte each.
+        numbers: Addresses of numbers of the call's dtype; `doubles`, `integers` (int64) and `flags` (bytes) likewise.
         whole: Whole numbers and flags.
         real: Real numbers.
-        regions: Regions of scratch that hold numbers of the call's type.
-        integer_regions: Regions that hold int64 numbers.
+        regions: Regions of scratch that hold numbers of the call's type; `integer_regions` hold int64 numbers.
     """
 
     def __init__(
@@ -88,10 +83,7 @@ class Record:
 
     @cache  # noqa: B019 - records are a module's constants
     def layout(self, module: str) -> np.dtype[Any]:
-        """The record as the kernels of a module read it.
-
-        A kernel closes over this type, which makes the state of the sources part of its key in the cache on disk.
-        """
+        """The record as the kernels of a module read it: its type makes the sources part of a kernel's key on disk."""
         whole = [(name, np.int64) for name in self._whole]
         digest = f"source_{_source_digest(module)}"
         return np.dtype([*whole, *((name, np.float64) for name in self._real), (digest, np.int64)])
@@ -137,7 +129,6 @@ class Fields:
         self.memory = record.memory() if values is None else record.memory.from_buffer_copy(values)
 
     def copy(self) -> "Fields":
-        """A copy that can be changed on its own."""
         return Fields(self.record, self.memory)
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -155,14 +146,7 @@ class Fields:
 
 
 class CallRecord:
-    """One call's record while it is filled; keeps alive what its addresses point to.
-
-    Attributes:
-        fields: The record's values, by name.
-        kept: Tensors, by the name of the field with their address.
-        lanes: How many numbers a vector has.
-        alone: Whether the caller's thread does all tasks, which are too small to wake others for.
-    """
+    """One call's record while it is filled; it keeps alive the memory at its addresses."""
 
     alone = False
 
@@ -175,14 +159,13 @@ class CallRecord:
         self._regions: tuple[dict[str, tuple[int, int]], int] = {}, 0
 
     def copy(self) -> Self:
-        """Another call with the same values, to be changed on its own; this one keeps alive what they point to."""
         made = object.__new__(type(self))
         made.__dict__ |= self.__dict__
         made.fields, made.kept, made._fenced = self.fields.copy(), {}, {}
         return made
 
     def kind(self, name: str) -> torch.dtype:
-        """The type of the numbers behind an address."""
+        """The dtype of the numbers behind an address."""
         return self.record.kinds[name] or self.dtype
 
     def point(self, name: str, tensor: Tensor, kind: torch.dtype | None = None) -> Tensor:
@@ -192,7 +175,7 @@ class CallRecord:
         return tensor
 
     def new(self, name: str, *shape: int) -> Tensor:
-        """An output or buffer that the kernel fills."""
+        """Allocate an output or buffer that the kernel fills."""
         kind = self.kind(name)
         if FENCE:
             size = torch.Size(shape).numel() * kind.itemsize
@@ -205,7 +188,7 @@ class CallRecord:
         return made
 
     def zeros(self, name: str, *shape: int) -> Tensor:
-        """An output or buffer that the kernel adds to, or fills in part."""
+        """Allocate an output or buffer that the kernel adds to."""
         if FENCE:
             return self.new(name, *shape).zero_()
         return self.point(name, torch.zeros(shape, dtype=self.kind(name), device="cpu"))
@@ -217,7 +200,6 @@ class CallRecord:
 
     @property
     def room_size(self) -> int:
-        """The bytes of a worker's scratch."""
         return self._regions[1]
 
     def room(self, workers: int) -> tuple[Tensor, int]:
@@ -225,12 +207,11 @@ class CallRecord:
         return _room(workers, self.room_size, kept=self.alone)
 
     def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:
-        """Run a kernel."""
         if tasks:
             self._by(kernel, tasks, regions)(0, tasks)
 
     def run_by_parts(self, kernel: Callable[..., Any], tasks: int, first: int, **regions: int) -> Iterator[int]:
-        """Run a kernel as `run` does, in parts of about `threads.PART` seconds, `first` the first one's tasks."""
+        """Run a kernel in parts of about `threads.PART` seconds, the first of `first` tasks."""
         return threads.by_parts(self._by(kernel, tasks, regions), tasks, first)
 
     def _by(self, kernel: Callable[..., Any], tasks: int, regions: dict[str, int]) -> Callable[[int, int], None]:
@@ -284,7 +265,6 @@ class Ready:
         self._memory = fields.memory
 
     def __call__(self, *operands: Tensor | None) -> list[Tensor] | None:
-        """The outputs; None where an operand has no memory, or less than its shape takes."""
         call, numbers, made, copies = self._call, self._numbers.copy(), [], []
         for at, operand in zip(self._operands, operands, strict=True):
             if operand is not None:
@@ -312,7 +292,7 @@ class Ready:
 
 
 class _Kept(threading.local):
-    """A thread's own scratch for calls that it does alone: a small call takes little longer than its allocation."""
+    """A thread's own scratch for small calls, in which an allocation would take half of the time."""
 
     size, room = -1, (torch.empty(0, device="cpu"), 0)
 
@@ -348,7 +328,7 @@ def _layout(
 
 
 def _check(name: str, room: Tensor, start: int, size: int) -> None:
-    """Raise an error where a fence of a region of `size` bytes is damaged, in any row of the room."""
+    """Raise an error if a fence of a region is damaged, in any row of the room."""
     end = start + round_up(size, BYTES)
     for side, fence in (("before", room[:, start - FENCE : start]), ("behind", room[:, end : end + FENCE])):
         if bool((fence != _PATTERN).any()):

@@ -27,7 +27,7 @@ PART = 0.2
 
 @cache
 def _openmp() -> Any:
-    """GNU's OpenMP entry point for a parallel region, in the library that PyTorch has loaded; or None."""
+    """The entry point of GNU OpenMP's parallel regions, in the library that PyTorch has loaded; or None."""
     for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
         try:
             region = ctypes.CDLL(str(path)).GOMP_parallel
@@ -70,9 +70,9 @@ def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterato
 
 
 def run_on_threads(kernel: Any, call: int, tasks: int, threads: int) -> None:
-    """Run a compiled function of an address on `threads` threads; a single task on the caller's alone.
+    """Run a compiled function of an address on `threads` threads; a single task only on the caller's.
 
-    Never on only some of PyTorch's: OpenMP would end the others, and start them again for the next operation.
+    Never only on some of PyTorch's threads: OpenMP would end the others, and start them again for the next operation.
     """
     if threads == 1 or tasks == 1:
         kernel(call)

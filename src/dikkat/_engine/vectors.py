@@ -49,7 +49,6 @@ VECTORS = {element: VectorType(element) for element in (types.float32, types.flo
 
 
 def llvm_type(kind: VectorType) -> ir.VectorType:
-    """The type in LLVM's terms."""
     return ir.VectorType(ir.FloatType() if kind.element == types.float32 else ir.DoubleType(), kind.lanes)
 
 
@@ -105,14 +104,12 @@ _operator(operator.or_, MaskType, lambda kind: kind, lambda builder, a, b: build
 
 
 def splat(builder: Any, kind: ir.VectorType, scalar: Any) -> Any:
-    """A number in every lane."""
     undefined = ir.Constant(kind, ir.Undefined)
     one = builder.insert_element(undefined, scalar, I32(0))
     return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, kind.count), [0] * kind.count))
 
 
 def splat_constant(kind: ir.VectorType, value: float) -> Any:
-    """A constant in every lane."""
     return ir.Constant(kind, [value] * kind.count)
 
 
@@ -161,12 +158,10 @@ def bits_of(typingctx: Any, base: Any) -> Any:
 
 
 def _load(builder: Any, base: Any, index: Any, kind: ir.VectorType, size: int) -> Any:
-    """A vector from element `index` on, whose elements are aligned to their size."""
     return builder.load(builder.bitcast(builder.gep(base, [index]), kind.as_pointer()), align=size)
 
 
 def _store(builder: Any, base: Any, index: Any, vector: Any, size: int) -> None:
-    """Write a vector from element `index` on, whose elements are aligned to their size."""
     builder.store(vector, builder.bitcast(builder.gep(base, [index]), vector.type.as_pointer()), align=size)
 
 
@@ -386,7 +381,6 @@ def largest_lane(typingctx: Any, vector: Any) -> Any:
 
 
 def call_llvm(builder: Any, name: str, *args: Any) -> Any:
-    """Call one of LLVM's functions of vectors."""
     kind = args[0].type
     width = 32 if kind.element == ir.FloatType() else 64
     called = ir.FunctionType(kind, [kind] * len(args))
@@ -421,5 +415,4 @@ def claim(typingctx: Any, address: Any) -> Any:
 
 
 def integer_at(builder: Any, address: Any) -> Any:
-    """The pointer to the 64-bit integer at an address."""
     return builder.inttoptr(address, I64.as_pointer())

@@ -14,10 +14,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def frozen(module: ModuleT) -> ModuleT:
-    """A frozen copy of a module: its tensors are cloned without gradients, all other attributes are shared.
-
-    Not `copy.deepcopy`, which refuses the weights that pruning and weight norm compute, and copies what hooks hold.
-    """
+    """A copy of a module without gradients, of which only tensors are cloned: `copy.deepcopy` refuses some weights."""
     copied = object.__new__(type(module))
     state: dict[str, Any] = {name: _own(value) for name, value in vars(module).items()}
     state["_parameters"] = {
@@ -42,15 +39,14 @@ def learns(module: nn.Module, *tensors: Tensor) -> bool:
 
 
 def is_traced() -> bool:
-    """Whether operations are being traced."""
     return torch.compiler.is_compiling() or is_transformed() or is_watched()
 
 
 class Writes:
     """The writes to some tensors since this was made.
 
-    PyTorch counts its own, but neither those of fused optimisers nor those through `.data` or a NumPy view: on a CPU
-    some numbers of each tensor are compared too, which a write of few numbers need not touch.
+    Beside PyTorch's counters, which omit fused optimisers, `.data` and NumPy views, some numbers of each CPU tensor are
+    compared: a write of few numbers may go unnoticed.
     """
 
     def __init__(self, tensors: Iterable[Tensor], none_before: bool = True) -> None:
@@ -62,7 +58,7 @@ class Writes:
         self._versions, self._numbers = self._present_versions(), self._present_numbers()
 
     def _present_versions(self) -> tuple[list[int], list[int]]:
-        """The tensors' version counters; and their addresses, which are all that `.to()` of a module changes."""
+        """The tensors' version counters, and their addresses, which `.to()` of a module changes."""
         return [tensor._version for tensor in self._counted], start_addresses(self._tensors)
 
     def _present_numbers(self) -> Tensor:
@@ -70,7 +66,7 @@ class Writes:
             return torch.cat(self._sampled).view(torch.uint8) if self._sampled else torch.empty(0, device="cpu")
 
     def are_none(self, tensors: Iterable[Tensor] | None = None) -> bool:
-        """True where no write has been seen, and these are, if they are given, the same tensors as ever."""
+        """True if no write has been seen, and these are the same tensors, if given."""
         if tensors is not None:
             now = list(tensors)
             if len(now) != len(self._tensors) or not all(map(is_, now, self._tensors)):
@@ -80,7 +76,6 @@ class Writes:
         return not can_read_values(*self._sampled) or torch.equal(self._present_numbers(), self._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy counts the writes to its own copies of the tensors."""
         return Writes, (self._tensors, self.are_none())
 
 

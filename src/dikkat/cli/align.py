@@ -51,7 +51,6 @@ def align(
 
 
 def _links(translator: Translator, back: Translator | None, path: Path) -> Iterator[str]:
-    """The links of each line of a file, in their order."""
     with lines.progress(lambda: lines.line_count(path), "linking") as advance:
         pairs = _pairs(path)
         while window := list(islice(pairs, _WINDOW)):

@@ -117,18 +117,13 @@ def _write_panels(formatter: Any, panels: Mapping[str, Sequence[tuple[str, str]]
 
 
 class _Group(TyperGroup):
-    """The commands together, by names and purposes alone.
-
-    The module of a command is imported when that is called, so that no command needs, or waits for, the libraries of
-    another.
-    """
+    """The commands by names and purposes; the module of a command is imported when that is called."""
 
     def __init__(self, *, commands: Mapping[str, Any], **more: Any) -> None:
         super().__init__(commands={name: Command(name, help=purpose) for name, purpose in _COMMANDS.items()}, **more)
         self.imported = commands
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """All commands and options."""
         formatter.width = _width()
         formatter.write_text(_PURPOSE)
         own = [each.get_help_record(ctx) or ("", "") for each in self.get_params(ctx)]
@@ -137,7 +132,6 @@ class _Group(TyperGroup):
         formatter.write_text(_STATUS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the arguments call, with its options."""
         name, listed, rest = super().resolve_command(ctx, args)
         if listed is not None:
             import_module(f"dikkat.cli.{name}")  # whose commands join the application
@@ -146,7 +140,6 @@ class _Group(TyperGroup):
         return name, listed, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Import the module of the command, and run it."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -154,14 +147,10 @@ class _Group(TyperGroup):
 
 
 def option(text: str, metavar: str | None, *names: str, panel: str | None = None, completes: Sequence[str] = ()) -> Any:
-    """An option whose default is nothing, or is said in its help.
+    """An option with the help `text` and without a default, or with one that its help says.
 
-    Args:
-        text: Its help.
-        metavar: What the help calls its value; None for a flag.
-        names: Of the option, if they are others than its parameter's.
-        panel: The heading that it stands under.
-        completes: The values that the shell completes.
+    `metavar` is what the help calls its value, None for a flag; `names` are the option's, if others than its
+    parameter's; `panel` is the heading that it stands under, and `completes` has the values that the shell completes.
     """
     return typer.Option(
         *names,
@@ -176,7 +165,6 @@ def option(text: str, metavar: str | None, *names: str, panel: str | None = None
 
 
 def _doors(width: int) -> str:
-    """The ways in: for whom, and the lines to type."""
     parts = [textwrap.fill(_PURPOSE, width)]
     for title, lines in _DOORS.items():
         typed = [_typed(line, width) if line.startswith("dikkat") else f"  {line}" for line in lines]
@@ -185,14 +173,9 @@ def _doors(width: int) -> str:
 
 
 app = typer.Typer(
-    name="dikkat",
-    cls=_Group,
-    help=_PURPOSE,
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+    name="dikkat", cls=_Group, help=_PURPOSE, invoke_without_command=True, pretty_exceptions_enable=False,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 
 
 def _print_version(requested: bool) -> None:

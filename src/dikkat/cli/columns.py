@@ -146,7 +146,6 @@ def _orders(given: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _reasons(left_out: Mapping[str, str]) -> str:
-    """Each column with what it holds."""
     return "".join(f"; {name!r} {held}" for name, held in left_out.items())
 
 

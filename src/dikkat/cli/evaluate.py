@@ -13,17 +13,11 @@ import typer
 from dikkat.cli import lines
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
-from dikkat.cli.options import (
-    BatchSizeOption,
-    CorpusOption,
-    EnsembleOption,
-    JsonOption,
-    given,
-    naming_options,
-    search_given,
-    search_options,
+
+from dikkat.cli.options import (  # isort: skip
+    BatchSizeOption, CorpusOption, EnsembleOption, JsonOption, given, naming_options, search_given, search_options,
     with_options,
-)
+)  # fmt: skip
 from dikkat.cli.tables import show_table
 from dikkat.cli.translate import load
 from dikkat.errors import InputError
@@ -188,7 +182,6 @@ def evaluate_model(
 
 
 def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
-    """The test pairs; from references alone, pairs without sources."""
     if references:
         return [("", line) for line in read_lines(references)]
     return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
@@ -208,7 +201,6 @@ def _met(training: str) -> Counter[str]:
 
 
 def _written(file: Path, pairs: Sequence[Pair]) -> list[str]:
-    """The translations of a file, one for each pair."""
     targets = list(read_lines(file))
     if len(targets) != len(pairs):
         raise InputError(f"{file}: got {len(targets)} lines; expected {len(pairs)}, one for each pair")
@@ -225,13 +217,9 @@ def _translated(system: BaseTranslator, pairs: Sequence[Pair], search: Search, b
 
 
 def _write_report(
-    translator: BaseTranslator,
-    translations: Sequence[Translation],
-    pairs: Sequence[Pair],
-    folder: Path,
-    counts: Counter[str] | None,
-    batch_size: int,
-) -> dict[str, Any]:
+    translator: BaseTranslator, translations: Sequence[Translation], pairs: Sequence[Pair], folder: Path,
+    counts: Counter[str] | None, batch_size: int,
+) -> dict[str, Any]:  # fmt: skip
     """Write the report; return scores by rarity, if the training corpus is known, and the counts of faults."""
     from dikkat.show import save_page
     from dikkat.storage.files import write_whole

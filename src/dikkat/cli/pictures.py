@@ -15,13 +15,10 @@ _LONGEST = 60  # tokens of a sentence that can be read in it
 def draw(
     translations: Sequence[Translation], folder: str | Path, *, translator: Translator | None = None
 ) -> tuple[Path, Path]:
-    """Write the attention of translations as a picture, `heatmap.png`, and as a page, `translations.html`.
+    """Write the attention of translations as a picture, `heatmap.png`, and as a page, `translations.html`; return both.
 
     The picture shows the first four of at most 60 tokens; standard error says which are on the page alone. Empty
     translations are on neither.
-
-    Returns:
-        The paths of the picture and of the page.
 
     Raises:
         InputError: No translation has a word to show, or the page cannot compute what the translator does.
@@ -41,11 +38,8 @@ def draw(
     if len(short) > _PANELS:
         print(f"the picture shows {_PANELS} of {len(shown)} sentences; the page shows all", file=sys.stderr)
     figure = heatmaps(
-        [translation.weights for translation in chosen],
-        queries=[translation.target_tokens for translation in chosen],
-        keys=[translation.source_tokens for translation in chosen],
-        xlabel="source",
-        ylabel="translation",
-    )
+        [translation.weights for translation in chosen], queries=[translation.target_tokens for translation in chosen],
+        keys=[translation.source_tokens for translation in chosen], xlabel="source", ylabel="translation",
+    )  # fmt: skip
     save(figure, picture)
     return picture, page

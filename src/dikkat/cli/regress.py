@@ -152,7 +152,6 @@ def regress(
 
 
 def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
-    """Values by their names, from NAME=VALUE."""
     result = {}
     for each in given or ():
         name, sign, value = each.partition("=")
@@ -247,7 +246,6 @@ def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None,
 
 
 def _kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[str, str]:
-    """The model's features and what they are."""
     names = getattr(model, "feature_names_in_", None)
     if names is None:
         raise InputError(f"{path}: fitted to columns without names; expected a model of a table, or of a frame")
@@ -333,7 +331,6 @@ def _experiment(seed: int, output: Path) -> None:
 
 
 def _save(figure: "Figure", path: Path) -> None:
-    """Save a picture as PNG and SVG."""
     from dikkat.show import save
 
     for ending in _ENDINGS:
@@ -342,7 +339,6 @@ def _save(figure: "Figure", path: Path) -> None:
 
 
 def _made(folder: Path) -> Path:
-    """A folder that can be written to: found out before the work, not after it."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -359,7 +355,6 @@ def _check_free(*paths: Path) -> None:
 
 
 def _widest(data: Data) -> str:
-    """The feature with the largest range."""
     ranges = {data.features[0]: -1.0}
     for name in (name for name in data.features if data.kinds[name] == "number"):
         with np.errstate(over="ignore"):

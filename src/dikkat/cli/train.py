@@ -12,16 +12,10 @@ import typer
 
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
-from dikkat.cli.options import (
-    CorpusOption,
-    TestOption,
-    ValidationOption,
-    check_together,
-    given,
-    naming_options,
-    setting_options,
-    with_options,
-)
+
+from dikkat.cli.options import (  # isort: skip
+    CorpusOption, TestOption, ValidationOption, check_together, given, naming_options, setting_options, with_options,
+)  # fmt: skip
 from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
 from dikkat.translation.data.corpus import MAX_CHARACTERS
@@ -108,7 +102,6 @@ def train(
 
 @contextmanager
 def _interruptible(output: Path, folder: Path) -> Iterator[None]:
-    """Within, Ctrl-C ends the command with a line that says what is saved and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -145,7 +138,6 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
 
 
 def _has_pairs(path: Path) -> bool:
-    """Whether a file begins as one of sentence pairs does, and no recipe."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -179,14 +171,11 @@ def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> No
     usable = not result.interrupted or bool(result.epochs or result.validations)
     source_language, target_language = (plan.corpus and plan.corpus.languages) or (None, None)
     origin = Origin.now(
-        corpus=plan.corpus and plan.corpus.title(),
-        source_language=source_language,
-        target_language=target_language,
-        pairs=result.pairs,
-        epochs=len(result.epochs),
+        corpus=plan.corpus and plan.corpus.title(), source_language=source_language, target_language=target_language,
+        pairs=result.pairs, epochs=len(result.epochs),
         validation_loss=None if result.best is None else result.best.loss,
         examples=None if judged is None else _examples(judged, result.translator) or None,
-    )
+    )  # fmt: skip
     translator = replace(result.translator, origin=origin)
     if usable and _leads():  # hardly begun, it must not replace an older model
         translator.save(output)
@@ -265,7 +254,6 @@ def _score(translator: Translator, pairs: list[tuple[str, str]]) -> Evaluation:
 
 
 def _leads() -> bool:
-    """True of the one process, of several under torchrun, that writes and speaks."""
     return processes().rank == 0
 
 

@@ -48,7 +48,6 @@ def _variants() -> Iterator[_Variant]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    """The modules of compiled code, of the extras that are installed."""
     from dikkat._engine.record import COMPILED
 
     for home in COMPILED:
@@ -58,7 +57,6 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def _compiled(variant: _Variant) -> tuple[str, float]:
-    """Compile a kernel, or find it in the cache; return its name and the seconds that it took."""
     import numpy as np
 
     module, kernel, dtype, flags = variant

@@ -69,8 +69,7 @@ def attend(
         RankError: Ranks whose arguments differ, one that refuses its call, or one that has left or does not answer
             within the group's time-out.
 
-    Source:
-        The merge of states: Milakov and Gimelshein 2018, section 3.
+    Source: The merge of states: Milakov and Gimelshein 2018, section 3.
 
     Example:
         >>> import dikkat.distributed
@@ -83,16 +82,9 @@ def attend(
     """
     check_names(restrictions, Restricting)
     return attend_heads_together(
-        Ranks(group),
-        query,
-        key,
-        value,
-        score,
-        None,
-        validation.Requested(dropout, wants_state=True),
-        impl,
+        Ranks(group), query, key, value, score, None, validation.Requested(dropout, wants_state=True), impl,
         restrictions,
-    )
+    )  # fmt: skip
 
 
 # The restrictions that `_own` cuts down to a rank's keys.
@@ -111,16 +103,9 @@ class _Shard(NamedTuple):
 
 
 def attend_heads_together(
-    ranks: Ranks,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: Score,
-    heads: validation.Heads | None,
-    requested: validation.Requested,
-    impl: str,
-    restrictions: Restricting,
-) -> Tensor:
+    ranks: Ranks, query: Tensor, key: Tensor, value: Tensor, score: Score, heads: validation.Heads | None,
+    requested: validation.Requested, impl: str, restrictions: Restricting,
+) -> Tensor:  # fmt: skip
     """`attend`, of one head or of several: with heads (..., heads, n, d_v)."""
     shard = _Shard(query, key, value, heads, requested, restrictions)
     ranks.together(lambda: (_description(shard, score), None))
@@ -148,7 +133,6 @@ def attend_heads_together(
 
 
 def _description(shard: _Shard, score: Score) -> dict[str, Any]:
-    """The parts of a call that must agree on all ranks, after this rank's own checks."""
     query, key, value, heads, requested, restrictions = shard
     validation.check_features("query", query)
     validation.check_call(key, value, score)
@@ -157,16 +141,12 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
     parameters = list(score.parameters())
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, *parameters))
     described: dict[str, Any] = {
-        "dtype": value.dtype,
-        "query": tuple(query.shape),
-        "key": (*key.shape[:-2], "…", key.shape[-1]),
+        "dtype": value.dtype, "query": tuple(query.shape), "key": (*key.shape[:-2], "…", key.shape[-1]),
         "value": (*value.shape[:-2], "…", value.shape[-1]),
         "score": f"{type(score).__name__} of {[tuple(each.shape) for each in parameters]}",
-        "heads": None if heads is None else heads.number,
-        "dropout": validation.probability(requested.dropout),
-        "gradients": learns,
-        "recorded": bool(recording_hooks.current_observers()),
-    }
+        "heads": None if heads is None else heads.number, "dropout": validation.probability(requested.dropout),
+        "gradients": learns, "recorded": bool(recording_hooks.current_observers()),
+    }  # fmt: skip
     for name, given in restrictions.items():
         if given is not None and name not in _ON_RANKS:
             raise ValueError(
@@ -181,7 +161,6 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
 
 
 def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: int) -> State:
-    """The state of the queries over this rank's keys, the first of which is key `first` of `keys` in all."""
     query, key, value, heads, requested, restrictions = shard
     own = _own(
         restrictions, validation.leading(("query", query), ("key", key), ("value", value)), query, key, first, keys
@@ -190,10 +169,7 @@ def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: 
     if problem.dropout:  # other weights are dropped on each rank, also where all have one seed
         seeds = validation.draw_seeds(problem.lead, query.device)
         problem = replace(problem, seeds=derive_seeds(seeds, torch.tensor(rank, device=query.device)))
-    result = dispatch.run_problem(problem, impl)
-    if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
-        raise RuntimeError("the implementation returned no log-sum-exp")
-    return State(result.mean, result.lse, result.tail)
+    return dispatch.run_problem(problem, impl).state()
 
 
 def _own(restrictions: Restricting, lead: torch.Size, query: Tensor, key: Tensor, first: int, keys: int) -> Restricting:

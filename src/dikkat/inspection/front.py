@@ -18,7 +18,6 @@ from dikkat._core.problem import Problem
 from dikkat._core.restricting import Restricting, check_names
 from dikkat._core.summary import Asked, Summary
 from dikkat._engine.addresses import on_cpu
-from dikkat.attention import weights_of
 from dikkat.inspection.blocks import all_rows, in_blocks, numbers_of_a_row, of_rows, summarise
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.scores import Score
@@ -120,11 +119,11 @@ def part_of(problem: Problem, request: Request) -> tuple[Problem, Tensor | None,
     heads, queries = request.part(lead, problem.restrictions.queries, problem.query.device)
     if heads is not None and len(lead) > 1:
         dim = len(lead) - 1
-        problem = problem.mapped(
-            lambda _, tensor: tensor if tensor.shape[dim] == 1 else tensor.index_select(dim, heads),
-            lead=torch.Size((*lead[:-1], len(heads))),
-            kept=None,
-        )
+        chosen = {
+            name: tensor if tensor.shape[dim] == 1 else tensor.index_select(dim, heads)
+            for name, tensor in problem.tensors().items()
+        }
+        problem = problem.unchecked_copy(**chosen, lead=torch.Size((*lead[:-1], len(heads))), kept=None)
     return problem if queries is None else of_rows(problem, queries), heads, queries
 
 
@@ -215,4 +214,4 @@ def _at_once(problem: Problem, some: bool) -> tuple[Tensor, Tensor]:
 def _lse_and_weights(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     """The log-sum-exp and the weights of a few rows."""
     result: Any = dispatch.run_problem(problem, impl)
-    return result.lse, weights_of(result)
+    return result.lse, result.shown_weights()

@@ -22,7 +22,6 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restricting import check_names
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
-from dikkat.attention import weights_of
 from dikkat.inspection.captured import call_multi_head, multi_head_arguments, of_fused_function, of_weights
 from dikkat.inspection.dataflow import Dataflow, Streams
 from dikkat.inspection.front import inspected, is_by_product
@@ -270,7 +269,7 @@ class _Recorder(Dataflow):
         # It computes all weights anyway; with gradients, a checkpoint must not find other tensors saved.
         if name == "reference" and self._calls and not problem.records:
             all_of_it = run_problem(replace(problem, wants_state=True, wants_weights=True), name)
-            self._add_call(problem, lambda: of_weights(weights_of(all_of_it), self._request, all_of_it.lse))
+            self._add_call(problem, lambda: of_weights(all_of_it.shown_weights(), self._request, all_of_it.lse))
             wanted = problem.wants_state, problem.wants_weights, problem.wants_state
             return Result(all_of_it.mean, *(each if w else None for each, w in zip(all_of_it[1:], wanted, strict=True)))
         if self._request.is_of_some or self._request.weights or not is_by_product(name, problem):

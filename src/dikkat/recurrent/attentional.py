@@ -21,21 +21,12 @@ StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor])  # what comes i
 
 
 class _Attentional(StackedCells):
-    """A stack of cells that looks at a memory before every step: what a GRU and an LSTM share."""
-
     gates: int  # of a cell
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        context_size: int,
-        score: Score,
-        num_layers: int = 1,
-        dropout: float = 0.0,
-        weight_dropout: float = 0.0,
-        key_size: int | None = None,
-    ) -> None:
+        self, input_size: int, hidden_size: int, context_size: int, score: Score, num_layers: int = 1,
+        dropout: float = 0.0, weight_dropout: float = 0.0, key_size: int | None = None,
+    ) -> None:  # fmt: skip
         validation.check_score(score)
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
         key_size = context_size if key_size is None else key_size
@@ -69,15 +60,9 @@ class _Attentional(StackedCells):
         return replace(memory, packed=pack(self.score.pair, memory.key))
 
     def forward(
-        self,
-        inputs: Tensor,
-        memory: Memory,
-        state: StateT,
-        *,
-        lengths: Tensor | None = None,
-        return_weights: bool = False,
-        impl: str = "auto",
-    ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:
+        self, inputs: Tensor, memory: Memory, state: StateT, *, lengths: Tensor | None = None,
+        return_weights: bool = False, impl: str = "auto",
+    ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:  # fmt: skip
         """Run over whole sequences of inputs, as in training.
 
         Args:
@@ -127,19 +112,11 @@ class _Attentional(StackedCells):
     ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:
         """Run one step, as in a search, where the next input depends on the last output.
 
-        Args:
-            inputs: (B, e), the input of this step.
-            memory: What `prepare` returned, of m positions.
-            state: Before this step, as in `forward`.
-            return_weights: Whether to return what the step looked at.
+        The inputs are (B, e); memory, state, errors and `return_weights` are those of `forward`.
 
         Returns:
-            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless
-            requested; the state after the step.
-
-        Raises:
-            TypeError: Inputs that are no dense tensor.
-            ValueError: Inputs or a state of the wrong shape.
+            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless requested;
+            the state after the step.
         """
         check_dense("inputs", inputs)
         outputs, contexts, weights, state = self(
@@ -148,21 +125,10 @@ class _Attentional(StackedCells):
         return outputs.squeeze(1), contexts.squeeze(1), None if weights is None else weights.squeeze(1), state
 
     def select(self, state: StateT, rows: Tensor) -> StateT:
-        """The state of some of the sequences, in any order and number: how a beam search reorders.
-
-        Args:
-            state: (layers, B, h), of an LSTM two of them.
-            rows: (B',) integers, indices into B.
-
-        Returns:
-            The same of (layers, B', h).
-        """
-        chosen: Tensor | tuple[Tensor, Tensor]
+        """The state (layers, B', h) of the sequences `rows`, (B',) indices in any order: how a search reorders."""
         if isinstance(state, Tensor):
-            chosen = state.index_select(1, rows)
-        else:
-            chosen = state[0].index_select(1, rows), state[1].index_select(1, rows)
-        return cast(StateT, chosen)
+            return cast(StateT, state.index_select(1, rows))
+        return cast(StateT, tuple(each.index_select(1, rows) for each in state))
 
     def extra_repr(self) -> str:
         """Sizes, for `print(module)`."""
@@ -206,19 +172,17 @@ class _Attentional(StackedCells):
                 "context_size that this was made with"
             )
         if values.ndim == 3 and values.shape[0] not in (1, batch):
-            raise _other_batch(values.shape[0], batch)
+            raise ValueError(f"inputs: got a batch of {batch}; expected {len(values)}, the sequences of the memory")
 
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        """The hidden state, and the cell of an LSTM."""
         lstm = self.gates == 4
         if lstm and isinstance(state, tuple) and len(state) == 2:
             return state
         if not lstm and isinstance(state, Tensor):
             return state, None
-        allowed = "a pair of tensors (layers, batch, hidden): states and cells"
-        if not lstm:
-            allowed = "one tensor (layers, batch, hidden)"
-        raise ValueError(f"state: got {type(state).__name__}; expected {allowed}")
+        allowed = "a pair of tensors" if lstm else "one tensor"
+        more = ": states and cells" if lstm else ""
+        raise ValueError(f"state: got {type(state).__name__}; expected {allowed} (layers, batch, hidden){more}")
 
 
 class AttentionalGRU(_Attentional):
@@ -291,7 +255,3 @@ class AttentionalLSTM(_Attentional):
     """
 
     gates = 4
-
-
-def _other_batch(of_memory: int, of_inputs: int) -> ValueError:
-    return ValueError(f"inputs: got a batch of {of_inputs}; expected {of_memory}, the sequences of the memory")

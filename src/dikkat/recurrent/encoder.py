@@ -17,8 +17,6 @@ StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
 
 
 class _Encoder(nn.Module, Generic[StateT]):
-    """A recurrent network over sequences of different lengths: what a GRU and an LSTM share."""
-
     kind: ClassVar[type[nn.GRU] | type[nn.LSTM]]
     part: ClassVar[str]  # the network's name in the state dict
 
@@ -158,7 +156,6 @@ class _Encoder(nn.Module, Generic[StateT]):
         return fused.put(below, rows), [self._by_layer(each) for each in final]
 
     def _run(self, below: Tensor, rows: fused.Rows, stack: list[int], direction: int) -> fused.Results:
-        """Run some layers in one direction."""
         network, dropped = self._network, None
         w_ih, w_hh, b_ih, b_hh = self.layer_weights(stack[0], direction)
         layers = [fused.Layer(w_hh, b_hh)]

@@ -95,29 +95,18 @@ def fitting_map(cells: StackedCells, memory: Memory) -> tuple[Tensor | None, Ten
 def as_operation(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operands, lengths: Tensor | None) -> Results:
     """Run all steps as one operation of compiled code, with a backward of its own.
 
-    Args:
-        cells: The cells.
-        inputs: (B, T, e).
-        memory: Of m positions, with the score that counts.
-        x: The states before the first step, and the masks of dropout as (B, T, …) factors; no other field is read.
-        lengths: (B,) integers, the steps that each sequence has; None for T steps.
+    The memory has the score that counts. Of `x` the states before the first step are read, and the masks of dropout as
+    (B, T, …) factors. `lengths` (B,) are the steps of each sequence; None for T steps.
     """
     rows, score = fused.Rows.of(lengths, *inputs.shape[:2]), memory.score
     query_weight, query_bias = fitting_map(cells, memory)
     operands = Operands(
-        gates=cells.first_gates(fused.take(inputs, rows)),
-        state=x.state,
-        cell=x.cell,
+        gates=cells.first_gates(fused.take(inputs, rows)), state=x.state, cell=x.cell,
         dropped=None if x.dropped is None else torch.stack([fused.take(mask, rows) for mask in x.dropped]),
-        kept=None if x.kept is None else fused.take(x.kept, rows),
-        key=memory.key,
-        value=memory.value,
-        seen=memory.valid_lens,
-        weight=score.pair_weight(),
-        query_weight=query_weight,
-        query_bias=query_bias,
+        kept=None if x.kept is None else fused.take(x.kept, rows), key=memory.key, value=memory.value,
+        seen=memory.valid_lens, weight=score.pair_weight(), query_weight=query_weight, query_bias=query_bias,
         context_weight=cells.context_weight(),
-    )
+    )  # fmt: skip
     results = fused.run_stack(operands, cells.layer_weights(), rows, score.pair, score.profile)
     outputs, contexts, weights = (fused.put(cast(Tensor, each), rows) for each in results[:3])
     return Results(outputs, contexts, weights, results.state, results.cell)

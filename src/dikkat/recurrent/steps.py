@@ -173,8 +173,6 @@ def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps
 
 
 class _Run(torch.autograd.Function):
-    """`run` where each row has a memory of its own."""
-
     @staticmethod
     def forward(ctx: Any, pair: Pair, profile: Profile, low: torch.dtype | None, *tensors: Tensor | None) -> Any:
         operands, layers = parted(tensors)
@@ -202,7 +200,6 @@ def _backward(
     keys: Keys, low: torch.dtype | None, x: Operands, layers: list[Layer], states: Tensor, looks: list[Tensor],
     moves: list[list[Move]], by_states: Tensor | None, by_cells: Tensor | None, by_weights: Tensor | None,
 ) -> list[Tensor | None]:  # fmt: skip
-    """The gradients of all operands and layers, in their order."""
     steps, each_layer = len(moves), range(len(layers))
     value: Any = x.value
     keys.gather()
@@ -250,7 +247,6 @@ def _backward(
         asked, by_key = asked * x.weight, by_key * x.weight
 
     def product(by: Tensor, of: Tensor) -> Tensor:
-        """Sum over all rows' steps of by ⊗ of."""
         return (by.mT.to(low or by.dtype) @ of.to(low or of.dtype)).to(by.dtype)
 
     def weight(by: Tensor, of: Tensor) -> list[Tensor | None]:
@@ -278,6 +274,5 @@ def _parts(tensor: Tensor | None, count: int, dim: int = 1) -> Any:
 
 
 def _sum(*parts: Tensor | None) -> Tensor | None:
-    """The sum of those that are there."""
     there = [part for part in parts if part is not None]
     return reduce(torch.add, there) if there else None

@@ -22,16 +22,10 @@ from dikkat._engine.cancellation import StoppedError
 from dikkat.errors import InputError
 from dikkat.serving.guards import CLIENT_LEFT, PAGE_POLICY, Guards
 from dikkat.serving.limits import Limits
-from dikkat.serving.messages import (
-    BatchRequest,
-    BatchResponse,
-    ErrorMessage,
-    Health,
-    ModelInfo,
-    Translated,
-    TranslateRequest,
-    TranslateResponse,
-)
+
+from dikkat.serving.messages import (  # isort: skip
+    BatchRequest, BatchResponse, ErrorMessage, Health, ModelInfo, Translated, TranslateRequest, TranslateResponse,
+)  # fmt: skip
 from dikkat.serving.metrics import Metrics
 from dikkat.serving.queue import BusyError, Queue
 from dikkat.translation import Translation, Translator
@@ -50,12 +44,9 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    translators: Mapping[str, Translator],
-    *,
-    limits: Limits | None = None,
-    hosts: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"),
-    origins: Iterable[str] = (),
-) -> FastAPI:
+    translators: Mapping[str, Translator], *, limits: Limits | None = None,
+    hosts: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"), origins: Iterable[str] = (),
+) -> FastAPI:  # fmt: skip
     """An ASGI application that serves translators.
 
     Args:
@@ -177,14 +168,11 @@ class Served:
                     page = (await asyncio.to_thread(translator.as_html, title=name)).encode()
                 except InputError as error:
                     raise HTTPException(404, str(error)) from error
-                self._pages[name] = (
-                    page,
-                    {
-                        "Cache-Control": "no-cache",  # keep it, and ask whether it is still the same
-                        "Content-Security-Policy": PAGE_POLICY,
-                        "ETag": f'W/"{hashlib.sha256(page).hexdigest()[:32]}"',  # weak: of the compressed page too
-                    },
-                )
+                self._pages[name] = page, {
+                    "Cache-Control": "no-cache",  # keep it, and ask whether it is still the same
+                    "Content-Security-Policy": PAGE_POLICY,
+                    "ETag": f'W/"{hashlib.sha256(page).hexdigest()[:32]}"',  # weak: of the compressed page too
+                }  # fmt: skip
         (page, headers), known = self._pages[name], request.headers.get("if-none-match", "")
         if known == "*" or headers["ETag"] in known:  # a browser puts the headers in the place of those that it kept
             return Response(status_code=304, headers=headers)
@@ -194,16 +182,12 @@ class Served:
         """The models that are served; the first is that of requests that name none."""
         return [
             ModelInfo(
-                name=name,
-                languages=each.origin.languages if each.origin else None,
-                cell=each.settings.cell,
-                score=each.settings.score,
-                hidden_size=each.settings.hidden_size,
-                source_tokens=len(each.source_tokenizer),
-                target_tokens=len(each.target_tokenizer),
+                name=name, languages=each.origin.languages if each.origin else None, cell=each.settings.cell,
+                score=each.settings.score, hidden_size=each.settings.hidden_size,
+                source_tokens=len(each.source_tokenizer), target_tokens=len(each.target_tokenizer),
             )
             for name, each in self._translators.items()
-        ]
+        ]  # fmt: skip
 
     async def health(self) -> Health:
         """The state of the server."""

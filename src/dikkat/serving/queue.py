@@ -26,8 +26,6 @@ class BusyError(Exception):
 
 @dataclass(eq=False)
 class _Job:
-    """Sentences of a request."""
-
     translator: Translator
     options: Mapping[str, Any]
     texts: Sequence[str]
@@ -123,7 +121,6 @@ class Queue:
             return sum(len(job.texts) for job in self._jobs if not job.result.done())
 
     def _next(self) -> list[_Job]:
-        """The next batch, once there is one; empty where the queue is closed."""
         with self._came:
             self._batch = []
             while not self._closed and not self._batch:
@@ -153,7 +150,6 @@ class Queue:
 
 
 def _translated(batch: Sequence[_Job]) -> list[list[Translation]]:
-    """The translations of all sentences of a batch, given up once nobody waits for any of them."""
     with stopping(lambda: all(job.result.done() for job in batch)):
         lines = [text for job in batch for text in job.texts]
         first = batch[0]

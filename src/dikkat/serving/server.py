@@ -18,11 +18,7 @@ _HEAD_SECONDS = 5
 def run(app: FastAPI, address: str, port: int, *, seconds: float) -> None:
     """Serve an application until SIGINT or SIGTERM, and then until its requests are answered.
 
-    Args:
-        app: From `create_app`.
-        address: An IP address.
-        port: A free port.
-        seconds: The longest time for a request, from its `Limits`; a second later, open connections are closed.
+    `seconds` is the longest time for a request, from its `Limits`; a second later, open connections are closed.
     """
     open_files = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1  # -1 if there is no limit
     connections = (min(open_files, 4096) if open_files > 0 else 4096) * 5 // 8
@@ -55,7 +51,6 @@ async def _serve(server: Server, address: str, port: int, seconds: float) -> Non
 
 
 async def _announce(address: str, port: int) -> None:
-    """Print the server's address once it accepts connections."""
     connection = None
     while connection is None:
         with suppress(OSError):

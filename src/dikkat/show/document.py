@@ -21,17 +21,10 @@ def document(title: str, plain: str, *, model: bytes = b"", titled: bool = True,
         text = base64.b64encode(gzip.compress(model, 6, mtime=0)).decode()
         packed = f'<script id="dikkat-model" type="application/gzip;base64">{text}</script>\n'
     return Template(part("document.html")).substitute(
-        title=escaped(title),
-        given=escaped(title) if titled else "",
-        plain=plain,
-        content=json_in_html(content),
-        model=packed,
-        compiled=" 'wasm-unsafe-eval'" if model else "",
-        style=style,
-        style_hash=content_hash(style),
-        script=script,
-        script_hash=content_hash(script),
-    )
+        title=escaped(title), given=escaped(title) if titled else "", plain=plain, content=json_in_html(content),
+        model=packed, compiled=" 'wasm-unsafe-eval'" if model else "", style=style, style_hash=content_hash(style),
+        script=script, script_hash=content_hash(script),
+    )  # fmt: skip
 
 
 def part(name: str) -> str:

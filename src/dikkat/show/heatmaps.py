@@ -46,32 +46,17 @@ _METADATA = {
 
 @overload
 def heatmaps(
-    weights: Weights,
-    *,
-    queries: Tokens | None = ...,
-    keys: Tokens | None = ...,
-    xlabel: str = ...,
-    ylabel: str = ...,
-    titles: Sequence[str] | None = ...,
-    figsize: tuple[float, float] | None = ...,
-    cmap: str | None = ...,
-    extent: tuple[int, int] | None = ...,
-    interactive: Literal[False] = ...,
-) -> Figure: ...
+    weights: Weights, *, queries: Tokens | None = ..., keys: Tokens | None = ..., xlabel: str = ..., ylabel: str = ...,
+    titles: Sequence[str] | None = ..., figsize: tuple[float, float] | None = ..., cmap: str | None = ...,
+    extent: tuple[int, int] | None = ..., interactive: Literal[False] = ...,
+) -> Figure: ...  # fmt: skip
 
 
 @overload
 def heatmaps(
-    weights: Weights,
-    *,
-    queries: Tokens | None = ...,
-    keys: Tokens | None = ...,
-    xlabel: str = ...,
-    ylabel: str = ...,
-    titles: Sequence[str] | None = ...,
-    extent: tuple[int, int] | None = ...,
-    interactive: Literal[True],
-) -> MapsWidget: ...
+    weights: Weights, *, queries: Tokens | None = ..., keys: Tokens | None = ..., xlabel: str = ..., ylabel: str = ...,
+    titles: Sequence[str] | None = ..., extent: tuple[int, int] | None = ..., interactive: Literal[True],
+) -> MapsWidget: ...  # fmt: skip
 
 
 def heatmaps(
@@ -190,15 +175,9 @@ class Grid:
 
 
 def grid_of(
-    weights: Weights,
-    *,
-    queries: Tokens | None = None,
-    keys: Tokens | None = None,
-    xlabel: str,
-    ylabel: str,
-    titles: Sequence[str] | None = None,
-    extent: tuple[int, int] | None = None,
-) -> Grid:
+    weights: Weights, *, queries: Tokens | None = None, keys: Tokens | None = None, xlabel: str, ylabel: str,
+    titles: Sequence[str] | None = None, extent: tuple[int, int] | None = None,
+) -> Grid:  # fmt: skip
     """The arguments of `heatmaps`, checked."""
     rows = _as_panels(weights)
     panels = [panel for row in rows for panel in row]
@@ -242,15 +221,11 @@ def draw_heatmaps(
         row, column = divmod(index, columns)
         queries, keys = grid.extent or panels[index].shape
         image = axes.imshow(
-            np.ma.masked_invalid(panels[index]),
-            cmap=cmap or "Reds",
-            vmin=scale[0],
-            vmax=scale[1],
-            origin="upper",
+            np.ma.masked_invalid(panels[index]), cmap=cmap or "Reds", vmin=scale[0], vmax=scale[1], origin="upper",
             interpolation="nearest" if max(panels[index].shape) <= 256 else "auto",
             aspect="equal" if grid.ragged or 1 / 4 <= queries / keys <= 4 else "auto",
             extent=(-0.5, keys - 0.5, queries - 0.5, -0.5),
-        )
+        )  # fmt: skip
         _label_axis(axes.xaxis, grid.keys[index] if grid.keys else None, key_pitch, families)
         _label_axis(axes.yaxis, grid.queries[index] if grid.queries else None, query_pitch, families)
         if row == rows - 1:
@@ -273,16 +248,12 @@ def _widget(grid: Grid) -> MapsWidget:
     titles = [*grid.titles, *[""] * len(grid.panels)]
     panels = [
         {
-            "title": encodable(titles[index]),
-            "shape": panel.shape,
-            "extent": grid.extent or panel.shape,
-            "queries": grid.queries and grid.queries[index],
-            "keys": grid.keys and grid.keys[index],
-            "xlabel": encodable(grid.xlabel),
-            "ylabel": encodable(grid.ylabel),
+            "title": encodable(titles[index]), "shape": panel.shape, "extent": grid.extent or panel.shape,
+            "queries": grid.queries and grid.queries[index], "keys": grid.keys and grid.keys[index],
+            "xlabel": encodable(grid.xlabel), "ylabel": encodable(grid.ylabel),
         }
         for index, panel in enumerate(grid.panels)
-    ]
+    ]  # fmt: skip
     with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
         values = b"".join(panel.astype("<f4").tobytes() for panel in grid.panels)
     return MapsWidget(panels=panels, across=len(grid.rows[0]), scale=list(scale_of(grid.panels)), values=values)
@@ -330,7 +301,6 @@ def figure_class() -> type[Figure]:
 
 
 def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
-    """Matrices of the grid, row by row."""
     if isinstance(weights, (list, tuple)) and weights and all(getattr(panel, "ndim", 0) == 2 for panel in weights):
         row = [as_array(panel, f"weights[{index}]") for index, panel in enumerate(weights)]
         for index, panel in enumerate(row):
@@ -348,7 +318,6 @@ def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
 
 
 def _labels_per_panel(tokens: Tokens | None, counts: list[int], name: str) -> list[list[str]] | None:
-    """Labels of each panel; one list object repeated if it serves all."""
     if tokens is None:
         return None
     if isinstance(tokens, str):

@@ -10,14 +10,9 @@ _PLAIN = "<noscript><p>This page translates and draws with JavaScript, which is 
 
 
 def bundle(files: Mapping[str, bytes]) -> bytes:
-    """Files as the page carries them: eight bytes with a header's length, the header, the files one behind the other.
+    """Files by name as the page carries them: a header's length as 8 bytes, little-endian; the header; the contents.
 
-    Args:
-        files: Their contents by their names.
-
-    Returns:
-        The length as a little-endian number; JSON of each name with its first byte and the one behind its last, counted
-        behind the header; the contents.
+    The header is JSON: for each name its first byte and the one past its last, counted from the end of the header.
 
     Example:
         >>> bundle({"a": b"12", "b": b"3"})[8:]

@@ -63,15 +63,10 @@ class Bundled(Protocol):
 
 
 def page(
-    translations: Sequence[Aligned],
-    *,
-    title: str = "What the translator looks at",
-    scores: Sequence[float] | None = None,
-    score_name: str = "score",
-    source_language: str = "",
-    target_language: str = "",
-    translator: Bundled | None = None,
-) -> str:
+    translations: Sequence[Aligned], *, title: str = "What the translator looks at",
+    scores: Sequence[float] | None = None, score_name: str = "score", source_language: str = "",
+    target_language: str = "", translator: Bundled | None = None,
+) -> str:  # fmt: skip
     """Make an HTML page of translated sentences that answers the pointer, the keyboard and touch.
 
     The page is one file that asks nothing of any network: a reader can open it from a disk or attach it to a letter.

@@ -21,14 +21,9 @@ _USUAL = 10  # colours of lines
 
 
 def key_sums(
-    sums: Weights,
-    *,
-    keys: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None,
-    xlabel: str = "Keys",
-    ylabel: str = "Sum of weights",
-    figsize: tuple[float, float] = (8.0, 2.6),
-) -> Figure:
+    sums: Weights, *, keys: Sequence[str] | None = None, labels: Sequence[str] | None = None, xlabel: str = "Keys",
+    ylabel: str = "Sum of weights", figsize: tuple[float, float] = (8.0, 2.6),
+) -> Figure:  # fmt: skip
     """Draw how much each key was looked at in all, as a line for each head.
 
     Args:

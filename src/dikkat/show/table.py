@@ -6,15 +6,9 @@ from dikkat.show.page import Aligned
 
 
 def table(translation: Aligned) -> str:
-    """A table with a row for each word that was written, coloured by the weight of each word that was read.
+    """An HTML table with a row for each word that was written, coloured by the weight of each word that was read.
 
     It needs no script, so that it is shown wherever a notebook is read.
-
-    Args:
-        translation: The sentence; see `Aligned`.
-
-    Returns:
-        HTML.
 
     Example:
         >>> from types import SimpleNamespace

@@ -19,17 +19,11 @@ _STEPS = 2048
 
 
 class Token(NamedTuple):
-    """A token as a page shows it.
+    """A token as a page shows it."""
 
-    Attributes:
-        text: What is written.
-        special: Whether the tokenizer put it there, as the beginning of a text.
-        continues: Whether it continues the word of the token before.
-    """
-
-    text: str
-    special: bool = False
-    continues: bool = False
+    text: str  # what is written
+    special: bool = False  # whether the tokenizer put it there, as the beginning of a text
+    continues: bool = False  # whether it continues the word of the token before
 
 
 Labels = Sequence[str | Token]
@@ -37,26 +31,17 @@ Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]
 
 
 class Layer(NamedTuple):
-    """The drawn part of a call of attention.
+    """The drawn part of a call of attention."""
 
-    Attributes:
-        name: The module, and which of its calls.
-        number: Which layer of the model; −1 for none.
-        kind: "self", "encoder", "cross", or "" for what is of no kind.
-        sizes: Heads, queries and keys.
-        seen: The largest weights `top_weights` (H, n, k) with `top_keys`; the map `overview` (H, a, b) where it is
-            known; and `heads` and `queries` where such were chosen.
-        shares: What each head does, (H,) by name.
-        looks: What each head does most, and of how many queries that is the mean.
-    """
-
-    name: str
-    number: int
-    kind: str
-    sizes: tuple[int, int, int]
+    name: str  # the module, and which of its calls
+    number: int  # which layer of the model; −1 for none
+    kind: str  # "self", "encoder", "cross", or "" for what is of no kind
+    sizes: tuple[int, int, int]  # heads, queries and keys
+    # The largest weights `top_weights` (H, n, k) with `top_keys`; the map `overview` (H, a, b) where it is known; and
+    # `heads` and `queries` where such were chosen.
     seen: Mapping[str, Tensor]
-    shares: Mapping[str, Tensor]
-    looks: Sequence[tuple[str, int]]
+    shares: Mapping[str, Tensor]  # what each head does, (H,) by name
+    looks: Sequence[tuple[str, int]]  # what each head does most, and of how many queries that is the mean
 
 
 def tokens_of(given: object) -> dict[str, list[Token]]:
@@ -182,5 +167,4 @@ def _codes(weights: NDArray[Any]) -> NDArray[np.uint16]:
 
 
 def _packed(numbers: NDArray[Any]) -> str:
-    """Numbers in base64, little-endian."""
     return base64.b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()

@@ -56,14 +56,7 @@ on another disk with the environment variable DIKKAT_CACHE: 'cache'
 
 @contextmanager
 def made(path: Path, what: str) -> Iterator[BinaryIO]:
-    """A file of the cache to be written, which has its name at the end, when it is on the disk.
-
-    Until then it is called `.part`. Under the lock of `waited_for` one that a killed process left is nobody's.
-
-    Args:
-        path: The file.
-        what: Its name in errors.
-    """
+    """A file of the cache to be written, called `.part` until it is on the disk; `what` is its name in errors."""
     part = path.with_name(f"{path.name}.part")
     try:
         with writing(what, path.parent):

@@ -9,14 +9,7 @@ from dikkat.errors import InputError
 
 
 def read(text: str, where: str) -> dict[str, Any]:
-    """The values of a TOML document by their keys.
-
-    Args:
-        text: The document.
-        where: What an error calls it.
-
-    Raises:
-        InputError: The text is not TOML; the message has the line.
+    """The values of a TOML document by their keys; `where` is what an error calls it.
 
     Example:
         >>> read("epochs 20", "mine.toml")

@@ -36,7 +36,6 @@ def _integers(name: str, X: Tensor) -> Tensor:
 
 
 def _lengths(valid_lens: Tensor | None, keys: int) -> Tensor | None:
-    """Lengths as integers, none above the number of keys."""
     return None if valid_lens is None else _integers("valid_lens", valid_lens).clamp(max=keys)
 
 

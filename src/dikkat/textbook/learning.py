@@ -121,14 +121,9 @@ def train_seq2seq(net: nn.Module, data_iter: Any, lr: float, num_epochs: int, tg
 
 
 def predict_seq2seq(
-    net: nn.Module,
-    src_sentence: str,
-    src_vocab: Vocab,
-    tgt_vocab: Vocab,
-    num_steps: int,
-    device: Any,
+    net: nn.Module, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int, device: Any,
     save_attention_weights: bool = False,
-) -> tuple[str, list[Any]]:
+) -> tuple[str, list[Any]]:  # fmt: skip
     """Translate a sentence, the likeliest word at each step.
 
     Args:

@@ -147,10 +147,7 @@ def masked_softmax(X: Array, valid_lens: Array | None) -> Array:
 
 
 def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) -> tuple[Array, Array, Array, Any]:
-    """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
-
-    Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-    """
+    """`dikkat.textbook.layers._hide`, and the visible pairs."""
     visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
         return queries, keys, values, None
@@ -159,7 +156,6 @@ def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) 
 
 
 def _dense(num_hiddens: int, bias: bool = False) -> nn.Dense:
-    """A linear layer of the last dimension."""
     return nn.Dense(num_hiddens, use_bias=bias, flatten=False)
 
 
@@ -399,14 +395,9 @@ def train_seq2seq(net: nn.Block, data_iter: Any, lr: float, num_epochs: int, tgt
 
 
 def predict_seq2seq(
-    net: nn.Block,
-    src_sentence: str,
-    src_vocab: Vocab,
-    tgt_vocab: Vocab,
-    num_steps: int,
-    device: Any,
+    net: nn.Block, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int, device: Any,
     save_attention_weights: bool = False,
-) -> tuple[str, list[Any]]:
+) -> tuple[str, list[Any]]:  # fmt: skip
     """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does."""
     arrays = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
     X, lens = (each.as_in_ctx(device) for each in arrays)

@@ -29,8 +29,6 @@ _FORMATS = ("-", "m--", "g-.", "r:")
 
 
 class _Pyplot:
-    """`matplotlib.pyplot`, which is imported when it is first used."""
-
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("matplotlib.pyplot"), name)
 
@@ -59,15 +57,9 @@ def set_figsize(figsize: Size = (3.5, 2.5)) -> None:
 
 
 def set_axes(
-    axes: "Axes",
-    xlabel: str | None,
-    ylabel: str | None,
-    xlim: Limits,
-    ylim: Limits,
-    xscale: str,
-    yscale: str,
+    axes: "Axes", xlabel: str | None, ylabel: str | None, xlim: Limits, ylim: Limits, xscale: str, yscale: str,
     legend: Sequence[str] | None,
-) -> None:
+) -> None:  # fmt: skip
     """Set labels, limits and scales of axes, with a grid, and a legend where there are names for it."""
     axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
     for limits, set_limits in ((xlim, axes.set_xlim), (ylim, axes.set_ylim)):
@@ -79,19 +71,10 @@ def set_axes(
 
 
 def plot(
-    X: Any,
-    Y: Any = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    legend: Sequence[str] | None = None,
-    xlim: Limits = None,
-    ylim: Limits = None,
-    xscale: str = "linear",
-    yscale: str = "linear",
-    fmts: Sequence[str] = _FORMATS,
-    figsize: Size = (3.5, 2.5),
-    axes: "Axes | None" = None,
-) -> None:
+    X: Any, Y: Any = None, xlabel: str | None = None, ylabel: str | None = None, legend: Sequence[str] | None = None,
+    xlim: Limits = None, ylim: Limits = None, xscale: str = "linear", yscale: str = "linear",
+    fmts: Sequence[str] = _FORMATS, figsize: Size = (3.5, 2.5), axes: "Axes | None" = None,
+) -> None:  # fmt: skip
     """Draw curves.
 
     Args:
@@ -136,13 +119,9 @@ def _curves(given: Any) -> list[Any]:
 
 
 def show_heatmaps(
-    matrices: Any,
-    xlabel: str,
-    ylabel: str,
-    titles: Sequence[str] | None = None,
-    figsize: Size = (2.5, 2.5),
+    matrices: Any, xlabel: str, ylabel: str, titles: Sequence[str] | None = None, figsize: Size = (2.5, 2.5),
     cmap: str = "Reds",
-) -> None:
+) -> None:  # fmt: skip
     """Draw a grid of matrices with one colour scale for all: `dikkat.show.heatmaps` on a figure of `plt`.
 
     Args:
@@ -200,19 +179,10 @@ class Animator:
     """
 
     def __init__(
-        self,
-        xlabel: str | None = None,
-        ylabel: str | None = None,
-        legend: Sequence[str] | None = None,
-        xlim: Limits = None,
-        ylim: Limits = None,
-        xscale: str = "linear",
-        yscale: str = "linear",
-        fmts: Sequence[str] = _FORMATS,
-        nrows: int = 1,
-        ncols: int = 1,
-        figsize: Size = (3.5, 2.5),
-    ) -> None:
+        self, xlabel: str | None = None, ylabel: str | None = None, legend: Sequence[str] | None = None,
+        xlim: Limits = None, ylim: Limits = None, xscale: str = "linear", yscale: str = "linear",
+        fmts: Sequence[str] = _FORMATS, nrows: int = 1, ncols: int = 1, figsize: Size = (3.5, 2.5),
+    ) -> None:  # fmt: skip
         use_svg_display()
         self.fig, axes = plt.subplots(nrows, ncols, figsize=figsize, squeeze=False, layout="constrained")
         self.axes = list(axes.flat)
@@ -249,20 +219,11 @@ class ProgressBoard:
     """
 
     def __init__(
-        self,
-        xlabel: str | None = None,
-        ylabel: str | None = None,
-        xlim: Limits = None,
-        ylim: Limits = None,
-        xscale: str = "linear",
-        yscale: str = "linear",
-        ls: Sequence[str] = ("-", "--", "-.", ":"),
-        colors: Sequence[str] = ("C0", "C1", "C2", "C3"),
-        fig: Any = None,
-        axes: Any = None,
-        figsize: Size = (3.5, 2.5),
+        self, xlabel: str | None = None, ylabel: str | None = None, xlim: Limits = None, ylim: Limits = None,
+        xscale: str = "linear", yscale: str = "linear", ls: Sequence[str] = ("-", "--", "-.", ":"),
+        colors: Sequence[str] = ("C0", "C1", "C2", "C3"), fig: Any = None, axes: Any = None, figsize: Size = (3.5, 2.5),
         display: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.xlabel, self.ylabel, self.xlim, self.ylim = xlabel, ylabel, xlim, ylim
         self.xscale, self.yscale, self.ls, self.colors = xscale, yscale, ls, colors
         self.fig, self.axes, self.figsize, self.display = fig, axes, figsize, display

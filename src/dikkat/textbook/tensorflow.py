@@ -162,10 +162,7 @@ def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
 def _hide(
     queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
-
-    Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-    """
+    """`dikkat.textbook.layers._hide`, and the visible pairs."""
     queries, keys, values = (tf.convert_to_tensor(each) for each in (queries, keys, values))
     visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
@@ -242,16 +239,9 @@ class MultiHeadAttention(tf.keras.layers.Layer):
     """Several scaled dot-product attentions, `dikkat.textbook.layers.MultiHeadAttention`, as in edition 0.17."""
 
     def __init__(
-        self,
-        key_size: int,
-        query_size: int,
-        value_size: int,
-        num_hiddens: int,
-        num_heads: int,
-        dropout: float,
-        bias: bool = False,
-        **kwargs: Any,
-    ) -> None:
+        self, key_size: int, query_size: int, value_size: int, num_hiddens: int, num_heads: int, dropout: float,
+        bias: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_heads(num_hiddens, num_heads)
         self.num_heads, self.attention = num_heads, DotProductAttention(dropout)
@@ -434,13 +424,9 @@ def train_seq2seq(net: Any, data_iter: Any, lr: float, num_epochs: int, tgt_voca
 
 
 def predict_seq2seq(
-    net: Any,
-    src_sentence: str,
-    src_vocab: Vocab,
-    tgt_vocab: Vocab,
-    num_steps: int,
+    net: Any, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int,
     save_attention_weights: bool = False,
-) -> tuple[str, list[Any]]:
+) -> tuple[str, list[Any]]:  # fmt: skip
     """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does, where TensorFlow puts it."""
     X, lens = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
     state = net.decoder.init_state(net.encoder(X, lens, training=False), lens)

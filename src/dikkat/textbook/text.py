@@ -80,15 +80,10 @@ class Vocab:
 
 
 class RawCorpus(NamedTuple):
-    """Sentence pairs as they are.
+    """Sentence pairs as they are."""
 
-    Attributes:
-        text: A line a pair, a tab between its two sentences.
-        min_freq: How often a word must occur to have a number of its own.
-    """
-
-    text: str
-    min_freq: int
+    text: str  # A line a pair, a tab between its two sentences
+    min_freq: int  # how often a word must occur to have a number of its own
 
 
 @cache
@@ -184,13 +179,9 @@ def _pairs(
 
 
 def parallel_arrays(
-    text: str,
-    num_steps: int,
-    num_examples: int | None = None,
-    source_vocab: Vocab | None = None,
-    target_vocab: Vocab | None = None,
-    min_freq: int = 1,
-) -> tuple[Arrays, Vocab, Vocab]:
+    text: str, num_steps: int, num_examples: int | None = None, source_vocab: Vocab | None = None,
+    target_vocab: Vocab | None = None, min_freq: int = 1,
+) -> tuple[Arrays, Vocab, Vocab]:  # fmt: skip
     r"""Pairs as the second generation's arrays.
 
     Example:

@@ -12,7 +12,6 @@ from dikkat._engine.vectors import Vector, full, square_root, where
 
 @inlined
 def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
-    """The log-kernel of a vector of squares, as in `arithmetic.log_profile`."""
     if profile == GAUSSIAN:
         return full(-0.5, zero) * square
     one, outside = full(1, zero), full(-np.inf, zero)
@@ -27,7 +26,6 @@ def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
 
 @inlined
 def profile_slope(profile: int, square: Vector, zero: Any) -> Vector:
-    """Its slope, as in `arithmetic.profile_slope`."""
     one, nothing = full(1, zero), full(0, zero)
     if profile == GAUSSIAN:
         return full(-0.5, zero)

@@ -12,23 +12,14 @@ GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR = range(len(PROFILES))
 
 
 class Ranges(NamedTuple):
-    """The ranges in which a dtype can hold what tanh(q + k) = 1 − 2/(1 + e^{2q} e^{2k}) is computed from.
+    """The ranges in which a dtype can hold the terms of tanh(q + k) = 1 − 2/(1 + e^{2q} e^{2k})."""
 
-    Attributes:
-        scale: s, by which attention's denominators s(1 + p) are made small, eight of which share a division.
-        limit: How large a product of eight may be.
-        highest: Up to which |q| and |k| attention computes exponentials; pairs beyond are computed one by one.
-        folded: Up to which max|q| + max|k| the recurrence has two features share a division.
-        single: Up to which max|q| and max|k| the recurrence computes exponentials.
-        most: p is clamped to this, infinity too.
-    """
-
-    scale: float
-    limit: float
-    highest: float
-    folded: float
-    single: float
-    most: float
+    scale: float  # s, by which attention's denominators s(1 + p), eight of which share a division, are made small
+    limit: float  # the largest product of eight
+    highest: float  # the largest |q| and |k| for attention's exponentials; pairs beyond are computed one by one
+    folded: float  # the largest max|q| + max|k| for which the recurrence has two features share a division
+    single: float  # the largest max|q| and max|k| for the recurrence's exponentials
+    most: float  # p is clamped to this, infinity too
 
 
 RANGES = {

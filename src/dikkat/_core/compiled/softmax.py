@@ -17,7 +17,6 @@ def base_of(peak: float, zero: Any) -> float:
 
 @inlined
 def largest_of(scores: Pointer, blocks: int, zero: Any) -> float:
-    """The largest of a row's scores."""
     top = load(scores, 0)
     for block in range(1, blocks):
         top = maximum(load(scores, block * lanes_of(zero)), top)

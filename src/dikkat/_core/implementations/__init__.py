@@ -21,24 +21,16 @@ from dikkat.scores import Pair
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute attention.
+    """One way to compute attention."""
 
-    Attributes:
-        examine: The reasons why it cannot run a problem, and a value that `run` can use.
-        run: Runs a problem, given that value too where there is one.
-        wants_seeds: Whether its dropout needs seeds from torch's generator.
-        scales: Whether it multiplies inner products by `Problem.scale`; others have an operand that is.
-        skips_hidden: Whether it reads no key or value that is hidden, forward or backward.
-        ready: For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at
-            once, on a device of (query, key, weight, value, hidden) with hidden queries and keys set to 0; None where
-            it needs a problem.
-    """
-
-    examine: Callable[[Problem], Examined]
-    run: Callable[..., Result]
-    wants_seeds: bool = True
-    scales: bool = False
-    skips_hidden: bool = False
+    examine: Callable[[Problem], Examined]  # the reasons why it cannot run a problem, and a value that `run` can use
+    run: Callable[..., Result]  # runs a problem, given that value too where there is one
+    wants_seeds: bool = True  # whether its dropout needs seeds from torch's generator
+    scales: bool = False  # whether it multiplies inner products by `Problem.scale`; others have an operand that is
+    skips_hidden: bool = False  # whether it reads no key or value that is hidden, forward or backward
+    # For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at once, on
+    # a device of (query, key, weight, value, hidden) with hidden queries and keys set to 0; None where it needs a
+    # problem.
     ready: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
 
 
@@ -74,38 +66,32 @@ class Crossovers(NamedTuple):
     A pair is a query and a key of one batch element. Softmax takes its share of the time where features are few; a
     fused kernel saves some of that. Its backward computes all products once more. The compiled kernel for few queries
     is one call that reads no hidden key, but half as fast as products of large matrices.
-
-    Attributes:
-        inner: Pairs a feature, before PyTorch's fused kernel; half of it with lengths.
-        inner_back: Pairs a feature, with the backward.
-        inner_masked_back: Pairs a feature squared, with lengths and the backward.
-        rows: Fewer queries than these are left to plain products at any size, or with lengths to the compiled kernel.
-        few_keys: Up to so many keys are left to the compiled kernel; with lengths four times as many to no fused one.
-        few_back: Numbers in the keys (for few keys times queries), from which on the compiled kernel is quicker with
-            lengths and the backward.
-        few_whole: The same for a single query that sees all keys; forward, for a few queries of a batch element, up to.
-        kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
-            Without it they are quicker at any size.
-        device: Pairs times features, on a device: up to here the few kernels of plain products take no longer than
-            the host needs to launch others. They build each of these numbers: half a gigabyte.
-        captured: The same where a CUDA graph launches them: up to here they are themselves as quick as others.
-        thin: n · m / (n + m), from which on sines are quicker than one tanh a pair and feature with the backward there.
     """
 
-    inner: int = 2**12
-    inner_back: int = 2**15
-    inner_masked_back: int = 2**8
+    inner: int = 2**12  # pairs a feature, before PyTorch's fused kernel; half of it with lengths
+    inner_back: int = 2**15  # pairs a feature, with the backward
+    inner_masked_back: int = 2**8  # pairs a feature squared, with lengths and the backward
+    # Fewer queries than these are left to plain products at any size, or with lengths to the compiled kernel.
     rows: int = 16
+    # Up to so many keys are left to the compiled kernel; with lengths four times as many to no fused one.
     few_keys: int = 16
+    # Numbers in the keys (for few keys times queries), from which on the compiled kernel is quicker with lengths and
+    # the backward.
     few_back: int = 2**18
+    # The same for a single query that sees all keys; forward, for a few queries of a batch element, up to.
     few_whole: int = 2**20
+    # Pairs times features, before the compiled kernels of the other pair functions with the backward. Without it they
+    # are quicker at any size.
     kernel_back: int = 2**16
+    # Pairs times features, on a device: up to here the few kernels of plain products take no longer than the host needs
+    # to launch others. They build each of these numbers: half a gigabyte.
     device: int = 2**27
+    # The same where a CUDA graph launches them: up to here they are themselves as quick as others.
     captured: int = 2**22
+    # n · m / (n + m), from which on sines are quicker than one tanh a pair and feature with the backward there.
     thin: int = 32
 
     def by_products(self, problem: Problem) -> bool:
-        """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
         restrictions, features = problem.restrictions, max(problem.query.shape[-1], problem.value.shape[-1])
         pairs, keys, masked = pairs_of(problem), restrictions.keys, restrictions.lens is not None
         if keys <= (4 if masked else 1) * self.few_keys:
@@ -118,7 +104,6 @@ class Crossovers(NamedTuple):
         return few or restrictions.queries < self.rows or keys < (1 if masked else 4) * features
 
     def by_few(self, problem: Problem) -> bool:
-        """Whether inner products are quicker by the compiled kernel for few queries."""
         n, m, features = problem.restrictions.queries, problem.restrictions.keys, problem.query.shape[-1]
         masked, numbers = problem.restrictions.lens is not None, problem.lead.numel() * m * features
         if problem.packed is not None:
@@ -134,21 +119,20 @@ class Crossovers(NamedTuple):
         return m * features <= self.few_whole and (few or (wide and masked and m <= 4 * self.few_keys))
 
     def by_reference(self, problem: Problem, captured: bool = False) -> bool:
-        """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""
+        """Whether the reference is faster than the compiled kernels for additive and distance scores."""
         size = pairs_of(problem) * problem.query.shape[-1]
         if on_cpu(problem.query):
             return problem.records and size <= self.kernel_back
         return size <= (self.captured if captured else self.device)
 
     def on_device(self, problem: Problem, captured: bool) -> tuple[str, ...]:
-        """The kernels for a device, the quickest before the others."""
+        """The names of the kernels for a device, the fastest first."""
         n, m = problem.restrictions.queries, problem.restrictions.keys
         by_tanh = captured and problem.records and n * m < self.thin * (n + m)
         return ("triton", "products", "chunked") if by_tanh else ("products", "triton", "chunked")
 
 
 def pairs_of(problem: Problem) -> int:
-    """How many pairs of a query and a key there are."""
     return math.prod(problem.lead) * problem.restrictions.queries * problem.restrictions.keys
 
 
@@ -156,13 +140,7 @@ CROSSOVERS = Crossovers()
 
 
 class Choice(NamedTuple):
-    """The implementation that `impl="auto"` runs, with the answers of those that were asked.
-
-    Attributes:
-        name: The implementation's name.
-        problem: The call; `finite` is set if it was looked at.
-        examined: The answers, by implementation.
-    """
+    """The implementation that `impl="auto"` runs, the call (with `finite`, if examined), and all answers by name."""
 
     name: str
     problem: Problem
@@ -170,7 +148,7 @@ class Choice(NamedTuple):
 
 
 def choose(problem: Problem, captured: bool = False) -> Choice:
-    """The implementation that `impl="auto"` runs; if `captured`, in a CUDA graph, where launches take no time."""
+    """Choose the implementation of `impl="auto"`; if `captured`, for a CUDA graph, in which a launch takes no time."""
     if problem.pair == "inner" and problem.restrictions.vary_by_row() and problem.finite is None:
         operands = (problem.query, problem.key, problem.value)
         if can_read_values(*operands):
@@ -185,7 +163,7 @@ def choose(problem: Problem, captured: bool = False) -> Choice:
 
 
 def _first(problem: Problem, runs: Callable[[str], bool], captured: bool = False) -> str:
-    """The first implementation that serves a problem, the fastest before the others."""
+    """The name of the fastest implementation that serves a problem."""
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
         return "reference" if problem.restrictions.causal or not runs("sdpa") else "sdpa"
@@ -207,7 +185,6 @@ def _first(problem: Problem, runs: Callable[[str], bool], captured: bool = False
 
 
 def _few_is_quicker(problem: Problem) -> bool:
-    """Whether a call is left to the kernel for few queries, if that runs."""
     if not on_cpu(problem.query) or torch.compiler.is_compiling():
         return False
     if problem.pair == "inner":

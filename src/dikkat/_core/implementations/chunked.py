@@ -10,16 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import (
-    cap,
-    clip,
-    dropout_scale,
-    log_profile,
-    must_exclude,
-    pool,
-    profile_slope,
-    weighted_sum,
-)
+from dikkat._core.arithmetic import (  # isort: skip
+    cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weighted_sum,
+)  # fmt: skip
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
 from dikkat._core.problem import Examined, Problem, narrow
 from dikkat._core.restrictions import pairs_of
@@ -38,7 +31,6 @@ _NUMBERS_FOR_A_LOOP = 2**18
 
 
 def examine(problem: Problem) -> Examined:
-    """Return the reasons why "chunked" cannot run this call."""
     if problem.has_tangents:
         return Examined(["it has no forward-mode derivative; 'reference' has one"])
     return Examined([])
@@ -46,12 +38,10 @@ def examine(problem: Problem) -> Examined:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some rows and columns of one problem."""
-
     problem: Problem
     rows: slice
     cols: slice
-    exact: bool
+    exact: bool  # whether sums leave out hidden pairs one by one
 
     @property
     def query(self) -> Tensor:
@@ -68,17 +58,12 @@ class _Tile:
     def visible(self) -> Tensor | None:
         return self.problem.restrictions.visible(self.rows, self.cols)
 
-    def hidden_from_some(self, visible: Tensor | None) -> Tensor | None:
-        """`visible` where hidden pairs must be left out of sums one by one; None where a plain product will do."""
-        return visible if self.exact else None
-
     def pairs(self, visible: Tensor | None) -> Tensor:
         """q + k or q − k for additive and distance, (..., rows, cols, h)."""
         query, key = (clip(self.problem, side) for side in (self.query, self.key))
         query, key = query[..., :, None, :], key[..., None, :, :]
         pairs = query + key if self.problem.pair == "additive" else query - key
-        some = self.hidden_from_some(visible)
-        return pairs if some is None else torch.where(some[..., None], pairs, 0.0)
+        return torch.where(visible[..., None], pairs, 0.0) if self.exact and visible is not None else pairs
 
 
 def _forward(problem: Problem) -> Output:
@@ -108,7 +93,7 @@ def _state(tile: _Tile) -> Pooled:
     scores = scores.expand(*tile.problem.lead, *scores.shape[-2:])
     weights, peak, total = softmax(scores, visible)
     scale = dropout_scale(tile.problem, tile.rows, tile.cols)
-    mean = pool(weights if scale is None else weights * scale, tile.value, tile.hidden_from_some(visible))
+    mean = pool(weights if scale is None else weights * scale, tile.value, visible if tile.exact else None)
     return Pooled(mean, peak, total)
 
 
@@ -156,11 +141,11 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
 
 
 def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> None:
-    """Add one tile's share to every gradient."""
+    """Add the share of a tile to every gradient."""
     problem, rows, cols = tile.problem, tile.rows, tile.cols
     scores, visible, made = _scores(tile)
     shares = _shares(scores, visible, peak)
-    some = tile.hidden_from_some(visible)
+    some = visible if tile.exact else None
     back = None if some is None else some.expand(*some.shape[:-2], *shares.shape[-2:]).mT
     scale = dropout_scale(problem, rows, cols)
 
@@ -210,11 +195,7 @@ def _add(into: Tensor, share: Tensor) -> None:
 
 
 def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Problem, tuple[Tensor, ...]]]:
-    """Yield the problem whole, or in parts along one leading dimension.
-
-    One batch element at a time where lengths differ and the work is worth it; otherwise as many at a time as fill a
-    tile, so that tiles are few.
-    """
+    """Yield the problem in parts along one leading dimension: elements if lengths differ, or as many as fill a tile."""
     lead, lens = problem.lead, problem.restrictions.lens
     if not lead.numel() or not lead:
         yield problem, tensors
@@ -240,7 +221,6 @@ def _tile(problem: Problem) -> int:
 
 
 def _features(problem: Problem) -> int:
-    """Numbers a pair takes in a tile: h, or 1 where a matrix product makes the scores."""
     return 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
 
 

@@ -42,11 +42,13 @@ def launch(name: str, grid: tuple[int, ...], *operands: Any, **constants: Any) -
         _COMPILED[key] = compiled, tuple(constants[name] for name in names)
 
 
-def kind(operand: Any) -> Any:
-    """The kind of an argument to Triton: types, whether addresses and numbers are multiples of 16, and the number 1.
+def power_of_two(size: int) -> int:
+    """The least power of two that is not below a size."""
+    return 1 << max(0, size - 1).bit_length()
 
-    An integer's type is the smallest that holds it.
-    """
+
+def kind(operand: Any) -> Any:
+    """The kind of an argument to Triton: its type (the smallest of integers), divisibility by 16, or the number 1."""
     if isinstance(operand, Tensor):
         return operand.dtype, is_aligned(operand)
     if isinstance(operand, tuple):

@@ -22,12 +22,10 @@ _NOTHING = {kind: torch.zeros((), dtype=kind, device="cpu") for kind in (torch.f
 
 
 def examine(problem: Problem) -> Examined:
-    """Why it cannot run."""
     return Examined([])
 
 
 def run(problem: Problem) -> Result:
-    """Scores, softmax, average."""
     if problem.kept is None:
         problem = problem.in_wide_dtype()
     restrictions = problem.restrictions
@@ -80,9 +78,9 @@ def _pairwise(problem: Problem, query: Tensor, key: Tensor, weight: Tensor | Non
 
 
 def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
-    """`run` for finite operands in the shapes of a problem, which hides at most what lies behind lengths, above 0.
+    """`run` for finite operands in the shapes of a problem that hides only keys past lengths above 0.
 
-    Of distances the scores too, by which the caller sees that none of them overflowed.
+    Of distances it also returns the scores, from which the caller sees whether one overflowed.
     """
     restrictions = template.restrictions
     if restrictions.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
@@ -205,5 +203,4 @@ def _zero(tangent: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _transposed(visible: Tensor, like: Tensor) -> Tensor:
-    """`visible` with its rows and columns exchanged, and neither of them broadcast."""
     return visible.expand(*visible.shape[:-2], *like.shape[-2:]).mT

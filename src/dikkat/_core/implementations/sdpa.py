@@ -28,17 +28,11 @@ _ONE_DERIVATIVE = no_second_derivatives("sdpa")
 
 
 class _Masked(NamedTuple):
-    """A call without the keys past every length, and its mask as PyTorch takes it.
-
-    Attributes:
-        problem: The call.
-        mask: What the kernel adds or selects by, (B, H or 1, n or 1, m); None where all is seen.
-        empty: The rows that see no key, (..., n or 1, 1).
-    """
+    """A call without the keys past every length, and its mask as PyTorch takes it."""
 
     problem: Problem
-    mask: Tensor | None = None
-    empty: Tensor | None = None
+    mask: Tensor | None = None  # what the kernel adds or selects by, (B, H or 1, n or 1, m); None where all is seen
+    empty: Tensor | None = None  # the rows that see no key, (..., n or 1, 1)
 
 
 def examine(problem: Problem) -> Examined:
@@ -55,7 +49,6 @@ def examine(problem: Problem) -> Examined:
 
 
 def _obstacles(problem: Problem) -> list[str]:
-    """The reasons that are known without asking PyTorch."""
     restrictions, device = problem.restrictions, problem.query.device.type
     found = []
     if problem.pair != "inner":
@@ -144,7 +137,6 @@ def _refused_by_cuda(masked: _Masked) -> list[str]:
 
 
 def run(problem: Problem, masked: _Masked | None = None) -> Result:
-    """One call of the fused kernel."""
     problem, mask, empty = masked or _masked(problem)
     kind = problem.narrow_dtype
     query, key, value = (_once(t.to(kind)) for t in (problem.query, problem.key, problem.value))
@@ -190,17 +182,9 @@ def fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, lead: torch.Size, causal: bool, dropout: float,
     scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """The fused kernel on operands of one dtype: in four dimensions, and padded with zeros to one number of features.
+    """Run the fused kernel on operands (..., n, h), (..., m, h), (..., m, d_v) of one dtype, folded and padded for it.
 
-    Args:
-        query: (..., n, h).
-        key: (..., m, h).
-        value: (..., m, d_v).
-        mask: (B, H or 1, n or 1, m), or None.
-        lead: The leading dimensions of the result.
-        causal: Whether a query sees the keys up to its own place.
-        dropout: A probability.
-        scale: What products are multiplied by.
+    `mask` is (B, H or 1, n or 1, m); `lead` are the leading dimensions of the result; `scale` multiplies products.
     """
     values = value.shape[-1]
     size = width(query, values)
@@ -213,10 +197,9 @@ def fused(
 
 @contextmanager
 def _pinned() -> Iterator[None]:
-    """On CUDA, one of the fast paths.
+    """Pin PyTorch's backend on CUDA.
 
-    PyTorch's switches are the whole process's: of two threads that turn them and turn them back, the second would
-    leave them as the first had them meanwhile.
+    Its switches are the process's: a second thread could restore the state that the first had set.
     """
     if torch.compiler.is_compiling():
         with sdpa_kernel(_FAST):
@@ -227,7 +210,7 @@ def _pinned() -> Iterator[None]:
 
 
 def width(query: Tensor, values: int) -> int:
-    """The CPU kernel wants one number of features for all three; CUDA's want a multiple of 8."""
+    """The number of features that the kernels need: on CPU the same for all operands, on CUDA a multiple of 8."""
     most = max(query.shape[-1], values)
     return -(-most // 8) * 8 if query.is_cuda else max(1, most)
 
@@ -239,7 +222,7 @@ def _needs_mask(problem: Problem) -> bool:
 
 
 def _cut(problem: Problem) -> Problem:
-    """Drop the keys past every length, where the lengths can be read, to save their work; but none that NaN needs."""
+    """Drop the keys past every length, if lengths can be read, except those that a NaN needs."""
     restrictions, lens, known = problem.restrictions, problem.restrictions.lens, problem.restrictions.extremes
     if lens is None or restrictions.causal:
         return problem
@@ -262,8 +245,7 @@ def _cut(problem: Problem) -> Problem:
 def _masked(problem: Problem) -> _Masked:
     """The call's mask, from its restrictions.
 
-    A row with no key sees all of them here, and its output is set to 0 afterwards: what PyTorch's kernels make of such
-    a row, NaN or 0, depends on its version and the device.
+    A row without keys sees all of them here and its output becomes 0: PyTorch's result for it depends on the version.
     """
     problem = _cut(problem)
     restrictions, bias = problem.restrictions, problem.restrictions.bias

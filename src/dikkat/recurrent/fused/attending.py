@@ -10,22 +10,10 @@ from dikkat._core.compiled.softmax import by_total, normalise, rescale
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, number_at
-from dikkat._engine.vectors import (
-    Pointer,
-    Vector,
-    at,
-    full,
-    lanes_of,
-    largest_lane,
-    load,
-    magnitude,
-    maximum,
-    pointer,
-    spread,
-    store,
-    total,
-    where,
-)
+
+from dikkat._engine.vectors import (  # isort: skip
+    Pointer, Vector, at, full, lanes_of, largest_lane, load, magnitude, maximum, pointer, spread, store, total, where,
+)  # fmt: skip
 from dikkat.recurrent.fused.record import ADDITIVE, DISTANCE, INNER
 
 
@@ -159,7 +147,6 @@ def _slope(call: Call, query: Pointer, exps: Pointer, b: int, j: int, c: int, di
 
 @inlined
 def _peak(call: Call, query: Pointer, zero: Any) -> float:
-    """The largest |q|."""
     peak = full(0, zero)
     for c in range(0, call.features, lanes_of(zero)):
         peak = maximum(magnitude(load(query, c)), peak)

@@ -54,23 +54,12 @@ class StackRecord(CallRecord):
         # The same number of tasks for each thread.
         tasks = min(batch, threads * -(-batch // (threads * _ROWS)))
         self.fields |= {
-            "tasks": tasks,
-            "cell": int(lstm),
-            "reverse": int(spec.reverse),
-            "layers": len(operands.state),
-            "hidden": self.up(hidden),
-            "wide": (4 if lstm else 3) * self.up(hidden),
-            "task_rows": -(-batch // tasks),
-            "own": hidden,
-            "batch": batch,
-            "tokens": len(rows.places),
-            "pair": CHOICES.index(spec.pair),
-            "profile": 0 if spec.profile is None else PROFILES.index(spec.profile),
-            "folded": ranges.folded,
-            "single": ranges.single,
-            "most": ranges.most,
-            "largest": torch.finfo(dtype).max,
-        }
+            "tasks": tasks, "cell": int(lstm), "reverse": int(spec.reverse), "layers": len(operands.state),
+            "hidden": self.up(hidden), "wide": (4 if lstm else 3) * self.up(hidden), "task_rows": -(-batch // tasks),
+            "own": hidden, "batch": batch, "tokens": len(rows.places), "pair": CHOICES.index(spec.pair),
+            "profile": 0 if spec.profile is None else PROFILES.index(spec.profile), "folded": ranges.folded,
+            "single": ranges.single, "most": ranges.most, "largest": torch.finfo(dtype).max,
+        }  # fmt: skip
         for name in ("order", "lengths", "offsets"):
             self.point(name, getattr(rows, name))
 
@@ -149,11 +138,8 @@ class StackRecord(CallRecord):
         key, value = self.point("key", self.fill(key)), self.point("value", self.fill(value))
         keys = key.shape[1]
         self.fields |= {
-            "keys": keys,
-            "key_row": max(self.up(keys), self.wide),
-            "features": key.shape[2],
-            "values": value.shape[2],
-        }
+            "keys": keys, "key_row": max(self.up(keys), self.wide), "features": key.shape[2], "values": value.shape[2],
+        }  # fmt: skip
         if operands.seen is not None:
             self.point("seen", operands.seen.to(torch.int64).contiguous())
         if operands.kept is not None:

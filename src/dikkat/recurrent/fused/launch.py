@@ -29,27 +29,13 @@ def kernel_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
 
 
 def run_stack(
-    operands: Operands,
-    layers: list[Layer],
-    rows: Rows,
-    pair: Pair | None = None,
-    profile: Profile | None = None,
-    *,
+    operands: Operands, layers: list[Layer], rows: Rows, pair: Pair | None = None, profile: Profile | None = None, *,
     reverse: bool = False,
-) -> Results:
-    """Run a stack over whole sequences.
+) -> Results:  # fmt: skip
+    """Run a stack over whole sequences, which attends if it has a `pair`; in `reverse` each is read from its end.
 
-    Args:
-        operands: The tensors.
-        layers: The weights.
-        rows: The sequences.
-        pair: The pair function of a stack that attends.
-        profile: The log-kernel, for distances.
-        reverse: Whether a sequence is read from its end.
-
-    Returns:
-        All in the dtype of `state`; computed in at least float32. Under `torch.autocast` the products that give the
-        weights' gradients have its dtype.
+    Results have the dtype of `state`, and are computed in at least float32. Under `torch.autocast` the products that
+    give the weights' gradients have its dtype.
     """
     tensors = (*operands, *chain.from_iterable(layers))
     grads = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
@@ -165,7 +151,6 @@ class _Steps:
         self._groups, self._low, self._dtype = made.groups, made.spec.low, made.dtype
 
     def cut(self, tensor: Tensor, size: int) -> Tensor:
-        """Remove the padding from the gates' features."""
         if tensor.shape[-1] == self._groups * size:
             return tensor
         result: Tensor = tensor.unflatten(-1, (self._groups, -1))[..., :size].flatten(-2)
@@ -179,7 +164,6 @@ class _Steps:
         return whole if whole.shape[0] == groups * rows else whole.unflatten(0, (groups, -1))[:, :rows].flatten(0, 1)
 
     def layer(self, gates: Tensor, inputs: Tensor, hidden: int) -> list[Tensor | None]:
-        """The gradients of a side of a layer's gates: weight and bias."""
         return [self.product(gates, inputs, hidden, hidden, self._groups), self.cut(gates.sum(0), hidden)]
 
 

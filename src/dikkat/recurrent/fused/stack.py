@@ -13,23 +13,14 @@ from dikkat._engine import addresses
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences packed without padding: the steps one after the other, each with the rows that have not ended.
+    """Sequences packed without padding: the steps one after the other, each with the rows that have not ended."""
 
-    Attributes:
-        order: (B,) int64: the sequence of each row, the longest first.
-        lengths: (B,) int64, of the rows.
-        offsets: (T,) int64: the first place of each step.
-        places: (N,) int64: the position in (B · T) of each step of each row.
-        batch: B.
-        steps: T.
-    """
-
-    order: Tensor
-    lengths: Tensor
-    offsets: Tensor
-    places: Tensor
-    batch: int
-    steps: int
+    order: Tensor  # (B,) int64: the sequence of each row, the longest first
+    lengths: Tensor  # (B,) int64, of the rows
+    offsets: Tensor  # (T,) int64: the first place of each step
+    places: Tensor  # (N,) int64: the position in (B · T) of each step of each row
+    batch: int  # B
+    steps: int  # T
 
     @classmethod
     def of(cls, lengths: Tensor | None, batch: int, steps: int) -> "Rows":
@@ -64,8 +55,6 @@ class _Gather(torch.autograd.Function):
 
 
 class _Scatter(torch.autograd.Function):
-    """Put rows in their places, zeros elsewhere."""
-
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, index: Tensor, count: int) -> Tensor:
         ctx.index = index
@@ -100,34 +89,21 @@ class Operands(NamedTuple):
 
     Compiled code has packed steps, with the shapes below. PyTorch's operations have (R, T) in place of N, and R = B·K
     rows, of which K in a row share a memory.
-
-    Attributes:
-        gates: (N, G·h), the inputs' side of the first layer's gates, its bias in it.
-        state: (layers, B, h) before the first step.
-        cell: The same, for an LSTM.
-        dropped: (layers − 1, N, h), factors of a layer's states for the next one.
-        kept: (N, m), factors of the attention weights.
-        key: (B, m, a), projected; None for a stack that does not attend.
-        value: (B, m, c), or without `context_weight` (B, m, G·h), the values' share of the first layer's gates.
-        seen: (B,) int64, the number of keys that exist.
-        weight: (a,) v, of an additive score.
-        query_weight: (a, h), or None: the states are the queries.
-        query_bias: (a,).
-        context_weight: (G·h, c), the contexts' share of the first layer's gates.
     """
 
-    gates: Tensor
-    state: Tensor
-    cell: Tensor | None = None
-    dropped: Tensor | None = None
-    kept: Tensor | None = None
-    key: Tensor | None = None
+    gates: Tensor  # (N, G·h), the inputs' side of the first layer's gates, its bias in it
+    state: Tensor  # (layers, B, h) before the first step
+    cell: Tensor | None = None  # the same, for an LSTM
+    dropped: Tensor | None = None  # (layers − 1, N, h), factors of a layer's states for the next one
+    kept: Tensor | None = None  # (N, m), factors of the attention weights
+    key: Tensor | None = None  # (B, m, a), projected; None for a stack that does not attend
+    # (B, m, c), or without `context_weight` (B, m, G·h), the values' share of the first layer's gates.
     value: Tensor | None = None
-    seen: Tensor | None = None
-    weight: Tensor | None = None
-    query_weight: Tensor | None = None
-    query_bias: Tensor | None = None
-    context_weight: Tensor | None = None
+    seen: Tensor | None = None  # (B,) int64, the number of keys that exist
+    weight: Tensor | None = None  # (a,) v, of an additive score
+    query_weight: Tensor | None = None  # (a, h), or None: the states are the queries
+    query_bias: Tensor | None = None  # (a,)
+    context_weight: Tensor | None = None  # (G·h, c), the contexts' share of the first layer's gates
 
 
 class Layer(NamedTuple):
@@ -149,21 +125,13 @@ def parted(tensors: Sequence[Any]) -> tuple[Operands, list[Layer]]:
 
 
 class Results(NamedTuple):
-    """The results of a recurrence.
+    """The results of a recurrence."""
 
-    Attributes:
-        states: (N, h), of the top layer.
-        contexts: (N, c), or None.
-        weights: (N, m), before dropout; or None.
-        state: (layers, B, h), the last ones.
-        cell: (layers, B, h), or None.
-    """
-
-    states: Tensor
-    contexts: Tensor | None
-    weights: Tensor | None
-    state: Tensor
-    cell: Tensor | None
+    states: Tensor  # (N, h), of the top layer
+    contexts: Tensor | None  # (N, c), or None
+    weights: Tensor | None  # (N, m), before dropout; or None
+    state: Tensor  # (layers, B, h), the last ones
+    cell: Tensor | None  # (layers, B, h), or None
 
 
 def _fit(name: str, tensor: Tensor | None, *expected: int) -> None:

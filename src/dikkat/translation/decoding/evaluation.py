@@ -318,14 +318,10 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
     def difference(metric: str) -> Difference:
         other, one = (cast("Result", result) for result in results[metric])
         return Difference(
-            metric,
-            score=float(one.score),
-            interval=float(one.ci or 0.0),
-            other_score=float(other.score),
-            other_interval=float(other.ci or 0.0),
-            p_value=float(one.p_value or 0.0) if differ else 1.0,
+            metric, score=float(one.score), interval=float(one.ci or 0.0), other_score=float(other.score),
+            other_interval=float(other.ci or 0.0), p_value=float(one.p_value or 0.0) if differ else 1.0,
             signature=str(signatures[metric]),
-        )
+        )  # fmt: skip
 
     return [difference(metric) for metric in signatures]
 

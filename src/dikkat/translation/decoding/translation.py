@@ -46,13 +46,10 @@ class Translation:
 def joined(line: str, parts: Sequence[Translation], spaces: Sequence[str]) -> Translation:
     """The translation of a line, of those of its sentences."""
     return Translation(
-        source=line,
-        target="".join(each.target + space for each, space in zip(parts, [*spaces, ""], strict=True)),
+        source=line, target="".join(each.target + space for each, space in zip(parts, [*spaces, ""], strict=True)),
         source_tokens=[token for each in parts for token in each.source_tokens],
         target_tokens=[token for each in parts for token in each.target_tokens],
-        weights=torch.block_diag(*(each.weights for each in parts)),
-        score=sum(each.score for each in parts),
-        finished=all(each.finished for each in parts),
-        unknown=tuple(word for each in parts for word in each.unknown),
+        weights=torch.block_diag(*(each.weights for each in parts)), score=sum(each.score for each in parts),
+        finished=all(each.finished for each in parts), unknown=tuple(word for each in parts for word in each.unknown),
         repeated=any(each.repeated for each in parts),
-    )
+    )  # fmt: skip

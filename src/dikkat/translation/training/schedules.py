@@ -30,10 +30,7 @@ def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvin
     begun, warm = step + 1, settings.warmup_steps + 1
     left = max(0.0, 1.0 - done)
     decay = {
-        "constant": 1.0,
-        "linear": left,
-        "cosine": (1.0 - math.cos(math.pi * left)) / 2,
-        "inverse_sqrt": min(1.0, math.sqrt(warm / begun)),
-        "plateau": 0.5**halvings,
-    }
+        "constant": 1.0, "linear": left, "cosine": (1.0 - math.cos(math.pi * left)) / 2,
+        "inverse_sqrt": min(1.0, math.sqrt(warm / begun)), "plateau": 0.5**halvings,
+    }  # fmt: skip
     return min(1.0, begun / warm) * decay[settings.schedule]

@@ -12,11 +12,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Remembers that the user wants an end; the second time, a `KeyboardInterrupt` ends everything at once.
-
-    Attributes:
-        requested: Whether an end was requested.
-    """
+    """Remembers in `requested` that the user wants an end; the second time, a `KeyboardInterrupt` ends all at once."""
 
     def __init__(self, *, aloud: bool = False) -> None:
         self.requested, self._aloud = False, aloud

@@ -10,34 +10,22 @@ from dikkat.translation.settings import Criterion
 
 @dataclass(frozen=True)
 class Epoch:
-    """The result of an epoch.
+    """The result of an epoch."""
 
-    Attributes:
-        number: From 1.
-        training_loss: Mean loss of a target token in training, with dropout, label smoothing and `r_drop`; in nats.
-        validation_loss: Mean loss of a target token in the last validation so far, without them; in nats. None where
-            there was none.
-        tokens_per_second: Target tokens, ends included, trained on in a second.
-    """
-
-    number: int
-    training_loss: float
+    number: int  # from 1
+    training_loss: float  # mean loss of a target token in training, with dropout, label smoothing and `r_drop`; in nats
+    # Mean loss of a target token in the last validation so far, without them; in nats. None where there was none.
     validation_loss: float | None
-    tokens_per_second: float
+    tokens_per_second: float  # target tokens, ends included, trained on in a second
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The result of a validation.
+    """The result of a validation."""
 
-    Attributes:
-        step: Steps of the optimiser before it.
-        loss: Mean loss of a target token, without dropout and label smoothing; in nats.
-        bleu: sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None where it was not computed.
-    """
-
-    step: int
-    loss: float
+    step: int  # steps of the optimiser before it
+    loss: float  # mean loss of a target token, without dropout and label smoothing; in nats
+    # sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None where it was not computed.
     bleu: float | None = None
 
     def quality(self, criterion: Criterion) -> float:
@@ -51,7 +39,7 @@ class Validation:
 
 @dataclass
 class TrainingState:
-    """The progress of a training.
+    """The progress of a training."""
 
     `batch`, `loss_sum`, `tokens` and `seconds` are of the present epoch, `all_tokens` and `all_seconds` of all.
     `elapsed` counts seconds since the beginning without those between a stop and the resuming. `sums` has the SHA-256

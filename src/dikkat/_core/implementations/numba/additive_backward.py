@@ -24,42 +24,21 @@ import numpy as np
 from numba import carray
 
 from dikkat._core.compiled.scoring import LOWER
-from dikkat._core.implementations.numba.additive_pairs import (
-    add_exact,
-    add_features,
-    add_small,
-    add_values,
-    any_small,
-    begin_pairs,
-    forget,
-    four,
-    keep_row,
-    keep_row_exact,
-    pack_row,
-    peak_of,
-    products,
-)
+
+from dikkat._core.implementations.numba.additive_pairs import (  # isort: skip
+    add_exact, add_features, add_small, add_values, any_small, begin_pairs, forget, four, keep_row, keep_row_exact,
+    pack_row, peak_of, products,
+)  # fmt: skip
 from dikkat._core.implementations.numba.packing import pack_weight, raw_keys, raw_row, weight_at
 from dikkat._core.implementations.numba.record import CALL, PEAK_KEYS, SIDE
 from dikkat._core.implementations.numba.visibility import bias_grad_of, drop, first_of, limits_of, owner, turn_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, Work, clear, copy, load_part, workplace_of
-from dikkat._engine.vectors import (
-    Pointer,
-    Vector,
-    at,
-    claim,
-    full,
-    lanes_of,
-    load,
-    maximum,
-    pointer,
-    store,
-    total,
-    totals,
-    where,
-)
+
+from dikkat._engine.vectors import (  # isort: skip
+    Pointer, Vector, at, claim, full, lanes_of, load, maximum, pointer, store, total, totals, where,
+)  # fmt: skip
 
 # A row has a sweep of its own if its peak is larger than the first or its total smaller than the second.
 LARGE, FEW = 16.0, 4.0
@@ -129,7 +108,6 @@ def _keep_rows(
 
 @inlined
 def _any_beyond(call: Call, first: int, count: int, zero: Any) -> bool:
-    """True where any of some keys has features without exponentials."""
     beyond = False
     for k in range(first, first + count):
         beyond = beyond or pointer(call.key_beyond, np.uint8(0))[k] != 0
@@ -187,7 +165,6 @@ def _weigh_pairs(
 def _sweep_pairs(
     call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any
 ) -> None:
-    """Update the rows' peaks, totals and drifts with these pairs."""
     peaks, row_totals, drifts = at(work.peaks, g * SIDE), at(work.totals, g * SIDE), at(work.drifts, g * SIDE)
     _from_above(call, work, b, i0, rows, j0, zero)
     for pair in range(0, call.group * SIDE, lanes_of(zero)):
@@ -210,7 +187,6 @@ def _update(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer,
 
 @inlined
 def _needs_sweep(call: Call, row: int, zero: Any) -> bool:
-    """True for a row that needs a sweep of its own for its peak and total."""
     peak, row_total = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
     return row_total > 0 and (row_total < FEW or abs(peak) > LARGE)
 

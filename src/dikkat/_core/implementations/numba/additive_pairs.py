@@ -11,21 +11,10 @@ from dikkat._core.implementations.numba.visibility import bias_of, excluded_of, 
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, small_tanh
 from dikkat._engine.memory import Call, clear, load_part, store_four
-from dikkat._engine.vectors import (
-    Pointer,
-    Vector,
-    at,
-    full,
-    lanes_of,
-    load,
-    magnitude,
-    maximum,
-    pointer,
-    some,
-    spread,
-    store,
-    where,
-)
+
+from dikkat._engine.vectors import (  # isort: skip
+    Pointer, Vector, at, full, lanes_of, load, magnitude, maximum, pointer, some, spread, store, where,
+)  # fmt: skip
 
 
 @inlined
@@ -104,8 +93,8 @@ def keep_row(
 ) -> bool:  # fmt: skip
     """Store every 1/a of a row with four keys, and the vectors that sum to their scores; return if all are in range.
 
-    Where four share a division, s may be the smaller: `LOWER` times; and as much wider is the range. What the division
-    gives must be a normal number, since the small denominators are made from it again: as much lower is the `limit`.
+    Four may share a division for s smaller by `LOWER`, and a range as much wider. The quotient must be a normal number,
+    as denominators are computed from it: `limit` is lower by as much.
     """
     lanes, acc0, one, lower = lanes_of(zero), full(0, zero), full(1, zero), full(LOWER, zero)
     acc1, acc2, acc3, peak, s = acc0, acc0, acc0, acc0, s * lower

@@ -15,20 +15,10 @@ from dikkat._core.implementations.numba.visibility import begin_scores, bias_gra
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, copy, load_part, store_four, workplace_of
-from dikkat._engine.vectors import (
-    Pointer,
-    at,
-    claim,
-    full,
-    gather,
-    lanes_of,
-    load,
-    pointer,
-    spread,
-    store,
-    total,
-    where,
-)
+
+from dikkat._engine.vectors import (  # isort: skip
+    Pointer, at, claim, full, gather, lanes_of, load, pointer, spread, store, total, where,
+)  # fmt: skip
 
 
 @inlined
@@ -82,10 +72,7 @@ def _query_gradients(
     call: Call, rows: int, j0: int, count: int, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a tile's Σ_j g k to the gradients of a group of queries, g those of their products: the lanes are features.
-
-    A vector of a key reaches into the next key, and those lanes are not looked at; behind the last there is none.
-    """
+    """Add a tile's Σ_j g k to the gradients of some queries, g those of their products: the lanes are features."""
     lanes, size = lanes_of(zero), call.features
     stride = (size + lanes - 1) // lanes * lanes
     for c in range(0, size, lanes):
@@ -163,10 +150,7 @@ def _by_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
     by_score: Pointer, kept: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Turn a tile's scores into shares e^(score − peak) after dropout, and the weights' gradients into the scores'.
-
-    What comes from above has been divided by the rows' totals, and so do shares for weights.
-    """
+    """Turn a tile's scores into shares after dropout, and the weights' gradients (over the totals) into the scores'."""
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
     for i in range(rows):
         row = b * call.queries + i0 + i

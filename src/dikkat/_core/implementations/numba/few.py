@@ -30,7 +30,6 @@ _ONE_THREAD = 2**15
 
 
 def examine(problem: Problem) -> Examined:
-    """The reasons why the kernels cannot run a problem."""
     restrictions, lead, weight = problem.restrictions, problem.lead, problem.weight
     operands = (problem.query, problem.key, problem.value)
     reasons = addresses.tensor_obstacles([*operands, weight, restrictions.lens])
@@ -53,14 +52,13 @@ def examine(problem: Problem) -> Examined:
 
 
 def is_quicker(problem: Problem) -> bool:
-    """Whether additive and distance scores take less time by these kernels than by those that pack the keys."""
+    """Whether these kernels are faster than those that pack keys, for additive and distance scores."""
     queries, features = problem.query.shape[-2:]
     pairs = problem.lead.numel() * queries * problem.restrictions.keys
     return problem.packed is None and (queries <= _QUERIES or pairs * features <= _SMALL[problem.pair])
 
 
 def run(problem: Problem) -> Result:
-    """Scores, softmax and average in one compiled call."""
     problem = problem.in_wide_dtype()
     if not (problem.wants_state or problem.records):
         mean, weights = _pooled(_FewRecord.of(problem), problem)
@@ -103,7 +101,6 @@ class _FewRecord(ProblemRecord):
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """The call of a problem."""
         lens, restrictions = problem.restrictions.lens, problem.restrictions
         shapes = (
             problem.pair, problem.scale, problem.query.dtype, problem.query.shape, problem.key.shape,
@@ -129,7 +126,6 @@ def _forward(problem: Problem) -> Output:
 
 
 def _pooled(call: _FewRecord, problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """The means, and the weights if they are requested."""
     from dikkat._core.implementations.numba import few_kernel
 
     rows = (*problem.lead, problem.restrictions.queries)

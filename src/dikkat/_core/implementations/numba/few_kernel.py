@@ -21,25 +21,11 @@ from dikkat._core.implementations.numba.visibility import limit_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import SMALL_TANH, exp, small_tanh
 from dikkat._engine.memory import Call, Work, clear, load_part, store_four, workplace_of
-from dikkat._engine.vectors import (
-    Pointer,
-    Vector,
-    at,
-    claim,
-    full,
-    fused,
-    gather,
-    lane_numbers,
-    lanes_of,
-    load,
-    magnitude,
-    pointer,
-    spread,
-    store,
-    total,
-    totals,
-    where,
-)
+
+from dikkat._engine.vectors import (  # isort: skip
+    Pointer, Vector, at, claim, full, fused, gather, lane_numbers, lanes_of, load, magnitude, pointer, spread, store,
+    total, totals, where,
+)  # fmt: skip
 
 
 @inlined
@@ -294,7 +280,6 @@ def _pair_gradients(
 def _value_gradient(
     call: Call, work: Work, mean_grad: Pointer, value_grad: Pointer, share: Vector, alone: bool, zero: Any
 ) -> None:
-    """Add a pair's share to the gradient of the value."""
     size = call.values
     for c in range(0, size, lanes_of(zero)):
         by_value = share * load_part(mean_grad, c, size, zero)

@@ -111,7 +111,6 @@ def average(
     call: Call, b: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
     mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the rows' weighted values of a tile to their means."""
     stride = call.value_stride
     if call.narrow:
         value = packed_value(call, b, j0, zero)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import farthest, must_exclude
+from dikkat._core.arithmetic import dropout_numbers, farthest, must_exclude
 from dikkat._core.compiled.scoring import PAIRS, PROFILES, RANGES
 from dikkat._core.implementations.numba.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SHARED, SIDE, TILE, TILE_BACK
 from dikkat._core.operators import Gradients, Operator, Output, upstream
@@ -33,7 +33,6 @@ _SHARES, _FEWEST = 2**23, 16
 
 
 def examine(problem: Problem) -> Examined:
-    """The reasons why the kernels cannot run a problem."""
     reasons = []
     device = problem.query.device.type
     if device != "cpu":
@@ -54,18 +53,15 @@ class ProblemRecord(CallRecord):
         restrictions, lens = problem.restrictions, problem.restrictions.lens
         self.batch = problem.lead.numel()
         self.fields |= {
-            "queries": restrictions.queries,
-            "keys": restrictions.keys,
-            "features": problem.query.shape[-1],
-            "values": problem.value.shape[-1],
-            "causal": restrictions.causal,
-        }
+            "queries": restrictions.queries, "keys": restrictions.keys, "features": problem.query.shape[-1],
+            "values": problem.value.shape[-1], "causal": restrictions.causal,
+        }  # fmt: skip
         if lens is not None:
             self.fields["lens_row"] = lens.shape[-1] != 1
             self.divide("lens", lens.shape[:-1], problem.lead)
 
     def divide(self, name: str, owners: torch.Size, lead: torch.Size) -> None:
-        """Write which of an operand's owners is each batch element's."""
+        """Write the index of the operand's element that belongs to each batch element."""
         count = owners.numel()
         if owners == lead:
             self.fields[f"{name}_step"] = 1
@@ -91,21 +87,16 @@ class _AttentionRecord(ProblemRecord):
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem)
         restrictions, size, ranges = problem.restrictions, problem.query.shape[-1], RANGES[self.dtype]
-        highest = ranges.highest
+        highest, (threshold, kept_scale) = ranges.highest, dropout_numbers(problem.dropout)
         if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
         self.fields |= {
             "profile": PROFILES.index(problem.profile),
             "padded": round_up(size, FOLD) if problem.pair == "additive" else size,
-            "blocks": -(-restrictions.keys // self.lanes),
-            "scale": ranges.scale,
-            "limit": ranges.limit,
-            "highest": highest,
-            "softcap": problem.softcap,
-            "key_bias_stride": round_up(restrictions.keys, self.lanes),
-            "dropout": int(problem.dropout * 2**32),
-            "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
-        }
+            "blocks": -(-restrictions.keys // self.lanes), "scale": ranges.scale, "limit": ranges.limit,
+            "highest": highest, "softcap": problem.softcap, "key_bias_stride": round_up(restrictions.keys, self.lanes),
+            "dropout": threshold, "kept_scale": kept_scale,
+        }  # fmt: skip
         if restrictions.starts is not None:
             self.fields["starts_row"] = restrictions.starts.shape[-1] != 1
         if restrictions.exclude is not None:
@@ -120,7 +111,6 @@ class _AttentionRecord(ProblemRecord):
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """The call of a problem."""
         call = super().of(problem)
         for name, tensor in problem.tensors().items():
             tensor = tensor.resolve_neg()
@@ -144,7 +134,7 @@ class _AttentionRecord(ProblemRecord):
         self.point("bias_offsets", offsets.contiguous())
 
     def make_bias_grad(self) -> Tensor:
-        """Make room for the gradient of the bias; each part of a backward has its own if all rows share the bias."""
+        """Allocate the bias's gradient, one for each part of a backward if all rows share the bias."""
         bias = self.problem.restrictions.bias
         if bias is None or self.turns is None:
             return torch.empty(0, device="cpu")
@@ -183,7 +173,7 @@ class _AttentionRecord(ProblemRecord):
         return packed
 
     def means(self) -> Tensor:
-        """Make room for the means of the values, which with the keys are laid out as a forward reads them."""
+        """Allocate the means, in the memory layout of a forward."""
         fields, problem = self.fields, self.problem
         size = fields["values"]
         fields["exact"] = must_exclude(problem)
@@ -206,14 +196,14 @@ def _turns(problem: Problem) -> Tensor:
 
 
 def _filled(tensor: Tensor, size: int) -> Tensor:
-    """Pad the features with zeros up to a number of them; contiguous."""
+    """Pad the features with zeros; contiguous."""
     more = size - tensor.shape[-1]
     # Padding keeps the order of dimensions in memory where it takes that for channels last.
     return (torch.nn.functional.pad(tensor, (0, more)) if more else tensor.resolve_neg()).contiguous()
 
 
 def can_pack(pair: Pair, key: Tensor) -> bool:
-    """Whether packing projected keys once pays off for many calls: only additive keys have exponentials to keep."""
+    """Whether packing keys once pays off for many calls: only additive keys have exponentials."""
     return pair == "additive" and key.device.type == "cpu" and not (is_transformed() or addresses.without_numba())
 
 
@@ -304,7 +294,6 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
 def _additive_backward(
     call: _AttentionRecord, mean_grad: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Compute the gradients of key, weight, value and bias for each task."""
     from dikkat._core.implementations.numba import additive_backward
 
     fields, problem = call.fields, call.problem
@@ -340,7 +329,6 @@ def _additive_backward(
 
 
 def _blocked_backward(call: _AttentionRecord, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Compute the gradients of key, value and bias for each task."""
     from dikkat._core.implementations.numba import backward
 
     fields, lanes = call.fields, call.lanes
@@ -388,11 +376,8 @@ def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary
 
     problem = problem.in_wide_dtype()
     call, lead, queries, keys = (
-        _AttentionRecord.of(problem),
-        problem.lead,
-        problem.restrictions.queries,
-        problem.restrictions.keys,
-    )
+        _AttentionRecord.of(problem), problem.lead, problem.restrictions.queries, problem.restrictions.keys,
+    )  # fmt: skip
     rows, parts, keeps = _divide_summary(call, asked)
     fields, tasks, width = call.fields, call.batch * parts, TILE * call.lanes
     fields |= {"parts": parts, "rows": rows, "top": asked.top, "keeps": keeps}
@@ -424,11 +409,6 @@ def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary
     if pooled is not None and asked.cells and not asked.by_largest:
         pooled = pooled / cell_sizes(queries, keys, asked.cells).to(problem.dtype)
     return Summary(
-        log_sum_exp(peak, whole)[0],
-        top_weights if asked.top else None,
-        top_keys if asked.top else None,
-        joined(sums),
-        entropy,
-        pooled,
-        mean,
-    )
+        log_sum_exp(peak, whole)[0], top_weights if asked.top else None, top_keys if asked.top else None, joined(sums),
+        entropy, pooled, mean,
+    )  # fmt: skip

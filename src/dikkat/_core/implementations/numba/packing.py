@@ -12,20 +12,10 @@ from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, copy
 from dikkat._engine.record import BYTES
-from dikkat._engine.vectors import (
-    Pointer,
-    Vector,
-    at,
-    claim,
-    full,
-    gather,
-    lane_numbers,
-    lanes_of,
-    load,
-    pointer,
-    store,
-    where,
-)
+
+from dikkat._engine.vectors import (  # isort: skip
+    Pointer, Vector, at, claim, full, gather, lane_numbers, lanes_of, load, pointer, store, where,
+)  # fmt: skip
 
 
 @inlined
@@ -37,21 +27,18 @@ def raw_row(call: Call, b: int, i: int, zero: Any) -> Pointer:
 
 @inlined
 def raw_keys(call: Call, b: int, j: int, zero: Any) -> Pointer:
-    """The operand's own keys, unpacked, from the j-th on."""
     own = owner(call.key_step, call.key_table, b)
     return at(pointer(call.key, zero), (own * call.keys + j) * call.features)
 
 
 @inlined
 def packed_key(call: Call, b: int, j0: int, zero: Any) -> Pointer:
-    """The packed blocks of keys from the j0-th key on."""
     own = owner(call.key_step, call.key_table, b)
     return at(pointer(call.packed_key, zero), (own * call.blocks * lanes_of(zero) + j0) * call.padded)
 
 
 @inlined
 def packed_value(call: Call, b: int, j0: int, zero: Any) -> Pointer:
-    """The packed blocks of values from the j0-th on."""
     own = owner(call.value_step, call.value_table, b)
     return at(pointer(call.packed_value, zero), (own * call.blocks * lanes_of(zero) + j0) * call.values)
 
@@ -123,7 +110,6 @@ def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
 @inlined
 def weight_at(call: Call, b: int, zero: Any) -> int:
-    """The address of the weight of batch element b."""
     return call.weight + owner(call.weight_step, call.weight_table, b) * call.features * (BYTES // lanes_of(zero))
 
 

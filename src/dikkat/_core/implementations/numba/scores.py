@@ -11,21 +11,10 @@ from dikkat._core.implementations.numba.visibility import begin_scores
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, Work, store_four
-from dikkat._engine.vectors import (
-    Pointer,
-    Vector,
-    at,
-    full,
-    fused,
-    gather,
-    lanes_of,
-    load,
-    maximum,
-    some,
-    spread,
-    store,
-    where,
-)
+
+from dikkat._engine.vectors import (  # isort: skip
+    Pointer, Vector, at, full, fused, gather, lanes_of, load, maximum, some, spread, store, where,
+)  # fmt: skip
 
 
 @inlined
@@ -36,7 +25,6 @@ def in_range(acc: Vector, peak: Vector, limit: Vector, zero: Any) -> Any:
 
 @inlined
 def _denominator(query: Pointer, key: Pointer, c: int, s: Vector, zero: Any) -> Vector:
-    """a = s + Q K of a feature, with a block of keys."""
     return s + spread(query, c) * load(key, c * lanes_of(zero))
 
 
@@ -110,7 +98,6 @@ def _add_scores(scores: Pointer, place: int, share: Vector, whole: bool, zero: A
 
 @inlined
 def _visible(scores: Pointer, place: int, whole: bool, zero: Any) -> bool:
-    """True where any key of the block is visible."""
     return whole or some(load(scores, place) != full(-np.inf, zero))
 
 

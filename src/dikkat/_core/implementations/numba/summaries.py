@@ -28,21 +28,10 @@ from dikkat._core.implementations.numba.visibility import first_of, limits_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, Work, clear, workplace_of
-from dikkat._engine.vectors import (
-    Pointer,
-    at,
-    claim,
-    full,
-    lanes_of,
-    load,
-    maximum,
-    pointer,
-    some,
-    spread,
-    store,
-    total,
-    where,
-)
+
+from dikkat._engine.vectors import (  # isort: skip
+    Pointer, at, claim, full, lanes_of, load, maximum, pointer, some, spread, store, total, where,
+)  # fmt: skip
 
 
 @inlined
@@ -157,7 +146,6 @@ def _add_tile(
 
 @inlined
 def _begin_row(call: Call, i: int, work: Work, zero: Any) -> None:
-    """Clear a row's results."""
     work.peaks[i], work.sums[i], work.drifts[i], work.factors[i] = -np.inf, zero, zero, 1.0
     for place in range(i * call.top, (i + 1) * call.top):
         work.top_scores[place], work.top_places[place] = -np.inf, -1
@@ -208,7 +196,6 @@ def _settle(call: Call, tile: int, rows: int, work: Work, zero: Any) -> None:
 
 @inlined
 def _finish_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
-    """Write a row's results."""
     peak, whole = work.peaks[i], work.sums[i]
     base, by = base_of(peak, zero), by_total(whole, zero)
     if call.mean != 0:

@@ -11,7 +11,6 @@ from dikkat._engine.vectors import Pointer, at, full, gather, lane_numbers, lane
 
 @inlined
 def owner(step: int, table: int, b: int) -> int:
-    """The index of the operand's batch element that belongs to batch element b."""
     if table != 0:
         return number_at(table, b)
     return step * b
@@ -32,7 +31,6 @@ def limit_of(call: Call, b: int, i: int) -> int:
 
 @inlined
 def start_of(call: Call, b: int, i: int) -> int:
-    """The first key that row i may see."""
     if call.starts == 0:
         return 0
     own = owner(call.starts_step, call.starts_table, b)
@@ -112,11 +110,8 @@ def begin_scores(
     lanes = lanes_of(zero)
     number, nothing, hidden = lane_numbers(zero), full(0, zero), full(-np.inf, zero)
     has_key_bias, has_bias, has_mask, has_exclude = (
-        call.key_bias != 0,
-        call.bias != 0,
-        call.mask != 0,
-        call.exclude != 0,
-    )
+        call.key_bias != 0, call.bias != 0, call.mask != 0, call.exclude != 0,
+    )  # fmt: skip
     has_starts, least = call.starts != 0, limits[0]
     for i in range(1, rows):
         least = min(least, limits[i])

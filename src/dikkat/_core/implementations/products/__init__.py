@@ -11,15 +11,15 @@ reaches too far to `chunked`.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from functools import cache, reduce
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache, partial, reduce, wraps
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import derive_seeds, flat, must_exclude, product, random_bits
+from dikkat._core.arithmetic import dropout_numbers, flat, must_exclude, pool, product, random_bits, row_seeds
 from dikkat._core.implementations import chunked
 from dikkat._core.implementations.products import launch
 from dikkat._core.implementations.products.launch import Plan, Seen
@@ -32,6 +32,7 @@ from dikkat._core.softmax import softmax
 from dikkat._engine.pytorch_state import products_are_fast
 from dikkat.state import Pooled, join
 
+T = TypeVar("T")
 _HALVES = (torch.float16, torch.bfloat16)
 _TERMS = len(SERIES[0][2])
 # Up to which reach a series is as good as plain PyTorch's own rounding.
@@ -45,7 +46,6 @@ _STEP = 128
 
 
 def examine(problem: Problem) -> Examined:
-    """Why it cannot run."""
     if problem.pair != "additive":
         return Examined(["it computes additive scores as products; inner ones are products, and distances have none"])
     found, compared = [], {problem.query.dtype, problem.key.dtype}
@@ -62,11 +62,10 @@ def examine(problem: Problem) -> Examined:
 
 
 class Plain:
-    """The steps around the products in PyTorch's operations; `launch`, which says what each is, has them as kernels."""
+    """The functions of `launch`, with the same arguments and results, in PyTorch's operations."""
 
     @staticmethod
     def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan | None:
-        """The plan of a call, or None where it reaches too far."""
         reach = largest_magnitude(query) + largest_magnitude(key)
         line = next((i for i, known in enumerate(table[:, 0].tolist()) if reach <= known), None)
         if line is None:
@@ -77,7 +76,6 @@ class Plain:
 
     @staticmethod
     def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Φ and Ψ."""
         _, _, small, unit, *_ = plan.numbers
         sin, cos = _waves(query, plan)
         phi = torch.stack([sin / small, cos], -2)
@@ -94,7 +92,6 @@ class Plain:
     def weigh(
         scores: Tensor, plan: Plan | None, seen: Seen, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weights before and after dropout, peaks, totals."""
         if plan is not None:
             scores = scores * (plan.numbers[2] * plan.numbers[3])
         if known is None:
@@ -112,7 +109,6 @@ class Plain:
         weights: Tensor, wanted: Tensor, grad: Tensor, value: Tensor, seen: Seen, by_weight: Tensor | None,
         drift: Tensor | None, sums: bool, more: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The gradients of scores, and the power of two in them."""
         factor, weights = _dropped(seen, wanted), weights.float()
         wanted = wanted if factor is None else (wanted * factor).masked_fill(factor == 0, 0.0)
         wanted = wanted if by_weight is None else wanted + by_weight
@@ -131,7 +127,6 @@ class Plain:
         query: Tensor, key: Tensor, weight: Tensor, by_phi: Tensor, by_psi: Tensor, grads: Tensor, size: Tensor,
         plan: Plan, kinds: tuple[torch.dtype, torch.dtype],
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """The gradients of queries, keys and v."""
         _, _, small, unit, *_ = plan.numbers
         frequencies, b = _frequencies(plan), plan.numbers[4:, None]
         sin, cos = _waves(query, plan)
@@ -162,10 +157,9 @@ def _power(size: float, most: float = 60.0) -> float:
 
 
 def _dropped(seen: Seen, like: Tensor) -> Tensor | None:
-    """The factors of dropout of a tile, as `arithmetic.dropout_scale` has them."""
     if seen.seeds is None:
         return None
-    threshold, scale = seen.numbers()
+    threshold, scale = dropout_numbers(seen.dropout)
     key = torch.arange(seen.start, seen.start + like.shape[-1], device=like.device)
     return (random_bits(seen.seeds[..., None], key) >= threshold) * scale
 
@@ -179,25 +173,15 @@ def _table(device: torch.device, reach: float) -> Tensor:
 
 
 class _Call(NamedTuple):
-    """A problem as its steps take it: one leading dimension, and operands that repeat nothing but v.
-
-    Attributes:
-        problem: The problem.
-        steps: `Plain`, or the module with kernels in their place.
-        query: (elements, n, h).
-        key: (elements, m, h).
-        weight: (elements or 1, h).
-        value: (elements, m, d_v) in the problem's narrow dtype.
-        seeds: (elements, n), one a row, or None.
-    """
+    """A problem as its steps take it: one leading dimension, and operands that repeat nothing but v."""
 
     problem: Problem
-    steps: Any
-    query: Tensor
-    key: Tensor
-    weight: Tensor
-    value: Tensor
-    seeds: Tensor | None
+    steps: Any  # `Plain`, or the module with kernels in their place
+    query: Tensor  # (elements, n, h)
+    key: Tensor  # (elements, m, h)
+    weight: Tensor  # (elements or 1, h)
+    value: Tensor  # (elements, m, d_v) in the problem's narrow dtype
+    seeds: Tensor | None  # (elements, n), one a row, or None
 
     @classmethod
     def of(cls, problem: Problem) -> "_Call":
@@ -206,20 +190,16 @@ class _Call(NamedTuple):
         shared = problem.weight.numel() == problem.weight.shape[-1]
         seeds = None
         if problem.seeds is not None:
-            row = torch.arange(problem.restrictions.queries, device=problem.query.device)
-            seeds = flat(derive_seeds(problem.seeds[..., None], row), problem.lead, 1)
+            seeds = flat(row_seeds(problem.seeds, problem), problem.lead, 1)
         return cls(
-            problem,
-            launch if gpu_launch.available(problem.query) else Plain,
-            flat(problem.query, problem.lead),
+            problem, launch if gpu_launch.available(problem.query) else Plain, flat(problem.query, problem.lead),
             flat(problem.key, problem.lead),
             problem.weight.reshape(1, -1) if shared else flat(problem.weight, problem.lead, 1),
-            flat(problem.value.to(problem.narrow_dtype), problem.lead),
-            seeds,
-        )
+            flat(problem.value.to(problem.narrow_dtype), problem.lead), seeds,
+        )  # fmt: skip
 
     def plan(self) -> Plan | None:
-        """How the call is computed, or None: exactly."""
+        """How the call is computed, or None for exactly."""
         if not (self.query.numel() and self.key.numel()):
             return None
         reach = min(_REACHES[self.query.dtype], _REACHES[self.key.dtype])
@@ -227,7 +207,7 @@ class _Call(NamedTuple):
         return found
 
     def tiles(self) -> list[tuple[slice, slice, list[slice]]]:
-        """Batch elements, rows and columns of tiles: all of it, some batch elements, or a part of one."""
+        """The batch elements, rows and columns of each tile."""
         (elements, n, _), m, factors = self.query.shape, self.key.shape[1], 2 * _TERMS * self.query.shape[2]
         count = min(_PAIRS // (n * m), _FACTORS // (max(n, m) * factors))
         if count:
@@ -239,7 +219,6 @@ class _Call(NamedTuple):
         return [(part, each, _slices(m, cols)) for part in single for each in _slices(n, rows)]
 
     def tile(self, elements: slice, rows: slice, cols: slice) -> "_Tile":
-        """A part of it."""
         problem = self.problem
         restrictions = problem.restrictions
         others = any(t is not None for t in (restrictions.starts, restrictions.mask, restrictions.key_bias))
@@ -283,7 +262,6 @@ class _Tile(NamedTuple):
     visible: Tensor | None
 
     def plan(self, whole: Plan) -> Plan:
-        """Its share of the call's plan."""
         alone = self.query.shape == self.call.query.shape and self.key.shape == self.call.key.shape
         return whole if alone or self.call.steps is Plain else whole.part(self.elements, self.rows, self.cols)
 
@@ -305,19 +283,6 @@ class _Tile(NamedTuple):
                 scores += flat(given.expand(*lead, *given.shape[-2:]), lead)[self.elements]
         return scores, None
 
-    def pool(self, kept: Tensor, kind: torch.dtype) -> Tensor:
-        """The weighted means of values."""
-        return _pool(kept, self.value, self.visible, kind)
-
-
-def _pool(weights: Tensor, value: Tensor, visible: Tensor | None, kind: torch.dtype) -> Tensor:
-    """`arithmetic.pool`, summed in float32."""
-    if visible is None:
-        return product(weights, value, kind)
-    broken = ~value.isfinite()
-    met = product(visible.to(value.dtype), broken.to(value.dtype), kind)
-    return product(weights, value.masked_fill(broken, 0.0), kind).masked_fill_(met > 0, math.nan)
-
 
 def _part(tensor: Tensor, elements: slice, rows: slice) -> Tensor:
     """Some elements' rows, one after the other; all of them as they are."""
@@ -330,20 +295,27 @@ def _slices(length: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
-@contextmanager
-def _named(problem: Problem, what: str) -> Iterator[None]:
-    """Run on the problem's device; and say of an error for lack of memory which call it was."""
-    device = problem.query.device
-    elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
-    try:
-        with torch.cuda.device(device) if elsewhere else nullcontext():
-            yield
-    except torch.OutOfMemoryError as error:
-        error.add_note(
-            f"This was the {what} of additive attention by impl 'products': query {tuple(problem.query.shape)}, "
-            f"key {tuple(problem.key.shape)}, value {tuple(problem.value.shape)}"
-        )
-        raise
+def _named(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Decorate a pass: it runs on the problem's device, and an out-of-memory error names the call."""
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @wraps(function)
+        def run(problem: Problem, *more: Any) -> T:
+            device = problem.query.device
+            elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
+            try:
+                with torch.cuda.device(device) if elsewhere else nullcontext():
+                    return function(problem, *more)
+            except torch.OutOfMemoryError as error:
+                error.add_note(
+                    f"This was the {what} of additive attention by impl 'products': query "
+                    f"{tuple(problem.query.shape)}, key {tuple(problem.key.shape)}, value {tuple(problem.value.shape)}"
+                )
+                raise
+
+        return run
+
+    return decorate
 
 
 class _Made(NamedTuple):
@@ -358,18 +330,9 @@ class _Made(NamedTuple):
     kept: Tensor
 
 
+@_named("forward")
 def _keep(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
     """The forward, and what the backward need not make again."""
-    with _named(problem, "forward"):
-        return _run(problem)
-
-
-def _forward(problem: Problem) -> Output:
-    with _named(problem, "forward"):
-        return _run(problem)[0]
-
-
-def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
     call, kind = _Call.of(problem), problem.narrow_dtype
     plan = call.plan()
     if plan is None:
@@ -386,7 +349,8 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
             phi, psi = call.steps.factors(tile.query, tile.key, tile.weight, own)
             scores, units = tile.scores(phi, psi, own)
             weights, kept, peak, total = call.steps.weigh(scores, units, tile.seen, kind)
-            parts = [reduce(join, [*parts, Pooled(tile.pool(kept, wide), peak, total)])]
+            means = pool(kept, tile.value, tile.visible, partial(product, kind=wide))
+            parts = [reduce(join, [*parts, Pooled(means, peak, total)])]
             if len(tiles) == len(columns) == 1 and phi.nbytes + psi.nbytes + weights.nbytes <= _KEPT:
                 made = _Made(plan.numbers, plan.query_peaks, plan.key_peaks, phi, psi, weights, kept)
             del phi, psi, scores, kept
@@ -404,7 +368,6 @@ def _run(problem: Problem) -> tuple[Output, tuple[Tensor, ...]]:
 
 
 def _weights(tile: _Tile, plan: Plan, state: Pooled) -> Tensor:
-    """The weights of a tile among those of more columns."""
     steps, own = tile.call.steps, tile.plan(plan)
     phi, psi = steps.factors(tile.query, tile.key, tile.weight, own)
     scores, units = tile.scores(phi, psi, own)
@@ -413,7 +376,6 @@ def _weights(tile: _Tile, plan: Plan, state: Pooled) -> Tensor:
 
 
 def _gathered(parts: list[Tensor], call: _Call, n: int) -> Tensor:
-    """(elements, n, ...) from tiles in order."""
     if len(parts) == 1:
         return parts[0]
     if parts[0].shape[1] == n:
@@ -422,12 +384,8 @@ def _gathered(parts: list[Tensor], call: _Call, n: int) -> Tensor:
     return torch.cat([torch.cat(parts[i : i + each], 1) for i in range(0, len(parts), each)])
 
 
+@_named("backward")
 def _backward(problem: Problem, out: Output, grads: Output, *made: Tensor) -> Gradients:
-    with _named(problem, "backward"):
-        return _differentiate(problem, out, grads, made)
-
-
-def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Tensor, ...]) -> Gradients:
     call, kind, lead = _Call.of(problem), problem.narrow_dtype, problem.lead
     kept = _Made(*made) if made else None
     plan = Plan(kept.numbers, _TERMS, kept.query_peaks, kept.key_peaks) if kept else call.plan()
@@ -462,7 +420,7 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
             )
             del wanted
             visible = None if tile.visible is None else tile.visible.mT
-            sums.value(tile, _pool(taken.mT, above, visible, sums.kinds.value))
+            sums.value(tile, pool(taken.mT, above, visible, partial(product, kind=sums.kinds.value)))
             by_phi, by_psi = product(found, psi), product(found.mT, phi)
             del phi, psi, weights, taken
             kinds = sums.kinds.query, sums.kinds.key
@@ -475,9 +433,9 @@ def _differentiate(problem: Problem, out: Output, grads: Output, made: tuple[Ten
 
 
 def _given(problem: Problem, out: Output, grads: Output, parted: bool) -> tuple[Tensor | None, Tensor | None]:
-    """The offset of the gradients of a row's scores, (..., n), and an upper bound of the gradients that are given.
+    """The offset of the gradients of a row's scores, (..., n), and a bound of the incoming gradients.
 
-    Where a row is `parted` over tiles, the sum of its weights times their gradients is in it.
+    The offset of a row in several tiles includes Σ weight · gradient.
     """
     drift = more = None
     if problem.wants_state and grads.total is not None:
@@ -502,7 +460,7 @@ class _Kinds(NamedTuple):
 
 
 class _Sums:
-    """The gradients as tiles add to them; those of a single tile are taken as they come."""
+    """The sums of gradients over tiles; a single tile's are used without a copy."""
 
     def __init__(self, call: _Call, kinds: _Kinds, found: dict[str, Tensor]) -> None:
         self.call, self.kinds, self.found = call, kinds, found
@@ -525,18 +483,15 @@ class _Sums:
             self.found[name][place] += share
 
     def value(self, tile: _Tile, share: Tensor) -> None:
-        """Add to the gradients of values."""
         self._add("value", share, (tile.elements, tile.cols), self.call.value)
 
     def sides(self, tile: _Tile, shares: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Add to those of queries, keys and v."""
         self._add("query", shares[0], (tile.elements, tile.rows), self.call.query)
         self._add("key", shares[1], (tile.elements, tile.cols), self.call.key)
         shared = len(self.call.weight) == 1
         self._add("weight", shares[2], (slice(None) if shared else tile.elements,), self.call.weight)
 
     def biases(self, tile: _Tile, by_score: Tensor) -> None:
-        """Add to those of the biases."""
         problem, lead = self.call.problem, self.call.problem.lead
         every = by_score
         if len(by_score) != lead.numel():  # a broadcast bias is summed over all batch elements
@@ -574,7 +529,6 @@ class _Sums:
 
 
 def _exact_forward(problem: Problem) -> Output:
-    """The forward of `chunked`, in this one's types."""
     mean, peak, total, weights = chunked.run.forward(problem.in_wide_dtype())
     kind = problem.narrow_dtype
     return Output(mean if problem.wants_state else mean.to(kind), peak, total, weights.to(kind))
@@ -590,4 +544,4 @@ def _exact_backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     )
 
 
-run = Operator("products", _forward, _backward, keep=_keep)
+run = Operator("products", lambda problem: _keep(problem)[0], _backward, keep=_keep)

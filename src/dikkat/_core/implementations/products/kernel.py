@@ -54,7 +54,6 @@ def peaks(
 
 @triton.jit
 def _most(numbers, count):
-    """The largest of some numbers that are not negative."""
     most = tl.zeros([1024], tl.float32)
     for first in range(0, count, 1024):
         index = first + tl.arange(0, 1024)
@@ -139,7 +138,6 @@ def factors(
     x, y, v, phi, psi, plan, x_peaks, y_peaks, x_count, x_length, y_length, features, v_step,
     R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """The factors of queries and keys."""
     block = tl.program_id(0)
     if block < x_count:
         _factors(x, v, phi, plan, x_peaks + block, block, x_length, features, False, R, ROWS, COLS)
@@ -154,7 +152,6 @@ def far_scores(
     x, y, v, scores, plan, x_peaks, y_peaks, tiles, n, m, features, v_step, step,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Σ v tanh(q + k), where a block is far, in the units of the factors' product; programs take turns."""
     limit = tl.load(plan)
     if limit < float("inf"):
         unit = 1 / (tl.load(plan + 2) * tl.load(plan + 3))
@@ -263,9 +260,9 @@ def by_score(
     m, x_count, y_count, weights_step, step, into_step, start, threshold, scale,
     SUMS: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a row of scores, times a power of two that keeps them in the range of float16, in `sizes`.
+    """The gradients of a row of scores, times a power of two that keeps them in float16's range, in `sizes`.
 
-    The drift of a row is Σ of weight times gradient, here (`SUMS`) or given, and what is given besides is taken off.
+    With `SUMS`, Σ weight · gradient is subtracted, and `drift` and `more` in any case.
     """
     at = tl.program_id(0).to(tl.int64)
     bound = tl.sqrt(_most(norms, x_count)) * tl.sqrt(_most(norms + x_count, y_count)) * tl.maximum(scale, 1.0)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat._core.implementations.launcher import launch
+from dikkat._core.arithmetic import dropout_numbers
+from dikkat._core.implementations.launcher import launch, power_of_two
 
 # Rows of a block, and the features of it that a program has at a time.
 _ROWS, _COLS = 32, 64
@@ -18,22 +19,14 @@ _PROGRAMS = 1024
 
 
 class Plan(NamedTuple):
-    """The numbers that a call's kernels read, on the device, without a synchronisation.
+    """The numbers that a call's kernels read, on the device, without a synchronisation."""
 
-    Attributes:
-        numbers: See `kernel`.
-        terms: R.
-        query_peaks: (elements, blocks).
-        key_peaks: (elements, blocks).
-    """
-
-    numbers: Tensor
-    terms: int
-    query_peaks: Tensor
-    key_peaks: Tensor
+    numbers: Tensor  # see `kernel`
+    terms: int  # R
+    query_peaks: Tensor  # (elements, blocks)
+    key_peaks: Tensor  # (elements, blocks)
 
     def part(self, elements: slice, rows: slice, cols: slice) -> "Plan":
-        """The plan of some rows and columns, from the beginning of a block on."""
         query = self.query_peaks[elements, rows.start // _ROWS : _blocks(rows.stop)]
         key = self.key_peaks[elements, cols.start // _ROWS : _blocks(cols.stop)]
         return Plan(self.numbers, self.terms, query.contiguous(), key.contiguous())
@@ -44,7 +37,7 @@ def _blocks(length: int, rows: int | None = None) -> int:
 
 
 def _cols(features: int) -> int:
-    return min(_COLS, max(4, 1 << (features - 1).bit_length()))
+    return min(_COLS, max(4, power_of_two(features)))
 
 
 def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
@@ -62,18 +55,13 @@ def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
     )  # fmt: skip
     launch(
         "products.kernel.resolve", (1,), found, table, numbers, queries, keys, table.shape[0],
-        R=terms, RP=_power_of_two(terms), TP=_power_of_two(table.shape[0]),
+        R=terms, RP=power_of_two(terms), TP=power_of_two(table.shape[0]),
     )  # fmt: skip
     peaks = found[:queries].view(elements, down), found[queries : queries + keys].view(elements, across)
     return Plan(numbers, terms, *peaks)
 
 
-def _power_of_two(size: int) -> int:
-    return 1 << max(0, size - 1).bit_length()
-
-
 def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Φ and Ψ, (elements, n or m, 2 R h) in float16."""
     elements, n, features = query.shape
     m, blocks = key.shape[1], elements * _blocks(n)
     phi = query.new_empty((elements, n, 2 * plan.terms * features), dtype=torch.float16)
@@ -88,7 +76,6 @@ def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Ten
 
 
 def _step(weight: Tensor) -> int:
-    """How far the v of one batch element is from the next one's."""
     return weight.shape[1] if weight.shape[0] > 1 else 0
 
 
@@ -105,46 +92,27 @@ def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan:
 
 
 class Seen(NamedTuple):
-    """Who sees whom in a tile, and what dropout takes.
+    """The visibility in a tile, and its dropout."""
 
-    Attributes:
-        lens: (elements or 1, rows or 1), or None.
-        causal: Whether query i sees keys j ≤ i + shift.
-        shift: m − n of the whole call.
-        visible: (elements, rows, columns), where other restrictions say it; or None.
-        seeds: (elements, rows), one a row; or None.
-        dropout: The probability.
-        first: The tile's first row.
-        start: Its first column.
-    """
-
-    lens: Tensor | None
-    causal: bool
-    shift: int
-    visible: Tensor | None
-    seeds: Tensor | None
+    lens: Tensor | None  # (elements or 1, rows or 1), or None
+    causal: bool  # whether query i sees keys j ≤ i + shift
+    shift: int  # m − n of the whole call
+    visible: Tensor | None  # (elements, rows, columns), from other restrictions, or None
+    seeds: Tensor | None  # (elements, rows), or None
     dropout: float
-    first: int
-    start: int
-
-    def numbers(self) -> tuple[int, float]:
-        """The threshold and the scale of dropout."""
-        return int(self.dropout * 2**32), 1.0 / (1.0 - self.dropout) if self.dropout < 1 else 0.0
+    first: int  # the tile's first row
+    start: int  # its first column
 
 
 def _by_row(cols: int) -> dict[str, Any]:
-    """How a program goes over a row."""
-    block = min(_LONGEST, max(16, _power_of_two(cols)))
+    block = min(_LONGEST, max(16, power_of_two(cols)))
     return {"WHOLE": cols <= block, "BLOCK": block, "num_warps": min(8, max(1, block // 256))}
 
 
 def weigh(
     scores: Tensor, plan: Plan | None, seen: Seen, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The weights of a tile before and after dropout, in `kind`, its rows' peaks and totals.
-
-    Without a plan the scores are as they are; with one, the product of factors.
-    """
+    """The weights of a tile before and after dropout, its rows' peaks and totals; exact without a plan."""
     elements, n, m = scores.shape
     weights = _padded(scores, kind)
     kept = weights if seen.seeds is None else _padded(scores, kind)
@@ -155,13 +123,13 @@ def weigh(
         "products.kernel.weigh", (elements * n,),
         scores, None if plan is None else plan.numbers, lens, visible, seen.seeds,
         weights, kept, peak, total, n, m, scores.stride(1), weights.stride(1), *steps, seen.first, seen.shift,
-        seen.start, *seen.numbers(), KNOWN=known is not None, CAUSAL=seen.causal, **_by_row(m),
+        seen.start, *dropout_numbers(seen.dropout), KNOWN=known is not None, CAUSAL=seen.causal, **_by_row(m),
     )  # fmt: skip
     return weights, kept, peak, total
 
 
 def _padded(like: Tensor, kind: torch.dtype) -> Tensor:
-    """A tile in `kind` whose rows begin where products of matrices read quickly."""
+    """A tile in `kind` with rows aligned for fast matrix products."""
     elements, n, m = like.shape
     return like.new_empty((elements, n, -(-m // 8) * 8), dtype=kind)[..., :m]
 
@@ -172,16 +140,9 @@ def by_score(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of a tile's scores in float16, times a power of two; and that.
 
-    Args:
-        weights: (elements, n, m), before dropout.
-        wanted: (elements, n, m) in float32, the inner products of gradients and values.
-        grad: (elements, n, d_v), from above.
-        value: (elements, m, d_v).
-        seen: Its seeds.
-        by_weight: (elements, n, m), the gradients of the weights, or None.
-        drift: (elements, n), taken off each gradient; or None.
-        sums: Whether the sums of weights times gradients are taken off too.
-        more: A bound of what `by_weight` and `drift` add to a gradient; or None.
+    `weights` are those before dropout, `wanted` in float32 the inner products of gradients and values, and `by_weight`
+    the gradients of the weights, (elements, n, m) each. `drift` (elements, n) is subtracted from each gradient, and
+    with `sums` Σ weight · gradient too; `more` bounds what `by_weight` and `drift` add to a gradient.
     """
     elements, n, m = weights.shape
     queries, keys = elements * _blocks(n, _NORMED), elements * _blocks(m, _NORMED)
@@ -194,8 +155,8 @@ def by_score(
     launch(
         "products.kernel.by_score", (elements * n,),
         weights, wanted, by_weight, seen.seeds, drift, norms, more, found, size,
-        m, queries, keys, weights.stride(1), wanted.stride(1), found.stride(1), seen.start, *seen.numbers(),
-        SUMS=sums, **_by_row(m),
+        m, queries, keys, weights.stride(1), wanted.stride(1), found.stride(1), seen.start,
+        *dropout_numbers(seen.dropout), SUMS=sums, **_by_row(m),
     )  # fmt: skip
     return found, size
 

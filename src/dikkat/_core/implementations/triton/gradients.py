@@ -15,7 +15,6 @@ def value_gradient(
     weights, live, by_mean, into, sizes, first, n, m, size,
     EXACT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Adds Σ_i w_ij g_i to the gradient of a block of values."""
     key_blocks, row_blocks = tl.cdiv(m, BN), tl.cdiv(n, BM)
     key_block = tl.program_id(0) % key_blocks
     local = tl.program_id(0).to(tl.int64) // key_blocks
@@ -100,10 +99,10 @@ def side_gradient(
     PROFILE: tl.constexpr, SIDE: tl.constexpr, OTHER: tl.constexpr, BLOCK: tl.constexpr, FEATURES: tl.constexpr,
     W: tl.constexpr,
 ):  # fmt: skip
-    """Adds to the gradients of a block of queries (or keys), which stays in registers while the keys (queries) go by.
+    """Add to the gradients of a block of queries (or keys), in registers, over all keys (queries).
 
-    Each thread keeps rows and features of its own, so that no sum crosses threads: `by_score` is read column by column.
-    `e` is e^{2k}; `twin` e^{2k} − 1 where the gradient of v is requested, and e^{-2k} elsewhere.
+    Each thread has its own rows and features, so that no sum crosses threads. `e` is e^{2k}; `twin` is e^{2k} − 1 if
+    v's gradient is requested, else e^{-2k}.
     """
     blocks = tl.cdiv(side_count, BLOCK)
     block = tl.program_id(0) % blocks

@@ -44,7 +44,6 @@ def restricted_scores(score, restrictions, element, sizes, rows, cols, limit, n,
 
 @triton.jit
 def _kept(restrictions, element, sizes, rows, cols, n, threshold, scale):
-    """The factors of dropout of a tile."""
     seeds = tl.load(at(restrictions.seeds, element, sizes) + tl.minimum(rows, n - 1) * restrictions.seeds.row)
     return dropped(seeds[:, None], cols[None, :], threshold, scale)
 
@@ -127,10 +126,10 @@ def weights_tile(
     sizes, first, n, m, features, size, shift, threshold, scale,
     CAUSAL: tl.constexpr, PROFILE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """One tile of weights, from the rows' peaks and totals; with `by_score`, of the gradients of its scores too.
+    """A tile of weights from the rows' peaks and totals; with `by_score`, the gradients of its scores too.
 
-    For the gradients, `weights` are those after dropout and not yet divided by the totals, `by_score` is of the squares
-    for `distance`, and `live` says whether anything in the tile is not 0. `by_bias` gets the sums over the tile's rows.
+    For gradients, `weights` are after dropout and not divided by the totals, `by_score` is of the squares for
+    `distance`, `live` says whether the tile has a number other than 0, and `by_bias` gets the sums over rows.
     """
     key_blocks = tl.cdiv(m, BN)
     row_blocks = tl.cdiv(n, BM)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import derive_seeds, farthest
-from dikkat._core.implementations.launcher import launch
+from dikkat._core.arithmetic import dropout_numbers, farthest, row_seeds
+from dikkat._core.implementations.launcher import launch, power_of_two
 from dikkat._core.implementations.triton import ranges
 from dikkat._core.implementations.triton.operands import Operand, Restricted, Scored, operand, sizes_of
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
@@ -35,32 +35,21 @@ _PAIRS = 2**24
 
 
 class _Blocks(NamedTuple):
-    """The sizes of a problem's tiles: powers of two, and at least 16, which is the least that `tl.dot` multiplies.
+    """The sizes of a problem's tiles: powers of two, and at least 16, which is the least that `tl.dot` multiplies."""
 
-    Attributes:
-        rows: Queries of a tile.
-        keys: Keys of a tile.
-        warps: Of 32 threads, that share a tile.
-        side: Queries or keys that a program of the backward keeps in registers; at most those of a tile.
-        features: Features that it keeps of them.
-        values: Features of the values at a time.
-    """
-
-    rows: int
-    keys: int
-    warps: int
-    side: int
-    features: int
-    values: int
+    rows: int  # queries of a tile
+    keys: int  # keys of a tile
+    warps: int  # of 32 threads, that share a tile
+    side: int  # queries or keys that a program of the backward keeps in registers; at most those of a tile
+    features: int  # features that it keeps of them
+    values: int  # features of the values at a time
 
 
 def available(tensor: Tensor) -> bool:
-    """Whether Triton's kernels run where a tensor is."""
     return (tensor.is_cuda and _INSTALLED) or (tensor.is_cpu and _INTERPRETED)
 
 
 def examine(problem: Problem) -> Examined:
-    """The reasons for which it cannot run."""
     reasons, device = [], problem.query.device.type
     if problem.pair == "inner":
         reasons.append("it computes additive and distance scores; inner ones run on 'sdpa'")
@@ -83,17 +72,11 @@ def _blocks(problem: Problem) -> _Blocks:
     """Choose the blocks by registers, loads for each pair and programs on a multiprocessor; never by timings."""
     n, m = problem.restrictions.queries, problem.restrictions.keys
     rows, keys, warps = (16, 64, 4) if n <= 16 else (32, 64, 4) if m <= 64 else (32, 128, 8)
-    features, values = (_power_of_two(t.shape[-1]) for t in (problem.query, problem.value))
+    features, values = (power_of_two(t.shape[-1]) for t in (problem.query, problem.value))
     return _Blocks(rows, keys, warps, rows, min(128, max(4, features)), min(128, max(16, values)))
 
 
-def _power_of_two(size: int) -> int:
-    """The least power of two that is not below it."""
-    return 1 << max(0, size - 1).bit_length()
-
-
 def on(problem: Problem) -> AbstractContextManager[Any]:
-    """Make the problem's device current: Triton launches there."""
     return torch.cuda.device(problem.query.device) if problem.query.is_cuda else nullcontext()
 
 
@@ -140,23 +123,19 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
         "triton.pairs.lay_out", (prod(lead) * count,),
         operand(side), sizes_of(lead), made, peaks, length, features, count * block, rows, factor,
         farthest(features, side.dtype) if problem.profile == "gaussian" else math.inf,
-        ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
+        ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, power_of_two(features))),
     )  # fmt: skip
     return made, peaks
 
 
 def _scored(problem: Problem, made: _Made, blocks: _Blocks, rows: slice) -> Scored:
     return Scored(
-        query=operand(problem.query[..., rows, :]),
-        key=operand(problem.key),
+        query=operand(problem.query[..., rows, :]), key=operand(problem.key),
         weight=operand(None if problem.weight is None else problem.weight[..., None, :]),
-        x=operand(made.x[..., rows.start :]),
-        y=operand(made.y),
-        v=operand(made.v, 1),
-        gain=operand(made.gain, 1),
+        x=operand(made.x[..., rows.start :]), y=operand(made.y), v=operand(made.v, 1), gain=operand(made.gain, 1),
         query_peaks=operand(made.query_peaks[..., rows.start // blocks.rows :], 1),
         key_peaks=operand(made.key_peaks, 1),
-    )
+    )  # fmt: skip
 
 
 def _restricted(restrictions: Restrictions, seeds: Tensor | None, rows: slice) -> Restricted:
@@ -169,25 +148,13 @@ def _restricted(restrictions: Restrictions, seeds: Tensor | None, rows: slice) -
     if mask is not None:
         mask = (mask if mask.shape[-2] == 1 else mask[..., rows, :]).view(torch.uint8)
     return Restricted(
-        lens=some(restrictions.lens),
-        mask=operand(mask),
-        key_bias=operand(restrictions.key_bias, 1),
-        exclude=some(restrictions.exclude),
-        seeds=operand(None if seeds is None else seeds[..., rows], 1),
-    )
-
-
-def _row_seeds(problem: Problem) -> Tensor | None:
-    """A seed for each row, as in `arithmetic.dropout_scale`; the kernels make one for each pair of it."""
-    if problem.seeds is None:
-        return None
-    return derive_seeds(
-        problem.seeds[..., None], torch.arange(problem.restrictions.queries, device=problem.query.device)
-    )
+        lens=some(restrictions.lens), mask=operand(mask), key_bias=operand(restrictions.key_bias, 1),
+        exclude=some(restrictions.exclude), seeds=operand(None if seeds is None else seeds[..., rows], 1),
+    )  # fmt: skip
 
 
 def _profile(problem: Problem) -> str:
-    """The name that a kernel is compiled for: the profile of a distance, or nothing for `additive`."""
+    """The profile of a distance, or nothing for `additive`: kernels are compiled for it."""
     return problem.profile if problem.pair == "distance" else ""
 
 
@@ -196,13 +163,7 @@ def _exact(problem: Problem) -> bool:
     return problem.restrictions.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 
-def _dropout(problem: Problem) -> tuple[int, float]:
-    """The threshold and the scale of dropout."""
-    return int(problem.dropout * 2**32), 1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0
-
-
 def _check_readable(problem: Problem, *more: Tensor) -> None:
-    """Check every operand, since Triton takes addresses as they are."""
     for tensor in (*problem.tensors().values(), *more):
         addresses.check_numbers("an operand of attention", tensor, problem.query.device.type)
 
@@ -221,7 +182,7 @@ def _forward(problem: Problem) -> Output:
     if _is_empty(problem):
         return Output(mean.zero_(), peak.fill_(-math.inf), total.zero_(), weights)
     blocks, everything = _blocks(problem), slice(0, n)
-    seeds = _row_seeds(problem)
+    seeds = None if problem.seeds is None else row_seeds(problem.seeds, problem)
     with on(problem):
         made = _made_once(problem, blocks)
         scored, restricted = _scored(problem, made, blocks, everything), _restricted(restrictions, seeds, everything)
@@ -229,7 +190,7 @@ def _forward(problem: Problem) -> Output:
         launch(
             "triton.kernel.attend", grid,
             scored, restricted, operand(problem.value), mean, peak, total, sizes_of(lead),
-            n, m, problem.query.shape[-1], size, m - n, *_dropout(problem),
+            n, m, problem.query.shape[-1], size, m - n, *dropout_numbers(problem.dropout),
             CAUSAL=restrictions.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
             BM=blocks.rows, BN=blocks.keys, BD=blocks.values, W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
         )  # fmt: skip
@@ -253,7 +214,7 @@ def _weigh(
 ) -> None:  # fmt: skip
     """Fill `weights`, and with `buffers` these too, for some rows of some batch elements.
 
-    Without `total` they are not divided by it: what comes from above has been.
+    Without `total` they are not divided by it.
     """
     n, m, size = rows.stop - rows.start, problem.restrictions.keys, problem.value.shape[-1]
     count = elements.stop - elements.start
@@ -271,7 +232,7 @@ def _weigh(
         scored, restricted, operand(problem.value), weights, operand(peak[..., rows], 1),
         operand(None if total is None else total[..., rows], 1), *upstream,
         sizes_of(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
-        m - problem.restrictions.queries + rows.start, *_dropout(problem),
+        m - problem.restrictions.queries + rows.start, *dropout_numbers(problem.dropout),
         CAUSAL=problem.restrictions.causal, PROFILE=_profile(problem),
         BM=blocks.rows, BN=blocks.keys, BD=min(64, blocks.values), W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
     )  # fmt: skip
@@ -324,14 +285,14 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
 
 
 def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Tensor:
-    """A gradient summed over broadcast dimensions; empty without an operand."""
     return problem.query.new_empty((0,)) if grad is None or operand is None else grad.sum_to_size(operand.shape)
 
 
 def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstream, sums: _Sums) -> None:
     """Add every pair's share to the gradients."""
     new, m, size = problem.query.new_empty, problem.restrictions.keys, problem.value.shape[-1]
-    made, seeds, sizes = _made_once(problem, blocks), _row_seeds(problem), sizes_of(problem.lead)
+    made, sizes = _made_once(problem, blocks), sizes_of(problem.lead)
+    seeds = None if problem.seeds is None else row_seeds(problem.seeds, problem)
     key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
     query_powers: tuple[Tensor | None, Tensor | None] = (None, None)
     key_powers = query_powers
@@ -364,22 +325,15 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
 
 
 class _Side(NamedTuple):
-    """Queries or keys of some rows, as a backward goes over their pairs.
+    """Queries or keys of some rows, as a backward goes over their pairs."""
 
-    Attributes:
-        tensor: (..., length, h).
-        powers: For additive scores the exponentials that the other side's kernel reads.
-        peaks: (..., blocks).
-        block: How many of them share a peak.
-    """
-
-    tensor: Tensor
+    tensor: Tensor  # (..., length, h)
+    # For additive scores the exponentials that the other side's kernel reads.
     powers: tuple[Tensor | None, Tensor | None]
-    peaks: Tensor
+    peaks: Tensor  # (..., blocks), of `block` rows each
     block: int
 
     def rows(self, rows: slice) -> "_Side":
-        """Some of them, from the beginning of a block on."""
         e, twin = (None if each is None else each[..., rows, :] for each in self.powers)
         return _Side(self.tensor[..., rows, :], (e, twin), self.peaks[..., rows.start // self.block :], self.block)
 

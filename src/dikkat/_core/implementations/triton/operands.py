@@ -7,19 +7,12 @@ from torch import Tensor
 
 
 class Operand(NamedTuple):
-    """A tensor as a kernel sees it.
+    """A tensor as a kernel sees it."""
 
-    Attributes:
-        data: The tensor, or None where the call has none.
-        lead: Strides of the leading dimensions, the last one first; 0 where it is broadcast.
-        row: Stride of the last dimension but one, or of the only one beside the leading.
-        col: Stride of the last dimension.
-    """
-
-    data: Any = None
-    lead: tuple[int, ...] = ()
-    row: int = 0
-    col: int = 0
+    data: Any = None  # the tensor, or None where the call has none
+    lead: tuple[int, ...] = ()  # strides of the leading dimensions, the last one first; 0 where it is broadcast
+    row: int = 0  # stride of the last dimension but one, or of the only one beside the leading
+    col: int = 0  # stride of the last dimension
 
 
 class Restricted(NamedTuple):
@@ -33,29 +26,17 @@ class Restricted(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The operands that the scores of pairs are made of.
+    """The operands that the scores of pairs are made of."""
 
-    Attributes:
-        query: (..., n, h).
-        key: (..., m, h).
-        weight: v, (..., h).
-        x: s e^{2q}, feature-major and padded; q itself for `distance`.
-        y: e^{2k}, feature-major and padded; k itself for `distance`.
-        v: v over its largest element, padded with 0.
-        gain: (..., 2): Σ v, and what a sum of v r / s is multiplied by.
-        query_peaks: (..., blocks).
-        key_peaks: (..., blocks).
-    """
-
-    query: Operand
-    key: Operand
-    weight: Operand
-    x: Operand
-    y: Operand
-    v: Operand
-    gain: Operand
-    query_peaks: Operand
-    key_peaks: Operand
+    query: Operand  # (..., n, h)
+    key: Operand  # (..., m, h)
+    weight: Operand  # v, (..., h)
+    x: Operand  # s e^{2q}, feature-major and padded; q itself for `distance`
+    y: Operand  # e^{2k}, feature-major and padded; k itself for `distance`
+    v: Operand  # v over its largest element, padded with 0
+    gain: Operand  # (..., 2): Σ v, and what a sum of v r / s is multiplied by
+    query_peaks: Operand  # (..., blocks)
+    key_peaks: Operand  # (..., blocks)
 
 
 def operand(tensor: Tensor | None, own: int = 2) -> Operand:

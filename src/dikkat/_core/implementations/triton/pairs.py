@@ -38,10 +38,7 @@ def lay_out(
     source, sizes, made, peaks, count, features, padded_count, padded_features, factor, highest,
     ADDITIVE: tl.constexpr, BLOCK: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Queries or keys feature-major, as exponentials times `factor` for `additive`; and the peak of each block.
-
-    Coordinates are brought to ±`highest`, up to where they have squares.
-    """
+    """Queries or keys feature-major, clamped to ±`highest`, for `additive` as exponentials; and each block's peak."""
     blocks = padded_count // BLOCK
     element = tl.program_id(0).to(tl.int64) // blocks
     block = tl.program_id(0) % blocks
@@ -116,9 +113,8 @@ def tanh_and_slope(x):
 def tile_rows(x, BM: tl.constexpr, W: tl.constexpr):
     """The beginnings of the rows of a tile, dealt out over W warps of L lanes.
 
-    A tile of BM × BN pairs is computed as [BM / W, BN / L, W, L]. Triton then gives a thread BM / W rows by BN / L
-    columns, so that it loads few queries and keys for many pairs; left alone it deals out all of its pairs along one
-    column, and the loads are the bound.
+    A tile of BM × BN pairs is [BM / W, BN / L, W, L], so that a thread has BM / W rows by BN / L columns and loads few
+    queries and keys. Triton alone would deal out one column, and the loads would be the bound.
     """
     rows = tl.arange(0, BM // W)[:, None] * W + tl.arange(0, W)[None, :]
     return (x + rows)[:, None, :, None]
@@ -188,7 +184,6 @@ def _sum_of_tanh(q, k, v, features, q_step, k_step, v_step, BM: tl.constexpr, BN
 
 @triton.jit
 def _square(x, y, features, x_step, y_step, BM: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
-    """‖q − k‖², from differences: the expansion into products loses digits."""
     L: tl.constexpr = min(32, BN)
     x, y = tile_rows(x, BM, W), tile_cols(y, BN, L)
     total = tl.zeros([BM // W, BN // L, W, L], tl.float32)

@@ -10,10 +10,7 @@ def summarise(
     rows, n, m, first, shift, lens_element, lens_row,
     CAUSAL: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The log-sum-exp and the largest weights of some rows one after the other, and the sums of their weights by key.
-
-    A program has a whole row at a time: the largest is taken out of it, and then the next.
-    """
+    """The log-sum-exp and the largest weights of some rows, and the sums of their weights by key."""
     blocks = tl.cdiv(rows, ROWS)
     element, begin = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * ROWS
     lane = tl.arange(0, BLOCK)

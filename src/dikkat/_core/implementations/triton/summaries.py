@@ -3,7 +3,7 @@
 import torch
 
 from dikkat._core.arithmetic import flat, product
-from dikkat._core.implementations.launcher import launch
+from dikkat._core.implementations.launcher import launch, power_of_two
 from dikkat._core.implementations.triton.launch import available, on
 from dikkat._core.problem import Problem
 from dikkat._core.summary import Asked, Summary
@@ -14,7 +14,6 @@ _SCORES, _ROWS, _LONGEST, _MOST = 2**26, 32, 8192, 32
 
 
 def serves(problem: Problem, asked: Asked) -> bool:
-    """Whether these summaries of a problem are computed here."""
     restrictions = problem.restrictions
     others = (restrictions.starts, restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)
     plain = problem.pair == "inner" and not problem.softcap and all(each is None for each in others)
@@ -25,7 +24,6 @@ def serves(problem: Problem, asked: Asked) -> bool:
 
 @torch.no_grad()
 def summarise(problem: Problem, asked: Asked) -> Summary:
-    """The log-sum-exp, and of the weights the largest and the sums, as they are requested."""
     lead, restrictions = problem.lead, problem.restrictions
     n, m, kind = restrictions.queries, restrictions.keys, torch.promote_types(problem.query.dtype, problem.key.dtype)
     query, key = (flat(each.to(kind), lead) for each in (problem.query, problem.key))
@@ -35,7 +33,7 @@ def summarise(problem: Problem, asked: Asked) -> Summary:
         steps = lens.shape[1], int(lens.shape[1] > 1)
     lse = query.new_empty((elements, n), dtype=torch.float32)
     tops, places = lse.new_empty((elements, n, asked.top)), query.new_empty((elements, n, asked.top), dtype=torch.int64)
-    block = 1 << max(4, (m - 1).bit_length())
+    block = max(16, power_of_two(m))
     step = max(_ROWS, _SCORES // (elements * m) // _ROWS * _ROWS)
     by_key = lse.new_zeros((elements, m if asked.sums else 0))
     for first in range(0, n, step):

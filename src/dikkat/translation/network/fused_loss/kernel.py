@@ -74,16 +74,9 @@ def _row(call: Call, row: int, shares: v.Pointer, sums: v.Pointer, tail: v.Point
 
 @inlined
 def _divergence(
-    call: Call,
-    row: int,
-    shares: v.Pointer,
-    ratios: v.Pointer,
-    sums: v.Pointer,
-    wide: int,
-    tail: v.Pointer,
-    half: bool,
+    call: Call, row: int, shares: v.Pointer, ratios: v.Pointer, sums: v.Pointer, wide: int, tail: v.Pointer, half: bool,
     zero: Any,
-) -> float:
+) -> float:  # fmt: skip
     """Return (p − q) · (log p − log q) of a row and the next, and add the gradient, a multiple of it, to their shares.
 
     With u = log p − log q it is p ⊙ (u − p · u) + p − q for the first row's scores; p are its shares over their sum.

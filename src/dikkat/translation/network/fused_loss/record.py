@@ -3,10 +3,6 @@
 from dikkat._engine.record import Record
 
 CALL = Record(
-    numbers="scores bias bias_sums",
-    doubles="losses",
-    integers="target",
-    whole="rows size half gradients",
-    real="smoothing scale divergence",
-    regions="tail shares ratios sums",
-)
+    numbers="scores bias bias_sums", doubles="losses", integers="target", whole="rows size half gradients",
+    real="smoothing scale divergence", regions="tail shares ratios sums",
+)  # fmt: skip

@@ -11,19 +11,29 @@ if TYPE_CHECKING:
     from dikkat._core.softmax import masked_softmax
     from dikkat._engine.pytorch_state import check_values
     from dikkat.adapters import as_torch_attention
-
-    from dikkat.attention import (  # isort: skip
-        Implementation, Memory, attend, attend_memory, attention_state, attention_weights, implementations, prepare,
-    )  # fmt: skip
+    from dikkat.attention import (
+        Implementation,
+        Memory,
+        attend,
+        attend_memory,
+        attention_state,
+        attention_weights,
+        implementations,
+        prepare,
+    )
     from dikkat.bags import AttentionPooling, LengthBatchSampler, PooledBags, collate_bags
     from dikkat.huggingface import register_transformers
     from dikkat.inspection import Attentions, Inspection, Requesting, Trace, inspect, record, relevance
     from dikkat.inspection.returned import attentions
-
-    from dikkat.layers import (  # isort: skip
-        AdditiveAttention, BilinearAttention, DotProductAttention, KernelAttention, MultiHeadAttention, SelfAttention,
+    from dikkat.layers import (
+        AdditiveAttention,
+        BilinearAttention,
+        DotProductAttention,
+        KernelAttention,
+        MultiHeadAttention,
+        SelfAttention,
         self_attention,
-    )  # fmt: skip
+    )
     from dikkat.ragged import attend_ragged, ragged_state
     from dikkat.state import State, merge
 

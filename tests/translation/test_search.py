@@ -372,7 +372,7 @@ def test_a_vocabulary_of_only_slots(widths):
     for seed in range(4):
         model, search = make(8, seed), Search(*widths)
         for source in ([8, 5], [5, 4], [10, 9, 8, 8]):
-            agree(beam_search(model, [source], search, slots)[0], plain(model, source, search, slots))
+            assert_agree(beam_search(model, [source], search, slots)[0], plain(model, source, search, slots))
 
 
 KINDS = {

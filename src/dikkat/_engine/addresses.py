@@ -16,9 +16,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dikkat._engine.pytorch_state import (  # isort: skip
-    PLAIN_TYPES, _functorch, autocasts, can_read_values, have_tangents, is_transformed, is_watched,
-)  # fmt: skip
+from dikkat._engine.pytorch_state import (
+    PLAIN_TYPES,
+    _functorch,
+    autocasts,
+    can_read_values,
+    have_tangents,
+    is_transformed,
+    is_watched,
+)
 
 
 def on_cpu(tensor: Tensor) -> bool:

@@ -13,11 +13,17 @@ import typer
 from dikkat.cli import lines
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
-
-from dikkat.cli.options import (  # isort: skip
-    BatchSizeOption, CorpusOption, EnsembleOption, JsonOption, given, naming_options, search_given, search_options,
+from dikkat.cli.options import (
+    BatchSizeOption,
+    CorpusOption,
+    EnsembleOption,
+    JsonOption,
+    given,
+    naming_options,
+    search_given,
+    search_options,
     with_options,
-)  # fmt: skip
+)
 from dikkat.cli.tables import show_table
 from dikkat.cli.translate import load
 from dikkat.errors import InputError

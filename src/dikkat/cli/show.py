@@ -7,10 +7,15 @@ import typer
 
 from dikkat.cli.app import Command, app
 from dikkat.cli.messages import in_browser, printable, suggest
-
-from dikkat.cli.options import (  # isort: skip
-    FileOption, ModelArgument, SentencesArgument, naming_options, search_given, search_options, with_options,
-)  # fmt: skip
+from dikkat.cli.options import (
+    FileOption,
+    ModelArgument,
+    SentencesArgument,
+    naming_options,
+    search_given,
+    search_options,
+    with_options,
+)
 from dikkat.errors import InputError
 from dikkat.translation import Translator
 from dikkat.translation.data.corpus import read_lines

@@ -12,10 +12,16 @@ import typer
 
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
-
-from dikkat.cli.options import (  # isort: skip
-    CorpusOption, TestOption, ValidationOption, check_together, given, naming_options, setting_options, with_options,
-)  # fmt: skip
+from dikkat.cli.options import (
+    CorpusOption,
+    TestOption,
+    ValidationOption,
+    check_together,
+    given,
+    naming_options,
+    setting_options,
+    with_options,
+)
 from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
 from dikkat.translation.data.corpus import MAX_CHARACTERS

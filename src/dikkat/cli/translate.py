@@ -10,11 +10,17 @@ import typer
 from dikkat.cli import lines
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
-
-from dikkat.cli.options import (  # isort: skip
-    BatchSizeOption, EnsembleOption, FileOption, ModelArgument, SentencesArgument, naming_options, search_given,
-    search_options, with_options,
-)  # fmt: skip
+from dikkat.cli.options import (
+    BatchSizeOption,
+    EnsembleOption,
+    FileOption,
+    ModelArgument,
+    SentencesArgument,
+    naming_options,
+    search_given,
+    search_options,
+    with_options,
+)
 from dikkat.errors import InputError
 from dikkat.translation import Translator
 from dikkat.translation.decoding.translator import BaseTranslator, Markup

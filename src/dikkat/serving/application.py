@@ -22,10 +22,16 @@ from dikkat._engine.cancellation import StoppedError
 from dikkat.errors import InputError
 from dikkat.serving.guards import CLIENT_LEFT, PAGE_POLICY, Guards
 from dikkat.serving.limits import Limits
-
-from dikkat.serving.messages import (  # isort: skip
-    BatchRequest, BatchResponse, ErrorMessage, Health, ModelInfo, Translated, TranslateRequest, TranslateResponse,
-)  # fmt: skip
+from dikkat.serving.messages import (
+    BatchRequest,
+    BatchResponse,
+    ErrorMessage,
+    Health,
+    ModelInfo,
+    Translated,
+    TranslateRequest,
+    TranslateResponse,
+)
 from dikkat.serving.metrics import Metrics
 from dikkat.serving.queue import BusyError, Queue
 from dikkat.translation import Translation, Translator

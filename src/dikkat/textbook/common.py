@@ -4,9 +4,16 @@ import importlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dikkat.textbook.pictures import (  # isort: skip
-    Animator, ProgressBoard, plot, plt, set_axes, set_figsize, show_heatmaps, use_svg_display,
-)  # fmt: skip
+from dikkat.textbook.pictures import (
+    Animator,
+    ProgressBoard,
+    plot,
+    plt,
+    set_axes,
+    set_figsize,
+    show_heatmaps,
+    use_svg_display,
+)
 from dikkat.textbook.text import Vocab, bleu, preprocess_nmt, read_data_nmt, tokenize_nmt, truncate_pad
 from dikkat.textbook.tools import Accumulator, HyperParameters, Timer, add_to_class, check_len, check_shape
 

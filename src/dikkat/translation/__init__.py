@@ -12,11 +12,17 @@ with needing("translation"):
     from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
     from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, gold_links, read_links
-
-    from dikkat.translation.decoding.evaluation import (  # isort: skip
-        Bucket, Difference, Evaluation, TokenEvaluation, bleu_k, evaluate, evaluate_by_length,
-        evaluate_lowercased_tokens, significance,
-    )  # fmt: skip
+    from dikkat.translation.decoding.evaluation import (
+        Bucket,
+        Difference,
+        Evaluation,
+        TokenEvaluation,
+        bleu_k,
+        evaluate,
+        evaluate_by_length,
+        evaluate_lowercased_tokens,
+        significance,
+    )
     from dikkat.translation.decoding.hypothesis import Hypothesis
     from dikkat.translation.decoding.options import Search
     from dikkat.translation.decoding.search import beam_search, forced_scores, greedy
@@ -29,10 +35,13 @@ with needing("translation"):
     from dikkat.translation.network.model import TranslationModel
     from dikkat.translation.settings import Settings
     from dikkat.translation.text.tokenizer import Tokenizer
-
-    from dikkat.translation.training.results import (  # isort: skip
-        Training, TrainingDivergedError, TrainingError, TrainingMemoryError, TrainingStorageError,
-    )  # fmt: skip
+    from dikkat.translation.training.results import (
+        Training,
+        TrainingDivergedError,
+        TrainingError,
+        TrainingMemoryError,
+        TrainingStorageError,
+    )
 
 if TYPE_CHECKING:
     from dikkat.translation.training.suited import settings_for

@@ -10,9 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dikkat._core.arithmetic import (  # isort: skip
-    cap, clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weighted_sum,
-)  # fmt: skip
+from dikkat._core.arithmetic import (
+    cap,
+    clip,
+    dropout_scale,
+    log_profile,
+    must_exclude,
+    pool,
+    profile_slope,
+    weighted_sum,
+)
 from dikkat._core.operators import Gradients, Operator, Output, Upstream, upstream
 from dikkat._core.problem import Examined, Problem, narrow
 from dikkat._core.restrictions import pairs_of

@@ -10,10 +10,22 @@ from dikkat._core.compiled.softmax import by_total, normalise, rescale
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, number_at
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, Vector, at, full, lanes_of, largest_lane, load, magnitude, maximum, pointer, spread, store, total, where,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    full,
+    lanes_of,
+    largest_lane,
+    load,
+    magnitude,
+    maximum,
+    pointer,
+    spread,
+    store,
+    total,
+    where,
+)
 from dikkat.recurrent.fused.record import ADDITIVE, DISTANCE, INNER
 
 

@@ -24,10 +24,15 @@ from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import tanh
 from dikkat._engine.memory import Call, Work, clear, copy_vectors, number_at, workplace_of
 from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store
-
-from dikkat.recurrent.fused.attending import (  # isort: skip
-    attend_row, key_gradients, place_of, query_gradient, score_gradients, seen_by, value_gradients,
-)  # fmt: skip
+from dikkat.recurrent.fused.attending import (
+    attend_row,
+    key_gradients,
+    place_of,
+    query_gradient,
+    score_gradients,
+    seen_by,
+    value_gradients,
+)
 from dikkat.recurrent.fused.cells import gru, lstm
 from dikkat.recurrent.fused.panels import product
 from dikkat.recurrent.fused.record import ADDITIVE, CALL, LSTM, NOTHING

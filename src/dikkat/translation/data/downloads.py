@@ -27,7 +27,7 @@ class Checksum(NamedTuple):
 
 
 def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0) -> None:
-    """Download a file to the cache unless it is there, and verify its checksum either way.
+    """Download a file unless it is there, and verify its checksum either way.
 
     The file has its name only when all of it is there and verified. A terminal shows a progress bar.
 

@@ -28,9 +28,7 @@ class Judged(Translation):
     chrf: float = 0.0
     unseen: list[str] = field(default_factory=list)
     not_copied: list[str] = field(default_factory=list)
-    # Words that stand twice beside each other, and not so in the reference.
     doubled: list[str] = field(default_factory=list)
-    # Source words from which something in the reference comes, and nothing in the translation.
     dropped: list[str] = field(default_factory=list)
 
 
@@ -63,7 +61,10 @@ def evaluate_by_rarity(
 
 
 def judge(
-    translation: Translation, reference: str, counts: Counter[str] | None, translated: Tensor | None,
+    translation: Translation,
+    reference: str,
+    counts: Counter[str] | None,
+    translated: Tensor | None,
     expected: Tensor | None,
 ) -> Judged:
     """Return a translation with its faults; without `counts` of the training's words, no word is unseen.
@@ -80,11 +81,14 @@ def judge(
         lost = ((translated < _LITTLE) & (expected > _MUCH)).tolist()
         dropped = [source[slice(*span)] for span, is_lost in zip(units.spans, lost, strict=True) if is_lost]
     return Judged(
-        **vars(translation), reference=reference, chrf=CHRF().sentence_score(target, [reference]).score,
+        **vars(translation),
+        reference=reference,
+        chrf=CHRF().sentence_score(target, [reference]).score,
         unseen=[word for word in words(source) if counts is not None and not counts[word.lower()]],
         not_copied=_not_copied(words(source), words(target), words(reference)),
-        doubled=_find_doubled(words(target.lower()), words(reference.lower())), dropped=dropped,
-    )  # fmt: skip
+        doubled=_find_doubled(words(target.lower()), words(reference.lower())),
+        dropped=dropped,
+    )
 
 
 def _not_copied(source: Sequence[str], target: Sequence[str], reference: Sequence[str]) -> list[str]:

@@ -45,9 +45,11 @@ def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]
 
 @torch.no_grad()
 def beam_search(
-    models: Models, sources: Sequence[Sequence[int]], search: Search = DEFAULT,
+    models: Models,
+    sources: Sequence[Sequence[int]],
+    search: Search = DEFAULT,
     slots: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
-) -> list[list[Hypothesis]]:  # fmt: skip
+) -> list[list[Hypothesis]]:
     r"""Translate a batch by beam search, or draw translations. What has ended costs nothing any more.
 
     `<pad>` and `<bos>` are never output, and `<eos>` not before the fewest tokens that `search` wants, of which there

@@ -261,12 +261,16 @@ class BaseTranslator(PairScorer):
         copied = _copied_words(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         return Translation(
-            source=sentence, target=target.write(self.target_tokenizer.decode(ids, replace=copied)),
+            source=sentence,
+            target=target.write(self.target_tokenizer.decode(ids, replace=copied)),
             source_tokens=list(map(source.restore, encoded.pieces)),
-            target_tokens=list(map(target.restore, self.target_tokenizer.labels(ids, replace=copied))), weights=weights,
-            score=hypothesis.score, finished=hypothesis.finished,
-            unknown=tuple(sentence[start:end] for start, end in unknown), repeated=cut < len(hypothesis.ids),
-        )  # fmt: skip
+            target_tokens=list(map(target.restore, self.target_tokenizer.labels(ids, replace=copied))),
+            weights=weights,
+            score=hypothesis.score,
+            finished=hypothesis.finished,
+            unknown=tuple(sentence[start:end] for start, end in unknown),
+            repeated=cut < len(hypothesis.ids),
+        )
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Contents(NamedTuple):
 
 
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
-    """Save a model folder whole or not at all, with `int8` with matrices in int8 and a scale for each row.
+    """Save a model folder whole or not at all.
 
     The files are written to a new folder beside it and flushed to the disk; then that takes the name. If the system
     stops between the two renames that this takes, the next `load` finds the older model, and the next `write` puts it

@@ -19,9 +19,15 @@ _FEWEST = 64
 
 
 def linear_cross_entropy(
-    features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, label_smoothing: float = 0.0,
-    r_drop: float = 0.0, reduction: Reduction = "mean",
-) -> Tensor:  # fmt: skip
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
     r"""Cross-entropy of a linear layer's scores, of which only a chunk of tokens' is in memory at any time.
 
     With scores $z_n = W x_n + b$, probabilities $p_n = \mathrm{softmax}(z_n)$, target $t_n$ and label smoothing s,
@@ -91,9 +97,17 @@ def linear_cross_entropy(
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, label_smoothing: float,
-        divergence: float, scale: float, products: torch.dtype, with_gradients: bool,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        label_smoothing: float,
+        divergence: float,
+        scale: float,
+        products: torch.dtype,
+        with_gradients: bool,
+    ) -> Tensor:
         needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
         with torch.autocast(features.device.type, enabled=False):
             operands = features.to(products), weight.to(products), bias, target
@@ -161,9 +175,14 @@ class _Plain:
     """`CrossEntropy` in PyTorch's operations, for devices and types that have no kernel."""
 
     def __init__(
-        self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None,
+        self,
+        size: int,
+        dtype: torch.dtype,
+        bias: Tensor | None,
+        smoothing: float,
+        scale: float | None,
         divergence: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._wide = torch.promote_types(dtype, torch.float32)
         self._size, self._bias, self._smoothing, self._scale = size, bias, smoothing, scale
         self._divergence = divergence
@@ -202,9 +221,14 @@ class _Plain:
 
 
 def _check(
-    features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, label_smoothing: float, r_drop: float,
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    label_smoothing: float,
+    r_drop: float,
     reduction: str,
-) -> None:  # fmt: skip
+) -> None:
     if not r_drop >= 0:
         raise ValueError(f"r_drop: got {r_drop}; expected a number of at least 0")
     if features.ndim != 2 or not len(features) or (r_drop and len(features) % 2):

@@ -22,14 +22,22 @@ DecoderState = Tensor | tuple[Tensor, Tensor]  # a GRU's, and an LSTM's: states 
 
 
 class Batch(NamedTuple):
-    """Sentence pairs as padded token numbers."""
+    """Sentence pairs as padded token numbers.
 
-    source: Tensor  # (B, S) int64
-    source_lengths: Tensor  # (B,) int64, on the CPU or elsewhere
-    target: Tensor  # (B, T + 1) int64: `<bos>`, the sentence, `<eos>`
-    target_lengths: Tensor  # (B,) int64: tokens to be predicted, `<eos>` included
-    total_tokens: int = 0  # those of all rows, where several processes have some each; 0 where nobody counted
-    # Whether the rows count in the loss; not those that only keep a process in step with the others.
+    Attributes:
+        source: (B, S) int64.
+        source_lengths: (B,) int64, on the CPU or elsewhere.
+        target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
+        target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
+        total_tokens: Those of all rows, where several processes have some each; 0 where nobody counted.
+        counts: Whether the rows count in the loss; not those that only keep a process in step with the others.
+    """
+
+    source: Tensor
+    source_lengths: Tensor
+    target: Tensor
+    target_lengths: Tensor
+    total_tokens: int = 0
     counts: bool = True
 
     def to(self, device: torch.device) -> "Batch":
@@ -116,16 +124,25 @@ class TranslationModel(nn.Module):
         lstm = settings.cell == "lstm"
         # Keys are as wide as queries, so that every score fits: each direction of the encoder gets half.
         self.encoder = (LSTMEncoder if lstm else GRUEncoder)(
-            embedding, hidden // 2 if settings.bidirectional else hidden, layers, bidirectional=settings.bidirectional,
+            embedding,
+            hidden // 2 if settings.bidirectional else hidden,
+            layers,
+            bidirectional=settings.bidirectional,
             dropout=between,
-        )  # fmt: skip
+        )
         self.bridge = nn.Linear(hidden, hidden)
         if lstm:
             self.cell_bridge = nn.Linear(hidden, hidden)
         self.decoder = (AttentionalLSTM if lstm else AttentionalGRU)(
-            embedding, hidden, context, _score(settings), layers, between, weight_dropout=settings.attention_dropout,
+            embedding,
+            hidden,
+            context,
+            _score(settings),
+            layers,
+            between,
+            weight_dropout=settings.attention_dropout,
             key_size=hidden,
-        )  # fmt: skip
+        )
         self.readout = nn.Linear(hidden + context + embedding, embedding)
         if settings.is_lexical:
             self.lexical = nn.Linear(embedding, embedding, bias=False)

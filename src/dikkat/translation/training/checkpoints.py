@@ -26,7 +26,7 @@ _ANEW = "remove the folder of this training and train anew"
 
 
 class Checkpoint(NamedTuple):
-    """Everything that a training needs to go on."""
+    """Everything that a training needs to go on.
 
     `optimizer` names Adam's tensors by the number of the parameter, a dot and their name; `random` has (processes, …)
     states by the kind of device; `course` is `TrainingState.to_dict()`.

@@ -46,9 +46,13 @@ class Bar(Display):
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=10), TextColumn("{task.percentage:>3.0f}%"),
-            TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=Console(stderr=True),
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=Console(stderr=True),
+        )
         self._task = self._progress.add_task(f"Epoch {epoch}/{self._epochs}", total=self._batches, text="")
         self._progress.start()
 

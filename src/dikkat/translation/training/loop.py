@@ -56,9 +56,9 @@ class OptimizerStep(NamedTuple):
 
     batches: tuple[Batch, ...]
     weights: tuple[float, ...]
-    tokens: int  # target tokens of all batches of all processes
-    position: int  # batches of the epoch up to and with these
-    last: bool  # whether the epoch ends with it
+    tokens: int
+    position: int
+    last: bool
 
 
 def steps(

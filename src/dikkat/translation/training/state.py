@@ -10,22 +10,34 @@ from dikkat.translation.settings import Criterion
 
 @dataclass(frozen=True)
 class Epoch:
-    """The result of an epoch."""
+    """The result of an epoch.
 
-    number: int  # from 1
-    training_loss: float  # mean loss of a target token in training, with dropout, label smoothing and `r_drop`; in nats
-    # Mean loss of a target token in the last validation so far, without them; in nats. None where there was none.
+    Attributes:
+        number: From 1.
+        training_loss: Mean loss of a target token in training, with dropout, label smoothing and `r_drop`; in nats.
+        validation_loss: Mean loss of a target token in the last validation so far, without them; in nats. None where
+            there was none.
+        tokens_per_second: Target tokens, ends included, trained on in a second.
+    """
+
+    number: int
+    training_loss: float
     validation_loss: float | None
-    tokens_per_second: float  # target tokens, ends included, trained on in a second
+    tokens_per_second: float
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The result of a validation."""
+    """The result of a validation.
 
-    step: int  # steps of the optimiser before it
-    loss: float  # mean loss of a target token, without dropout and label smoothing; in nats
-    # sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None where it was not computed.
+    Attributes:
+        step: Steps of the optimiser before it.
+        loss: Mean loss of a target token, without dropout and label smoothing; in nats.
+        bleu: sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None where it was not computed.
+    """
+
+    step: int
+    loss: float
     bleu: float | None = None
 
     def quality(self, criterion: Criterion) -> float:
@@ -39,7 +51,7 @@ class Validation:
 
 @dataclass
 class TrainingState:
-    """The progress of a training."""
+    """The progress of a training.
 
     `batch`, `loss_sum`, `tokens` and `seconds` are of the present epoch, `all_tokens` and `all_seconds` of all.
     `elapsed` counts seconds since the beginning without those between a stop and the resuming. `sums` has the SHA-256

@@ -257,10 +257,16 @@ def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[
         if (chosen := loop.translator.settings.length_penalty) is not None:
             say(f"length penalty {chosen:g}")
     result = Training(
-        loop.translator, state.all_epochs(), pairs, state.elapsed,
-        state.all_tokens / state.all_seconds if state.all_seconds else 0.0, loop.interrupted,
-        loop.interrupted and resumable, state.validations, loop.scores,
-    )  # fmt: skip
+        loop.translator,
+        state.all_epochs(),
+        pairs,
+        state.elapsed,
+        state.all_tokens / state.all_seconds if state.all_seconds else 0.0,
+        loop.interrupted,
+        loop.interrupted and resumable,
+        state.validations,
+        loop.scores,
+    )
     if fault is not None:
         fault.training = result
         raise fault

@@ -24,21 +24,42 @@ import numpy as np
 from numba import carray
 
 from dikkat._core.compiled.scoring import LOWER
-
-from dikkat._core.implementations.numba.additive_pairs import (  # isort: skip
-    add_exact, add_features, add_small, add_values, any_small, begin_pairs, forget, four, keep_row, keep_row_exact,
-    pack_row, peak_of, products,
-)  # fmt: skip
+from dikkat._core.implementations.numba.additive_pairs import (
+    add_exact,
+    add_features,
+    add_small,
+    add_values,
+    any_small,
+    begin_pairs,
+    forget,
+    four,
+    keep_row,
+    keep_row_exact,
+    pack_row,
+    peak_of,
+    products,
+)
 from dikkat._core.implementations.numba.packing import pack_weight, raw_keys, raw_row, weight_at
 from dikkat._core.implementations.numba.record import CALL, PEAK_KEYS, SIDE
 from dikkat._core.implementations.numba.visibility import bias_grad_of, drop, first_of, limits_of, owner, turn_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, Work, clear, copy, load_part, workplace_of
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, Vector, at, claim, full, lanes_of, load, maximum, pointer, store, total, totals, where,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    claim,
+    full,
+    lanes_of,
+    load,
+    maximum,
+    pointer,
+    store,
+    total,
+    totals,
+    where,
+)
 
 # A row has a sweep of its own if its peak is larger than the first or its total smaller than the second.
 LARGE, FEW = 16.0, 4.0

@@ -11,10 +11,21 @@ from dikkat._core.implementations.numba.visibility import bias_of, excluded_of, 
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, small_tanh
 from dikkat._engine.memory import Call, clear, load_part, store_four
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, Vector, at, full, lanes_of, load, magnitude, maximum, pointer, some, spread, store, where,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    full,
+    lanes_of,
+    load,
+    magnitude,
+    maximum,
+    pointer,
+    some,
+    spread,
+    store,
+    where,
+)
 
 
 @inlined

@@ -15,10 +15,20 @@ from dikkat._core.implementations.numba.visibility import begin_scores, bias_gra
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, copy, load_part, store_four, workplace_of
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, at, claim, full, gather, lanes_of, load, pointer, spread, store, total, where,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    at,
+    claim,
+    full,
+    gather,
+    lanes_of,
+    load,
+    pointer,
+    spread,
+    store,
+    total,
+    where,
+)
 
 
 @inlined

@@ -21,11 +21,25 @@ from dikkat._core.implementations.numba.visibility import limit_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import SMALL_TANH, exp, small_tanh
 from dikkat._engine.memory import Call, Work, clear, load_part, store_four, workplace_of
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, Vector, at, claim, full, fused, gather, lane_numbers, lanes_of, load, magnitude, pointer, spread, store,
-    total, totals, where,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    claim,
+    full,
+    fused,
+    gather,
+    lane_numbers,
+    lanes_of,
+    load,
+    magnitude,
+    pointer,
+    spread,
+    store,
+    total,
+    totals,
+    where,
+)
 
 
 @inlined

@@ -12,10 +12,20 @@ from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, copy
 from dikkat._engine.record import BYTES
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, Vector, at, claim, full, gather, lane_numbers, lanes_of, load, pointer, store, where,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    claim,
+    full,
+    gather,
+    lane_numbers,
+    lanes_of,
+    load,
+    pointer,
+    store,
+    where,
+)
 
 
 @inlined

@@ -11,10 +11,21 @@ from dikkat._core.implementations.numba.visibility import begin_scores
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, Work, store_four
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, Vector, at, full, fused, gather, lanes_of, load, maximum, some, spread, store, where,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    full,
+    fused,
+    gather,
+    lanes_of,
+    load,
+    maximum,
+    some,
+    spread,
+    store,
+    where,
+)
 
 
 @inlined

@@ -28,10 +28,21 @@ from dikkat._core.implementations.numba.visibility import first_of, limits_of
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, Work, clear, workplace_of
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, at, claim, full, lanes_of, load, maximum, pointer, some, spread, store, total, where,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    at,
+    claim,
+    full,
+    lanes_of,
+    load,
+    maximum,
+    pointer,
+    some,
+    spread,
+    store,
+    total,
+    where,
+)
 
 
 @inlined

@@ -98,7 +98,11 @@ class Beams:
             )
 
     def hypotheses(self, weights: Sequence[Tensor] | Tensor) -> list[list[Hypothesis]]:
-        """Return each sentence's best hypotheses, from the attention weights (R, S) of each step, or none."""
+        """Return each sentence's best hypotheses, after its last step.
+
+        Args:
+            weights: The attention weights of the rows at each step, (R, S) each; none for a model without attention.
+        """
         last, steps = self.tables["result_steps"], int(self.state["step"][0])
         lengths = last + 1 - self.tables["result_ended"]  # the end is no token of the translation
         ids, rows = (self.call.kept[name][:, :steps] for name in ("result_ids", "result_rows"))

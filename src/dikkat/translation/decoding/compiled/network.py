@@ -248,10 +248,15 @@ class Panels:
         return _joined(parts, dim=1)
 
     def _phase(
-        self, kind: int, rows: int, packed: "_Packed | None" = None,
-        reads: Sequence[tuple[_Read, tuple[int, int]]] = (), biases: Tensor | None = None, into: _Write | None = None,
+        self,
+        kind: int,
+        rows: int,
+        packed: "_Packed | None" = None,
+        reads: Sequence[tuple[_Read, tuple[int, int]]] = (),
+        biases: Tensor | None = None,
+        into: _Write | None = None,
         layer: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         phase = dict.fromkeys(record.PHASE.names or (), 0) | {"kind": kind, "rows": rows, "blocks": 1, "layer": layer}
         if into is not None:
             phase |= {"out": record.BUFFERS.index(into.buffer), "out_layer": into.layer, "out_step": into.step}

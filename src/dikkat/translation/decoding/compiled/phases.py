@@ -20,11 +20,23 @@ from dikkat._engine.elementary import exp, tanh
 from dikkat._engine.memory import Call, clear, copy_vectors, number_at, workplace_of
 from dikkat._engine.order import added, publish, seen, wait_a_little
 from dikkat._engine.panels import int8_blocks, narrow_blocks
-
-from dikkat._engine.vectors import (  # isort: skip
-    Pointer, address, at, claim, full, lanes_of, largest_lane, load, load_int8, magnitude, maximum, pointer, spread,
-    store, store_int16,
-)  # fmt: skip
+from dikkat._engine.vectors import (
+    Pointer,
+    address,
+    at,
+    claim,
+    full,
+    lanes_of,
+    largest_lane,
+    load,
+    load_int8,
+    magnitude,
+    maximum,
+    pointer,
+    spread,
+    store,
+    store_int16,
+)
 from dikkat.recurrent.fused.attending import attend_row
 from dikkat.recurrent.fused.cells import gru, lstm
 from dikkat.translation.decoding.compiled import record

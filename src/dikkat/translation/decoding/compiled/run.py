@@ -116,17 +116,25 @@ class Run:
         layers, directions, gates = at["layers"], at["directions"], 4 if at["lstm"] else 3
         lstm, recurrent = at["lstm"], count * at["own"]
         shapes = {
-            "embedded_source": (1, positions * at["embedded"]), "outputs": (1, positions * at["values"]),
+            "embedded_source": (1, positions * at["embedded"]),
+            "outputs": (1, positions * at["values"]),
             "outputs_below": (int(at["encoder_layers"] > 1), positions * at["values"]),
-            "gates": (directions, positions * gates * at["own"]), "encoder_state": (2 * directions, recurrent),
-            "encoder_cell": (2 * directions * lstm, recurrent), "final": (at["encoder_layers"], count * at["values"]),
+            "gates": (directions, positions * gates * at["own"]),
+            "encoder_state": (2 * directions, recurrent),
+            "encoder_cell": (2 * directions * lstm, recurrent),
+            "final": (at["encoder_layers"], count * at["values"]),
             "final_cell": (at["encoder_layers"] * lstm, count * at["values"]),
-            "keys": (1, count * keys * at["features"]), "before": (layers, rows * at["hidden"]),
-            "cell_before": (layers * lstm, rows * at["hidden"]), "after": (layers, rows * at["hidden"]),
-            "cell_after": (layers * lstm, rows * at["hidden"]), "embedding": (1, rows * at["embedded"]),
-            "context": (1, rows * at["values"]), "attended": (at["lexical"], rows * at["embedded"]),
-            "query": (1, rows * at["features"]), "readout": (1, rows * at["readout"]),
-        }  # fmt: skip
+            "keys": (1, count * keys * at["features"]),
+            "before": (layers, rows * at["hidden"]),
+            "cell_before": (layers * lstm, rows * at["hidden"]),
+            "after": (layers, rows * at["hidden"]),
+            "cell_after": (layers * lstm, rows * at["hidden"]),
+            "embedding": (1, rows * at["embedded"]),
+            "context": (1, rows * at["values"]),
+            "attended": (at["lexical"], rows * at["embedded"]),
+            "query": (1, rows * at["features"]),
+            "readout": (1, rows * at["readout"]),
+        }
         sizes = [shapes[name][0] * shapes[name][1] for name in record.BUFFERS]
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
         # Zeros: of the padding behind sentences nothing comes out, but it is read.

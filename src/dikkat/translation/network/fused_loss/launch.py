@@ -23,9 +23,14 @@ class CrossEntropy:
     """
 
     def __init__(
-        self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None,
+        self,
+        size: int,
+        dtype: torch.dtype,
+        bias: Tensor | None,
+        smoothing: float,
+        scale: float | None,
         divergence: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._dtype, self._call = dtype, CallRecord(CALL, torch.promote_types(dtype, torch.float32))
         self._threads, call = torch.get_num_threads(), self._call
         if bias is not None:
@@ -33,9 +38,13 @@ class CrossEntropy:
         self._bias_sums = call.zeros("bias_sums", self._threads, round_up(size, call.lanes))
         self._losses = call.zeros("losses", self._threads)
         call.fields |= {
-            "size": size, "half": dtype == torch.bfloat16, "gradients": scale is not None, "smoothing": smoothing,
-            "scale": scale or 0.0, "divergence": divergence,
-        }  # fmt: skip
+            "size": size,
+            "half": dtype == torch.bfloat16,
+            "gradients": scale is not None,
+            "smoothing": smoothing,
+            "scale": scale or 0.0,
+            "divergence": divergence,
+        }
 
     def add(self, scores: Tensor, target: Tensor) -> None:
         """Add the loss of contiguous scores (N, V), and replace them by their gradients."""

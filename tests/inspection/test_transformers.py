@@ -659,6 +659,24 @@ def test_maps_of_pooled_queries_are_not_square() -> None:
     assert any(weights.shape[-1] != weights.shape[-2] for weights in found)
 
 
+@pytest.mark.filterwarnings("ignore:record")
+@pytest.mark.parametrize("global_token", [False, True])
+def test_windows_of_an_encoder_are_left_out_with_a_warning(global_token: bool) -> None:
+    config = transformers.LEDConfig(
+        vocab_size=WORDS, d_model=16, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8, attention_window=4,
+        max_encoder_position_embeddings=64, max_decoder_position_embeddings=64,
+    )  # fmt: skip
+    made, ids = transformers.LEDModel(config).eval(), torch.randint(3, WORDS, (2, 16))
+    given = {"input_ids": ids, "decoder_input_ids": ids[:, :5]}
+    given |= {"global_attention_mask": torch.eye(1, 16, dtype=torch.long).expand(2, -1)} if global_token else {}
+    right = made(**given, output_attentions=True)
+    with pytest.warns(UserWarning, match="attentions: encoder_attentions: left out: LEDModel"):
+        found = dikkat.attentions(made, **given)
+    torch.testing.assert_close([*found, *found.cross_attentions], [*right.decoder_attentions, *right.cross_attentions])
+    assert (len(found), len(found.cross_attentions), found.encoder_attentions) == (2, 2, ())
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_weights_of_a_model_that_draws_keys_are_of_one_run() -> None:
     torch.manual_seed(0)

@@ -40,7 +40,8 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
 
     - `dikkat.attend` and the other functions, layers and recurrences of dikkat
     - `torch.nn.MultiheadAttention` and `torch.nn.functional.scaled_dot_product_attention`
-    - a softmax whose result multiplies values (`@`, `torch.bmm`, `torch.einsum`, or `(weights * values).sum(dim)`)
+    - a softmax, or exponentials divided by their sum, whose result multiplies values (`@`, `torch.bmm`, `torch.einsum`,
+      or `(weights * values).sum(dim)`)
     - Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`
 
     It does not see flash or flexible attention. It records the weights before dropout, summarises them at once and
@@ -327,6 +328,8 @@ class _Recorder(Dataflow):
     def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
         """The result; and weights of 0 for a query that sees no key, of which "eager" makes the mean of all."""
         result, logits = function(*arguments, **named), arguments[0] if arguments else named["input"]
+        if "softmax" not in function.__name__:
+            return result, None
         self._logits = logits
         if not self._listens or not logits.is_floating_point() or logits.ndim < 2:
             return result, None

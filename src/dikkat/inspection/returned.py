@@ -1,5 +1,6 @@
 """All weights of a model in the form in which transformers returns them."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ def attentions(
     weights it returns, or has layers that cannot be recorded, it runs once more with `output_attentions=True`, and the
     result is what it returns; `repr` says so. Weights are those before dropout; a query that sees no
     key has none, while "eager" gives it the mean of all.
+
+    If an encoder returns weights of another form, such as those of windows, a warning names them and they are left out.
 
     Args:
         model: One of Hugging Face's, or any that `dikkat.record` takes.
@@ -68,23 +71,30 @@ def attentions(
     with torch.no_grad():  # with the random numbers of the first run, as Informer draws keys
         returned = model(*arguments, **inputs, output_attentions=True)
     found = {name: returned[name] or () for name in returned if "attentions" in name}
-    own = found.pop("decoder_attentions", found.pop("attentions", ()))
-    encoder, cross = found.pop("encoder_attentions", ()), found.pop("cross_attentions", ())
-    plain = all(isinstance(each, torch.Tensor) and each.ndim == 4 for each in (*own, *encoder, *cross))
+    decoder = "decoder_attentions" if "decoder_attentions" in found else "attentions"
+    parts = {name: found.pop(name, ()) for name in (decoder, "encoder_attentions", "cross_attentions")}
     recorded = {tuple(seen.weights.shape[-2:]) for _, _, seen in trace if seen.weights is not None}
-    if found or not own or not plain or not all(_is_map(each, recorded) for each in (*own, *encoder)):
+    others = {name for name, part in parts.items() if not all(_is_map(each, recorded, name) for each in part)}
+    if parts["encoder_attentions"] and any(name.startswith("encoder_") for name in found):  # those of global tokens
+        others.add("encoder_attentions")
+    if not parts[decoder] or decoder in others or any(not name.startswith("encoder_") for name in found):
         return trace.attentions()  # raises: what the model returns are no maps (B, H, n, m)
+    if others:
+        names = ", ".join(sorted(others))
+        warnings.warn(f"attentions: {names}: left out: {type(model).__name__} returns no (B, H, n, m)", stacklevel=2)
     request = Request(weights=True, heads=heads, queries=queries)
-    parts: list[list[Any]] = [
-        [of_weights(maps, request).weights for maps in of_kind] for of_kind in (own, encoder, cross)
+    maps: list[list[Any]] = [
+        [of_weights(each, request).weights for each in part if name not in others] for name, part in parts.items()
     ]
     by_name: dict[str, Any] = {
         name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names
     }
-    return Attentions(parts[0], parts[1], parts[2], by_name, "returned by the model")
+    return Attentions(maps[0], maps[1], maps[2], by_name, "returned by the model")
 
 
-def _is_map(weights: torch.Tensor, recorded: set[tuple[int, ...]]) -> bool:
-    """Whether self-attention weights have a column for each key: they are square, or as wide as a recorded call."""
+def _is_map(weights: Any, recorded: set[tuple[int, ...]], kind: str) -> bool:
+    """Whether weights have a column for each key: those of self-attention are square, or as wide as a recorded call."""
+    if not isinstance(weights, torch.Tensor) or weights.ndim != 4:
+        return False
     queries, keys = weights.shape[-2:]
-    return queries == keys or (queries, keys) in recorded
+    return kind == "cross_attentions" or queries == keys or (queries, keys) in recorded

@@ -32,6 +32,7 @@ SOFTMAX: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "exp * (1 / sum)": lambda a: torch.ones_like(a) * a.exp() * a.exp().sum(-1, keepdim=True).reciprocal(),
     "exp /= sum": lambda a: operator.itruediv(e := a.exp().masked_fill(a < -99, 0.0), e.sum(-1, keepdim=True)),
+    "exp_, div_": lambda a: (e := (a * 1).exp_()).div_(e.sum(-1, keepdim=True)),
     "exp, normalize": lambda a: F.normalize(torch.exp(a), p=1, dim=-1),
     "exp(a - logsumexp)": lambda a: (a - a.logsumexp(-1, keepdim=True)).exp(),
     "exp(log_softmax)": lambda a: F.log_softmax(a, -1).exp(),
@@ -162,7 +163,7 @@ def test_gumbel_weights_are_those_that_were_drawn(hard: bool, keys: int) -> None
     class Drawn(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             torch.manual_seed(6)
-            return F.gumbel_softmax(x @ x[:, :keys].mT, 2, hard) @ x[:, :keys]
+            return F.gumbel_softmax(logits=x @ x[:, :keys].mT, tau=2, hard=hard) @ x[:, :keys]
 
     with torch.no_grad(), dikkat.record(model := Drawn(), weights=True) as trace:
         model(X)

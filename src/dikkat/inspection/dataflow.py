@@ -103,9 +103,9 @@ class Dataflow(TorchFunctionMode):
         """Take note of weights that multiply values in a way that is not followed."""
         raise NotImplementedError
 
-    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
-        """Call a softmax. Returns its result, and the weights to record if these are not the result."""
-        return function(*arguments, **named), None
+    def softmax(self, name: str, logits: Tensor, function: Callable[[Tensor], Any]) -> tuple[Any, Tensor | None]:
+        """Call a softmax or exponential. Returns its result, and the weights to record if these are not the result."""
+        return function(logits), None
 
     def origin(self, tensor: Tensor) -> Origin:
         """The origin of a tensor, which is an input if nothing else is known."""
@@ -162,15 +162,19 @@ class Dataflow(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function and follow its tensors."""
         named, weights = kwargs or {}, None
-        name = getattr(func, "__name__", "").partition(".")[0].strip("_")
+        full_name = getattr(func, "__name__", "").partition(".")[0]
+        name, in_place = full_name.strip("_"), full_name.endswith("_")
         if func is F.multi_head_attention_forward or name == "scaled_dot_product_attention":
             query, key = [*args, *(named[name] for name in ("query", "key") if name in named)][:2]
             streams = self.streams(query, key, func is not F.multi_head_attention_forward)
             result = self.call_fused(func, args, named, streams)
             self.follow(result[0] if isinstance(result, tuple) else result, streams[2])
             return result
-        if name in _SOFTMAX | _EXPONENTIAL:
-            result, weights = self.softmax(func, args, named)
+        if name in _SOFTMAX | _EXPONENTIAL and not in_place:
+            logits = next(_tensors((*args, *named.values())))
+            result, weights = self.softmax(
+                name, logits, lambda new: func(*_exchanged(args, logits, new), **_exchanged(named, logits, new))
+            )
         else:
             if name == "dropout" and (named.get("inplace") or args[3:4] == (True,)):
                 weights = args[0].detach().clone()

@@ -11,7 +11,7 @@ from dikkat.inspection.captured import of_weights
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import NotSeenError, record
 from dikkat.inspection.request import Request
-from dikkat.inspection.trace import Attentions
+from dikkat.inspection.trace import OWN, Attentions
 
 __all__ = ["attentions"]
 
@@ -31,7 +31,8 @@ def attentions(
     result is what it returns; `repr` says so. Weights are those before dropout; a query that sees no
     key has none, while "eager" gives it the mean of all.
 
-    If an encoder returns weights of another form, such as those of windows, a warning names them and they are left out.
+    If an encoder's weights or those of cross attention have another form, such as windows, a warning says that they are
+    left out.
 
     Args:
         model: One of Hugging Face's, or any that `dikkat.record` takes.
@@ -72,29 +73,36 @@ def attentions(
         returned = model(*arguments, **inputs, output_attentions=True)
     found = {name: returned[name] or () for name in returned if "attentions" in name}
     decoder = "decoder_attentions" if "decoder_attentions" in found else "attentions"
-    parts = {name: found.pop(name, ()) for name in (decoder, "encoder_attentions", "cross_attentions")}
-    recorded = {tuple(seen.weights.shape[-2:]) for _, _, seen in trace if seen.weights is not None}
-    others = {name for name, part in parts.items() if not all(_is_map(each, recorded, name) for each in part)}
-    if parts["encoder_attentions"] and any(name.startswith("encoder_") for name in found):  # those of global tokens
-        others.add("encoder_attentions")
-    if not parts[decoder] or decoder in others or any(not name.startswith("encoder_") for name in found):
+    sizes = {tuple(seen.weights.shape[-2:]) for _, _, seen in trace if seen.weights is not None}
+    source = OWN if any(call.source for call, _ in trace.calls()) else ""
+    request, parts, left_out = Request(weights=True, heads=heads, queries=queries), dict[str, list[Any]](), list[str]()
+    for kind, name in (("self", decoder), ("encoder", "encoder_attentions"), ("cross", "cross_attentions")):
+        maps = found.pop(name, ())
+        is_whole = kind == "cross" or not any(other.endswith("global_attentions") for other in found)
+        if kind not in trace.lacking:
+            parts[kind] = [seen.weights for call, seen in trace.calls() if call.kind == kind]
+        elif is_whole and all(_is_map(each, sizes, kind) for each in maps):
+            parts[kind] = [of_weights(each, request).weights for each in maps]
+            source = "returned by the model"
+        else:
+            parts[kind] = []
+            left_out.append(name)
+    if not parts["self"] or any(not name.startswith("encoder_") for name in found):
         return trace.attentions()  # raises: what the model returns are no maps (B, H, n, m)
-    if others:
-        names = ", ".join(sorted(others))
+    if left_out:
+        names = ", ".join(left_out)
         warnings.warn(f"attentions: {names}: left out: {type(model).__name__} returns no (B, H, n, m)", stacklevel=2)
-    request = Request(weights=True, heads=heads, queries=queries)
-    maps: list[list[Any]] = [
-        [of_weights(each, request).weights for each in part if name not in others] for name, part in parts.items()
-    ]
     by_name: dict[str, Any] = {
         name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names
     }
-    return Attentions(maps[0], maps[1], maps[2], by_name, "returned by the model")
+    return Attentions(parts["self"], parts["encoder"], parts["cross"], by_name, source)
 
 
 def _is_map(weights: Any, recorded: set[tuple[int, ...]], kind: str) -> bool:
-    """Whether weights have a column for each key: those of self-attention are square, or as wide as a recorded call."""
+    """Whether a tensor has weights (B, H, n, m) of m keys: self-attention is square, or as wide as a recorded call."""
     if not isinstance(weights, torch.Tensor) or weights.ndim != 4:
         return False
+    if bool((weights < 0).any()) or bool((weights.sum(-1) > 1.01).any()):  # such as Autoformer's correlations
+        return False
     queries, keys = weights.shape[-2:]
-    return kind == "cross_attentions" or queries == keys or (queries, keys) in recorded
+    return kind == "cross" or queries == keys or (queries, keys) in recorded

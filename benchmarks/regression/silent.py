@@ -1,11 +1,12 @@
 """Coverage of intervals on data that break their assumptions: dependent rows, known errors, queries beyond the data.
 
-    PYTHONPATH=src python -m benchmarks.regression.silent [--warnings] [DRAWS] [NAME...]
+    PYTHONPATH=src python -m benchmarks.regression.silent [--warnings] [DRAWS] [PATTERN...]
 
-For each case it prints the share of new values inside 90 % intervals of each method (of the true values inside 95 %
-confidence intervals), the standard error over the draws, and the share of draws in which dikkat warned. With
-`--warnings` it only fits: the share of draws that warn is the rate of false alarms of the cases "independent", and the
-rate of detection of the others. Rows of one day collect in one record.
+For each case, or those whose names match a pattern such as "near repeats*groups", it prints the share of new values
+inside 90 % intervals of each method (of the true values inside 95 % confidence intervals), the standard error over the
+draws, and the share of draws in which dikkat warned. With `--warnings` it only fits: the share of draws that warn is
+the rate of false alarms of the cases "independent", and the rate of detection of the others. Rows of one day collect in
+one record.
 """
 
 import json
@@ -13,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import date
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,7 +177,7 @@ def measured(name: str, draws: int, only_warnings: bool) -> dict[str, Any]:
 def main(draws: int, names: list[str], only_warnings: bool) -> None:
     """Print one line for each case, and replace the case in today's record."""
     for name in CASES:
-        if names and not any(each in name for each in names):
+        if names and not any(fnmatchcase(name, pattern) for pattern in names):
             continue
         row = measured(name, draws, only_warnings)
         text = ", ".join(f"{method} {mean:.3f} ± {error:.3f}" for method, (mean, error) in row["coverage"].items())

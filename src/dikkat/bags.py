@@ -113,8 +113,8 @@ class AttentionPooling(nn.Module):
         output = self._heads(pooled.mean.to(bags.dtype), 1)
         if not return_weights and top_k is None:
             return output
-        bag = _bag_of(lens, len(rows))
-        weights = _weights(_shares(scores, bag, len(lens))[0], pooled.total, bag)
+        bag = _bag_of(lens, rows.shape[0])
+        weights = _weights(_shares(scores, bag, lens.shape[0])[0], pooled.total, bag)
         top = None if top_k is None else self._heads(_largest(weights.detach(), bag, lens, mask, top_k), 1)
         return PooledBags(
             output, self._as_came(weights, bags, mask, 0.0), self._as_came(scores, bags, mask, -math.inf), top
@@ -211,7 +211,7 @@ class AttentionPooling(nn.Module):
         """The pooled bags, and the scores (N, K); `known` as in `gating.gated`."""
         scores, rows = gated_scores(rows, self.V, self.U, self.w, "bags", known)
         if self.training and self.dropout:
-            scores = scores.masked_fill(torch.rand(len(rows), 1, device=rows.device) < self.dropout, -math.inf)
+            scores = scores.masked_fill(torch.rand(rows.shape[0], 1, device=rows.device) < self.dropout, -math.inf)
         return pool(scores, rows, lens), scores
 
     def _as_came(self, of_rows: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
@@ -402,8 +402,8 @@ def _firsts(lens: Tensor) -> Tensor:
 
 def _largest(weights: Tensor, bag: Tensor, lens: Tensor, mask: Tensor | None, number: int) -> Tensor:
     """The rows of each bag with the largest weights (N, K), as places in the bag: (B, K, number)."""
-    place = torch.arange(len(bag), device=bag.device) - _firsts(lens)[bag] if mask is None else mask.nonzero()[:, 1]
-    rank, beyond = torch.arange(number, device=bag.device), len(bag)
+    place = torch.arange(bag.shape[0], device=bag.device) - _firsts(lens)[bag] if mask is None else mask.nonzero()[:, 1]
+    rank, beyond = torch.arange(number, device=bag.device), bag.shape[0]
     rows = torch.where(rank < lens[:, None], _firsts(lens)[:, None] + rank, beyond)
     place = torch.cat([place, place.new_tensor([-1])])
     found = []
@@ -416,9 +416,9 @@ def _largest(weights: Tensor, bag: Tensor, lens: Tensor, mask: Tensor | None, nu
 
 def pool(scores: Tensor, rows: Tensor, lens: Tensor) -> Pooled:
     """The softmax of scores (N, K) over each bag, and the mean of its rows: mean (B, K, D), peak and total (B, K)."""
-    bag = _bag_of(lens, len(rows))
+    bag = _bag_of(lens, rows.shape[0])  # a size of its own while `torch.export` traces; `len` would read a number
     if rows.is_meta or not is_eager():
-        return _unblocked(scores, rows, bag, len(lens))
+        return _unblocked(scores, rows, bag, lens.shape[0])
     return Pooled(*_Pool.apply(scores, rows, bag, lens))  # type: ignore[no-untyped-call]
 
 

@@ -116,6 +116,37 @@ def test_compiled_and_mapped_it_is_the_same():
     torch.testing.assert_close(half.double(), dense(pool.double(), x, LENGTHS.tolist())[0], rtol=0.1, atol=0.1)
 
 
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("weights", [True, False])
+def test_exported_for_any_number_of_bags_and_rows(padded, weights):
+    class Pool(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pool = made(2)
+
+        def forward(self, x, of_bags):
+            by = {"mask": of_bags} if padded else {"bag_lens": of_bags}
+            return self.pool(x, **by, return_weights=True)[:2] if weights else self.pool(x, **by)
+
+    def bags_of(lengths):
+        if not padded:
+            return rows(sum(lengths)).detach(), torch.tensor(lengths)
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        return torch.randn(*mask.shape, FEATURES, dtype=torch.float64), mask
+
+    model, (count, longest) = Pool(), (torch.export.Dim(name, min=2) for name in ("count", "longest"))
+    shapes = ({0: count, 1: longest}, {0: count, 1: longest}) if padded else ({0: longest}, {0: count})
+    exported = torch.export.export(model, bags_of([3, 1, 5]), dynamic_shapes=shapes).module()
+    for lengths in ([3, 1, 5], [0, 4], [7, 2, 1, 9]):
+        came = exported(*(given := bags_of(lengths)))
+        x = given[0][given[1]] if padded else given[0]
+        output, by_row, _ = dense(model.pool, x, lengths)
+        torch.testing.assert_close(came[0] if weights else came, output, rtol=1e-10, atol=1e-12)
+        if weights:
+            found = came[1][given[1]] if padded else came[1]
+            torch.testing.assert_close(found, by_row, rtol=1e-10, atol=1e-12)
+
+
 def test_a_module_in_a_layers_place_is_called():
     pool, x = made(), rows()
     expected = pool(x, LENGTHS)

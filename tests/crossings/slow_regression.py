@@ -4,7 +4,7 @@ import math
 from functools import cache, cached_property
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import logsumexp, stdtrit
 
 AMOUNTS = [math.inf, *10.0 ** np.arange(3, -7, -1)]  # of the plane's ridge
 
@@ -64,10 +64,22 @@ class Slow:
         sigma = min(1 / math.sqrt(-2 * math.log(other)), 1e6) if other < 1 else 1e6
         return np.full(count - (column.kind == "ordered"), sigma)
 
+    def log_near(self, place, width):
+        """log K of each row: K itself underflows at 38 bandwidths."""
+        square = (((self.rows - place) / width) ** 2).sum(1)
+        with np.errstate(divide="ignore"):
+            return -square / 2 if self.kernel == "gaussian" else np.log(np.maximum(0, 1 - square))
+
     def near(self, place, width):
         """K of each row."""
-        square = (((self.rows - place) / width) ** 2).sum(1)
-        return np.exp(-square / 2) if self.kernel == "gaussian" else np.maximum(0, 1 - square)
+        return np.exp(self.log_near(place, width))
+
+    def shares(self, place, width, weight):
+        """The shares of rows in the sum of K times a weight, and the logarithm of that sum."""
+        with np.errstate(divide="ignore"):
+            mass = np.log(weight) + self.log_near(place, width)
+        total = logsumexp(mass)
+        return np.exp(mass - total) if total > -np.inf else np.zeros_like(mass), total
 
     def plane(self, kept, base):
         """The slopes of a plane through rows, of the numbers or of all coordinates, and drawn to 0 as much, as is best
@@ -111,25 +123,25 @@ class Slow:
         """Return the estimate, the share of each row's y in it, and its variance over that of one row's noise."""
         kept = self.everyone if kept is None else kept
         linear, ridge = (self.linear, self.ridge) if ridge is None else (linear, ridge)
-        k = np.where(kept, self.weight * self.near(place, width), 0.0)
-        if not k.any():  # out of reach: the nearest row
+        share, total = self.shares(place, width, np.where(kept, self.weight, 0.0))
+        if not share.any():  # out of reach: the nearest row
             away = (((self.rows - place) / width) ** 2).sum(1)
             row = self.weight * (away == away.min())
             return row @ self.y / row.sum(), row / row.sum(), np.inf
-        z = np.hstack([np.ones((len(k), 1)), (self.rows - place)[:, : self.size] * linear])
+        z = np.hstack([np.ones((len(share), 1)), (self.rows - place)[:, : self.size] * linear])
         narrow = width[: self.size]
         held = ridge * self.spread**2 * narrow**2 / (self.spread**2 + narrow**2) if linear else np.ones(self.size)
-        total = k.sum()  # which may be less than 1e-300: shares of it keep their digits
-        share, held = k / total, np.minimum(held / max(total, 1e-300), 1e200)
+        over = math.exp(min(-total, 690))
+        held = np.minimum(held * over, 1e200)
         inverse = np.linalg.inv(z.T @ (share[:, None] * z) + np.diag([0, *held]))
         row = inverse[0] @ z.T * share
         if not linear:
-            return row @ self.y, row, 1 / max(total, 1e-300)
+            return row @ self.y, row, over
         slope = np.zeros((self.rows.shape[1], self.y.shape[1]))
         if drawn and self.ridge > 0:
             slope = self.plane(kept, self.everyone if base is None else base)
         self.bias = (inverse[0, 1:] * held) @ (inverse @ z.T @ (share[:, None] * self._beyond(slope)))[1:]
-        return row @ self._beyond(slope) + place @ slope, row, inverse[0, 0] / max(total, 1e-300)
+        return row @ self._beyond(slope) + place @ slope, row, inverse[0, 0] * over
 
     def _beyond(self, slope):
         return self.y - self.rows @ slope
@@ -163,19 +175,17 @@ class Slow:
 
     def _looked_at(self, place, width):
         """The mean place that a query looks at."""
-        k = self.weight * self.near(place, width)
-        return k @ self.rows / k.sum()
+        return self.shares(place, width, self.weight)[0] @ self.rows
 
     def noise(self, place):
         """τ², s² and ν about a place."""
         errors, shares = self.left_out
-        k = self.near(place, 2 * self.sigma)
-        share = self.count * k / (self.count @ k)
+        share, _ = self.shares(place, 2 * self.sigma, self.count)
         rest = share @ (1 - (1 - shares) / np.maximum(self.count, 1))
         errors = errors * np.sqrt(self.weight / self.count)[:, None]
         enough = rest > 1e-5  # else there are as many numbers as rows, and nothing tells noise
         square = share @ (shares[:, None] * errors) ** 2 / rest if enough else np.full(self.y.shape[1], np.inf)
-        freedom = (self.count @ k) ** 2 / (self.count @ k**2) * rest
+        freedom = rest / (share**2 / self.count).sum()
         if self.folds is None:
             return share @ errors**2, square, freedom
         pairs, held = self.tested
@@ -208,8 +218,7 @@ class Slow:
 
     def _open(self, place, width):
         """b: what a ridge of 1/4 leaves open."""
-        k = self.weight * self.near(place, width)
-        mean = k @ self.rows / k.sum()
+        k, mean = self.weight * self.near(place, width), self._looked_at(place, width)
         about, narrow = (self.rows - mean)[:, : self.size], width[: self.size]
         held = 0.25 * self.spread**2 * narrow**2 / (self.spread**2 + narrow**2)
         gain = np.linalg.solve(about.T @ (k[:, None] * about) + np.diag(held), (place - mean)[: self.size])
@@ -335,13 +344,12 @@ class Slow:
     def attention(self, x):
         result = np.zeros((len(x), len(self.there)))
         for row, place in zip(result, self.at(x), strict=False):
-            k = self.weight * self.near(place, self.sigma)
-            row[self.there] = k / k.sum()
+            row[self.there] = self.shares(place, self.sigma, self.weight)[0]
         return result
 
     def neighbors(self, x):
-        around = [self.near(place, self.sigma) for place in self.at(x)]
-        return np.array([(self.weight @ k) ** 2 / (self.weight @ k**2) for k in around])
+        around = [self.shares(place, self.sigma, self.weight)[0] for place in self.at(x)]
+        return np.array([1 / (share**2 / self.weight).sum() for share in around])
 
     def log_density(self, x):
         d = self.size
@@ -350,8 +358,8 @@ class Slow:
         result = []
         for place in self.at(x):
             width = self.sigma
-            mean = self.weight @ self.near(place, width) / self.weight.sum()
-            result.append(math.log(mean * height * abs(np.linalg.det(self.metric)) / np.prod(width[:d])))
+            mean = self.shares(place, width, self.weight)[1] - math.log(self.weight.sum())
+            result.append(mean + math.log(height * abs(np.linalg.det(self.metric)) / np.prod(width[:d])))
         return np.array(result) + sum(math.log(1 - rate) for rate in self.rates)
 
     def trace(self):

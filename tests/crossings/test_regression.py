@@ -587,16 +587,10 @@ def refusals(method, names):
     return "|".join({REFUSED[method, name] for name in names if (method, name) in REFUSED})
 
 
-# The short search ends at a bandwidth of .008: the slow model's weights underflow, the kernels' are in logarithms.
-OPEN = {("metric", "cv"): "left-out rows and attention differ where all weights are below 1e-308"}
-
-
 @pytest.mark.parametrize(
     ("estimator", "names"), [pytest.param(e, n, id=f"{e.__name__}-{'+'.join(n)}") for e, n in PAIRS]
 )
 def test_the_methods_beside_two_settings(estimator, names):
-    if estimator is KernelRegressor and names in OPEN:
-        pytest.xfail(OPEN[names])
     case = made(estimator, names)
     if names in REFUSED_IN_FIT:
         assert case.error is not None

@@ -173,6 +173,21 @@ def test_types_say_what_columns_are():
     assert [column.kind for column in model.columns_] == ["category", "number", "category", "category"]
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        ([np.float32, bool], np.float32), ([np.float32, "category"], np.float32), ([np.float32, np.int8], np.float32),
+        ([np.float32, np.int32, bool], np.float64), ([np.float32, np.float64, "category"], np.float64),
+        ([np.float32, "datetime64[us]"], np.float64), ([bool, "category"], np.float64), ([np.int8, bool], np.float64),
+    ],
+)  # fmt: skip
+def test_bools_and_categories_do_not_change_the_float_type(dtypes, expected):
+    """Only numbers and dates decide: `np.result_type` of their dtypes, and float64 without a float column."""
+    frame = pd.DataFrame({f"c{j}": pd.Series(np.arange(ROWS) % 2).astype(each) for j, each in enumerate(dtypes)})
+    model = NadarayaWatson(bandwidth="scott").fit(frame, np.arange(float(ROWS)))
+    assert {each.dtype for each in (model.X_train_, model.predict(frame))} == {np.dtype(expected)}
+
+
 def test_a_category_that_was_not_there_says_nothing():
     frame, y = _table()
     model = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)

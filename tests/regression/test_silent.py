@@ -85,6 +85,15 @@ def test_settings_of_weights_are_checked():
         KernelRegressor(weights="errors").fit(x, y)
     with pytest.raises(ValueError, match=r"sample_weight: got 2.0 and weights='repeats' in fit; expected positive"):
         KernelRegressor(bandwidth=1.0).fit(x, y).predict_interval(x, sample_weight=2)
+    model = KernelRegressor(bandwidth=1.0, weights="precision").fit(x, y)
+    for method in METHODS:
+        for weight, message in (
+            (np.ones(3), r"got shape \(3,\); expected \(60,\), one for each row of X"),
+            (np.ones((60, 1)), r"got shape \(60, 1\); expected \(60,\)"),
+            (np.arange(60), "got 0.0 and weights='precision' in fit; expected positive precisions"),
+        ):
+            with pytest.raises(ValueError, match=f"sample_weight: {message}"):
+                model.predict_interval(x, method=method, sample_weight=weight)
 
 
 def test_beyond_the_data_every_answer_widens_and_warns():

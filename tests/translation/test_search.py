@@ -25,7 +25,7 @@ from dikkat.translation import (
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.stepwise import likeliest
 from dikkat.translation.network.model import collate
-from dikkat.translation.text.special_tokens import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text.special_tokens import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
 
 @pytest.fixture(params=["one call", "step by step"])
@@ -82,6 +82,9 @@ def plain(models, source, search, slots=({}, {})):
     forbidden = {PAD, BEGIN} if copies else {PAD, BEGIN, UNKNOWN}
     fewest, most = lengths_of(source, search)
     of_source, of_target = slots
+    vocabulary = len(models[0].output_bias)
+    if set(range(SPECIAL, vocabulary)) <= of_target.keys():
+        fewest = 0  # a vocabulary of only slots has no word for a source without slots
     needed = {of_source[token] for token in source if token in of_source}
     live, finished, room = [(0.0, [], states, [])], [], search.beam
 
@@ -129,7 +132,8 @@ def agree(found, wanted):
     assert [each.ids for each in found] == [ids for ids, *_ in wanted]
     for hypothesis, (_, score, weights, finished) in zip(found, wanted, strict=True):
         assert hypothesis.score == pytest.approx(score, rel=1e-12)
-        torch.testing.assert_close(hypothesis.weights, torch.stack(weights).float())
+        expected = torch.stack(weights).float() if weights else torch.zeros(0, hypothesis.weights.shape[1])
+        torch.testing.assert_close(hypothesis.weights, expected)
         assert hypothesis.weights.untyped_storage().nbytes() == hypothesis.weights.nbytes
         assert hypothesis.finished == finished
 
@@ -342,6 +346,16 @@ def test_a_translation_without_its_slots_ends_no_search(seed):
     for search in (Search(2), Search(3), Search(5, n_best=2)):
         for source, found in zip(sources, beam_search(model, sources, search, SLOTS), strict=True):
             agree(found, plain(model, source, search, SLOTS))
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("widths", [(1, 1), (3, 2)])
+def test_a_vocabulary_of_only_slots(widths):
+    slots = SLOTS[0], {4: 0, 5: 0, 6: 1, 7: 2}
+    for seed in range(4):
+        model, search = make(8, seed), Search(*widths)
+        for source in ([8, 5], [5, 4], [10, 9, 8, 8]):
+            agree(beam_search(model, [source], search, slots)[0], plain(model, source, search, slots))
 
 
 KINDS = {

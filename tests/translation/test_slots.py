@@ -57,6 +57,7 @@ def learned(*frames, count=12):
         ([("12 and {t}", "douze et {t}")], "12 and 345678", ["345678"]),
         # Half of the decimals have a comma, half a point: such are copied, rather than left to the model.
         ([("{t}.5", "{t},5"), ("Write {t}.7", "{t}.7 Yaz")], "7.2", ["7.2"]),
+        ([("{d}.{d}", "{d},{d}")], "02.03", ["02,03"]),  # equal groups of digits are taken to stay in order
         ([("{t} a", "{t} a"), ("{t} b", "{t}"), ("1{t} c", "c")], "777 or 7777", ["777"]),
         ([("{t} a", "a {t}"), ("{t} b", "b"), ("{t} c", "c")], "777", []),  # a third is too little
         # Dates change their order, which other numbers with hyphens do not.
@@ -167,6 +168,8 @@ def test_it_is_the_same_however_it_is_asked(taught, tmp_path):
     sentences = [*NEW, "Ana left at 8:10, 9:20, 10:30.", "Rita 7:59 7:59 called", "Zé called."]
     alone = [taught.translate(each) for each in sentences]
     assert [each.target for each in taught.translate(sentences)] == [each.target for each in alone]
+    eighths = taught.translate(sentences[:-2], search=Search(precision="int8"))
+    assert [each.target for each in eighths] == [each.target for each in alone[:-2]]
     several = list(taught.translate_n_best(sentences, search=Search(n_best=3)))
     assert [group[0].target for group in several] == [each.target for each in alone]
     scores = taught.score([(each.source, each.target) for each in alone[:3]])
@@ -239,7 +242,11 @@ def test_a_training_with_slots_goes_on_to_the_same_bits(tmp_path):
     [
         ([], "expected an object with most and shapes"),
         ({"most": 1}, "expected an object with most and shapes"),
-        ({"most": 23, "shapes": {}}, "most: got 23; expected 0 to 22"),
+        *(({"most": most, "shapes": {}}, f"most: got {most!r}; expected 0 to 22") for most in (23, -1, True, 1.0, "1")),
+        *(
+            ({"most": 1, "shapes": {"99": {"written": [0], "times": times, "of": of}}}, "shape '99': expected")
+            for times, of in [(-1, 1), (1, -1), (2, 1), (True, 1), (1, True), (1.0, 1), (None, 1)]
+        ),
         ({"most": 1, "shapes": {str(n): {} for n in range(1001)}}, "at most 1,000"),
         *(
             ({"most": 1, "shapes": {name: {"written": written, "times": 1, "of": 1}}}, f"shape '{name}': expected")

@@ -280,7 +280,7 @@ def test_batches_are_the_same_from_a_file_and_from_memory(tokenizers):
 
 
 def test_copies_with_slots_are_added_up_to_a_limit(tokenizers, monkeypatch):
-    monkeypatch.setattr(store_module, "_COPIES", 2)
+    monkeypatch.setattr(store_module, "COPIES", 2)
     names = ["Ana", "Rita", "Zoe"]
     pairs = [*((f"{name} left", f"{name} saiu") for name in names), ("a a a a a Ana", "Ana"), ("he left", "ele saiu")]
     sides = [

@@ -1,3 +1,4 @@
+import itertools
 import math
 import re
 import time
@@ -101,6 +102,15 @@ def test_the_minutes_do_not_grow_while_the_processor_waits(monkeypatch):
     waited = 0.5 * 100_000 / 64 * 7 / 60
     assert waited > 90
     assert minutes is None or int(minutes[1]) < waited / 3
+
+
+def test_the_minutes_include_the_copies_that_practise_slots(monkeypatch):
+    monkeypatch.setattr(module, "device_type", lambda: "cpu")
+    monkeypatch.setattr(time, "thread_time", itertools.count().__next__)  # a step takes one second
+    settings = Settings(hidden_size=8, embedding_size=8, batch_size=10, epochs=60)
+    for source, target, copies in [("left at {}", "saiu às {}", 20), ("left at {}", "saiu", 0)]:
+        line = reason(Sample.of([(source.format(k), target.format(k)) for k in range(20)]), settings)
+        assert f"; about {1.3 * (20 + copies) / 10:.0f} minutes of CPU time" in line
 
 
 def test_settings_follow_from_what_is_given_too():

@@ -156,8 +156,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         query = self._query(X)
         prior = self.class_prior_[None] if self._plane is None else self._plane.shares(query)
         shares = self._smoother.shares(query, self.prior_, prior).clip(0)
-        result: Array = (shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype)
-        return result
+        return np.asarray((shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype))
 
     def predict_log_proba(self, X: ArrayLike) -> Array:
         """The logarithms of `predict_proba`.
@@ -168,8 +167,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         Returns:
             (n, C).
         """
-        result: Array = np.log(self.predict_proba(X))
-        return result
+        return np.asarray(np.log(self.predict_proba(X)))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class at each query.

@@ -255,17 +255,22 @@ def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None)
 
 
 def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> Array:
-    """X (n, d) as float64: NaN for a missing cell where none was in fit, −1 for a category that was not there.
+    """X (n, d) in its float type: NaN for a missing cell where none was in fit, −1 for a category that was not there.
 
-    A number between two ordered levels that are numbers has an index between theirs; beyond the last, the last one's.
+    Categories and bools do not change the float type: it is float32 if X has a float32 column and float32 can hold all
+    numbers. A number between two ordered levels that are numbers has an index between theirs; beyond the last, the last
+    one's.
     """
     X, own = _indexed(X), [each for each in columns if not each.is_gap]
-    result = [_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(own)]
+    cells = [_cells(X, j).values for j in range(len(own))]
+    result = [_encode(values, each, _called(j, names)) for j, (values, each) in enumerate(zip(cells, own, strict=True))]
+    dtypes = [values.dtype for values, each in zip(cells, own, strict=True) if not (each.is_category or each.is_flag)]
+    narrow = np.dtype(np.float32) in dtypes and all(np.can_cast(each, np.float32) for each in dtypes)
     gaps = [np.isnan(result[int(each.origin)]).astype(np.float64) for each in columns[len(own) :]]
     for each in columns[len(own) :]:
         values, column = result[int(each.origin)], own[int(each.origin)]
         values[np.isnan(values)] = column.levels[0]
-    return np.column_stack([*result, *gaps])
+    return np.column_stack([*result, *gaps]).astype(np.float32 if narrow else np.float64, copy=False)
 
 
 def missing(x: Array, columns: Sequence[Column]) -> NDArray[np.bool_]:

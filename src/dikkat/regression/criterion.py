@@ -446,8 +446,7 @@ class Tested:
     @property
     def weight(self) -> Array:
         """(n,), of the unique rows, how much of each is tested."""
-        result: Array = np.bincount(self.rows.unique, self.rows.weight, len(self._held.joined.x)).astype(np.float64)
-        return result
+        return np.asarray(np.bincount(self.rows.unique, self.rows.weight, len(self._held.joined.x)).astype(np.float64))
 
     @property
     def loss(self) -> Array:
@@ -456,8 +455,7 @@ class Tested:
         total = np.array([np.bincount(self.rows.unique, each, len(self._held.joined.x)) for each in squares.T]).T
         weight = self.weight[:, None]
         mean = squares.sum(0) / self.rows.weight.sum()
-        result: Array = np.where(weight > 0, total / np.where(weight > 0, weight, 1), mean)
-        return result
+        return np.asarray(np.where(weight > 0, total / np.where(weight > 0, weight, 1), mean))
 
     @cached_property
     def alike(self) -> Array:
@@ -477,8 +475,7 @@ class Tested:
 
         found = np.array([brentq(beyond, 0, 1, (min(each, length),)) for each in alike])
         found = found.clip(max=0.999)
-        result: Array = np.minimum((1 + found) / (1 - found), 1.5 * alike)
-        return result
+        return np.asarray(np.minimum((1 + found) / (1 - found), 1.5 * alike))
 
     def without(self, query: Array) -> Array:
         """Estimates of the first output, (n, m), at queries, each without the fold of a tested row."""

@@ -200,8 +200,7 @@ def _bisquare(residual: Array) -> Array:
     size = np.abs(residual)
     middle = float(np.median(size))
     scaled = size / (6 * middle) if middle > 0 else (size > 0).astype(np.float64)
-    result: Array = (1 - np.minimum(scaled, 1) ** 2) ** 2
-    return result
+    return np.asarray((1 - np.minimum(scaled, 1) ** 2) ** 2)
 
 
 def _first_date(given: ArrayLike) -> np.datetime64 | None:

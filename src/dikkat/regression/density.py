@@ -167,8 +167,7 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
                 other, levels = random.random_sample(count) < self.bandwidth_[j], len(column.levels)
                 result[:, j] = (result[:, j] + other * random.randint(1, max(2, levels), count)) % levels
         if not columns:
-            numbers_alone: Array = result.astype(self.X_train_.dtype)
-            return numbers_alone
+            return np.asarray(result, self.X_train_.dtype)
         cells = np.empty(result.shape, object)
         for j, column in enumerate(columns):
             cells[:, j] = [column.cell(each) for each in result[:, j]]

@@ -363,5 +363,4 @@ def _squares(x: Array, y: Array, inner: Array, lag: int) -> Array:
     before, after = x[inner] - x[inner - lag], x[inner + lag] - x[inner]
     share = np.divide(after, before + after, out=np.full(len(inner), 0.5), where=before + after > 0)
     off = y[inner] - share * y[inner - lag] - (1 - share) * y[inner + lag]
-    result: Array = off**2 / (1 + share**2 + (1 - share) ** 2)
-    return result
+    return np.asarray(off**2 / (1 + share**2 + (1 - share) ** 2))

@@ -343,7 +343,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected one of {get_args(intervals.Method)}")
         share = validation.checked_share("coverage", coverage)
-        x, weight = self._cells(X, warns=True), validation.checked_precisions(self, sample_weight)
+        x = self._cells(X, warns=True)
+        weight = validation.checked_precisions(self, sample_weight, x)
         lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 

@@ -52,7 +52,6 @@ def interval(
     model: Any, x: Array, coverage: float, method: Method, random_state: object = 0, weight: Array | None = None
 ) -> tuple[Array, Array]:
     """The ends, (n,) each, at rows x like `X_train_`, of new values of these precisions."""
-    weight = None if weight is None else np.broadcast_to(weight, len(x))
     if method == "split":
         return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state, weight))
     if method == "local":

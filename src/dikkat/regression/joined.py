@@ -125,8 +125,7 @@ def _points(column: Column, levels: Array) -> Array:
     corners = np.zeros((count + 1, count))
     corners[1:] = np.linalg.cholesky((np.eye(count) + 1) / 2)  # whose products are those of a simplex about its first
     center = corners[: len(column.levels)].mean(0) if len(column.levels) > 1 else corners[1]  # unlike the only one
-    result: Array = np.vstack([corners, center])[levels.astype(np.intp)]
-    return result
+    return np.asarray(np.vstack([corners, center])[levels.astype(np.intp)])
 
 
 class Rows(NamedTuple):
@@ -178,8 +177,7 @@ class Repeats(NamedTuple):
     @property
     def times(self) -> Array:
         """(k,), how many rows each stands for that are left out one by one."""
-        result: Array = np.ceil(self.weight / self.out)
-        return result
+        return np.asarray(np.ceil(self.weight / self.out))
 
 
 class Joined(NamedTuple):
@@ -217,8 +215,7 @@ class Joined(NamedTuple):
     def variances(self) -> Array:
         """(v,), of all values."""
         about = self.y - np.average(self.y, axis=0, weights=self.weight)
-        result: Array = np.average(about**2 + self.within, axis=0, weights=self.weight)
-        return result
+        return np.asarray(np.average(about**2 + self.within, axis=0, weights=self.weight))
 
     def spread(self) -> Array:
         """(d,), the coordinates' standard deviations, float64; of a constant one exactly 0."""
@@ -226,8 +223,7 @@ class Joined(NamedTuple):
         unit = np.ptp(x, axis=0)
         about = (x - x[0]) / np.where(unit > 0, unit, 1)
         center = np.average(about, axis=0, weights=self.weight)
-        result: Array = unit * np.sqrt(np.average((about - center) ** 2, axis=0, weights=self.weight))
-        return result
+        return np.asarray(unit * np.sqrt(np.average((about - center) ** 2, axis=0, weights=self.weight)))
 
     def take(self, chosen: NDArray[np.intp]) -> "Joined":
         """Some of the unique rows alone, ascending, without the rows that they were made of."""

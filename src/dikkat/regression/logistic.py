@@ -35,13 +35,11 @@ class Plane(NamedTuple):
 
     def logits(self, x: Array) -> Array:
         """(n, C), before the softmax."""
-        result: Array = (x - self.center) / self.spread @ self.slope + self.height
-        return result
+        return np.asarray((x - self.center) / self.spread @ self.slope + self.height)
 
     def shares(self, x: Array) -> Array:
         """The probabilities at points, (n, C)."""
-        result: Array = softmax(self.logits(x.astype(np.float64)), axis=1)
-        return result
+        return np.asarray(softmax(self.logits(x.astype(np.float64)), axis=1))
 
 
 def plane(x: Array, label: NDArray[np.intp], weight: Array, classes: int) -> tuple[Plane, Array]:
@@ -92,5 +90,4 @@ def _left_out(own: Plane, x: Array, label: NDArray[np.intp], weight: Array, pena
     gap = weight[:, None] * (p - np.eye(classes)[label])
     held = np.eye(classes) - weight[:, None, None] * curve @ lever
     moved = logits + (lever @ np.linalg.solve(held, gap[..., None]))[..., 0]
-    result: Array = log_softmax(moved, axis=1)[each, label]
-    return result
+    return np.asarray(log_softmax(moved, axis=1)[each, label])

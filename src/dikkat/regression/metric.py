@@ -54,5 +54,4 @@ def directions(rows: Rows, count: int | None, fit: Callable[[Rows], tuple[Smooth
         outer = np.einsum("n,nvd,nve->de", smoother.joined.weight, slope, slope)
         basis = np.linalg.eigh(outer)[1][:, ::-1]
     # The gradients of fewer directions would lie among these: so all are learned, and then the first are taken.
-    result: Array = unit[:, None] * (best if count is None else basis[:, :count])
-    return result
+    return np.asarray(unit[:, None] * (best if count is None else basis[:, :count]))

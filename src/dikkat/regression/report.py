@@ -109,8 +109,9 @@ def _nearest(model: KernelRegressor, cells: Array, k: int) -> Iterator[tuple[NDA
     for cell in cells:
         weights = np.asarray(model._smoother.attention(model._coordinates(cell[None]), model.sample_weight_))[0]
         apart = np.nan_to_num(np.where(is_category, x != cell, x - cell)) * by  # 0 where a cell is missing
-        rows = np.lexsort([(apart**2).sum(1), -np.round(weights / weights.max(), 9)])[:k]
-        yield rows[weights[rows] > 0], weights[rows][weights[rows] > 0]
+        order = np.lexsort([(apart**2).sum(1), -np.round(weights / weights.max(), 9)])
+        rows = order[weights[order] > 0][:k]
+        yield rows, weights[rows]
 
 
 def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int, coverage: float) -> None:

@@ -152,8 +152,7 @@ class Smoother:
             return mass, torch.where(mass > 0, around.value, 0.0)
 
         mass, mean = self._by_parts(query, self._wide, work)
-        result: Array = (mass * (mean + self.joined.origin) + doubt * prior) / (mass + doubt)
-        return result
+        return np.asarray((mass * (mean + self.joined.origin) + doubt * prior) / (mass + doubt))
 
     def deviation(self, query: Array) -> list[Array]:
         """The deviation of single values from the estimates and its growth, (n, v), at queries with rows in reach.

@@ -213,12 +213,12 @@ def _checked_weights(estimator: Any, given: ArrayLike | None, x: Array) -> Array
     return weight
 
 
-def checked_precisions(model: Any, sample_weight: ArrayLike | None) -> Array | None:
-    """The precisions of new values, if there are any."""
+def checked_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> Array | None:
+    """The precisions (n,) of new values at rows x, if there are any."""
     if sample_weight is None:
         return None
-    weight: Array = np.asarray(sample_weight, np.float64)
-    if model.weights_ != "precision" or not (weight > 0).all():
+    weight = _checked_weights(model, sample_weight, x)
+    if model.weights_ != "precision" or not weight.all():
         raise ValueError(
             f"sample_weight: got {weight.min()} and weights={model.weights_!r} in fit; expected positive precisions of "
             "the new values, and weights='precision'"

@@ -21,7 +21,7 @@ from dikkat.translation.text.tokenizer import Tokenizer
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
 _FORMAT = 4  # of the file; another number, and files of the old one are made anew
-_COPIES = 1_000
+COPIES = 1_000
 _PRACTISED = 100_000  # first pairs, of which copies are made
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
@@ -290,7 +290,7 @@ class _Work:
         self.counts.without_tokens += len(short) - len(numbered)
         practises = self.practice and self.counts.read < _PRACTISED
         practised = filter(None, (self.slots.practise(*pair) for pair in pairs if practises))
-        copies = self._short(list(islice(practised, _COPIES - self.counts.copies)))
+        copies = self._short(list(islice(practised, COPIES - self.counts.copies)))
         self.counts.copies += len(copies)
         return numbered + copies
 

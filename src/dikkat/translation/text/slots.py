@@ -256,10 +256,10 @@ class Slots:
             ValueError: Something that `to_dict` does not write; the message names it.
         """
         match values:
-            case {"most": int(most), "shapes": dict(shapes)} if len(values) == 2 and len(shapes) <= _MOST_SHAPES:
-                if most not in range(len(SLOTS) + 1):
-                    raise ValueError(f"most: got {most}; expected 0 to {len(SLOTS)}")
-                return cls({name: _checked(name, value) for name, value in shapes.items()}, int(most))
+            case {"most": most, "shapes": dict(shapes)} if len(values) == 2 and len(shapes) <= _MOST_SHAPES:
+                if type(most) is not int or most not in range(len(SLOTS) + 1):
+                    raise ValueError(f"most: got {most!r:.80}; expected 0 to {len(SLOTS)}")
+                return cls({name: _checked(name, value) for name, value in shapes.items()}, most)
         raise ValueError(f"expected an object with most and shapes, at most {_MOST_SHAPES:,}")
 
 
@@ -269,16 +269,16 @@ NO_SLOTS = Slots()
 
 def _checked(name: str, value: Any) -> Shape:
     match value:
-        case {"written": None | list() as written, "times": int(times), "of": int(total)} if len(value) == 3:
+        case {"written": None | list() as written, "times": times, "of": total} if len(value) == 3:
             coarse, parts = name.startswith("~"), written or []
             groups, texts = ([], parts) if coarse else (parts[::2], parts[1::2])
             count = len(name) - 1 if coarse else len(regex.findall("9+", name)) * name.startswith("#")
             of_text = all(isinstance(each, str) and len(each) <= _LONGEST for each in texts)
             of_text = of_text and not any(regex.search(r"\p{C}", each) for each in texts)  # no slots, no controls
             in_order = all(type(each) is int for each in groups) and sorted(groups) == list(range(len(groups)))
-            if written is None or (
-                of_text and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)
-            ):
+            is_template = of_text and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)
+            is_counted = type(times) is type(total) is int and 0 <= times <= total
+            if is_counted and (written is None or is_template):
                 return Shape(written, times, total)
     raise ValueError(f"shape {name!r:.80}: expected written, times and of, as a training writes them")
 
@@ -316,12 +316,12 @@ def _spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_Span]:
         yield _Span(match.start(), match.end(), shape, coarse, groups, separators)
 
 
-def _rewritings(span: _Span, target: str, taken: list[Place]) -> set[tuple[int | str, ...]]:
+def _rewritings(span: _Span, target: str, taken: list[Place]) -> list[tuple[int | str, ...]]:
     """Return the templates that make the first text of the target that has the groups of a span; it is then taken."""
     if span.coarse is None:
         place = _find(span.groups[0], target, taken)
         taken += [place] if place else []
-        return {(0,)} if place else set()
+        return [(0,)] if place else []
     runs, count = list(_DIGITS.finditer(target)), len(span.groups)
     indices = tuple(range(count))
     for window in zip(*(runs[first:] for first in indices), strict=False):
@@ -333,12 +333,12 @@ def _rewritings(span: _Span, target: str, taken: list[Place]) -> set[tuple[int |
             continue
         if _is_whole(target, place) and not _overlaps(place, taken):
             taken.append(place)
-            return {
+            return [  # the groups in order first
                 (order[0], *(each for pair in zip(between, order[1:], strict=True) for each in pair))
                 for order in (permutations(indices) if count <= _ORDERED else [indices])
                 if all(span.groups[index] == run[0] for index, run in zip(order, window, strict=True))
-            }
-    return set()
+            ]
+    return []
 
 
 def _coarse(span: _Span, template: Template) -> tuple[str, ...] | None:

@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, Self
 
 import torch
 
 from dikkat.translation.data.corpus import Corpus, Pair, keeps_duplicates
+from dikkat.translation.data.store import COPIES
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.network.precision import has_bfloat16
 from dikkat.translation.settings import Settings
+from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.text.units import UNIT, UNSPACED
 from dikkat.translation.training.distributed import device_type, processes
@@ -82,6 +85,13 @@ class Sample:
     def single(self) -> bool:
         """Whether most pairs are single words, such as names."""
         return max(words.total() for words in self.words) < _SINGLE * len(self.kept) and not any(self.unspaced)
+
+    @property
+    def copies(self) -> int:
+        """The number of copies that training adds to practise slots."""
+        pairs = self.kept[:_MANY]
+        slots = Slots.learn(pairs)
+        return sum(1 for _ in islice(filter(None, (slots.practise(*pair) for pair in pairs)), COPIES))
 
     @property
     def unspaced(self) -> tuple[bool, bool]:
@@ -213,7 +223,7 @@ def _minutes(sample: Sample, settings: Settings) -> str:
             loss.backward()
             taken.append(time.thread_time() - start)
     overhead = 1.3  # the optimiser, and validation
-    minutes = overhead * min(taken) * sample.pairs / count * settings.epochs / 60 / processes().world
+    minutes = overhead * min(taken) * (sample.pairs + sample.copies) / count * settings.epochs / 60 / processes().world
     about = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
     limit = (
         f", of which max_minutes allows {settings.max_minutes:g}" if minutes > (settings.max_minutes or minutes) else ""

@@ -32,7 +32,7 @@ SOFTMAX: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "exp * (1 / sum)": lambda a: torch.ones_like(a) * a.exp() * a.exp().sum(-1, keepdim=True).reciprocal(),
     "exp /= sum": lambda a: operator.itruediv(e := a.exp().masked_fill(a < -99, 0.0), e.sum(-1, keepdim=True)),
-    "exp_, div_": lambda a: (e := (a * 1).exp_()).div_(e.sum(-1, keepdim=True)),
+    "exp_, / sum": lambda a: (e := (a * 1).exp_()) / e.sum(-1, keepdim=True),
     "exp, normalize": lambda a: F.normalize(torch.exp(a), p=1, dim=-1),
     "exp(a - logsumexp)": lambda a: (a - a.logsumexp(-1, keepdim=True)).exp(),
     "exp(log_softmax)": lambda a: F.log_softmax(a, -1).exp(),

@@ -78,7 +78,7 @@ def attentions(
     request, parts, left_out = Request(weights=True, heads=heads, queries=queries), dict[str, list[Any]](), list[str]()
     for kind, name in (("self", decoder), ("encoder", "encoder_attentions"), ("cross", "cross_attentions")):
         maps = found.pop(name, ())
-        is_whole = kind == "cross" or not any(other.endswith("global_attentions") for other in found)
+        is_whole = name.replace("attentions", "global_attentions") not in found
         if kind not in trace.lacking:
             parts[kind] = [seen.weights for call, seen in trace.calls() if call.kind == kind]
         elif is_whole and all(_is_map(each, sizes, kind) for each in maps):

@@ -1,5 +1,6 @@
 """Attention that a model computes itself: found in all spellings, with its source and its order."""
 
+import operator
 import warnings
 from collections.abc import Callable
 
@@ -24,7 +25,19 @@ SOFTMAX: dict[str, Callable[[Tensor], Tensor]] = {
     "operator": lambda a: torch.ops.aten.softmax.int(a, -1),
     "raw operator": lambda a: torch.ops.aten._softmax.default(a, -1, False),
     "dropout": lambda a: F.dropout(a.softmax(-1), 0.5, training=False),
-}
+    "softmin": lambda a: F.softmin(-a, dim=-1),
+    "exp / sum": lambda a: a.exp() / a.exp().sum(-1, keepdim=True),
+    "exp / (sum + 1e-9)": lambda a: torch.exp(a - a.amax(-1, keepdim=True)) / (
+        torch.sum(torch.exp(a - a.amax(-1, keepdim=True)), -1)[..., None] + 1e-9
+    ),
+    "exp * (1 / sum)": lambda a: torch.ones_like(a) * a.exp() * a.exp().sum(-1, keepdim=True).reciprocal(),
+    "exp /= sum": lambda a: operator.itruediv(e := a.exp().masked_fill(a < -99, 0.0), e.sum(-1, keepdim=True)),
+    "exp_, / sum": lambda a: (e := (a * 1).exp_()) / e.sum(-1, keepdim=True),
+    "exp, normalize": lambda a: F.normalize(torch.exp(a), p=1, dim=-1),
+    "exp(a - logsumexp)": lambda a: (a - a.logsumexp(-1, keepdim=True)).exp(),
+    "exp(log_softmax)": lambda a: F.log_softmax(a, -1).exp(),
+    "keys first": lambda a: (a.mT.exp() / a.mT.exp().sum(-2, keepdim=True)).mT,
+}  # fmt: skip
 PRODUCT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "@": lambda w, v: w @ v,
     "from the right": lambda w, v: (v.mT @ w.mT).mT,
@@ -133,6 +146,40 @@ def test_weights_that_are_not_followed_are_told_once(product: Callable[[Tensor, 
     assert trace.names == ["0", "2"]
     with pytest.warns(UserWarning, match="relevance: left out weights"):
         dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
+
+
+def test_a_softmax_that_divides_last_is_told() -> None:
+    model = three(lambda q, k, v: (e := (q @ k.mT).exp()) @ v / (e.sum(-1, keepdim=True) + 1e-9))
+    with pytest.warns(UserWarning, match="record: '1': not recorded"), dikkat.record(model) as trace:
+        model(X)
+    assert trace.names == ["0", "2"]
+    with pytest.warns(UserWarning, match="relevance: left out weights"):
+        dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
+
+
+@pytest.mark.parametrize("keys", [1, LENGTH])
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_weights_are_those_that_were_drawn(hard: bool, keys: int) -> None:
+    class Drawn(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            torch.manual_seed(6)
+            return F.gumbel_softmax(logits=x @ x[:, :keys].mT, tau=2, hard=hard) @ x[:, :keys]
+
+    with torch.no_grad(), dikkat.record(model := Drawn(), weights=True) as trace:
+        model(X)
+    torch.manual_seed(6)
+    torch.testing.assert_close(trace[""].weights, F.gumbel_softmax(X @ X[:, :keys].mT, 2, hard))
+
+
+def test_exponentials_that_are_no_shares_are_no_attention() -> None:
+    class Gated(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            decay = (x - x.amax()).exp() * 0.3
+            return F.scaled_dot_product_attention(x, x, x) + decay @ x.mT @ x / (1 + (-x).exp())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(dikkat.attentions(Gated(), X)) == 1
 
 
 class Pooling(nn.Module):

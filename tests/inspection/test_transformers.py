@@ -659,6 +659,56 @@ def test_maps_of_pooled_queries_are_not_square() -> None:
     assert any(weights.shape[-1] != weights.shape[-2] for weights in found)
 
 
+SIDES = {
+    "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8, "decoder_ffn_dim": 8,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_correlations_are_no_maps_even_if_they_are_square() -> None:
+    config = transformers.AutoformerConfig(
+        prediction_length=4, context_length=8, label_length=4, lags_sequence=[1], num_time_features=1, d_model=16,
+        **SIDES,
+    )  # fmt: skip
+    made, values, times = transformers.AutoformerModel(config).eval(), torch.randn(2, 13), torch.randn(2, 13, 1)
+    given = {
+        "past_values": values[:, :9], "past_time_features": times[:, :9], "past_observed_mask": torch.ones(2, 9),
+        "future_values": values[:, 9:], "future_time_features": times[:, 9:],
+    }  # fmt: skip
+    assert made(**given, output_attentions=True).decoder_attentions[0].shape == (2, 2, 8, 8)
+    with pytest.raises(ValueError, match="attentions: model: got AutoformerModel, in which no attention ran"):
+        dikkat.attentions(made, **given)
+
+
+@pytest.mark.filterwarnings("ignore:record", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ["led", "led with a global token", "deformable_detr"])
+def test_windows_of_an_encoder_are_left_out_with_a_warning(kind: str) -> None:
+    if kind == "deformable_detr":  # the weights of its encoder and of cross attention are those of sampled points
+        backbone = transformers.ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1],
+            out_features=["stage2", "stage3", "stage4"],
+        )  # fmt: skip
+        points = transformers.DeformableDetrConfig(backbone_config=backbone, d_model=32, num_queries=5, **SIDES)
+        made: Any = transformers.DeformableDetrModel(points).eval()
+        given = {"pixel_values": torch.randn(2, 3, 128, 128)}
+    else:
+        windows = transformers.LEDConfig(
+            vocab_size=WORDS, d_model=16, attention_window=4, max_encoder_position_embeddings=64,
+            max_decoder_position_embeddings=64, **SIDES,
+        )  # fmt: skip
+        made, ids = transformers.LEDModel(windows).eval(), torch.randint(3, WORDS, (2, 16))
+        given = {"input_ids": ids, "decoder_input_ids": ids[:, :5]}
+        given |= {"global_attention_mask": torch.eye(1, 16, dtype=torch.long).expand(2, -1)} if kind != "led" else {}
+    with pytest.warns(UserWarning, match="attentions: encoder_attentions.*: left out: "):
+        found = dikkat.attentions(made, **given)
+    made.set_attn_implementation("eager")
+    right = made(**given, output_attentions=True)
+    cross = right.cross_attentions if kind != "deformable_detr" else ()
+    torch.testing.assert_close([*found, *found.cross_attentions], [*right.decoder_attentions, *cross])
+    assert (len(found), len(found.cross_attentions), found.encoder_attentions) == (2, len(cross), ())
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_weights_of_a_model_that_draws_keys_are_of_one_run() -> None:
     torch.manual_seed(0)

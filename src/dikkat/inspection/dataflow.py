@@ -15,6 +15,7 @@ from dikkat._engine.pytorch_state import is_transformed
 
 # Functions by name, without underscores: "softmax" is `x.softmax`, `F.softmax` and `torch.ops.aten._softmax`.
 _SOFTMAX = {"softmax", "safe_softmax", "special_softmax"}
+_EXPONENTIAL = {"exp", "exp2", "gumbel_softmax", "softmin"}  # may be, or become, a softmax: the numbers show it
 _PRODUCT = {"matmul", "bmm", "mm", "mv", "dot", "einsum", "linear"}
 _MATRIX = {*_PRODUCT, "addmm", "baddbmm", "rmatmul", "inner", "tensordot"}
 _CONCATENATE = {"cat", "concat", "index_copy", "copy", "setitem"}
@@ -24,9 +25,9 @@ _CAST_OR_DROPOUT = {
 }  # fmt: skip
 _SHAPED_LIKE = {"empty_like", "full_like", "ones_like", "rand_like", "randn_like", "zeros_like"}
 _MULTIPLY = {"mul", "multiply"}
+_DIVIDE = {"div", "divide", "idiv", "itruediv", "true_divide", "truediv"}
 _RESCALE = {  # weights remain weights
-    *_MULTIPLY, "add", "clamp", "clamp_min", "div", "divide", "masked_fill", "nan_to_num", "normalize", "setitem",
-    "truediv", "where",
+    *_MULTIPLY, *_DIVIDE, "add", "clamp", "clamp_min", "masked_fill", "nan_to_num", "normalize", "setitem", "where",
 }  # fmt: skip
 _REARRANGE = {
     "broadcast_to", "chunk", "expand", "expand_as", "flatten", "flip", "getitem", "index_select", "movedim", "narrow",
@@ -49,6 +50,7 @@ class Origin(NamedTuple):
         weights: These weights before dropout, if the tensor itself is something else.
         altered: Whether the tensor was computed from weights in a way that is not followed.
         features: Whether its last dimension has the features that a matrix of the model makes.
+        exponential: "terms" if the tensor has exponentials, which may be divided by their sum; "sums" for sums of them.
     """
 
     sequence: int
@@ -58,6 +60,7 @@ class Origin(NamedTuple):
     weights: Tensor | None = None
     altered: bool = False
     features: bool = False
+    exponential: str = ""
 
     @property
     def rows(self) -> Tensor | None:
@@ -100,9 +103,9 @@ class Dataflow(TorchFunctionMode):
         """Take note of weights that multiply values in a way that is not followed."""
         raise NotImplementedError
 
-    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
-        """Call a softmax. Returns its result, and the weights to record if these are not the result."""
-        return function(*arguments, **named), None
+    def softmax(self, name: str, logits: Tensor, function: Callable[[Tensor], Any]) -> tuple[Any, Tensor | None]:
+        """Call a softmax or exponential. Returns its result, and the weights to record if these are not the result."""
+        return function(logits), None
 
     def origin(self, tensor: Tensor) -> Origin:
         """The origin of a tensor, which is an input if nothing else is known."""
@@ -159,15 +162,19 @@ class Dataflow(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function and follow its tensors."""
         named, weights = kwargs or {}, None
-        name = getattr(func, "__name__", "").partition(".")[0].strip("_")
+        full_name = getattr(func, "__name__", "").partition(".")[0]
+        name, in_place = full_name.strip("_"), full_name.endswith("_")
         if func is F.multi_head_attention_forward or name == "scaled_dot_product_attention":
             query, key = [*args, *(named[name] for name in ("query", "key") if name in named)][:2]
             streams = self.streams(query, key, func is not F.multi_head_attention_forward)
             result = self.call_fused(func, args, named, streams)
             self.follow(result[0] if isinstance(result, tuple) else result, streams[2])
             return result
-        if name in _SOFTMAX:
-            result, weights = self.softmax(func, args, named)
+        if name in _SOFTMAX | _EXPONENTIAL and not in_place:
+            logits = next(_tensors((*args, *named.values())))
+            result, weights = self.softmax(
+                name, logits, lambda new: func(*_exchanged(args, logits, new), **_exchanged(named, logits, new))
+            )
         else:
             if name == "dropout" and (named.get("inplace") or args[3:4] == (True,)):
                 weights = args[0].detach().clone()
@@ -209,12 +216,18 @@ class Dataflow(TorchFunctionMode):
             origin = self.placed(main) if name in ("linear", "layer_norm", "rms_norm") else self.origin(main)
             weighted = None if holder is None else self._origins[holder]
             by_model = name in _MATRIX and any(each in self._constants for each in tensors[1:])
+            exponentials = [self._origins[each].exponential for each in tensors if each in self._origins]
+            exponential = _exponential(name, exponentials)
             for output in outputs:
                 merged = self._merged(name, main, origin, tensors, output)
                 features = by_model or (origin.features and output.shape == main.shape)
-                self._origins[output] = merged._replace(features=features)
-            dim = _dim(args, named)
-            if name in _SOFTMAX and dim is not None and (result.ndim > 1 or main not in self._constants):
+                self._origins[output] = merged._replace(features=features, exponential=exponential)
+            if name in _DIVIDE and exponentials == ["sums", "sums"]:  # a softmax that is divided last
+                self.lose_weights()
+            dim = _dim(args, named) if name in _SOFTMAX else None
+            if exponential == "terms" and (name in _EXPONENTIAL or holder is None):
+                dim = _dim_of_shares(result)
+            if dim is not None and (result.ndim > 1 or main not in self._constants):
                 shape = [-1 if k == dim % result.ndim else 1 for k in range(result.ndim)]
                 keys = torch.arange(result.shape[dim], device=result.device).view(shape).expand(result.shape)
                 features = origin.features and dim % result.ndim == result.ndim - 1
@@ -247,8 +260,9 @@ class Dataflow(TorchFunctionMode):
             features = origin.features and name in ("view", "reshape") and output.shape[-1:] == main.shape[-1:]
             fields = {field: each[number] for field, each in moved.items()}
             self._origins[output] = Origin(
-                origin.sequence, origin.attended, **fields, altered=origin.altered, features=features
-            )
+                origin.sequence, origin.attended, **fields, altered=origin.altered, features=features,
+                exponential=origin.exponential,
+            )  # fmt: skip
 
     def _follow_weights(
         self, func: Any, name: str, args: Any, named: Any, holder: Tensor, origin: Origin, result: Tensor
@@ -348,6 +362,28 @@ def _joined_heads(places: Tensor) -> int:
     rows = places[..., 0]
     heads = int((rows == rows[0]).all(-1).long().cumprod(0).sum())
     return heads if heads > 1 and len(rows) % heads == 0 else 0
+
+
+def _exponential(name: str, inputs: list[str]) -> str:
+    """Return the `exponential` of an output, from those of the inputs of a function."""
+    if name in _EXPONENTIAL:
+        return "terms"
+    if name in _MATRIX or name == "sum":
+        return "sums" if any(inputs) else ""
+    return next(filter(None, inputs), "") if name in _RESCALE | _CAST_OR_DROPOUT else ""
+
+
+def _dim_of_shares(tensor: Tensor) -> int | None:
+    """Return the last dimension along which all numbers are shares of 1, or 0 without keys; None if there is none."""
+    numbers = tensor.detach().nan_to_num(0.0).float()
+    if not numbers.numel() or bool((numbers < 0).any()):
+        return None
+    tolerance = max(1e-4, 2 * torch.finfo(tensor.dtype).eps)
+    for dim in reversed(range(tensor.ndim)):
+        sums = numbers.sum(dim)
+        if bool((((sums - 1).abs() < tolerance) | (sums == 0)).all()) and bool(sums.any()):
+            return dim
+    return None
 
 
 def _dim(args: Any, named: Any) -> int | None:

@@ -39,7 +39,8 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
 
     - `dikkat.attend` and the other functions, layers and recurrences of dikkat
     - `torch.nn.MultiheadAttention` and `torch.nn.functional.scaled_dot_product_attention`
-    - a softmax whose result multiplies values (`@`, `torch.bmm`, `torch.einsum`, or `(weights * values).sum(dim)`)
+    - a softmax, or exponentials divided by their sum, whose result multiplies values (`@`, `torch.bmm`, `torch.einsum`,
+      or `(weights * values).sum(dim)`)
     - Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`
 
     It does not see flash or flexible attention. It records the weights before dropout, summarises them at once and
@@ -248,6 +249,8 @@ class _Recorder(Dataflow):
                 self.trace.withheld = told
         # Weights (B · H, n, m) are not those that transformers returns.
         joined = returns and any(call.source and len(seen.shape) == 3 for call, seen in self.trace.calls())
+        if self._kinds and self._says and not several and not joined:
+            self.trace.lacking = {self._kind(name).name for name in missing | self._lost}
         if not self.trace.withheld and (several or not self._says or joined):
             why = f"{type(model).__name__} does not say which weights it returns"
             if several:
@@ -323,9 +326,11 @@ class _Recorder(Dataflow):
             self.add(look, streams, *(each.shape[-2] for each in sizes))
         return result
 
-    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
+    def softmax(self, name: str, logits: Tensor, function: Callable[[Tensor], Any]) -> tuple[Any, Tensor | None]:
         """The result; and weights of 0 for a query that sees no key, of which "eager" makes the mean of all."""
-        result, logits = function(*arguments, **named), arguments[0] if arguments else named["input"]
+        result = function(logits)
+        if "softmax" not in name:
+            return result, None
         self._logits = logits
         if not self._listens or not logits.is_floating_point() or logits.ndim < 2:
             return result, None

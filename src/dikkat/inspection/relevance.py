@@ -147,11 +147,8 @@ class _Dense(Dataflow):
         self.loses = False  # whether weights are not among them
         self.crosses = False  # whether a call looked at another sequence
 
-    def softmax(self, function: Any, arguments: Any, named: Any) -> tuple[Any, Tensor | None]:
-        first = arguments[0] if arguments else named["input"]
-        if first.is_floating_point():
-            arguments, named = (_rooted(first), *arguments[1:]), {k: v for k, v in named.items() if k != "input"}
-        return function(*arguments, **named), None
+    def softmax(self, name: str, logits: Tensor, function: Callable[[Tensor], Any]) -> tuple[Any, Tensor | None]:
+        return function(_rooted(logits) if logits.is_floating_point() else logits), None
 
     def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
         self.crosses |= streams[0].sequence != streams[1].sequence

@@ -1,5 +1,6 @@
 """All weights of a model in the form in which transformers returns them."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from dikkat.inspection.captured import of_weights
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import NotSeenError, record
 from dikkat.inspection.request import Request
-from dikkat.inspection.trace import Attentions
+from dikkat.inspection.trace import OWN, Attentions
 
 __all__ = ["attentions"]
 
@@ -29,6 +30,9 @@ def attentions(
     weights it returns, or has layers that cannot be recorded, it runs once more with `output_attentions=True`, and the
     result is what it returns; `repr` says so. Weights are those before dropout; a query that sees no
     key has none, while "eager" gives it the mean of all.
+
+    If an encoder's weights or those of cross attention have another form, such as windows, a warning says that they are
+    left out.
 
     Args:
         model: One of Hugging Face's, or any that `dikkat.record` takes.
@@ -68,23 +72,37 @@ def attentions(
     with torch.no_grad():  # with the random numbers of the first run, as Informer draws keys
         returned = model(*arguments, **inputs, output_attentions=True)
     found = {name: returned[name] or () for name in returned if "attentions" in name}
-    own = found.pop("decoder_attentions", found.pop("attentions", ()))
-    encoder, cross = found.pop("encoder_attentions", ()), found.pop("cross_attentions", ())
-    plain = all(isinstance(each, torch.Tensor) and each.ndim == 4 for each in (*own, *encoder, *cross))
-    recorded = {tuple(seen.weights.shape[-2:]) for _, _, seen in trace if seen.weights is not None}
-    if found or not own or not plain or not all(_is_map(each, recorded) for each in (*own, *encoder)):
+    decoder = "decoder_attentions" if "decoder_attentions" in found else "attentions"
+    sizes = {tuple(seen.weights.shape[-2:]) for _, _, seen in trace if seen.weights is not None}
+    source = OWN if any(call.source for call, _ in trace.calls()) else ""
+    request, parts, left_out = Request(weights=True, heads=heads, queries=queries), dict[str, list[Any]](), list[str]()
+    for kind, name in (("self", decoder), ("encoder", "encoder_attentions"), ("cross", "cross_attentions")):
+        maps = found.pop(name, ())
+        is_whole = name.replace("attentions", "global_attentions") not in found
+        if kind not in trace.lacking:
+            parts[kind] = [seen.weights for call, seen in trace.calls() if call.kind == kind]
+        elif is_whole and all(_is_map(each, sizes, kind) for each in maps):
+            parts[kind] = [of_weights(each, request).weights for each in maps]
+            source = "returned by the model"
+        else:
+            parts[kind] = []
+            left_out.append(name)
+    if not parts["self"] or any(not name.startswith("encoder_") for name in found):
         return trace.attentions()  # raises: what the model returns are no maps (B, H, n, m)
-    request = Request(weights=True, heads=heads, queries=queries)
-    parts: list[list[Any]] = [
-        [of_weights(maps, request).weights for maps in of_kind] for of_kind in (own, encoder, cross)
-    ]
+    if left_out:
+        names = ", ".join(left_out)
+        warnings.warn(f"attentions: {names}: left out: {type(model).__name__} returns no (B, H, n, m)", stacklevel=2)
     by_name: dict[str, Any] = {
         name: tuple(seen.weights for other, _, seen in trace if other == name) for name in trace.names
     }
-    return Attentions(parts[0], parts[1], parts[2], by_name, "returned by the model")
+    return Attentions(parts["self"], parts["encoder"], parts["cross"], by_name, source)
 
 
-def _is_map(weights: torch.Tensor, recorded: set[tuple[int, ...]]) -> bool:
-    """Whether self-attention weights have a column for each key: they are square, or as wide as a recorded call."""
+def _is_map(weights: Any, recorded: set[tuple[int, ...]], kind: str) -> bool:
+    """Whether a tensor has weights (B, H, n, m) of m keys: self-attention is square, or as wide as a recorded call."""
+    if not isinstance(weights, torch.Tensor) or weights.ndim != 4:
+        return False
+    if bool((weights < 0).any()) or bool((weights.sum(-1) > 1.01).any()):  # such as Autoformer's correlations
+        return False
     queries, keys = weights.shape[-2:]
-    return queries == keys or (queries, keys) in recorded
+    return kind == "cross" or queries == keys or (queries, keys) in recorded

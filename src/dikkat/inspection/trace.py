@@ -98,12 +98,13 @@ class Trace:
 
     Attributes:
         withheld: Why `attentions` would lack layers that "eager" attention returns; "" if it has all.
+        lacking: The kinds of the layers that were not recorded, if it lacks some; all kinds if these are not known.
     """
 
     def __init__(self) -> None:
         self._calls: list[tuple[Call, Inspection]] = []
         self._tokens: dict[int | None, dict[str, list[Token]]] = {}  # by element; None for all other elements
-        self.withheld = ""
+        self.withheld, self.lacking = "", {"self", "encoder", "cross"}
 
     @property
     def tokens(self) -> Mapping[str, list[Token]]:

@@ -158,7 +158,17 @@ def test_rows_without_places_have_none() -> None:
     random = np.random.default_rng(0)
     grid = np.stack(np.meshgrid(np.arange(9.0), np.arange(11.0)), -1).reshape(-1, 2)
     tables = [random.uniform(size=(60, d)) for d in (1, 2, 4)] + [random.lognormal(size=(80, d)) for d in (1, 3)]
-    assert [places_of(x, x.shape[1]) for x in [*tables, grid, np.arange(70.0)[:, None], grid[:2]]] == [None] * 8
+    tables.append(7.0 * random.integers(0, 3, (400, 1)) + random.normal(size=(400, 1)))  # around three centers
+    assert [places_of(x, x.shape[1]) for x in [*tables, grid, np.arange(70.0)[:, None], grid[:2]]] == [None] * 9
+
+
+def test_places_in_one_dimension_may_overlap() -> None:
+    random = np.random.default_rng(0)
+    center, effect, place = random.uniform(0, 10, 20), random.normal(size=20), np.repeat(np.arange(20), 20)
+    x = center[place] + 0.05 * random.normal(size=400)
+    assert (np.diff(np.sort(center)) < 0.2).sum() >= 4  # closer than the places are wide
+    with pytest.warns(UserWarning, match="nearly equal in X.*GroupKFold"):
+        KernelRegressor().fit(x[:, None], np.sin(x) + effect[place] + 0.3 * random.normal(size=400))
 
 
 def _by_date(random: np.random.Generator, memory: float) -> tuple[pd.DataFrame, Array]:

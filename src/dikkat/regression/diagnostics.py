@@ -10,7 +10,8 @@ dependence, in one draw of seven.
 
 **Near repeats.** Among rows that are spread evenly in d dimensions, with $r_{ik}$ the distance from row i to its k-th
 neighbour, $k\,d \log(r_{i,k+1}/r_{ik})$ are independent and exponential. Rows in places have one such step that is far
-larger: from the last row of the place to the first one of another.
+larger: from the last row of the place to the first one of another. In one dimension places with many rows overlap.
+There, the gaps between n evenly spread rows are exponential, and a gap of log n + 2 times their mean separates places.
 
 Source: the variance from differences: Gasser, Sroka and Jennen-Steinmetz 1986; of dependent errors: Hall and Van
 Keilegom 2003; distances to neighbours: Levina and Bickel 2004.
@@ -51,6 +52,7 @@ _EXACT = 1e-24  # squares of errors, in units of y's, that are rounding
 _RARE = 0.01  # the chance of a false alarm if the means of blocks are normal
 _NEIGHBORS, _STEP, _PLACES = 25, 5.5, 5  # most rows at a place; least median of the largest steps; least places
 _APART = 8.0  # least distance between places over that of neighbours at one, to the power of the dimensions
+_RARE_GAP = 2.0  # in one dimension, evenly spread rows have exp(-2) gaps that count as gaps between places
 _SMALL = 0.15  # the quantile of rows' radii that separates places: larger ones join places
 _MOST_FOLDS = 60  # most folds in which places are left out
 _RATIO = 1.3  # least mean square of errors at new places over that beside repeats
@@ -318,24 +320,29 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
 
     The rows are spread in at most so many dimensions.
     """
-    most = min(_NEIGHBORS, len(x) - 2)
     if len(x) < _LEAST // 2:
         return None
-    tree = cKDTree(x)
+    most, tree = min(_NEIGHBORS, len(x) - 2), cKDTree(x)
     apart = tree.query(x, most + 2)[0][:, 1:]
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.nan_to_num(np.log(apart[:, 1:] / apart[:, :-1]), posinf=np.inf) * np.arange(1, most + 1)
         steps *= min(dimensions, np.log(2) / np.median(steps))  # fewer if rows lie near a line or a plane
     row, last = np.arange(len(x)), steps.argmax(1)
-    if np.median(steps[row, last]) < _STEP:
-        return None
     inside = apart[row, last]
-    radius = np.quantile((inside + apart[row, last + 1]) / 2, _SMALL) if np.median(inside) > 0 else 0.0
+    if np.median(steps[row, last]) >= _STEP:
+        radius = np.quantile((inside + apart[row, last + 1]) / 2, _SMALL) if np.median(inside) > 0 else 0.0
+        of_one_size = 2
+    elif dimensions == 1:
+        radius = (np.log(len(x)) + _RARE_GAP) * np.median(apart[:, 0]) * 2 / np.log(2)
+        of_one_size = _PLACES  # rows around a few centers are no places
+    else:
+        return None
     pairs = tree.query_pairs(radius, output_type="ndarray")
     count, place = connected_components(coo_array((np.ones(len(pairs)), pairs.T), (len(x), len(x))))
     sizes, between = np.bincount(place), np.full(count, np.inf)
     np.minimum.at(between, place, np.where(apart > radius, apart, np.inf).min(1))
-    if count < _PLACES or sizes.max() > len(x) / 2 or (sizes[place] > 1).mean() < 0.5:
+    few = count < _PLACES or len(x) ** 2 < of_one_size * (sizes**2).sum()
+    if few or (sizes[place] > 1).mean() < 0.5:
         return None
     return place if np.median(between) > _APART ** (1 / dimensions) * np.median(apart[:, 0]) else None
 

@@ -220,7 +220,7 @@ def test_a_search_goes_on_while_a_longer_translation_may_win():
     """The end is likelier than the word, so each longer translation is less likely, and the penalty prefers it."""
     scores = [(words * math.log(0.4) + math.log(0.6)) / ((5 + words + 1) / 6) ** 10 for words in range(1, 5)]
     assert max(scores) == scores[-1]
-    ((found,),) = beam_search(word_or_end(0.4), [[5, 6]], Search(3, length_penalty=10, max_length=5))
+    ((found,),) = beam_search(word_or_end(0.4), [[5, 6]], Search(5, length_penalty=10, max_length=5))
     assert found.ids == [4] * 4
 
 

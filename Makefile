@@ -98,7 +98,7 @@ test-mxnet: $(if $(MXNET_PYTHON),.venv-mxnet/installed,.venv/test)  ## The textb
 
 mxnet: $(if $(MXNET_PYTHON),.venv-mxnet/installed)  # the environment of test-mxnet, where it can be had
 
-check: lint types site $(if $(shell command -v npm),page,without-npm)  ## Linter, arrows, strict types, docs build; of the page its types, and that it is built.
+check: lint types site $(if $(shell command -v npm),page,without-npm)  ## Linter, import rules, strict types, docs build; of the page its types, and that it is built.
 
 lint: .venv/check
 	$(BIN)/ruff check $(SOURCES)

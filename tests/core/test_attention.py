@@ -348,10 +348,10 @@ def test_importing_loads_torch_and_numpy_alone() -> None:
     assert loaded - set(sys.stdlib_module_names) <= {"dikkat", "torch", "numpy"}
 
 
-def test_no_room_is_named_as_a_public_function() -> None:
+def test_no_submodule_has_the_name_of_a_public_function() -> None:
     """Importing a submodule sets the package's attribute of its name."""
-    rooms = {module.name for module in pkgutil.iter_modules(dikkat.__path__)}
-    assert rooms & set(dikkat.__all__) == {"distributed", "scores", "show"}  # public as they are
+    submodules = {module.name for module in pkgutil.iter_modules(dikkat.__path__)}
+    assert submodules & set(dikkat.__all__) == {"distributed", "scores", "show"}  # public as they are
     assert callable(dikkat.implementations)
 
 

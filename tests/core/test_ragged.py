@@ -1,6 +1,7 @@
 """Sequences end to end: each as if it were alone, in every score and implementation."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -259,6 +260,19 @@ def test_compiled_calls_read_no_row_that_wrong_offsets_name(impl: str) -> None:
     torch.testing.assert_close(compiled(torch.tensor([0, 2, 7])), expected)
     for wrong in ([0, 9, 5], [-3, 2, 5], [0, 2**62, -(2**62)]):
         assert torch.isfinite(compiled(torch.tensor(wrong))).all()
+
+
+def test_the_first_calls_of_a_thread_may_be_compiled() -> None:
+    x = torch.randn(5, 4)
+    compiled = torch.compile(
+        lambda: dikkat.attend_ragged(x, x, x, offsets((2, 3)), score=scores.Dot(), impl="reference"),
+        backend="aot_eager",
+    )
+    with ThreadPoolExecutor(1) as pool:
+        result, again = (pool.submit(compiled).result() for _ in range(2))
+    parts = [torch.nn.functional.scaled_dot_product_attention(*3 * [rows], scale=1.0) for rows in (x[:2], x[2:])]
+    torch.testing.assert_close(result, torch.cat(parts))
+    assert torch.equal(again, result)
 
 
 def test_a_million_sequences_of_one_row() -> None:

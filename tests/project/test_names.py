@@ -43,14 +43,14 @@ def test_a_wild_guess_and_a_private_one():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_the_rooms_are_there_without_an_import_of_their_own():
+def test_packages_are_attributes_of_dikkat():
     code = "import dikkat; print(dikkat.attention.attend is dikkat.attend, dikkat.regression.NadarayaWatson.__name__)"
     assert python(code).stdout == "True NadarayaWatson\n"
 
 
 def test_what_benchmarks_tools_and_examples_import_is_there():
     root = Path(__file__).parents[2]
-    for path in [each for room in ("benchmarks", "tools", "examples") for each in (root / room).rglob("*.py")]:
+    for path in [each for folder in ("benchmarks", "tools", "examples") for each in (root / folder).rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dikkat":
                 for each in node.names:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import kit
 from dikkat import prepare, scores
 from dikkat.attention import Memory
-from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
-from dikkat.recurrent.fused import launch as recurrence_launch
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, sequence
 
 BATCH, STEPS, POSITIONS, INPUT, HIDDEN, CONTEXT = 5, 7, 11, 2, 13, 3
 DECODERS = {"gru": AttentionalGRU, "lstm": AttentionalLSTM}
@@ -248,8 +247,8 @@ def test_low_precision_comes_back_in_its_type() -> None:
 
 def test_auto_takes_the_operation_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    run = recurrence_launch.run_stack
-    monkeypatch.setattr(recurrence_launch, "run_stack", lambda *a, **o: calls.append(1) or run(*a, **o))
+    run = sequence.run_stack
+    monkeypatch.setattr(sequence, "run_stack", lambda *a, **o: calls.append(1) or run(*a, **o))
     module, given = made("gru", "additive", 1)
     ran(module, given, "auto")
     assert len(calls) == 1

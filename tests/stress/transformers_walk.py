@@ -2,7 +2,8 @@
 
 PYTHONPATH=src:tests python -m stress.transformers_walk rows.jsonl
 
-Each model runs in a process of its own, for at most four minutes of processor time. All takes about an hour on one core.
+Each model runs in a separate process, for at most four minutes of processor time. All models take about an hour on
+one core.
 """
 
 import argparse

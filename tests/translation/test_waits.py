@@ -8,7 +8,7 @@ import torch
 from test_search import make
 
 import kit
-from dikkat.recurrent.fused import launch
+from dikkat.recurrent import encoder, sequence
 from dikkat.translation import Search, beam_search, settings_for, train
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
@@ -27,7 +27,8 @@ NO_SLOTS = torch.zeros(13, dtype=torch.int64)  # a bit for each target token
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "kernel_obstacles", lambda _: ["switched off"])
+    for module in (encoder, sequence):
+        monkeypatch.setattr(module, "tensor_obstacles", lambda _: ["switched off"])
     monkeypatch.setattr(loss, "runs", lambda _: False)
     monkeypatch.setattr(search_module, "runnable", lambda *_: None)
 

@@ -31,7 +31,8 @@ class Observer(Protocol):
 
 
 class _Thread(threading.local):
-    observers: tuple[Observer, ...] = ()
+    def __init__(self) -> None:  # torch.compile cannot set an attribute that only the class has
+        self.observers: tuple[Observer, ...] = ()
 
 
 _thread = _Thread()

@@ -106,28 +106,31 @@ def _valid_lens(valid_lens: Any, sizes: Sizes) -> Fields:
     return {"lens": align(valid_lens, lead)} | ({} if known is None else {"extremes": known})
 
 
-def _causal(causal: Any, sizes: Sizes) -> Fields:
+def check_causal(causal: object) -> bool:
     if not isinstance(causal, bool | np.bool_):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
-    return {"causal": bool(causal)}
+    return bool(causal)
 
 
 def _window(window: Any, sizes: Sizes) -> Fields:
     """Return each query's first key and one past its last, (..., n)."""
-    (left, right), (lead, queries, keys, device) = check_window(window), sizes
-    if left is right is None:
-        return {}
+    lead, queries, keys, device = sizes
     position = torch.arange(queries, device=device) + (keys - queries)
-    position = position.reshape((1,) * len(lead) + (queries,))
-    starts = {} if left is None else {"starts": (position - left).clamp(0, keys)}
-    return starts if right is None else starts | {"lens": (position + (right + 1)).clamp(0, keys)}
+    return window_edges(window, position.reshape((1,) * len(lead) + (queries,)), 0, keys)
+
+
+def window_edges(window: Any, position: Tensor, first: Any, past: Any) -> Fields:
+    """Return the fields that a window restricts, for queries at a position among the keys from `first` to `past`."""
+    left, right = _check_window(window)
+    starts = {} if left is None else {"starts": (position - left).clamp(first, past)}
+    return starts if right is None else starts | {"lens": (position + (right + 1)).clamp(first, past)}
 
 
 # Keys of a window that reaches beyond every key; a position plus this number fits in an int64.
 _FARTHEST = 2**62
 
 
-def check_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
+def _check_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
     """Validate a window; return how many keys it has on the left and on the right, None for no bound."""
     if window is None:
         return None, None
@@ -218,8 +221,8 @@ def _exclude(exclude: Any, sizes: Sizes) -> Fields:
 
 
 _ARGUMENTS: dict[str, Callable[[Any, Sizes], Fields]] = {
-    "valid_lens": _valid_lens, "mask": _mask, "causal": _causal, "window": _window, "segment_ids": _segment_ids,
-    "bias": _bias, "key_bias": _key_bias, "exclude": _exclude,
+    "valid_lens": _valid_lens, "mask": _mask, "causal": lambda causal, _: {"causal": check_causal(causal)},
+    "window": _window, "segment_ids": _segment_ids, "bias": _bias, "key_bias": _key_bias, "exclude": _exclude,
 }  # fmt: skip
 # The value of an argument that restricts nothing, if that is not None.
 _ABSENT = {"causal": False}

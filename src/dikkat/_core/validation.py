@@ -8,13 +8,12 @@ from dataclasses import replace
 from numbers import Real
 from typing import NamedTuple, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.problem import Problem
-from dikkat._core.restricting import Hiding, Restricting, align, check_window, fits, restrict
+from dikkat._core.restricting import Hiding, Restricting, align, check_causal, fits, restrict, window_edges
 from dikkat._core.restrictions import FLOATS, Restrictions, are_finite, broadcast
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
@@ -45,10 +44,7 @@ def problem_of_call(
     scales: bool = False, **restricting: Unpack[Restricting],
 ) -> Problem:  # fmt: skip
     """Validate a call, zero hidden rows, project the others (if `scales`, without the factor 1/√d)."""
-    check_features("query", query)
-    check_call(key, value, score)
-    check_alike(("query", query), ("key", key))
-    lead = batch = leading(("query", query), ("key", key), ("value", value))
+    lead = batch = check_operands(query, key, value, score)
     if heads is not None:
         lead = torch.Size((*batch, heads.number))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **restricting)
@@ -78,10 +74,7 @@ def problem_of_sequences(
 
     Each query sees the keys from `starts` to `lens`, counted over all rows of keys.
     """
-    check_features("query", query)
-    check_call(key, value, score)
-    check_alike(("query", query), ("key", key))
-    lead = leading(("query", query), ("key", key), ("value", value))
+    lead = check_operands(query, key, value, score)
     queries, keys, device = query.shape[-2], key.shape[-2], query.device
     for name, offsets, rows in (("query_offsets", query_offsets, queries), ("key_offsets", key_offsets, keys)):
         _check_offsets(name, offsets, rows, device)
@@ -90,11 +83,9 @@ def problem_of_sequences(
             f"key_offsets: got shape {tuple(key_offsets.shape)}; expected {tuple(query_offsets.shape)}, as many "
             "sequences as of queries"
         )
-    if not isinstance(causal, bool | np.bool_):
-        raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     restrictions = restrict(lead, queries, keys, device, key_bias=key_bias)
-    start, end = _visible_keys(query_offsets, key_offsets.clamp(0, keys), queries, causal, window)
-    restrictions = replace(restrictions, starts=rank(start, len(lead), 1), lens=rank(end, len(lead), 1))
+    visible = _visible_keys(query_offsets, key_offsets.clamp(0, keys), queries, check_causal(causal), window)
+    restrictions = restrictions.unchecked_copy(**{name: rank(edge, len(lead), 1) for name, edge in visible.items()})
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))
     seen, live = restrictions.seen_and_live()
     query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
@@ -134,22 +125,15 @@ def sequence_lengths(name: str, offsets: Tensor, rows: int) -> Tensor:
 
 def _visible_keys(
     query_offsets: Tensor, key_offsets: Tensor, queries: int, causal: bool, window: tuple[int | None, int | None] | None
-) -> tuple[Tensor, Tensor]:
-    """Return each query's first visible key and one past its last, (queries,) each."""
+) -> dict[str, Tensor]:
+    """Return each query's first visible key (`starts`) and one past its last (`lens`), (queries,) each."""
     row = torch.arange(queries, device=query_offsets.device)
     query_offsets, key_offsets = (offsets.to(torch.int64) for offsets in (query_offsets, key_offsets))
     own = searchsorted(query_offsets[1:], row, right=True).clamp(max=len(query_offsets) - 2)
     begin, past = key_offsets[:-1][own], key_offsets[1:][own]
-    start, end = begin, past
     position = past - query_offsets[1:][own] + row  # i + m − n, from `begin` on
-    left, right = check_window(window)
-    if causal:
-        right = 0
-    if left is not None:
-        start = torch.minimum(torch.maximum(start, position - left), past)
-    if right is not None:
-        end = torch.maximum(torch.minimum(end, position + (right + 1)), begin)
-    return start, end
+    edges = {"starts": begin, "lens": past} | window_edges(window, position, begin, past)
+    return edges | window_edges((None, 0), position, begin, past) if causal else edges
 
 
 class Prepared(NamedTuple):
@@ -226,6 +210,14 @@ def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
     if not fits(sink.shape, lead):
         raise ValueError(f"sink: got shape {tuple(sink.shape)}; expected one that broadcasts to {tuple(lead)}")
     return rank(sink, len(lead), 0)
+
+
+def check_operands(query: Tensor, key: Tensor, value: Tensor, score: Score) -> torch.Size:
+    """Validate the operands of a call; return their common leading dimensions."""
+    check_features("query", query)
+    check_call(key, value, score)
+    check_alike(("query", query), ("key", key))
+    return leading(("query", query), ("key", key), ("value", value))
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:

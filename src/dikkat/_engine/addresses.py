@@ -164,20 +164,18 @@ def is_aligned(tensor: Tensor) -> bool:
     return tensor.data_ptr() % 16 == 0
 
 
-def tensor_obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
+def tensor_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
     """The reasons for which compiled code cannot be called outside an operator, now and with these tensors."""
-    reasons, present = [], [tensor for tensor in tensors if tensor is not None]
-    if any(tensor.device.type != device for tensor in present):
-        reasons.append(f"it runs on {'the CPU' if device == 'cpu' else device}")
-    elif torch.compiler.is_compiling() or is_transformed() or have_tangents(*present):
-        reasons.append("it runs outside torch.compile, torch.func and forward-mode derivatives")
-    elif is_watched() or torch._C._get_tracing_state() is not None:
-        reasons.append("it runs outside traces and modes that see every operation, as FakeTensorMode and profilers")
-    elif not all(_keys(tensor) in _plain_key_sets(device) for tensor in present):
-        reasons.append("it takes tensors with numbers of their own (not fake, functional, wrapped or sparse ones)")
-    elif device == "cpu":
-        reasons += without_numba()
-    return reasons
+    present = [tensor for tensor in tensors if tensor is not None]
+    if not all(tensor.is_cpu for tensor in present):
+        return ["it runs on the CPU"]
+    if torch.compiler.is_compiling() or is_transformed() or have_tangents(*present):
+        return ["it runs outside torch.compile, torch.func and forward-mode derivatives"]
+    if is_watched() or torch._C._get_tracing_state() is not None:
+        return ["it runs outside traces and modes that see every operation, as FakeTensorMode and profilers"]
+    if not all(_keys(tensor) in _plain_key_sets("cpu") for tensor in present):
+        return ["it takes tensors with numbers of their own (not fake, functional, wrapped or sparse ones)"]
+    return without_numba()
 
 
 def without_numba() -> list[str]:

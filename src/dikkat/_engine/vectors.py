@@ -140,12 +140,6 @@ def address(typingctx: Any, number: Any) -> Any:
 
 
 @intrinsic
-def untyped(typingctx: Any, base: Any) -> Any:
-    """Memory in the form that `carray` takes."""
-    return types.voidptr(base), built(lambda builder, base: builder.bitcast(base, ir.IntType(8).as_pointer()))
-
-
-@intrinsic
 def at(typingctx: Any, base: Any, index: Any) -> Any:
     """The pointer to element `index`."""
     return base(base, types.intp), built(lambda builder, base, index: builder.gep(base, [index]))

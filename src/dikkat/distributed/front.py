@@ -134,10 +134,7 @@ def attend_heads_together(
 
 def _description(shard: _Shard, score: Score) -> dict[str, Any]:
     query, key, value, heads, requested, restrictions = shard
-    validation.check_features("query", query)
-    validation.check_call(key, value, score)
-    validation.check_alike(("query", query), ("key", key))
-    validation.leading(("query", query), ("key", key), ("value", value))
+    validation.check_operands(query, key, value, score)
     parameters = list(score.parameters())
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, *parameters))
     described: dict[str, Any] = {

@@ -13,7 +13,7 @@ from dikkat._engine.weight_versions import frozen, is_traced, learns
 from dikkat.attention import Memory, project_keys
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
-from dikkat.recurrent.fused.launch import Operands
+from dikkat.recurrent.fused.stack import Operands
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, chosen_implementation
 from dikkat.scores import Score
 

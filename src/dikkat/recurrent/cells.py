@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dikkat.recurrent.fused.launch import Layer
+from dikkat.recurrent.fused.stack import Layer
 
 FUSED = {"cuda"}  # devices on which a cell's pointwise part is one kernel of PyTorch's
 # The gradients of both sides of the gates, of the state (apart from its share in the gates) and of the cell before.

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from dikkat._engine.addresses import check_dense, sent
+from dikkat._engine.addresses import check_dense, sent, tensor_obstacles
 from dikkat.recurrent import cells
-from dikkat.recurrent.fused import launch as fused
+from dikkat.recurrent.fused.launch import run_stack
+from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, put, take
 from dikkat.recurrent.stack import check_lengths, check_stack, chosen_implementation, has_values
 
 StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
@@ -80,19 +81,19 @@ class _Encoder(nn.Module, Generic[StateT]):
             outputs, last = network(inputs)
             final = [self._by_layer(each) for each in (last if isinstance(last, tuple) else (last,))]
         else:
-            rows = fused.Rows.of(lengths, *inputs.shape[:2])
+            rows = Rows.of(lengths, *inputs.shape[:2])
             counts, (places, order) = rows.counts(), (sent(each, inputs.device) for each in (rows.places, rows.order))
             rows = replace(rows, places=places)
             # PyTorch's own functions for packing wait for the device.
-            packed = PackedSequence(fused.take(inputs, rows), counts, order, sent(rows.order.argsort(), inputs.device))
+            packed = PackedSequence(take(inputs, rows), counts, order, sent(rows.order.argsort(), inputs.device))
             found, last = network(packed)
-            outputs = fused.put(found.data, rows)
+            outputs = put(found.data, rows)
             final = [self._by_layer(each) for each in (last if isinstance(last, tuple) else (last,))]
         return outputs, cast(StateT, final[0] if len(final) == 1 else tuple(final))
 
     def _obstacles(self, inputs: Tensor) -> list[str]:
         network = self._network
-        reasons = fused.kernel_obstacles((inputs, *self.parameters()))
+        reasons = tensor_obstacles((inputs, *self.parameters()))
         if type(network) not in (self.kind,) or network._forward_hooks or network._forward_pre_hooks:
             reasons.append(f"{self.part} is no plain torch.nn.{self.kind.__name__}, or has hooks: it has to be called")
         if not len(inputs):
@@ -141,11 +142,11 @@ class _Encoder(nn.Module, Generic[StateT]):
         return by_layer
 
     def _fused(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
-        network, rows = self._network, fused.Rows.of(lengths, inputs.shape[0], inputs.shape[1])
+        network, rows = self._network, Rows.of(lengths, inputs.shape[0], inputs.shape[1])
         every = range(network.num_layers)
         # Layers that read one way go together; those that read what both directions below them found, one by one.
         stacks = [list(every)] if self.directions == 1 else [[layer] for layer in every]
-        below, ends = fused.take(inputs, rows), []
+        below, ends = take(inputs, rows), []
         for stack in stacks:
             if stack[0]:
                 below = F.dropout(below, network.dropout, self.training)
@@ -153,22 +154,22 @@ class _Encoder(nn.Module, Generic[StateT]):
             below = results[0].states if len(results) == 1 else torch.cat([each.states for each in results], dim=-1)
             ends += [(each.state, each.cell) if isinstance(network, nn.LSTM) else (each.state,) for each in results]
         final = [torch.cat(cast(tuple[Tensor, ...], each)) for each in zip(*ends, strict=True)]
-        return fused.put(below, rows), [self._by_layer(each) for each in final]
+        return put(below, rows), [self._by_layer(each) for each in final]
 
-    def _run(self, below: Tensor, rows: fused.Rows, stack: list[int], direction: int) -> fused.Results:
+    def _run(self, below: Tensor, rows: Rows, stack: list[int], direction: int) -> Results:
         network, dropped = self._network, None
         w_ih, w_hh, b_ih, b_hh = self.layer_weights(stack[0], direction)
-        layers = [fused.Layer(w_hh, b_hh)]
+        layers = [Layer(w_hh, b_hh)]
         for layer in stack[1:]:
             further_ih, further_hh, further_b_ih, further_b_hh = self.layer_weights(layer, direction)
-            layers.append(fused.Layer(further_hh, further_b_hh, further_ih, further_b_ih))
+            layers.append(Layer(further_hh, further_b_hh, further_ih, further_b_ih))
         if self.training and network.dropout and len(stack) > 1:
             ones = below.new_ones(len(stack) - 1, below.shape[0], network.hidden_size)
             dropped = F.dropout(ones, network.dropout)
         zeros = below.new_zeros(len(stack), rows.batch, network.hidden_size)
         cell = zeros if isinstance(network, nn.LSTM) else None
-        operands = fused.Operands(F.linear(below, w_ih, b_ih), zeros, cell, dropped)
-        return fused.run_stack(operands, layers, rows, reverse=direction == 1)
+        operands = Operands(F.linear(below, w_ih, b_ih), zeros, cell, dropped)
+        return run_stack(operands, layers, rows, reverse=direction == 1)
 
     def layer_weights(self, layer: int, direction: int) -> list[Tensor]:
         """`weight_ih`, `weight_hh`, `bias_ih` and `bias_hh` of a layer in a direction: 0, or 1 for the backward one."""

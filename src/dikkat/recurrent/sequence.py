@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat._engine.addresses import check_room, exact, sent
+from dikkat._engine.addresses import check_room, exact, sent, tensor_obstacles
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.attention import Memory, attend_memory
 from dikkat.recurrent.cells import StackedCells
-from dikkat.recurrent.fused import launch as fused
 from dikkat.recurrent.fused.calls import in_type, wide_type
-from dikkat.recurrent.fused.launch import Operands, Results
+from dikkat.recurrent.fused.launch import run_stack
+from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, put, take
 from dikkat.recurrent.steps import run, shown_keys
 from dikkat.scores import Score, is_plain
 
@@ -42,9 +42,7 @@ def recurrence_obstacles(
     cells: StackedCells, inputs: Tensor, memory: Memory, state: Tensor, cell: Tensor | None
 ) -> list[str]:
     """The reasons why the compiled recurrence cannot run."""
-    reasons = fused.kernel_obstacles(
-        (inputs, memory.key, memory.value, memory.valid_lens, state, cell, *cells.parameters())
-    )
+    reasons = tensor_obstacles((inputs, memory.key, memory.value, memory.valid_lens, state, cell, *cells.parameters()))
     reasons += score_obstacles(memory.score)
     if memory.key.ndim != 3 or len(memory.key) != len(inputs):
         reasons.append(
@@ -98,17 +96,17 @@ def as_operation(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operand
     The memory has the score that counts. Of `x` the states before the first step are read, and the masks of dropout as
     (B, T, …) factors. `lengths` (B,) are the steps of each sequence; None for T steps.
     """
-    rows, score = fused.Rows.of(lengths, *inputs.shape[:2]), memory.score
+    rows, score = Rows.of(lengths, *inputs.shape[:2]), memory.score
     query_weight, query_bias = fitting_map(cells, memory)
     operands = Operands(
-        gates=cells.first_gates(fused.take(inputs, rows)), state=x.state, cell=x.cell,
-        dropped=None if x.dropped is None else torch.stack([fused.take(mask, rows) for mask in x.dropped]),
-        kept=None if x.kept is None else fused.take(x.kept, rows), key=memory.key, value=memory.value,
+        gates=cells.first_gates(take(inputs, rows)), state=x.state, cell=x.cell,
+        dropped=None if x.dropped is None else torch.stack([take(mask, rows) for mask in x.dropped]),
+        kept=None if x.kept is None else take(x.kept, rows), key=memory.key, value=memory.value,
         seen=memory.valid_lens, weight=score.pair_weight(), query_weight=query_weight, query_bias=query_bias,
         context_weight=cells.context_weight(),
     )  # fmt: skip
-    results = fused.run_stack(operands, cells.layer_weights(), rows, score.pair, score.profile)
-    outputs, contexts, weights = (fused.put(cast(Tensor, each), rows) for each in results[:3])
+    results = run_stack(operands, cells.layer_weights(), rows, score.pair, score.profile)
+    outputs, contexts, weights = (put(cast(Tensor, each), rows) for each in results[:3])
     return Results(outputs, contexts, weights, results.state, results.cell)
 
 
@@ -146,7 +144,7 @@ def in_steps(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operands, l
 
 def prepared(
     cells: StackedCells, memory: Memory, batch: int, kind: torch.dtype, *, one: bool = False, compared: bool = True
-) -> tuple[Operands, list[fused.Layer], Tensor | None]:
+) -> tuple[Operands, list[Layer], Tensor | None]:
     """The tensors of a memory and of weights that steps read, but `gates` and `state`; and the seen keys, (B, 1, m).
 
     Of `one` step values go through their matrix behind the mean. The score is wanted if it is `compared` by its maps.
@@ -164,7 +162,7 @@ def prepared(
             f"score: got states of {cells.hidden_size} features; expected {maps[1].shape[1]}, as it was made"
         )
     tensors = [in_type(each, kind) for each in (key, value, seen, *maps, weight if one else None)]
-    layers = [fused.Layer(*(in_type(each, kind) for each in layer)) for layer in cells.layer_weights()]
+    layers = [Layer(*(in_type(each, kind) for each in layer)) for layer in cells.layer_weights()]
     nothing = key.new_empty(0)
     return Operands(nothing, nothing, None, None, None, *tensors), layers, shown
 

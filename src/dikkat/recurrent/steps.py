@@ -20,8 +20,8 @@ from dikkat._engine.addresses import exact
 from dikkat._engine.pytorch_state import autocasts, have_tangents, is_transformed, saves_by_hook
 from dikkat.recurrent import cells
 from dikkat.recurrent.cells import Move
-from dikkat.recurrent.fused.launch import Layer, Operands, differentiated
-from dikkat.recurrent.fused.stack import parted
+from dikkat.recurrent.fused.launch import differentiated
+from dikkat.recurrent.fused.stack import Layer, Operands, parted
 from dikkat.scores import Pair, Profile
 
 Look = Callable[[Tensor], Tensor]  # queries (B·K, a) -> weights (B, K, m)

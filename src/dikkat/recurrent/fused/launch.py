@@ -3,7 +3,7 @@
 What does not depend on the recurrence is computed here: the gradients of weights, each one product over all steps.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,19 +13,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dikkat._core.operators import once
-from dikkat._engine import addresses
 from dikkat._engine.addresses import many_at_once
 from dikkat._engine.pytorch_state import saves_by_hook
 from dikkat.recurrent.fused.calls import Spec, StackRecord, first, in_type, wide_type
-from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, fit_run, parted, put, take
+from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, fit_run, parted
 from dikkat.scores import Pair, Profile
-
-__all__ = ["Layer", "Operands", "Results", "Rows", "differentiated", "kernel_obstacles", "put", "run_stack", "take"]
-
-
-def kernel_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
-    """The reasons why the kernels cannot run on these tensors."""
-    return addresses.tensor_obstacles(tensors)
 
 
 def run_stack(

@@ -16,9 +16,8 @@ class Translation:
         target: Its translation as a person would write it. A sentence without letters is copied, its slots rewritten.
         source_tokens: The S pieces that the model read.
         target_tokens: The T pieces that it wrote.
-        weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1, or to 0 where a
-            kernel that ends, such as boxcar, had nothing in reach. A model without attention looked nowhere: all are
-            alike.
+        weights: (T, S) float32, the attention weights of each target token; each row adds up to 1. All are equal if
+            the model has no attention.
         score: log-probability of the translation, natural logarithm; 0 for a sentence without letters.
         finished: Whether the model ended the sentence itself. If not, it was cut at a length that no sensible
             translation reaches.

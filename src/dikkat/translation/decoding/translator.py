@@ -374,8 +374,7 @@ class Translator(BaseTranslator):
                 the origin, which its training did not learn from.
 
         Raises:
-            InputError: A model that the page's decoder cannot compute: one with another score than additive, dot,
-                scaled_dot, bilinear and none, or with layers of one's own.
+            InputError: The model has replaced layers, or hooks, which the page's decoder cannot run.
             OSError: The system could not write; an older file is as it was.
 
         Example:

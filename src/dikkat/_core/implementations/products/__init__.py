@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache, partial, reduce, wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -185,16 +185,14 @@ class _Call(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> "_Call":
-        if problem.weight is None:  # pragma: no cover - all additive scores have one
-            raise ValueError("weight: got None; expected v, of an additive score")
-        shared = problem.weight.numel() == problem.weight.shape[-1]
-        seeds = None
+        weight, seeds = cast(Tensor, problem.weight), None
+        shared = weight.numel() == weight.shape[-1]
         if problem.seeds is not None:
             seeds = flat(row_seeds(problem.seeds, problem), problem.lead, 1)
         return cls(
             problem, launch if gpu_launch.available(problem.query) else Plain, flat(problem.query, problem.lead),
             flat(problem.key, problem.lead),
-            problem.weight.reshape(1, -1) if shared else flat(problem.weight, problem.lead, 1),
+            weight.reshape(1, -1) if shared else flat(weight, problem.lead, 1),
             flat(problem.value.to(problem.narrow_dtype), problem.lead), seeds,
         )  # fmt: skip
 

@@ -24,6 +24,11 @@ from torch import Tensor, nn
 from dikkat._engine.gating import gated
 from dikkat._engine.pytorch_state import autocasts, can_read_values
 
+__all__ = [
+    "Additive", "Average", "Bilinear", "Boxcar", "Cosine", "Dot", "Epanechnikov", "Gated", "Gaussian", "ScaledDot",
+    "Score", "Triangular", "VectorSum",
+]  # fmt: skip
+
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]
 Projection = Literal["none", "affine", "any"]

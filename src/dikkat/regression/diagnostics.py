@@ -332,8 +332,8 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
     if np.median(steps[row, last]) >= _STEP:
         radius = np.quantile((inside + apart[row, last + 1]) / 2, _SMALL) if np.median(inside) > 0 else 0.0
         of_one_size = 2
-    elif dimensions == 1:
-        radius = (np.log(len(x)) + _RARE_GAP) * np.median(apart[:, 0]) * 2 / np.log(2)
+    elif dimensions == 1 and (nearest := np.median(apart[:, 0])) > 0:
+        radius = (np.log(len(x)) + _RARE_GAP) * nearest * 2 / np.log(2)
         of_one_size = _PLACES  # rows around a few centers are no places
     else:
         return None

@@ -14,7 +14,9 @@ from dikkat.cli import options
 from dikkat.cli.app import _COMMANDS
 from dikkat.cli.messages import complain
 from dikkat.translation import Search, Settings, Tokenizer, TranslationModel, Translator
+from dikkat.translation.data.source import Source
 from dikkat.translation.formats.origin import Origin
+from dikkat.translation.formats.recipe import read_value
 from dikkat.translation.text.special_tokens import END
 from processes import python
 
@@ -248,6 +250,18 @@ def test_every_setting_and_every_way_of_searching_has_the_option_of_its_name(run
         for field in dataclasses.fields(kind):
             assert f"--{field.name.replace('_', '-')} " in page
     assert set(options._SEARCH_HELP) == {field.name for field in dataclasses.fields(Search)}
+
+
+def test_the_help_of_a_corpus_shows_each_form_in_braces(run):
+    for command in ("train", "evaluate"):
+        _, page, _ = run(command, "--help")
+        help_text = " ".join(page.split()).split("--corpus CORPUS")[1].split(" --")[0]
+        forms = [Source.parse(read_value(form, "--corpus")) for form in re.findall(r"'(\{.+?\})'", help_text)]
+        assert forms == [
+            Source(tsv="pairs.csv", source="COLUMN", target="COLUMN"),
+            Source(source="FILE", target="FILE"),
+            Source(dataset="NAME", source="COLUMN", target="COLUMN"),
+        ]
 
 
 def test_the_shell_completes_options_and_values(run, monkeypatch):

@@ -65,6 +65,30 @@ with train._same_threads("float32"):
 """)
 
 
+@pytest.mark.skipif(not HAS_FP32_PRECISION, reason="PyTorch before 2.9 has no precision that others follow")
+@pytest.mark.parametrize("own", ["none", "ieee", "tf32"])
+@pytest.mark.parametrize("general", ["none", "ieee", "tf32"])
+def test_after_a_training_products_follow_the_general_precision_as_before(general: str, own: str) -> None:
+    if own == general != "none":
+        pytest.skip("PyTorch does not tell a precision that is set from an equal one that is followed")
+    python(f"""{CALLS}
+def precision(trains):
+    torch.backends.cuda.matmul.fp32_precision = "{own}"
+    torch.backends.fp32_precision = "{general}"
+    if trains:
+        train.device_type = lambda: "cuda"
+        with train._same_threads("bfloat16"):
+            pass
+    found = []
+    for later in ("tf32", "ieee"):
+        torch.backends.fp32_precision = later
+        found.append(torch.backends.cuda.matmul.fp32_precision)
+    return found
+
+assert precision(True) == precision(False) == (["tf32", "ieee"] if "{own}" == "none" else ["{own}"] * 2)
+""")
+
+
 @pytest.mark.parametrize(
     "setting",
     [

@@ -87,7 +87,8 @@ def page(translator, tmp_path):
 SPANS = [
     "7", "12", "2024", "12345", "1234567", "34", "(25)", "9:30 / 7!", "9:30", "14:05", "12:30:59", "1,000.50",
     "12,500.75", "1.000,50", "3.14", "1/4", "1 000 000", "1\u00a0000", "12\u202f000,5", "2024-01-05",
-    "05/01/2024", "1'000", "12h30", "5-7", "٣٤", "٣:٤٥", "x2", "3D", "https://example.org/a?b=c&d=e#f.",
+    "05/01/2024", "1'000", "12h30", "5-7", "٣٤", "٣:٤٥", "x2", "3D",
+    "1,234,567", "12,345,678.5", "192.168.0.1", "2.0.1", "2:1", "2.25", "https://example.org/a?b=c&d=e#f.",
     "https://en.wikipedia.org/wiki/A_(b)", "www.example.org/x,y)", "a.b+c@mail.example.org", "%s", "%(name)s",
     "%1$s", "%-5.2f", "%@", "50 %", "%d%%", "{0}", "{name}", "{{ name }}", "${NAME}", "$NAME", "$5", "#{x}",
     "{count, number}", "{n, plural, one}", "{}", "<b>", "</0>", "<br/>", "<a href='x'>", "&amp;", "&#39;", "🙂",
@@ -175,12 +176,12 @@ def test_it_translates_as_python_does(translator, page, plain):
 def test_hard_texts_are_translated_as_in_python(kind, tmp_path):
     numbers = [
         (
-            f"At {hour}:{minute} it costs {price}.50 {{n}} 1{price}{price}{hour} {hour + 300}.",
-            f"À {hour}h{minute}, ça coûte {price},50 {{n}} 1{price}{price}{hour}.",
+            f"At {hour}:{minute} it costs {price}.50 {{n}} 1{price}{price}{hour} {hour + 300} 9,{hour + 300}.",
+            f"À {hour}h{minute}, ça coûte {price},50 {{n}} 1{price}{price}{hour} 9.{hour + 300}.",
         )
         for hour, minute, price in zip(range(1, 41), range(10, 50), range(7, 47), strict=True)
     ]
-    copied = [(f"See {span} now, {k + 12}.", f"Voir {span}, {k + 12}.") for k, span in enumerate(SPANS[28:])]
+    copied = [(f"See {span} now, {k + 12}.", f"Voir {span}, {k + 12}.") for k, span in enumerate(SPANS[34:])]
     settings = replace(TINY, tokenizer=kind, vocabulary_size=500, epochs=12, batch_size=16)
     pairs = [*PAIRS * 3, *numbers, *copied]
     translator = train(settings, pairs, pairs[:9], progress=False).translator

@@ -65,7 +65,7 @@ def learned(*frames, count=12):
         ([("{{file}} {d}", "{{dosya}} {d}"), ("{{}} {m}", "{{}} {m}")], "{name} {}", ["{}"]),
         # No number so long was met, but all with commas are written alike.
         ([("1,{t}", "1.{t}")], "1,234,567", ["1.234.567"]),
-        ([("1,{t}", "1.{t}")], "1:30", []),
+        ([("1,{t}", "1.{t}")], "1:30", ["1:30"]),
         ([("{t}", "{t}")], "See https://en.wikipedia.org/wiki/A_(b) today.", ["https://en.wikipedia.org/wiki/A_(b)"]),
         ([("one", "un")], "See https://example.org, 12.", []),  # a model that has no slots
         ([("%s {d}", "{d}")], "%s", []),  # the pairs drop it
@@ -76,6 +76,38 @@ def test_spans_are_written_as_the_pairs_write_them(frames, source, written):
     slots = learned(*frames)
     assert slots.mask(source)[1].parts == written
     assert Slots.from_dict(json.loads(json.dumps(slots.to_dict()))) == slots
+
+
+TIMED, POINTED = ("At 9:{d}.", "À 9h{d}."), ("{d}.5", "{d},5")
+GROUPED = ("1,{t}.{d}", "1.{t},{d}")
+
+
+@pytest.mark.parametrize(
+    ("frame", "rewritten", "copied"),
+    [
+        (TIMED, {"14:05": "14h05"}, "2:1 1:1 119:105 14:05:30 ٣:٤ 1.5"),  # scores, verses, seconds
+        (POINTED, {"2.25": "2,25", "3.14159": "3,14159", "9.125": "9,125"},
+         "2.0.1 192.168.0.1 10.0.100.200 24.12.2025 1.234.567 1,234 1,234.50 555.123.4567 7:5"),
+        (("10-{d}", "10 à {d}"), {"7-12": "7 à 12"},
+         "2024-01-05 5-100 020-7946-0123 555-123-456 978-3-16-148410-0 1-2-3"),
+        (GROUPED, {"2,345.6": "2.345,6", "1,234,567.50": "1.234.567,50"},
+         "1,234,5.50 12,34,567.8 1,234,567 1.5 1,5 1.234,5"),
+        (("7,{t}", "7.{t}"), {"1,234,567": "1.234.567"}, "1,5 1,2345 1,234,56 1,00,000 3,4,5 1,234.50 20,12,2025"),
+        (("At 9.{d}.", "À 9h{d}."), {"14.05": "14h05"}, "2.5 3.141 14.05.30"),  # times with points, and no decimals
+        (("9.{d} Uhr", "9:{d}"), {"14.05": "14:05"}, "2.5 1.0.2"),
+        (("{d}.{d}.{y}", "{d}/{d}/{y}"), {"24.12.2025": "24/12/2025"}, "1.2.2025 2.5 192.168.0.1 1.2.3"),
+    ],
+)  # fmt: skip
+def test_a_shape_that_no_pair_has_is_rewritten_only_if_it_is_such_a_quantity(frame, rewritten, copied):
+    slots = learned(frame)
+    expected = rewritten | {each: each for each in copied.split()}
+    assert {each: slots.mask(each)[1].parts for each in expected} == {each: [text] for each, text in expected.items()}
+
+
+def test_quantities_of_several_kinds_are_told_apart():
+    slots = learned(("7,{t}", "7.{t}"), POINTED)
+    for source, written in {"1,234,567": "1.234.567", "2.25": "2,25", "9.125": "9,125", "1,5": "1,5"}.items():
+        assert slots.mask(source)[1].parts == [written]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +121,7 @@ def test_spans_are_written_as_the_pairs_write_them(frames, source, written):
 )  # fmt: skip
 def test_each_kind_of_span_is_one_slot(text):
     shapes = {shape: Shape([0], 9, 9) for shape in ("9", "99", "999")}
-    coarse = {name: Shape(list(name[1:]), 9, 9) for name in ("~", "~ ", "~\u00a0\u202f", "~,.", "~h", "~-", "~/")}
-    masked, _ = Slots(shapes | coarse, 5).mask(f"See ({text}), „{text}“.")
+    masked, _ = Slots(shapes, 5).mask(f"See ({text}), „{text}“.")
     assert masked.parts == [text, text]
     assert masked.text == "See (\x01), „\x02“."
 
@@ -252,7 +283,8 @@ def test_a_training_with_slots_goes_on_to_the_same_bits(tmp_path):
             ({"most": 1, "shapes": {name: {"written": written, "times": 1, "of": 1}}}, f"shape '{name}': expected")
             for name, written in [
                 ("#:99", [0, "h", 2]), ("#:99", [0, "h"]), ("#:99", [0, "h", 0]), ("#:99", ["h", 0, 1]), ("99", []),
-                ("99", [True]), ("99", [[]]), ("#:99", [0, "h" * 4, 1]), ("~:", [":", ":"]), ("~:", [0]), ("url", "0"),
+                ("99", [True]), ("99", [[]]), ("#:99", [0, "h" * 4, 1]), ("~.9", [",", ","]),
+                ("~.9", [0]), ("~,999.9", ["."]), ("~", ["."]), ("url", "0"),
             ]
         ),
     ],

@@ -104,7 +104,9 @@ def autocasts(device: str) -> bool:
 
 _MATMUL: Any = torch.backends.cuda.matmul
 # PyTorch 2.9 renamed the setting; once a program has set the new one, reading the old one raises.
-_PRODUCTS, _FAST = ("fp32_precision", "tf32") if hasattr(_MATMUL, "fp32_precision") else ("allow_tf32", True)
+_PRODUCTS, _FAST, _UNSET = (
+    ("fp32_precision", "tf32", "none") if hasattr(_MATMUL, "fp32_precision") else ("allow_tf32", True, False)
+)
 
 
 def products_are_fast() -> bool:
@@ -118,7 +120,10 @@ def fast_products() -> Iterator[None]:
     try:
         yield
     finally:
-        setattr(_MATMUL, _PRODUCTS, before)
+        # An unset precision follows `torch.backends.fp32_precision`, but reads as the value that it follows.
+        setattr(_MATMUL, _PRODUCTS, _UNSET)
+        if getattr(_MATMUL, _PRODUCTS) != before:
+            setattr(_MATMUL, _PRODUCTS, before)
 
 
 def kernel_settings(device: str) -> tuple[bool, ...]:

@@ -28,6 +28,12 @@ export const SPAN = new RegExp(
   `|(?<number>${BEFORE}(?:\\p{Nd}{1,3}(?:[ \\u00A0\\u202F]\\p{Nd}{3})+(?!\\p{Nd})(?:[.,]\\p{Nd}+)?` +
   `|\\p{Nd}+(?:[.,:/'’\\p{L}\\-]\\p{Nd}+)*)${AFTER})`, "gu",
 );
+/** Shapes of quantities, and the name for all of a kind. */
+const COARSE = [
+  [/^9+$/, "~"],
+  [/^#(?<mark>[ \u00A0\u202F'’.,])999(?:\k<mark>999)*(?:(?!\k<mark>)(?<decimal>[.,]9)9*)?$/u, "~$<mark>999$<decimal>"],
+  [/^#(?<mark>[.,])9+$/, "~$<mark>9"],
+] as const;
 const CHARACTER = new RegExp(`[${SLOT}]`, "gu");
 const EDGES = [[/^[\p{L}\p{N}]/u, new RegExp(BEFORE, "uy")], [/[\p{L}\p{N}]$/u, new RegExp(AFTER, "uy")]] as const;
 
@@ -69,25 +75,26 @@ export class Slots {
   /** Whether a text with slots has no letter, and no number of a shape that training has counted. */
   copies(text: string): boolean {
     const { shapes } = this.stored;
-    return !/\p{L}/u.test(text) && !spansOf(text).some(({ exact, coarse }) => shapes[exact] || shapes[coarse]);
+    return !/\p{L}/u.test(text) && !spansOf(text).some(({ exact, coarse }) => [exact, ...coarse].some((name) => shapes[name]));
   }
 
   /** The text of a span in a translation; null: the model translates it. */
   private written({ exact, coarse, groups, separators }: Found): string | null {
     const { shapes } = this.stored;
-    const texts = shapes[coarse]?.written;
-    const kinds = [...coarse].slice(1);
-    const inOrder = texts && [0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])];
-    const written = shapes[exact] ? shapes[exact].written : coarse ? inOrder : [0];
+    const name = [exact, ...coarse].find((each) => shapes[each]);
+    const kinds = [...new Set(separators)];
+    const inOrder = (texts: readonly (number | string)[]) => [0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])];
+    const known = name === undefined ? kinds : shapes[name]!.written;
+    const written = known && name !== exact ? inOrder(known) : known;
     return written ? written.map((each) => (typeof each === "number" ? groups[each] : each)).join("") : null;
   }
 }
 
-/** A span with the names of its shapes; only numbers have a coarse one. */
+/** A span with the names of its shapes; only quantities have coarse ones. */
 interface Found {
   readonly place: Span;
   readonly exact: string;
-  readonly coarse: string;
+  readonly coarse: readonly string[];
   readonly groups: readonly string[];
   readonly separators: readonly string[];
 }
@@ -97,12 +104,12 @@ function spansOf(text: string): Found[] {
     const place = [index, index + span.length] as const;
     const kind = Object.keys(named!).find((name) => named![name] !== undefined)!;
     const isBare = kind === "brace" && !/\p{L}/u.test(span); // no name, which could be translated
-    if (kind !== "number") return { place, exact: isBare ? "{}" : kind, coarse: "", groups: [span], separators: [] };
+    if (kind !== "number") return { place, exact: isBare ? "{}" : kind, coarse: [], groups: [span], separators: [] };
     const [groups, separators] = [span.match(/\p{Nd}+/gu)!, span.match(/\P{Nd}/gu) ?? []];
-    const nines = groups.map((group) => "9".repeat([...group].length));
-    const exact = separators.length ? `#${separators.map((each, k) => each + nines[k + 1]!).join("")}` : nines[0]!.slice(0, 5);
-    const kinds = [...new Set(separators)].sort((one, other) => one.codePointAt(0)! - other.codePointAt(0)!);
-    return { place, exact, coarse: `~${kinds.join("")}`, groups, separators };
+    const nines = span.replace(/\p{Nd}/gu, "9");
+    const exact = separators.length ? `#${nines.replace(/^9+/, "")}` : nines.slice(0, 5);
+    const coarse = COARSE.filter(([shape]) => shape.test(exact)).map(([shape, name]) => exact.replace(shape, name));
+    return { place, exact, coarse, groups, separators };
   });
 }
 

@@ -35,6 +35,15 @@ SPAN = regex.compile(
 _SPAN_OR_WORD = regex.compile(rf"{SPAN.pattern}|(?<word>{_BEFORE}[\p{{L}}\p{{M}}\p{{N}}_]{{2,}}{_AFTER})")
 _EDGES = regex.compile(_BEFORE), regex.compile(_AFTER)
 _DIGITS = regex.compile(r"\p{Nd}+")
+_MARKS = " \u00a0\u202f'’.,"  # of quantities
+_COARSE = [  # shapes of quantities, and the name for all of a kind
+    (regex.compile(r"9+"), "~"),
+    (
+        regex.compile(rf"#(?<mark>[{_MARKS}])999(?:(?P=mark)999)*(?:(?!(?P=mark))(?<decimal>[.,]9)9*)?"),
+        r"~\g<mark>999\g<decimal>",
+    ),
+    (regex.compile(r"#(?<mark>[.,])9+"), r"~\g<mark>9"),
+]
 _ENOUGH = 5  # occurrences of a shape that stays text, after which its coarse shape has no say
 _ENOUGH_PAIRS = 8  # training pairs with so many slots
 _SHARE = 0.95  # of many occurrences of a shape that its template must have
@@ -50,8 +59,8 @@ class Shape(NamedTuple):
     """How the training pairs write the spans of a shape.
 
     Attributes:
-        written: Numbers of groups and the texts between them; of a coarse shape the text for each separator. None: the
-            pairs agree on no way, and the spans stay text.
+        written: Numbers of groups and the texts between them; of a coarse shape the text for each of its separators.
+            None: the pairs agree on no way, and the spans stay text.
         times: Spans that are written so.
         of: All spans of this shape.
     """
@@ -65,7 +74,7 @@ class _Span(NamedTuple):
     start: int
     end: int
     shape: str
-    coarse: str | None  # None: no number
+    coarse: list[str]  # names of coarse shapes; only the first one counts the span
     groups: list[str]
     separators: list[str]
 
@@ -114,7 +123,8 @@ class Slots:
 
     Attributes:
         shapes: How the training pairs write each shape. `#:99` is a number of two groups, `9999` one of four digits,
-            `~:` any number with colons, `url` an address.
+            `url` an address. `~` is any whole number, `~.9` any with a decimal part, `~,999` any with groups of three
+            digits, and `~,999.9` any with both.
         most: Slots in a sentence; spans behind them stay text.
 
     Example:
@@ -149,19 +159,21 @@ class Slots:
                 matched[span.shape] += bool(rewritings)
                 templates[span.shape].update(rewritings)
         verdicts = {
-            name: _verdict(templates[name], _copy(span), matched[name], seen[name]) for name, span in examples.items()
+            name: _verdict(templates[name], _in_order(span.separators), matched[name], seen[name])
+            for name, span in examples.items()
         }
         for name, span in examples.items():
-            # Rare shapes may differ from a frequent one that stays text or changes the order of its groups.
+            # Rare shapes may differ from a frequent one that stays text or is written as no quantity.
             written = verdicts[name].written
-            is_like_others = written is not None and _coarse(span, written) is not None
-            if span.coarse is not None and (is_like_others or seen[name] < _ENOUGH):
-                seen[span.coarse] += seen[name]
+            is_like_others = written is not None and _texts(span, written) is not None
+            if span.coarse and (is_like_others or seen[name] < _ENOUGH):
+                seen[span.coarse[0]] += seen[name]
                 for template, times in templates[name].items():
-                    if (texts := _coarse(span, template)) is not None:
-                        templates[span.coarse][texts] += times
+                    if (texts := _texts(span, template)) is not None:
+                        templates[span.coarse[0]][texts] += times
         for name in seen.keys() - examples.keys():
-            verdicts[name] = _verdict(templates[name], tuple(name[1:]), templates[name].total(), seen[name])
+            copy = tuple(regex.findall("[^~9]", name))
+            verdicts[name] = _verdict(templates[name], copy, templates[name].total(), seen[name])
         lasting = [name for name in seen if seen[name] >= _ENOUGH or verdicts[name].written is not None]
         lasting.sort(key=lambda name: (-seen[name], name))
         shapes = {name: verdicts[name] for name in lasting[:_MOST_SHAPES]}
@@ -228,21 +240,18 @@ class Slots:
         )
 
     def _written(self, span: _Span) -> str | None:
-        if shape := self.shapes.get(span.shape):
-            written = shape.written
-        elif span.coarse is None:
-            written = [0]
-        elif (shape := self.shapes.get(span.coarse)) and shape.written is not None:
-            texts = dict(zip(span.coarse[1:], shape.written, strict=True))
-            written = [0, *(each for k, old in enumerate(span.separators, 1) for each in (texts[old], k))]
-        else:
-            written = None
+        name = next((name for name in (span.shape, *span.coarse) if name in self.shapes), None)
+        kinds = list(dict.fromkeys(span.separators))
+        written: Template | None = kinds if name is None else self.shapes[name].written
+        if written is not None and name != span.shape:
+            texts = dict(zip(kinds, map(str, written), strict=True))
+            written = _in_order([texts[old] for old in span.separators])
         return None if written is None else "".join(e if isinstance(e, str) else span.groups[e] for e in written)
 
     def copies(self, text: str) -> bool:
         """Return whether a text with slots has no letter, and no number of a shape that training has counted."""
-        shapes = (shape for span in _spans(text) for shape in (span.shape, span.coarse))
-        return not regex.search(r"\p{L}", text) and not any(shape in self.shapes for shape in shapes)
+        names = (name for span in _spans(text) for name in (span.shape, *span.coarse))
+        return not regex.search(r"\p{L}", text) and not any(name in self.shapes for name in names)
 
     def to_dict(self) -> dict[str, Any]:
         """The values by name, as JSON has them."""
@@ -272,7 +281,7 @@ def _checked(name: str, value: Any) -> Shape:
         case {"written": None | list() as written, "times": times, "of": total} if len(value) == 3:
             coarse, parts = name.startswith("~"), written or []
             groups, texts = ([], parts) if coarse else (parts[::2], parts[1::2])
-            count = len(name) - 1 if coarse else len(regex.findall("9+", name)) * name.startswith("#")
+            count = len(regex.findall("9+", name)) * name.startswith(("#", "~"))
             of_text = all(isinstance(each, str) and len(each) <= _LONGEST for each in texts)
             of_text = of_text and not any(regex.search(r"\p{C}", each) for each in texts)  # no slots, no controls
             in_order = all(type(each) is int for each in groups) and sorted(groups) == list(range(len(groups)))
@@ -298,27 +307,26 @@ def _verdict(templates: Counter[tuple[int | str, ...]], copy: tuple[int | str, .
     return Shape(list(written) if agreed else None, times, total)
 
 
-def _copy(span: _Span) -> tuple[int | str, ...]:
-    return (0, *(each for k, separator in enumerate(span.separators, 1) for each in (separator, k)))
+def _in_order(between: Iterable[str]) -> tuple[int | str, ...]:
+    return (0, *(each for k, text in enumerate(between, 1) for each in (text, k)))
 
 
 def _spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_Span]:
     for match in expression.finditer(text):
-        groups, separators, shape, coarse = [match[0]], list[str](), match.lastgroup or "", None
+        groups, separators, shape = [match[0]], list[str](), match.lastgroup or ""
         if shape == "number":
             groups, separators = _DIGITS.findall(match[0]), [each for each in _DIGITS.split(match[0]) if each]
-            shape = "9" * min(len(groups[0]), _ENOUGH)
-            if separators:
-                shape = "#" + "".join(s + "9" * len(group) for s, group in zip(separators, groups[1:], strict=True))
-            coarse = "~" + "".join(sorted(set(separators)))
+            nines = regex.sub(r"\p{Nd}", "9", match[0])
+            shape = f"#{nines.lstrip('9')}" if separators else nines[:_ENOUGH]
         elif shape == "brace" and not regex.search(r"\p{L}", match[0]):
             shape = "{}"  # no name, which could be translated
+        coarse = [found.expand(name) for pattern, name in _COARSE if (found := pattern.fullmatch(shape))]
         yield _Span(match.start(), match.end(), shape, coarse, groups, separators)
 
 
 def _rewritings(span: _Span, target: str, taken: list[Place]) -> list[tuple[int | str, ...]]:
     """Return the templates that make the first text of the target that has the groups of a span; it is then taken."""
-    if span.coarse is None:
+    if span.shape[0] not in "#9":
         place = _find(span.groups[0], target, taken)
         taken += [place] if place else []
         return [(0,)] if place else []
@@ -341,11 +349,11 @@ def _rewritings(span: _Span, target: str, taken: list[Place]) -> list[tuple[int 
     return []
 
 
-def _coarse(span: _Span, template: Template) -> tuple[str, ...] | None:
-    """Return the text for each separator, if the groups keep their order and each separator becomes one text."""
-    texts = set(zip(span.separators, map(str, template[1::2]), strict=True))
-    kept = list(template[::2]) == sorted(map(int, template[::2]))
-    return tuple(new for _, new in sorted(texts)) if kept and len(texts) == len(set(span.separators)) else None
+def _texts(span: _Span, template: Template) -> tuple[str, ...] | None:
+    """Return the text for each separator if the template writes a quantity: in order, with marks, alike everywhere."""
+    texts = dict(zip(span.separators, map(str, template[1::2]), strict=True))
+    is_quantity = tuple(template) == _in_order([texts[old] for old in span.separators])
+    return tuple(texts.values()) if is_quantity and set().union(*texts.values()) <= set(_MARKS) else None
 
 
 def _find(text: str, target: str, taken: Sequence[Place]) -> Place | None:

@@ -147,12 +147,22 @@ def test_rows_held_out_do_not_say_what_stands_in_gaps():
 def test_extreme_weights_give_no_nan():
     model = KernelRegressor(bandwidth=0.02, order="constant")
     model.fit([[0.0], [1.0], [2.0], [3.0]], [1, 0, 1, 1], [1e-9, 1, 1, 1e9])
-    for method in ("jackknife+", "local"):
-        lower, upper = model.predict_interval([[0.5]], method=method)
-        assert lower[0] < upper[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for method in METHODS:
+            lower, upper = model.predict_interval([[0.5]], method=method)
+            assert lower[0] < upper[0]
     assert not np.isnan(model.predict_quantiles([[0.5]], [0.1, 0.5, 0.9])).any()
     assert not np.isnan(model.sample([[0.5]], 20, random_state=0)).any()
     assert not np.isnan(model.confidence_interval([[0.5]])).any()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_split_intervals_far_from_learned_rows_are_infinite():
+    x = np.cumsum(np.random.default_rng(0).uniform(1, 2, 40))[:, None]
+    # Each held row is at least 50 bandwidths from all learned rows, so no error is known.
+    ends = KernelRegressor(bandwidth=0.02, order="constant").fit(x, x[:, 0] % 1).predict_interval(x, 0.5, "split")
+    np.testing.assert_array_equal(ends, np.full((2, 40), np.inf) * [[-1], [1]])
 
 
 def test_smooth_takes_dates_and_weights_and_keeps_the_order():

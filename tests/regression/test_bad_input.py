@@ -2,12 +2,13 @@ import re
 
 import dense
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 import torch
 
 from dikkat.errors import InputError
-from dikkat.regression import NadarayaWatson
+from dikkat.regression import KernelRegressor, NadarayaWatson
 
 X, Y = np.linspace(0, 4, 23)[:, None], np.sin(np.linspace(0, 4, 23))
 BOTH = pytest.mark.parametrize("order", dense.ORDERS)
@@ -203,6 +204,21 @@ def test_levels(level):
 def test_top_k(top_k):
     with pytest.raises(ValueError, match=r"top_k: got .*; expected a whole number of at least 1"):
         NadarayaWatson(bandwidth=1.0).fit(X, Y).attention_weights(X, top_k=top_k)
+
+
+DAYS = pd.date_range("2024-01-01", periods=23)
+
+
+@pytest.mark.parametrize("missing", ["refuse", "indicator"])
+@pytest.mark.parametrize(("y", "found"), [
+    (DAYS.to_series(), "datetime64"), (DAYS.to_numpy()[:, None], "datetime64"), (pl.Series(DAYS), "datetime64"),
+    (DAYS.tz_localize("UTC").to_series(), "Timestamp"), (DAYS.date.tolist(), "datetime.date"),
+    (pd.DataFrame({"a": Y, "b": DAYS}), "Timestamp"), (np.ma.array(DAYS, mask=np.arange(23) == 3), "datetime64"),
+    (DAYS - DAYS[0], "timedelta64"), ((DAYS - DAYS[0]).to_pytimedelta(), "datetime.timedelta"),
+])  # fmt: skip
+def test_dates_and_durations_are_no_targets(y, found, missing):
+    with pytest.raises(ValueError, match=rf"^y: got {found}.*; expected numbers$"):
+        KernelRegressor(bandwidth=1.0, missing=missing).fit(X, y)
 
 
 def test_values_whose_squares_are_nothing():

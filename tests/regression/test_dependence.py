@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 from sklearn.model_selection import GroupKFold
 
 from dikkat.regression import KernelRegressor
-from dikkat.regression.diagnostics import errors_are_alike, places_of
+from dikkat.regression.diagnostics import dependent_column, errors_are_alike, places_of
 
 Array = NDArray[np.float64]
 MEANS: dict[str, Callable[[Array], Array]] = {
@@ -192,6 +192,44 @@ def test_a_series_beside_other_columns_and_near_repeats_are_warned_of() -> None:
         KernelRegressor(cv=GroupKFold(5)).fit(x, y, groups=group)
         other = random.uniform(size=(100, 3))
         KernelRegressor().fit(other, np.sin(6 * other[:, 0]) + other[:, 1] + 0.3 * random.normal(size=100))
+
+
+def _panel(stores: int, memory: float, seed: int, same_hour: bool = True) -> tuple[pd.DataFrame, Array]:
+    """Shuffled rows of stores, each with 200 days, its own level, phase and errors; the price has no effect."""
+    random, day, store = (
+        np.random.default_rng(seed),
+        np.tile(np.arange(200.0), stores),
+        np.repeat(np.arange(stores), 200),
+    )
+    errors = np.concatenate([autoregressive(random, 200, memory) for _ in range(stores)])
+    y = 2 * np.sin(day / 28 + 0.3 * store) + store % 3 + errors
+    date = pd.Timestamp("2024-01-01") + pd.to_timedelta(day + (0 if same_hour else random.random(len(day))), "D")
+    x = pd.DataFrame({"price": random.random(len(day)), "store": pd.Categorical(store), "date": date})
+    rows = random.permutation(len(day))
+    return x.iloc[rows], y[rows]
+
+
+@pytest.mark.parametrize("same_hour", [True, False])
+@pytest.mark.parametrize("stores", [2, 3, 5])
+def test_series_of_several_stores_are_warned_of(stores: int, same_hour: bool) -> None:
+    with pytest.warns(UserWarning, match="those of their neighbours in 'date'"):
+        model = KernelRegressor().fit(*_panel(stores, 0.6, 0, same_hour))
+    # At most 199 and 250 the rows are those of one store.
+    assert [dependent_column(model, most) for most in (199, 250, 2000)] == [2] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KernelRegressor().fit(*_panel(stores, 0.0, 0, same_hour))
+
+
+def test_independent_errors_at_rounded_numbers_are_no_dependence() -> None:
+    columns = []
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        age, group = random.integers(18, 95, 300).astype(float), random.integers(0, 3, 300)
+        y = np.sin(age / 15) + group + 0.5 * random.normal(size=300)
+        model = KernelRegressor().fit(pd.DataFrame({"age": age, "group": pd.Categorical(group)}), y)
+        columns.append(dependent_column(model))
+    assert columns.count(0) <= 1
 
 
 def test_blocks_are_learned_without_the_rows_next_to_them() -> None:

@@ -133,7 +133,7 @@ def test_masked_cells_and_no_time_are_missing(given):
             estimator.fit(given[:, None], [1, 2, 1])
     with pytest.raises(ValueError, match="NaN"):
         KernelDensity().fit(given[:, None])
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match=r"NaN|y: got datetime64.* numbers"):
         KernelRegressor().fit(np.ones((3, 1)), given)
     assert np.isfinite(
         KernelRegressor(missing="indicator").fit(given[:, None], [1.0, 2, 3]).predict(given[:, None])

@@ -147,12 +147,22 @@ def test_rows_held_out_do_not_say_what_stands_in_gaps():
 def test_extreme_weights_give_no_nan():
     model = KernelRegressor(bandwidth=0.02, order="constant")
     model.fit([[0.0], [1.0], [2.0], [3.0]], [1, 0, 1, 1], [1e-9, 1, 1, 1e9])
-    for method in ("jackknife+", "local"):
-        lower, upper = model.predict_interval([[0.5]], method=method)
-        assert lower[0] < upper[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for method in METHODS:
+            lower, upper = model.predict_interval([[0.5]], method=method)
+            assert lower[0] < upper[0]
     assert not np.isnan(model.predict_quantiles([[0.5]], [0.1, 0.5, 0.9])).any()
     assert not np.isnan(model.sample([[0.5]], 20, random_state=0)).any()
     assert not np.isnan(model.confidence_interval([[0.5]])).any()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_split_intervals_far_from_learned_rows_are_infinite():
+    x = np.cumsum(np.random.default_rng(0).uniform(1, 2, 40))[:, None]
+    # Each held row is at least 50 bandwidths from all learned rows, so no error is known.
+    ends = KernelRegressor(bandwidth=0.02, order="constant").fit(x, x[:, 0] % 1).predict_interval(x, 0.5, "split")
+    np.testing.assert_array_equal(ends, np.full((2, 40), np.inf) * [[-1], [1]])
 
 
 def test_smooth_takes_dates_and_weights_and_keeps_the_order():
@@ -184,6 +194,9 @@ MIXED = np.array([[1.0, "a"], [2.0, "b"], [3.0, "a"]], object)
     ({"t": pd.to_timedelta([1, 2, 3], "D")}, r"got Timedelta\(.*column 't'; expected numbers, by .dt.total_seconds"),
     ({"t": pd.period_range("2024-01", periods=3, freq="M")}, r"column 't'; expected numbers, dates, by .dt"),
     ({"t": pd.Series([1, "a", 2.5], dtype=object)}, "got 'a' in column 't'; expected numbers"),
+    ({"t": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}, r"got \[1.0, 2.0\] in column 't'; expected numbers"),
+    ({"t": [1.0, [3.0, 4.0], 2.0]}, r"got \[3.0, 4.0\] in column 't'; expected numbers"),
+    ({"t": [np.ones(2), np.ones(2), np.ones(2)]}, r"got array\(\[1., 1.\]\) in column 't'; expected numbers"),
     (MIXED, "got 'a' in column 1; expected numbers, or the column among the categorical_features"),
     ({"u": [1.0, 2, 3], "t": [1.0, np.inf, 2]}, "got an infinite number in column 't'"),
     (np.array([[1.0, 2], [3, -np.inf], [4, 5]]), "got an infinite number in column 1"),

@@ -410,7 +410,7 @@ def _of_pandas(series: Any) -> _Cells:
     if isinstance(kind, np.dtype) and kind.kind in "biuf":
         return _Cells(series.to_numpy())
     cells = [None if lost else value for value, lost in zip(series.tolist(), series.isna(), strict=True)]
-    values, levels = np.array(cells, object), getattr(kind, "categories", None)
+    values, levels = _objects(cells), getattr(kind, "categories", None)
     return _Cells(values) if levels is None else _Cells(values, tuple(levels.tolist()), bool(kind.ordered))
 
 
@@ -422,8 +422,13 @@ def _of_arrow(column: Any) -> _Cells:
         return _Cells(moments.to_numpy().astype("datetime64[us]"))
     if types.is_dictionary(column.type):
         levels = column.unify_dictionaries().chunk(0).dictionary.to_pylist() if column.num_chunks else []
-        return _Cells(np.array(column.to_pylist(), object), tuple(levels), bool(column.type.ordered))
-    return _Cells(column.to_numpy() if types.is_floating(column.type) else np.array(column.to_pylist(), object))
+        return _Cells(_objects(column.to_pylist()), tuple(levels), bool(column.type.ordered))
+    return _Cells(column.to_numpy() if types.is_floating(column.type) else _objects(column.to_pylist()))
+
+
+def _objects(cells: list[Any]) -> NDArray[Any]:
+    """Return the cells as a one-dimensional array, also if they are lists of equal length."""
+    return np.fromiter(cells, object, len(cells))
 
 
 def _indexed(X: Any) -> Any:

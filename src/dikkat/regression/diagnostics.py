@@ -34,7 +34,7 @@ from scipy.special import stdtrit
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import intervals
-from dikkat.regression.columns import Column, names_of, refilled
+from dikkat.regression.columns import Column, columns_of, names_of, refilled
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.local import parts
@@ -47,7 +47,7 @@ _GROUPS = 200  # most groups of points in the picture of attention
 
 # --- dependence
 _LAGS, _POWERS, _BLOCK = np.arange(1, 7), (0, 4, 6), 5
-_LEAST = 60  # rows
+_LEAST = 60  # rows, or distinct values
 _EXACT = 1e-24  # squares of errors, in units of y's, that are rounding
 _RARE = 0.01  # the chance of a false alarm if the means of blocks are normal
 _NEIGHBORS, _STEP, _PLACES = 25, 5.5, 5  # most rows at a place; least median of the largest steps; least places
@@ -266,22 +266,33 @@ def warn_of_dependence(model: KernelRegressor) -> None:
 def dependent_column(model: KernelRegressor, most: int = 2000) -> int | None:
     """Return the first date or number along which errors are like those of their neighbours; None if there is none.
 
-    The effects of the other columns are taken from y: the estimates with this column in its middle. A column counts if
-    most of its values differ. Of many rows the middle ones in the order of the column are looked at.
+    The residual of a row is y minus the estimate with this column at its median, which removes the effects of the other
+    columns. Rows with equal values, such as several stores on the same date, count as one row with their mean residual.
+    The test runs on all rows, and on the rows with the most frequent level of each category, such as one store.
+
+    It needs 60 distinct values. It uses at most 2000 values, from the middle of the column, and about 2000 rows: from
+    each value the first ones.
     """
     joined, there = model._smoother.joined, np.flatnonzero(model._smoother.joined.inverse >= 0)
     first = np.zeros(len(joined.x), np.intp)
     first[joined.inverse[there]] = there
     rows, middle, y = model.X_train_[first], middles(model), joined.y[:, 0] + joined.origin[0]
-    plain = [column.kind in ("number", "date") for column in model.columns_] or [True] * rows.shape[1]
-    columns = [j for j in np.flatnonzero(plain).tolist() if 2 * len(np.unique(rows[:, j])) > len(rows)]
-    for j in columns:
-        start = max(0, len(rows) - most) // 2
-        some = np.argsort(rows[:, j], kind="stable")[start : start + most]
-        others = rows[some]
+    plain = np.array([column.kind in ("number", "date") for column in columns_of(model)])
+    subsets = [np.arange(len(rows)), *(np.flatnonzero(rows[:, k] == middle[k]) for k in np.flatnonzero(~plain))]
+    tests = [
+        (j, subset) for j in np.flatnonzero(plain).tolist() for subset in subsets
+        if len(np.unique(rows[subset, j])) >= _LEAST
+    ]  # fmt: skip
+    for j, subset in tests:
+        order = subset[np.argsort(rows[subset, j], kind="stable")]
+        values, starts, position = np.unique(rows[order, j], return_index=True, return_inverse=True)
+        rank, cut = np.arange(len(order)) - starts[position], max(0, len(values) - most) // 2
+        values, position = values[cut : cut + most], position - cut
+        chosen = (rank < max(1, most // len(values))) & (position >= 0) & (position < len(values))
+        others, position = rows[order[chosen]], position[chosen]
         others[:, j] = middle[j]
-        rest = y[some] - (np.asarray(model._answer(others)) if rows.shape[1] > 1 else 0)
-        if errors_are_alike(rows[some, j], rest, len(columns)):
+        residual = y[order[chosen]] - (np.asarray(model._answer(others)) if rows.shape[1] > 1 else 0)
+        if errors_are_alike(values, np.bincount(position, residual) / np.bincount(position), len(tests)):
             return j
     return None
 

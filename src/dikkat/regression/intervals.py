@@ -229,7 +229,7 @@ def _grown(growth: Array, errors: Array) -> Array:
 def _quantile(values: Array, weight: Array, level: float, more: float = 1.0) -> Array:
     """(n,): of values (n, m) the one that a share `level` of the weights and `more` is not above; else ∞."""
     enough = level * (weight.sum() + more) - 1e-9
-    if (weight == weight[0]).all():
+    if (weight == weight[:1]).all():
         index = int((np.cumsum(weight) < enough).sum())
         return np.asarray(
             np.partition(values, index, 1)[:, index] if index < len(weight) else np.full(len(values), np.inf)
@@ -256,9 +256,10 @@ def _split(model: Any, x: Array, coverage: float, random_state: object, weight: 
     x = refilled(x, half.columns_)[0]
     precise, own = rows.weights == "precision", held.weight.astype(np.float64)
     growth = _growth(half, held.x, own if precise else None)
-    errors = np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel()) / growth
+    known = np.isfinite(growth)  # an infinite growth says nothing about the size of errors
+    errors = (np.abs(held.y.ravel() - np.asarray(half._answer(held.x)).ravel()) / growth)[known]
     if precise:
         own, weight = np.ones_like(own), np.full(len(x), rows.unit) if weight is None else weight
     center = np.asarray(half._answer(x), np.float64).ravel()
-    reach = _quantile(errors[None], own, coverage) * _growth(half, x, weight)
+    reach = _grown(_growth(half, x, weight), _quantile(errors[None], own[known], coverage))[:, 0]
     return center - reach, center + reach

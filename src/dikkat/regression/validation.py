@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date, timedelta
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
@@ -96,7 +97,7 @@ def checked_share(name: str, given: object, such_as: float = 0.9) -> float:
 
 def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Rows:
     """Rows to learn from; scikit-learn sets d and the names of columns."""
-    names, X, y = _get_feature_names(X), unmasked(X), unmasked(y)
+    names, X, y = _get_feature_names(X), unmasked(X), _numeric(y)
     kinds = estimator.categorical_features, estimator.ordered_features
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     named = any(not (each is None or (isinstance(each, str) and each == "from_dtype")) for each in kinds)
@@ -169,9 +170,20 @@ def unmasked(given: Any) -> Any:
     return given
 
 
+def _numeric(y: Any) -> Any:
+    """Return y with NaN for masked cells; raise ValueError for dates and durations."""
+    array = np.asarray(y)
+    cells = array.ravel().tolist() if array.dtype == object else []
+    times = (date, timedelta, np.datetime64, np.timedelta64)
+    wrong = array.dtype if array.dtype.kind in "mM" else next((repr(c) for c in cells if isinstance(c, times)), None)
+    if wrong is not None:
+        raise ValueError(f"y: got {wrong}; expected numbers")
+    return unmasked(y)
+
+
 def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[Any, Any, Any, Any]:
     """The rows whose y is there, where cells may be missing."""
-    X, y = unmasked(X), unmasked(y)
+    X, y = unmasked(X), _numeric(y)
     values = np.asarray(y)
     lost = np.asarray(np.isnan(values.astype(np.float64).reshape(len(values), -1)).any(1))
     if not lost.any() or lost.all() or len(values) != _num_samples(X):

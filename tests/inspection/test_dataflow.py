@@ -1,5 +1,6 @@
 """Attention that a model computes itself: found in all spellings, with its source and its order."""
 
+import math
 import operator
 import warnings
 from collections.abc import Callable
@@ -356,7 +357,7 @@ def test_rollout_in_double_precision() -> None:
     assert trace.rollout().dtype == torch.float64
 
 
-def sink_of(count: int, padding: int, side: str) -> dikkat.Trace:
+def sink_of(count: int, padding: int, side: str, top_k: int = 3) -> dikkat.Trace:
     """A recording of a batch: a causal head with 90 % on the first real token, without padding and with it."""
     hidden, first = torch.zeros(2, count, dtype=torch.bool), torch.zeros(2, count)
     first[0, 0] = 1
@@ -373,7 +374,7 @@ def sink_of(count: int, padding: int, side: str) -> dikkat.Trace:
             return F.scaled_dot_product_attention(x * 0, x, x, attn_mask=bias[:, None])
 
     model = Head()
-    with torch.no_grad(), dikkat.record(model, top_k=3) as trace:
+    with torch.no_grad(), dikkat.record(model, top_k=top_k) as trace:
         model(torch.randn(2, 1, count, 4))
     return trace
 
@@ -381,9 +382,14 @@ def sink_of(count: int, padding: int, side: str) -> dikkat.Trace:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_neither_a_query_nor_the_first_token(side: str) -> None:
     padded, alone = sink_of(9, 4, side).scores(element=1), sink_of(5, 0, side).scores(element=0)
-    for column in ("first", "itself", "previous", "evenly", "queries", "looks"):
+    for column in ("first", "itself", "previous", "evenly", "information", "queries", "looks"):
         assert padded[column][0] == pytest.approx(alone[column][0], abs=0.03) or padded[column][0] == alone[column][0]
     assert padded["looks"][0] == "first"
+    # Every query that sees several keys has 0.9 on the first key, and spreads 0.1 over the others.
+    rows = torch.tensor([[0.9, *[0.1 / row] * row, *[0.0] * (4 - row)] for row in range(1, 5)], dtype=torch.float64)
+    told = torch.special.entr(rows.mean(0)).sum() - torch.special.entr(rows).sum(-1).mean()
+    for table in (sink_of(9, 4, side, top_k=9).scores(element=1), sink_of(5, 0, side, top_k=9).scores(element=0)):
+        assert table["information"][0] == pytest.approx(float(told) / math.log(4), rel=1e-5)
 
 
 def test_tables_have_the_tokens_of_the_element() -> None:

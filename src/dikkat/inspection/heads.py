@@ -136,13 +136,13 @@ def _mean(values: Tensor, of: Tensor) -> Tensor:
 
 
 def _information(known: Known, seen: Tensor, each: Tensor, unknown: Tensor, live: Tensor) -> Tensor:
-    heads, count, _ = known.weights.shape
     weights = known.weights * (seen & live[..., None])
-    spread = weights.new_zeros(heads, known.key_count)
+    spread = weights.new_zeros(len(weights), known.key_count)
     spread.scatter_add_(1, known.keys.clamp(min=0).flatten(1), weights.flatten(1))
-    rest = (each * unknown * live).sum(-1, keepdim=True) / max(1, known.key_count)
-    mean = (spread + rest) / live.sum(-1, keepdim=True).clamp(min=1)
+    shown, asking = ~known.hidden, live.sum(-1)
+    rest = (each * unknown * live).sum(-1, keepdim=True) / shown.sum().clamp(min=1)
+    mean = (spread + rest * shown) / asking[:, None].clamp(min=1)
     of_rows = torch.special.entr(weights).sum(-1) + unknown * torch.special.entr(each)
-    most = math.log(max(2, min(count, known.key_count)))
+    most = asking.clamp(max=int(shown.sum())).clamp(min=2).log()
     told: Tensor = (torch.special.entr(mean).sum(-1) - _mean(of_rows, live)) / most
     return told.clamp(0, 1)

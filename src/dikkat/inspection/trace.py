@@ -294,7 +294,8 @@ class Trace:
            \text{information} = \frac{H(\bar w) - \operatorname{mean}_i H(w_i)}{\log \min(n, m)} $$
 
         where means are over the queries that see more than one key, c_i is how many keys query i sees, u_i what J_i has
-        of weight that is spread evenly, w̄ the mean row, H the entropy, and J_i are, of query i:
+        of weight that is spread evenly, w̄ the mean row, H the entropy, n the number of these queries, m the number of
+        keys that some query sees, and J_i are, of query i:
 
         | column | the keys |
         | --- | --- |

@@ -131,6 +131,10 @@ LOSING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "power": lambda w, v: w**2 @ v,
     "difference": lambda w, v: (w - w.mean()) @ v,
     "another column": lambda w, v: torch.cat([w, w[..., :1]], -1)[..., :-1] @ v,
+    "vmap of a product": lambda w, v: torch.vmap(torch.matmul)(w, v),
+    "vmap of a sum of products": lambda w, v: torch.vmap(lambda a, b: (a[..., None] * b[:, None]).sum(-2))(w, v),
+    "vmap of a vmap": lambda w, v: torch.vmap(torch.vmap(torch.mm))(w, v),
+    "vmap of dropout and a product": lambda w, v: torch.vmap(lambda a, b: F.dropout(a, 0.0) @ b)(w, v),
     "three operands": lambda w, v: torch.einsum("bhij,bhjd,hg->bgid", w, v, torch.eye(HEADS)),
     "baddbmm": lambda w, v: torch.baddbmm(
         torch.zeros(()), w.flatten(0, 1), v.reshape(-1, LENGTH, SIZE // HEADS)
@@ -149,8 +153,17 @@ def test_weights_that_are_not_followed_are_told_once(product: Callable[[Tensor, 
         dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
 
 
-def test_a_softmax_that_divides_last_is_told() -> None:
-    model = three(lambda q, k, v: (e := (q @ k.mT).exp()) @ v / (e.sum(-1, keepdim=True) + 1e-9))
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda q, k, v: (e := (q @ k.mT).exp()) @ v / (e.sum(-1, keepdim=True) + 1e-9),
+        torch.vmap(lambda q, k, v: (q @ k.mT).softmax(-1) @ v),
+        lambda q, k, v: torch.vmap(lambda a: a.softmax(-1))(q @ k.mT) @ v,
+    ],
+    ids=["divided last", "within vmap", "of vmap"],
+)
+def test_a_softmax_that_is_not_followed_is_told(attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    model = three(attend)
     with pytest.warns(UserWarning, match="record: '1': not recorded"), dikkat.record(model) as trace:
         model(X)
     assert trace.names == ["0", "2"]

@@ -170,7 +170,8 @@ class Dataflow(TorchFunctionMode):
             result = self.call_fused(func, args, named, streams)
             self.follow(result[0] if isinstance(result, tuple) else result, streams[2])
             return result
-        if name in _SOFTMAX | _EXPONENTIAL and not in_place:
+        transformed = is_transformed()
+        if name in _SOFTMAX | _EXPONENTIAL and not in_place and not transformed:
             logits = next(_tensors((*args, *named.values())))
             result, weights = self.softmax(
                 name, logits, lambda new: func(*_exchanged(args, logits, new), **_exchanged(named, logits, new))
@@ -179,9 +180,25 @@ class Dataflow(TorchFunctionMode):
             if name == "dropout" and (named.get("inplace") or args[3:4] == (True,)):
                 weights = args[0].detach().clone()
             result = func(*args, **named)
-        if not is_transformed():
+        if not transformed:
             self._follow(func, name, args, named, args[0] if name == "setitem" else result, weights)
+        else:
+            self._follow_transformed(name, [*_tensors((*args, *named.values()))], result)
         return result
+
+    def _follow_transformed(self, name: str, tensors: list[Tensor], result: Any) -> None:
+        """Within a transform of torch.func, weights are lost in a product with anything but the model's constants."""
+        inputs = [*map(_untransformed, tensors)]
+        held = [self._has_weights(each) for each in inputs]
+        if not any(held) and name not in _SOFTMAX:
+            return
+        sizes = {each.shape for each, holds in zip(tensors, held, strict=True) if holds}
+        multiplies = name in _MATRIX or (name in _MULTIPLY and sizes != {result.shape})
+        if multiplies and not all(holds or each in self._constants for each, holds in zip(inputs, held, strict=True)):
+            self.lose_weights()
+        elif not multiplies:
+            for output in map(_untransformed, _tensors((result,))):
+                self._origins[output] = Origin(next(self._numbers), altered=True)
 
     def _follow(self, func: Any, name: str, args: Any, named: Any, result: Any, weights: Tensor | None) -> None:
         inputs = [*_tensors((*args, *named.values()))]
@@ -346,6 +363,13 @@ def _moves_elements(name: str, args: Any, result: Any) -> bool:
     if not args or not isinstance(args[0], Tensor) or any(isinstance(each, torch.dtype) for each in args):
         return False
     return name != "view" or result.shape != args[0].shape
+
+
+def _untransformed(tensor: Tensor) -> Tensor:
+    """The tensor that a transform of torch.func wraps, however often."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _exchanged(arguments: Any, old: Tensor, new: Tensor) -> Any:

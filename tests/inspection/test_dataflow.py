@@ -171,6 +171,60 @@ def test_a_softmax_that_is_not_followed_is_told(attend: Callable[[Tensor, Tensor
         dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
 
 
+EXPERTS = 4
+
+
+class Gated(nn.Module):
+    """Layers of attention, and a gate that weighs the results of several experts at each position."""
+
+    def __init__(self, mix: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers, self.gate, self.mix = three(F.scaled_dot_product_attention), nn.Linear(SIZE, EXPERTS), mix
+        self.experts = nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(EXPERTS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers(x)
+        results = torch.stack([expert(x) for expert in self.experts], -2)
+        return F.layer_norm(self.mix(self.gate(x).softmax(-1), results), [SIZE])
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda g, y: (g[..., None] * y).sum(-2), lambda g, y: torch.einsum("bne,bned->bnd", g, y),
+        lambda g, y: (g.unsqueeze(-2) @ y).squeeze(-2), lambda g, y: (y.mT @ g[..., None])[..., 0],
+        lambda g, y: (g.permute(2, 0, 1)[..., None] * y.permute(2, 0, 1, 3)).sum(0),
+        lambda g, y: torch.bmm(g.flatten(0, 1)[:, None], y.flatten(0, 1)).view(BATCH, LENGTH, SIZE),
+    ],
+)  # fmt: skip
+def test_a_gate_of_experts_is_no_attention(mix: Callable[[Tensor, Tensor], Tensor]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = dikkat.attentions(model := Gated(mix).eval(), X)
+        dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
+    assert (len(found), len(found.by_name)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda w, v: w @ v, lambda w, v: torch.einsum("bij,bjd->bid", w, v), lambda w, v: (v.mT @ w.mT).mT,
+        lambda w, v: (w[..., None] * v[:, None]).sum(-2),
+    ],
+)  # fmt: skip
+def test_weights_that_a_matrix_makes_are_attention_over_a_sequence(product: Callable[[Tensor, Tensor], Tensor]) -> None:
+    class Synthesizer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.logits, self.values = nn.Linear(SIZE, LENGTH), nn.Linear(SIZE, SIZE)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return product(self.logits(x).softmax(-1), self.values(x))
+
+    found = dikkat.attentions(model := Synthesizer().eval(), X)
+    torch.testing.assert_close(found[0], model.logits(X).softmax(-1).detach())
+
+
 @pytest.mark.parametrize("keys", [1, LENGTH])
 @pytest.mark.parametrize("hard", [False, True])
 def test_gumbel_weights_are_those_that_were_drawn(hard: bool, keys: int) -> None:

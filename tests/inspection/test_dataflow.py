@@ -1,5 +1,6 @@
 """Attention that a model computes itself: found in all spellings, with its source and its order."""
 
+import math
 import operator
 import warnings
 from collections.abc import Callable
@@ -130,6 +131,10 @@ LOSING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "power": lambda w, v: w**2 @ v,
     "difference": lambda w, v: (w - w.mean()) @ v,
     "another column": lambda w, v: torch.cat([w, w[..., :1]], -1)[..., :-1] @ v,
+    "vmap of a product": lambda w, v: torch.vmap(torch.matmul)(w, v),
+    "vmap of a sum of products": lambda w, v: torch.vmap(lambda a, b: (a[..., None] * b[:, None]).sum(-2))(w, v),
+    "vmap of a vmap": lambda w, v: torch.vmap(torch.vmap(torch.mm))(w, v),
+    "vmap of dropout and a product": lambda w, v: torch.vmap(lambda a, b: F.dropout(a, 0.0) @ b)(w, v),
     "three operands": lambda w, v: torch.einsum("bhij,bhjd,hg->bgid", w, v, torch.eye(HEADS)),
     "baddbmm": lambda w, v: torch.baddbmm(
         torch.zeros(()), w.flatten(0, 1), v.reshape(-1, LENGTH, SIZE // HEADS)
@@ -148,13 +153,76 @@ def test_weights_that_are_not_followed_are_told_once(product: Callable[[Tensor, 
         dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
 
 
-def test_a_softmax_that_divides_last_is_told() -> None:
-    model = three(lambda q, k, v: (e := (q @ k.mT).exp()) @ v / (e.sum(-1, keepdim=True) + 1e-9))
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda q, k, v: (e := (q @ k.mT).exp()) @ v / (e.sum(-1, keepdim=True) + 1e-9),
+        torch.vmap(lambda q, k, v: (q @ k.mT).softmax(-1) @ v),
+        lambda q, k, v: torch.vmap(lambda a: a.softmax(-1))(q @ k.mT) @ v,
+    ],
+    ids=["divided last", "within vmap", "of vmap"],
+)
+def test_a_softmax_that_is_not_followed_is_told(attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    model = three(attend)
     with pytest.warns(UserWarning, match="record: '1': not recorded"), dikkat.record(model) as trace:
         model(X)
     assert trace.names == ["0", "2"]
     with pytest.warns(UserWarning, match="relevance: left out weights"):
         dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
+
+
+EXPERTS = 4
+
+
+class Gated(nn.Module):
+    """Layers of attention, and a gate that weighs the results of several experts at each position."""
+
+    def __init__(self, mix: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers, self.gate, self.mix = three(F.scaled_dot_product_attention), nn.Linear(SIZE, EXPERTS), mix
+        self.experts = nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(EXPERTS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers(x)
+        results = torch.stack([expert(x) for expert in self.experts], -2)
+        return F.layer_norm(self.mix(self.gate(x).softmax(-1), results), [SIZE])
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda g, y: (g[..., None] * y).sum(-2), lambda g, y: torch.einsum("bne,bned->bnd", g, y),
+        lambda g, y: (g.unsqueeze(-2) @ y).squeeze(-2), lambda g, y: (y.mT @ g[..., None])[..., 0],
+        lambda g, y: (g.permute(2, 0, 1)[..., None] * y.permute(2, 0, 1, 3)).sum(0),
+        lambda g, y: torch.bmm(g.flatten(0, 1)[:, None], y.flatten(0, 1)).view(BATCH, LENGTH, SIZE),
+    ],
+)  # fmt: skip
+def test_a_gate_of_experts_is_no_attention(mix: Callable[[Tensor, Tensor], Tensor]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = dikkat.attentions(model := Gated(mix).eval(), X)
+        dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
+    assert (len(found), len(found.by_name)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda w, v: w @ v, lambda w, v: torch.einsum("bij,bjd->bid", w, v), lambda w, v: (v.mT @ w.mT).mT,
+        lambda w, v: (w[..., None] * v[:, None]).sum(-2),
+    ],
+)  # fmt: skip
+def test_weights_that_a_matrix_makes_are_attention_over_a_sequence(product: Callable[[Tensor, Tensor], Tensor]) -> None:
+    class Synthesizer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.logits, self.values = nn.Linear(SIZE, LENGTH), nn.Linear(SIZE, SIZE)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return product(self.logits(x).softmax(-1), self.values(x))
+
+    found = dikkat.attentions(model := Synthesizer().eval(), X)
+    torch.testing.assert_close(found[0], model.logits(X).softmax(-1).detach())
 
 
 @pytest.mark.parametrize("keys", [1, LENGTH])
@@ -356,7 +424,7 @@ def test_rollout_in_double_precision() -> None:
     assert trace.rollout().dtype == torch.float64
 
 
-def sink_of(count: int, padding: int, side: str) -> dikkat.Trace:
+def sink_of(count: int, padding: int, side: str, top_k: int = 3) -> dikkat.Trace:
     """A recording of a batch: a causal head with 90 % on the first real token, without padding and with it."""
     hidden, first = torch.zeros(2, count, dtype=torch.bool), torch.zeros(2, count)
     first[0, 0] = 1
@@ -373,7 +441,7 @@ def sink_of(count: int, padding: int, side: str) -> dikkat.Trace:
             return F.scaled_dot_product_attention(x * 0, x, x, attn_mask=bias[:, None])
 
     model = Head()
-    with torch.no_grad(), dikkat.record(model, top_k=3) as trace:
+    with torch.no_grad(), dikkat.record(model, top_k=top_k) as trace:
         model(torch.randn(2, 1, count, 4))
     return trace
 
@@ -381,9 +449,14 @@ def sink_of(count: int, padding: int, side: str) -> dikkat.Trace:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_neither_a_query_nor_the_first_token(side: str) -> None:
     padded, alone = sink_of(9, 4, side).scores(element=1), sink_of(5, 0, side).scores(element=0)
-    for column in ("first", "itself", "previous", "evenly", "queries", "looks"):
+    for column in ("first", "itself", "previous", "evenly", "information", "queries", "looks"):
         assert padded[column][0] == pytest.approx(alone[column][0], abs=0.03) or padded[column][0] == alone[column][0]
     assert padded["looks"][0] == "first"
+    # Every query that sees several keys has 0.9 on the first key, and spreads 0.1 over the others.
+    rows = torch.tensor([[0.9, *[0.1 / row] * row, *[0.0] * (4 - row)] for row in range(1, 5)], dtype=torch.float64)
+    told = torch.special.entr(rows.mean(0)).sum() - torch.special.entr(rows).sum(-1).mean()
+    for table in (sink_of(9, 4, side, top_k=9).scores(element=1), sink_of(5, 0, side, top_k=9).scores(element=0)):
+        assert table["information"][0] == pytest.approx(float(told) / math.log(4), rel=1e-5)
 
 
 def test_tables_have_the_tokens_of_the_element() -> None:

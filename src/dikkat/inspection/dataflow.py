@@ -49,7 +49,8 @@ class Origin(NamedTuple):
         keys: If the tensor has attention weights, the number of the key of each weight, of the tensor's shape.
         weights: These weights before dropout, if the tensor itself is something else.
         altered: Whether the tensor was computed from weights in a way that is not followed.
-        features: Whether its last dimension has the features that a matrix of the model makes.
+        features: Whether its last dimension has the features that a matrix of the model makes; of weights, whether the
+            softmax is over such features.
         exponential: "terms" if the tensor has exponentials, which may be divided by their sum; "sums" for sums of them.
     """
 
@@ -170,7 +171,8 @@ class Dataflow(TorchFunctionMode):
             result = self.call_fused(func, args, named, streams)
             self.follow(result[0] if isinstance(result, tuple) else result, streams[2])
             return result
-        if name in _SOFTMAX | _EXPONENTIAL and not in_place:
+        transformed = is_transformed()
+        if name in _SOFTMAX | _EXPONENTIAL and not in_place and not transformed:
             logits = next(_tensors((*args, *named.values())))
             result, weights = self.softmax(
                 name, logits, lambda new: func(*_exchanged(args, logits, new), **_exchanged(named, logits, new))
@@ -179,9 +181,25 @@ class Dataflow(TorchFunctionMode):
             if name == "dropout" and (named.get("inplace") or args[3:4] == (True,)):
                 weights = args[0].detach().clone()
             result = func(*args, **named)
-        if not is_transformed():
+        if not transformed:
             self._follow(func, name, args, named, args[0] if name == "setitem" else result, weights)
+        else:
+            self._follow_transformed(name, [*_tensors((*args, *named.values()))], result)
         return result
+
+    def _follow_transformed(self, name: str, tensors: list[Tensor], result: Any) -> None:
+        """Within a transform of torch.func, weights are lost in a product with anything but the model's constants."""
+        inputs = [*map(_untransformed, tensors)]
+        held = [self._has_weights(each) for each in inputs]
+        if not any(held) and name not in _SOFTMAX:
+            return
+        sizes = {each.shape for each, holds in zip(tensors, held, strict=True) if holds}
+        multiplies = name in _MATRIX or (name in _MULTIPLY and sizes != {result.shape})
+        if multiplies and not all(holds or each in self._constants for each, holds in zip(inputs, held, strict=True)):
+            self.lose_weights()
+        elif not multiplies:
+            for output in map(_untransformed, _tensors((result,))):
+                self._origins[output] = Origin(next(self._numbers), altered=True)
 
     def _follow(self, func: Any, name: str, args: Any, named: Any, result: Any, weights: Tensor | None) -> None:
         inputs = [*_tensors((*args, *named.values()))]
@@ -257,7 +275,8 @@ class Dataflow(TorchFunctionMode):
                 result = func(*_exchanged(args, main, tensor), **named)
                 moved[field] = [result] if isinstance(result, Tensor) else list(result)
         for number, output in enumerate(outputs):
-            features = origin.features and name in ("view", "reshape") and output.shape[-1:] == main.shape[-1:]
+            last = name in ("view", "reshape") and output.shape[-1:] == main.shape[-1:]
+            features = origin.features and (last or origin.keys is not None)
             fields = {field: each[number] for field, each in moved.items()}
             self._origins[output] = Origin(
                 origin.sequence, origin.attended, **fields, altered=origin.altered, features=features,
@@ -273,8 +292,7 @@ class Dataflow(TorchFunctionMode):
         if keys is None or not alike or name not in _RESCALE | _CAST_OR_DROPOUT | _MATRIX:
             values = [each for each in _tensors(args) if each is not holder]
             if keys is not None and name in _MULTIPLY and values and values[0].ndim == holder.ndim == result.ndim:
-                if not origin.features:
-                    self._weighted[result] = holder, values[0]
+                self._weighted[result] = holder, values[0]
             elif name not in _MATRIX and (result.numel() <= holder.numel() or name in _CONCATENATE):
                 self._origins[result] = self._origins[result]._replace(altered=True)
             return
@@ -295,8 +313,11 @@ class Dataflow(TorchFunctionMode):
         index = next(k for k, each in enumerate(tensors) if each is holder)
         dims = [*range(-1 if holder.ndim == 1 else 0, holder.ndim)]
         order: list[int] | None = dims if index == 0 or holder.ndim == 1 else [*dims[:-2], dims[-1], dims[-2]]
+        summed = -1 if index or name == "linear" or tensors[-1].ndim == 1 else -2
         if name == "einsum":
-            order = _order_of(args[0], [each.ndim for each in tensors], index) if len(tensors) == 2 else None
+            order = None
+            if len(tensors) == 2:
+                order, summed = _order_of(args[0], [each.ndim for each in tensors], index)
         if origin.keys is None or name not in _PRODUCT or not others:
             order = None
         if origin.keys is not None and order is not None:
@@ -308,9 +329,16 @@ class Dataflow(TorchFunctionMode):
         self._origins[result] = Origin(origin.sequence, origin.attended, _spread(origin.places, result))
         if order is None and not by_model:
             self.lose_weights()
-        elif order is not None and not (by_model and (origin.features or name == "linear")):
+        elif order is not None and not (by_model and name == "linear") and not self._is_gate(origin, others[0], summed):
             self._tell(holder, order, others[0], result)
         return True
+
+    def _is_gate(self, weights: Origin, values: Tensor, dim: int) -> bool:
+        """Whether a softmax over features weighs what is no sequence: classes, or the results of several experts."""
+        places = self.origin(values).places
+        if not weights.features or values in self._constants:
+            return weights.features
+        return places is None or not places.numel() or bool((places.select(dim, 0) == places.select(dim, -1)).all())
 
     def _sums(self, args: Any, named: Any, main: Tensor, result: Tensor) -> bool:
         """Whether a sum over products, element by element, is one over the keys of weights, which are then told."""
@@ -318,6 +346,8 @@ class Dataflow(TorchFunctionMode):
         if dim is None or weights.shape[dim] != main.shape[dim] or values.shape[dim] != main.shape[dim]:
             return False
         dim %= main.ndim
+        if self._is_gate(self.origin(weights), values, dim):
+            return False
         lead = [k for k in range(main.ndim) if k != dim and weights.shape[k] == main.shape[k]]
         asks = bool(lead) and values.shape[lead[-1]] == 1
         self._tell(weights, [*lead, *([] if asks else [-1]), dim], values, result)
@@ -346,6 +376,13 @@ def _moves_elements(name: str, args: Any, result: Any) -> bool:
     if not args or not isinstance(args[0], Tensor) or any(isinstance(each, torch.dtype) for each in args):
         return False
     return name != "view" or result.shape != args[0].shape
+
+
+def _untransformed(tensor: Tensor) -> Tensor:
+    """The tensor that a transform of torch.func wraps, however often."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _exchanged(arguments: Any, old: Tensor, new: Tensor) -> Any:
@@ -413,10 +450,13 @@ def _spread(places: Tensor | None, tensor: Tensor) -> Tensor | None:
     return places[..., :1].to(tensor.device).expand(tensor.shape) if alike else None
 
 
-def _order_of(equation: object, ndims: list[int], index: int) -> list[int] | None:
-    """The order of dimensions that brings weights in an einsum to (..., n, m); −1 for a query that is not there."""
+def _order_of(equation: object, ndims: list[int], index: int) -> tuple[list[int] | None, int]:
+    """The order of dimensions that brings weights in an einsum to (..., n, m), and the dimension of the values' keys.
+
+    The order has −1 for a query that is not there; it is None for an einsum that is not followed.
+    """
     if not isinstance(equation, str) or "->" not in equation:
-        return None
+        return None, 0
     inputs, output = equation.replace(" ", "").split("->")
     terms = [
         term.replace("...", _ELLIPSIS[len(_ELLIPSIS) - 3 + len(term) - ndim :])
@@ -428,8 +468,9 @@ def _order_of(equation: object, ndims: list[int], index: int) -> list[int] | Non
     queries = [letter for letter in weights if letter not in values and letter in output]
     shared = [letter for letter in weights if letter in values and letter in output]
     if len(summed) != 1 or len(queries) + len(shared) + 1 != len(weights):
-        return None
-    return [weights.index(letter) for letter in [*shared, *queries]] + [-1] * (not queries) + [weights.index(summed[0])]
+        return None, 0
+    order = [weights.index(letter) for letter in [*shared, *queries]] + [-1] * (not queries)
+    return [*order, weights.index(summed[0])], values.index(summed[0])
 
 
 def _permuted(tensor: Tensor, order: list[int]) -> Tensor:

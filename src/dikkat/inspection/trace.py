@@ -294,7 +294,8 @@ class Trace:
            \text{information} = \frac{H(\bar w) - \operatorname{mean}_i H(w_i)}{\log \min(n, m)} $$
 
         where means are over the queries that see more than one key, c_i is how many keys query i sees, u_i what J_i has
-        of weight that is spread evenly, w̄ the mean row, H the entropy, and J_i are, of query i:
+        of weight that is spread evenly, w̄ the mean row, H the entropy, n the number of these queries, m the number of
+        keys that some query sees, and J_i are, of query i:
 
         | column | the keys |
         | --- | --- |
@@ -488,11 +489,12 @@ class Trace:
         for call, seen in self._calls:
             name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
             own = seen.of_batch(element)
-            drawn = _drawn(own)
+            empty = 0 in seen.shape  # without a query or a key, as of an empty sequence
+            drawn = None if empty else _drawn(own)
             if drawn is not None:
                 label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
                 groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
-            if drawn is None or own.tensors().keys() & {"rows", "sums", "entropy"}:
+            if not empty and (drawn is None or own.tensors().keys() & {"rows", "sums", "entropy"}):
                 cards.append((name, own.tensors() if element else seen.tensors()))
             counts[call.name] += 1
             in_run[call.name, call.run] += 1

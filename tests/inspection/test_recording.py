@@ -570,8 +570,31 @@ def test_a_sequence_is_recorded_without_the_rows_it_lacks(asked: dict[str, Any],
     assert repr(trace)
     with dikkat.record(model, **asked) as trace:
         model(x[:0], torch.tensor([0, 0]))
+    assert len(trace) == 1
     with (
         pytest.raises(ValueError, match=r"rows: got 4; expected -4 to 3, as there are 4$"),
         dikkat.record(model, rows=[4]),
     ):
         model(x, torch.tensor([0, 2, 2, 6, 7]))
+
+
+@pytest.mark.parametrize("asked", [{"weights": True}, {"top_k": 4}, {}, {"top_k": 4, "sums": True, "rows": [0]}], ids=str)
+def test_tables_and_pages_leave_out_an_empty_sequence(asked: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, model, page = torch.randn(6, 3), Packed(), tmp_path / "page.html"
+    with torch.no_grad(), dikkat.record(model, **asked) as trace:
+        model(x, torch.tensor([0, 2, 2, 6]))
+    right = torch.cat([(each @ each.T).softmax(-1).flatten() for each in (x[:2], x[2:])])
+    torch.testing.assert_close(torch.tensor(sorted(trace.frame()["weight"])), right.sort().values)
+    assert list(trace.scores()["queries"] > 0) == [True, True]
+    trace.to_html(page)
+    for shape in ((2, 2, 0, 4), (0, 3)):
+        with dikkat.record(sdpa := Fused(), **asked) as trace:
+            sdpa(torch.randn(shape), torch.randn(*shape[:-2], 3, shape[-1]))
+        assert (len(trace.frame()), len(trace.scores())) == (0, 0)
+        trace.to_html(page)
+
+
+class Fused(nn.Module):
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, key)

@@ -1,5 +1,6 @@
 """The request for weights, checked; and the answer."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypedDict
@@ -110,8 +111,11 @@ class Inspection:
             ValueError: No such element.
         """
         heads, queries, keys = self.sizes
-        batches = {name: tensor.reshape(-1, heads, *tensor.shape[tensor.ndim - _OWN[name] :])
-                   for name, tensor in self.tensors().items() if name in _OWN}  # fmt: skip
+        batches = dict[str, Tensor]()
+        for name, tensor in self.tensors().items():
+            if name in _OWN:
+                lead, rest = tensor.shape[: -_OWN[name]], tensor.shape[-_OWN[name] :]
+                batches[name] = tensor.reshape(math.prod(lead) // max(1, heads), heads, *rest)
         count = min(map(len, batches.values()), default=0)
         if not -count <= element < count:
             raise ValueError(f"element: got {element}; expected {-count} to {count - 1}, as the batch has {count}")

@@ -73,12 +73,14 @@ def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]])
 
 
 def _known(calls: Calls, element: int) -> Iterator[tuple[Any, Known, Tensor]]:
-    """Yield each call, the known weights of one element of the batch, and the numbers of the heads."""
+    """Yield each call with weights, the known weights of one element of the batch, and the numbers of the heads."""
     for call, whole in calls:
         seen = whole.of_batch(element)
         if seen.weights is None and seen.top_weights is None:
             raise ValueError(f"trace[{call.name!r}]: got {', '.join(seen.tensors())}; expected a recording with "
                              "weights=True or top_k")  # fmt: skip
+        if 0 in whole.shape:  # a call without a query or a key, as of an empty sequence
+            continue
         known = known_of(seen, call.kind)
         yield call, known, torch.arange(len(known.weights)) if seen.heads is None else seen.heads
 

@@ -489,11 +489,12 @@ class Trace:
         for call, seen in self._calls:
             name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
             own = seen.of_batch(element)
-            drawn = _drawn(own)
+            empty = 0 in seen.shape  # without a query or a key, as of an empty sequence
+            drawn = None if empty else _drawn(own)
             if drawn is not None:
                 label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
                 groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
-            if drawn is None or own.tensors().keys() & {"rows", "sums", "entropy"}:
+            if not empty and (drawn is None or own.tensors().keys() & {"rows", "sums", "entropy"}):
                 cards.append((name, own.tensors() if element else seen.tensors()))
             counts[call.name] += 1
             in_run[call.name, call.run] += 1

@@ -277,6 +277,48 @@ def test_a_vector_of_weights_is_recorded_as_one_query(pool: Callable[[Tensor, Te
     assert trace[""].sizes[1:] == (1, LENGTH)
 
 
+class Pooled(nn.Module):
+    """Layers of attention, then a pool over the positions."""
+
+    def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], queries: int) -> None:
+        super().__init__()
+        self.layers, self.score, self.pool = three(F.scaled_dot_product_attention), nn.Linear(SIZE, queries), pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers(x)
+        return self.pool(self.score(x).softmax(1), x)
+
+
+@pytest.mark.parametrize(
+    ("queries", "pool"),
+    [
+        (1, lambda w, x: (w * x).sum(1)), (1, lambda w, x: w.mT @ x), (1, lambda w, x: w.squeeze(-1)[:, None] @ x),
+        (1, lambda w, x: torch.einsum("bm,bmd->bd", w[..., 0], x)), (2, lambda w, x: w.mT @ x),
+        (2, lambda w, x: torch.einsum("bmq,bmd->bqd", w, x)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("batch", [1, BATCH])
+def test_a_pool_is_no_layer_of_rollout_and_relevance(
+    pool: Callable[[Tensor, Tensor], Tensor], queries: int, batch: int
+) -> None:
+    model, x = Pooled(pool, queries).eval(), X[:batch]
+    with torch.no_grad():
+        right = model.score(model.layers(x)).softmax(1).mT
+    weights = [each.detach()[:batch] for each in dense()[:3]]
+    with torch.no_grad(), dikkat.record(model, weights=True) as trace:
+        model(x)
+    torch.testing.assert_close(list(trace.attentions()), weights, rtol=1e-5, atol=1e-6)
+    assert [call.kind for call, _ in trace.calls()] == ["self"] * 3 + [""]
+    pooled = trace[""].weights
+    assert pooled is not None
+    torch.testing.assert_close(pooled.reshape(right.shape), right, rtol=1e-5, atol=1e-6)
+    rolled = torch.eye(LENGTH)
+    for each in weights:
+        rolled = (each.mean(1) + torch.eye(LENGTH)) / 2 @ rolled
+    torch.testing.assert_close(trace.rollout(), rolled, rtol=1e-4, atol=1e-6)
+    assert dikkat.relevance(model, x, target=lambda output: output.flatten(1)[:, 0]).shape == (batch, LENGTH, LENGTH)
+
+
 class Classified(nn.Module):
     """Layers of attention, and probabilities of classes, multiplied by what each class costs."""
 

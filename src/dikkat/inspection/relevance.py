@@ -151,7 +151,10 @@ class _Dense(Dataflow):
         return function(_rooted(logits) if logits.is_floating_point() else logits), None
 
     def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
-        self.crosses |= streams[0].sequence != streams[1].sequence
+        crosses = streams[0].sequence != streams[1].sequence
+        if streams[0].pools and not crosses:  # a pool says nothing of one position to another
+            return
+        self.crosses |= crosses
         self.layers.append(weights)
         self.arranged.append(arranged)
         self.chain.append((self.reads(streams), streams[2].sequence))

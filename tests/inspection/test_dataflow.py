@@ -277,6 +277,48 @@ def test_a_vector_of_weights_is_recorded_as_one_query(pool: Callable[[Tensor, Te
     assert trace[""].sizes[1:] == (1, LENGTH)
 
 
+class Pooled(nn.Module):
+    """Layers of attention, then a pool over the positions."""
+
+    def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], queries: int) -> None:
+        super().__init__()
+        self.layers, self.score, self.pool = three(F.scaled_dot_product_attention), nn.Linear(SIZE, queries), pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers(x)
+        return self.pool(self.score(x).softmax(1), x)
+
+
+@pytest.mark.parametrize(
+    ("queries", "pool"),
+    [
+        (1, lambda w, x: (w * x).sum(1)), (1, lambda w, x: w.mT @ x), (1, lambda w, x: w.squeeze(-1)[:, None] @ x),
+        (1, lambda w, x: torch.einsum("bm,bmd->bd", w[..., 0], x)), (2, lambda w, x: w.mT @ x),
+        (2, lambda w, x: torch.einsum("bmq,bmd->bqd", w, x)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("batch", [1, BATCH])
+def test_a_pool_is_no_layer_of_rollout_and_relevance(
+    pool: Callable[[Tensor, Tensor], Tensor], queries: int, batch: int
+) -> None:
+    model, x = Pooled(pool, queries).eval(), X[:batch]
+    with torch.no_grad():
+        right = model.score(model.layers(x)).softmax(1).mT
+    weights = [each.detach()[:batch] for each in dense()[:3]]
+    with torch.no_grad(), dikkat.record(model, weights=True) as trace:
+        model(x)
+    torch.testing.assert_close(list(trace.attentions()), weights, rtol=1e-5, atol=1e-6)
+    assert [call.kind for call, _ in trace.calls()] == ["self"] * 3 + [""]
+    pooled = trace[""].weights
+    assert pooled is not None
+    torch.testing.assert_close(pooled.reshape(right.shape), right, rtol=1e-5, atol=1e-6)
+    rolled = torch.eye(LENGTH)
+    for each in weights:
+        rolled = (each.mean(1) + torch.eye(LENGTH)) / 2 @ rolled
+    torch.testing.assert_close(trace.rollout(), rolled, rtol=1e-4, atol=1e-6)
+    assert dikkat.relevance(model, x, target=lambda output: output.flatten(1)[:, 0]).shape == (batch, LENGTH, LENGTH)
+
+
 class Classified(nn.Module):
     """Layers of attention, and probabilities of classes, multiplied by what each class costs."""
 
@@ -386,13 +428,52 @@ def test_cross_attention_is_told_by_its_inputs(second: Tensor) -> None:
 )
 def test_layers_of_several_sequences_are_not_multiplied(model: Callable[[], nn.Module]) -> None:
     made = model().eval()
-    with pytest.raises(ValueError, match=r"relevance: got self-attention 1 that|model: got attention of"):
+    with pytest.raises(
+        ValueError, match=r"relevance: got self-attention 1 that|model: got weights of .*another sequence"
+    ):
         dikkat.relevance(made, X, Y, target=lambda output: output[:, 0, 0])
     if model in (Siamese, Windows):
         with torch.no_grad(), dikkat.record(made, weights=True) as trace:
             made(X, Y)
         with pytest.raises(ValueError, match="rollout: got self-attention 1 that does not follow number 0"):
             trace.rollout()
+
+
+class OneHead(nn.Module):
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.project, self.attend = nn.Linear(SIZE, 3 * SIZE), attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attend(*self.project(x).chunk(3, -1))
+
+
+@pytest.mark.parametrize("attend", [lambda q, k, v: (q @ k.mT).softmax(-1) @ v,
+                                    lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1.0)])  # fmt: skip
+def test_rollout_and_relevance_of_a_single_head_without_its_dimension(
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> None:
+    model, x, weights = nn.Sequential(OneHead(attend), OneHead(attend)), X, []
+    for layer in model:
+        q, k, v = layer.project(x).chunk(3, -1)
+        weights.append((q @ k.mT).softmax(-1))
+        x = x + weights[-1] @ v
+    whole = rolled = torch.eye(LENGTH).expand(BATCH, -1, -1)
+    for each, gradient in zip(weights, torch.autograd.grad(x[:, 0, 0].sum(), weights), strict=True):
+        whole = whole + (gradient * each).detach().clamp(min=0) @ whole
+        rolled = (each.detach() + torch.eye(LENGTH)) / 2 @ rolled
+    with torch.no_grad(), dikkat.record(model, weights=True) as trace:
+        model(X)
+    torch.testing.assert_close(trace.rollout(), rolled, rtol=1e-4, atol=1e-6)
+    found = dikkat.relevance(model, X, target=lambda output: output[:, 0, 0])
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ValueError, match=r"model: got weights of \(3, 1, 5, 2\); expected"):
+        dikkat.relevance(Shorter(), X, target=torch.sum)
+
+
+class Shorter(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x[:, :2], x[:, :2])
 
 
 class Latents(nn.Module):

@@ -51,6 +51,7 @@ class Origin(NamedTuple):
         altered: Whether the tensor was computed from weights in a way that is not followed.
         features: Whether its last dimension has the features that a matrix of the model makes; of weights, whether the
             softmax is over such features.
+        pools: Whether these are the queries of an attention pool, which are no positions of the keys' sequence.
         exponential: "terms" if the tensor has exponentials, which may be divided by their sum; "sums" for sums of them.
     """
 
@@ -61,6 +62,7 @@ class Origin(NamedTuple):
     weights: Tensor | None = None
     altered: bool = False
     features: bool = False
+    pools: bool = False
     exponential: str = ""
 
     @property
@@ -231,9 +233,10 @@ class Dataflow(TorchFunctionMode):
         elif moves and main is args[0]:
             self._rearrange(Tensor.reshape if name == "view" else func, name, args, named, main, outputs)
         else:
-            origin = self.placed(main) if name in ("linear", "layer_norm", "rms_norm") else self.origin(main)
-            weighted = None if holder is None else self._origins[holder]
             by_model = name in _MATRIX and any(each in self._constants for each in tensors[1:])
+            placing = by_model or name in ("linear", "layer_norm", "rms_norm")
+            origin = self.placed(main) if placing else self.origin(main)
+            weighted = None if holder is None else self._origins[holder]
             exponentials = [self._origins[each].exponential for each in tensors if each in self._origins]
             exponential = _exponential(name, exponentials)
             for output in outputs:
@@ -357,7 +360,11 @@ class Dataflow(TorchFunctionMode):
         """Tell of weights, of which `order` has the dimensions (..., n, m), and follow what they made of the values."""
         origin, key = self.origin(holder), self.origin(values)
         places = None if origin.places is None else _permuted(origin.places, order)
-        output = self.output_of(origin._replace(places=places), key)
+        # The weights of a pool are computed at each key.
+        of_keys = places is not None and places.shape[-2] != places.shape[-1]
+        if of_keys and places is not None:
+            of_keys = bool((places[..., 0] != places[..., -1]).any())
+        output, pools = self.output_of(origin._replace(places=places), key), -1 in order or of_keys
         heads = 0 if places is None else _joined_heads(places)
         if places is not None and heads:
             places = places.unflatten(0, (-1, heads))
@@ -367,7 +374,7 @@ class Dataflow(TorchFunctionMode):
             return tensor.unflatten(0, (-1, heads)) if heads else tensor
 
         weights = holder if origin.weights is None else origin.weights
-        self.saw_weights(weights, arranged, (origin._replace(places=places), key, output))
+        self.saw_weights(weights, arranged, (origin._replace(places=places, pools=pools), key, output))
         self.follow(result, output)
 
 

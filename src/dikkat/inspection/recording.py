@@ -229,7 +229,7 @@ class _Recorder(Dataflow):
         last = {(call.run, root): call.name for call, root in calls}
         self.trace.set_kinds(
             "" if root and last[call.run, root] != call.name
-            else "encoder" if not self._kinds and call.writes in encoders else call.kind
+            else "encoder" if not self._kinds and call.kind == "self" and call.writes in encoders else call.kind
             for call, root in calls
         )  # fmt: skip
         returns = hasattr(model, "get_encoder")
@@ -374,9 +374,9 @@ class _Recorder(Dataflow):
                 raise type(error)(f"{error} (recording {name!r})" if name else str(error)) from error
             positions, reads = self._placed(name, streams, queries, keys)
         layer = self._numbering.within(name) if layer < 0 else layer
-        kind = (
-            self._kinds[name].name if self._kinds else "self" if streams[0].sequence == streams[1].sequence else "cross"
-        )
+        same = "" if streams[0].pools else "self"
+        kind = same if streams[0].sequence == streams[1].sequence else "cross"
+        kind = self._kinds[name].name if self._kinds else kind
         call = Call(name, self._runs, layer, kind, source, reads, streams[2].sequence)
         self.trace.add(replace(seen, output=None, positions=positions), call)
         return seen

@@ -22,16 +22,17 @@ __all__ = ["relevance", "rolled_out"]
 
 
 def rolled_out(layers: Sequence[Tensor], chain: Sequence[tuple[int, int]]) -> Tensor:
-    """The product of all layers' weights (B, H, n, n), of each the mean of its heads and the identity: (B, n, n)."""
+    """The product of all layers' weights, (B, H, n, n) or (B, n, n), each the mean of its heads and the identity."""
     if not layers:
         raise ValueError("rollout: got no layer of self-attention; expected at least one")
-    if not all(isinstance(each, Tensor) and each.ndim == 4 and each.shape[-1] == each.shape[-2] for each in layers):
+    if not all(isinstance(each, Tensor) and each.ndim in (3, 4) and len({*each.shape[-2:]}) == 1 for each in layers):
         shapes = ", ".join(str(tuple(each.shape)) for each in layers if isinstance(each, Tensor)) or "of several runs"
-        raise ValueError(f"rollout: got weights {shapes}; expected (B, H, n, n) of one run, recorded without `queries`")
+        raise ValueError(f"rollout: got weights {shapes}; expected (B, H, n, n) or (B, n, n) of one run, recorded without "
+                         "`queries`")  # fmt: skip
     check_chain("rollout", chain)
     whole = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
     for weights in layers:
-        own = (weights.mean(-3) + torch.eye(weights.shape[-1], dtype=weights.dtype)) / 2
+        own = (_with_heads(weights).mean(1) + torch.eye(weights.shape[-1], dtype=weights.dtype)) / 2
         own = own / own.sum(-1, keepdim=True)
         whole = own @ whole
     return whole
@@ -100,12 +101,13 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
             "relevance: left out weights that multiply values in a way that dikkat does not follow: apply softmax, "
             "then a product with the values (@, torch.bmm, torch.einsum)", stacklevel=2,
         )  # fmt: skip
-    maps = [arranged(each.detach()) for each, arranged in zip(flow.layers, flow.arranged, strict=True)]
+    maps = [_with_heads(arranged(each.detach())) for each, arranged in zip(flow.layers, flow.arranged, strict=True)]
     lengths = {tuple(each.shape[-2:]) for each in maps}
     if flow.crosses or any(n != m for n, m in lengths) or any(each.ndim != 4 for each in maps):
+        others = ", some of them of another sequence" if flow.crosses else ""
         raise ValueError(
-            f"model: got attention of {', '.join(map(str, sorted(lengths)))} queries and keys, some of them of another "
-            "sequence; expected self-attention alone, (B, H, n, n)"
+            f"model: got weights of {', '.join(str(tuple(each.shape)) for each in maps)}{others}; expected "
+            "self-attention alone, (B, H, n, n) or (B, n, n)"
         )
     check_chain("relevance", flow.chain)
     try:
@@ -121,8 +123,13 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
     whole = torch.eye(first.shape[-1], device=first.device, dtype=first.dtype).expand(len(first), -1, -1)
     for weights, arranged, gradient in zip(maps, flow.arranged, gradients, strict=True):
         if gradient is not None:
-            whole = whole + (arranged(gradient) * weights).clamp(min=0).mean(1) @ whole
+            whole = whole + (_with_heads(arranged(gradient)) * weights).clamp(min=0).mean(1) @ whole
     return whole
+
+
+def _with_heads(weights: Tensor) -> Tensor:
+    """Weights (B, H, n, m), of weights (B, n, m) with one head."""
+    return weights.unsqueeze(1) if weights.ndim == 3 else weights
 
 
 def _unchanged(tensor: Tensor) -> Tensor:
@@ -151,7 +158,10 @@ class _Dense(Dataflow):
         return function(_rooted(logits) if logits.is_floating_point() else logits), None
 
     def saw_weights(self, weights: Tensor, arranged: Callable[[Tensor], Tensor], streams: Streams) -> None:
-        self.crosses |= streams[0].sequence != streams[1].sequence
+        crosses = streams[0].sequence != streams[1].sequence
+        if streams[0].pools and not crosses:  # a pool says nothing of one position to another
+            return
+        self.crosses |= crosses
         self.layers.append(weights)
         self.arranged.append(arranged)
         self.chain.append((self.reads(streams), streams[2].sequence))

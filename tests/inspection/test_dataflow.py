@@ -428,7 +428,9 @@ def test_cross_attention_is_told_by_its_inputs(second: Tensor) -> None:
 )
 def test_layers_of_several_sequences_are_not_multiplied(model: Callable[[], nn.Module]) -> None:
     made = model().eval()
-    with pytest.raises(ValueError, match=r"relevance: got self-attention 1 that|model: got weights of .*another sequence"):
+    with pytest.raises(
+        ValueError, match=r"relevance: got self-attention 1 that|model: got weights of .*another sequence"
+    ):
         dikkat.relevance(made, X, Y, target=lambda output: output[:, 0, 0])
     if model in (Siamese, Windows):
         with torch.no_grad(), dikkat.record(made, weights=True) as trace:
@@ -544,6 +546,12 @@ def test_tables_have_the_tokens_of_the_element() -> None:
     for element in (0, 1, 2, -1):
         frame = trace.frame(element=element)
         assert list(frame["query_token"]) == [words[element][place] for place in frame["query"]]
+
+
+def test_tokens_of_a_batch_of_one_may_be_nested() -> None:
+    words = [f"word {place}" for place in range(LENGTH)]
+    trace = dikkat.show.attention(three(SPELLINGS["method, @"]), X[:1], tokens=[words])
+    assert [token.text for token in trace.tokens["self"]] == words
 
 
 def test_first_tries_of_a_page_without_names_have_numbers() -> None:

@@ -548,6 +548,12 @@ def test_tables_have_the_tokens_of_the_element() -> None:
         assert list(frame["query_token"]) == [words[element][place] for place in frame["query"]]
 
 
+def test_tokens_of_a_batch_of_one_may_be_nested() -> None:
+    words = [f"word {place}" for place in range(LENGTH)]
+    trace = dikkat.show.attention(three(SPELLINGS["method, @"]), X[:1], tokens=[words])
+    assert [token.text for token in trace.tokens["self"]] == words
+
+
 def test_first_tries_of_a_page_without_names_have_numbers() -> None:
     trace = dikkat.show.attention(three(SPELLINGS["method, @"]), X)
     assert len(trace) == 3

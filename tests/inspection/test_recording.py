@@ -578,9 +578,7 @@ def test_a_sequence_is_recorded_without_the_rows_it_lacks(asked: dict[str, Any],
         model(x, torch.tensor([0, 2, 2, 6, 7]))
 
 
-@pytest.mark.parametrize(
-    "asked", [{"weights": True}, {"top_k": 4}, {}, {"top_k": 4, "sums": True, "rows": [0]}], ids=str
-)
+@pytest.mark.parametrize("asked", [{"weights": True}, {"top_k": 4}, {}, {"top_k": 4, "sums": True}], ids=str)
 def test_tables_and_pages_leave_out_an_empty_sequence(asked: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
     x, model, page = torch.randn(6, 3), Packed(), tmp_path / "page.html"
@@ -591,12 +589,12 @@ def test_tables_and_pages_leave_out_an_empty_sequence(asked: dict[str, Any], tmp
     assert list(trace.scores()["queries"] > 0) == [True, True]
     trace.to_html(page)
     for shape in ((2, 2, 0, 4), (0, 3)):
-        with dikkat.record(sdpa := Fused(), **asked) as trace:
+        with dikkat.record(sdpa := Crossed(), **asked) as trace:
             sdpa(torch.randn(shape), torch.randn(*shape[:-2], 3, shape[-1]))
         assert (len(trace.frame()), len(trace.scores())) == (0, 0)
         trace.to_html(page)
 
 
-class Fused(nn.Module):
+class Crossed(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(query, key, key)

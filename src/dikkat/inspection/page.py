@@ -45,7 +45,7 @@ def attention(
             given by name, the path. The tokenizer is called with a text; `convert_ids_to_tokens` and
             `all_special_ids` are asked. With `tokens`, what the model is called with.
         tokens: What queries and keys are: a list of strings, or (source, target), two lists; of several elements a
-            list, with those of each. Without a tokenizer, 0, 1, 2 ... if not given.
+            list, with those of each, as also of a batch of one. Without a tokenizer, 0, 1, 2 ... if not given.
         path: The file; its folder must exist. None for no file: the trace, as the last value of a notebook's cell,
             shows the page.
         element: Which element of the batch is shown, with `tokens`; of several, a choice on the page.

@@ -27,8 +27,9 @@ def rolled_out(layers: Sequence[Tensor], chain: Sequence[tuple[int, int]]) -> Te
         raise ValueError("rollout: got no layer of self-attention; expected at least one")
     if not all(isinstance(each, Tensor) and each.ndim in (3, 4) and len({*each.shape[-2:]}) == 1 for each in layers):
         shapes = ", ".join(str(tuple(each.shape)) for each in layers if isinstance(each, Tensor)) or "of several runs"
-        raise ValueError(f"rollout: got weights {shapes}; expected (B, H, n, n) or (B, n, n) of one run, recorded without "
-                         "`queries`")  # fmt: skip
+        raise ValueError(
+            f"rollout: got weights {shapes}; expected (B, H, n, n) or (B, n, n) of one run, recorded without `queries`"
+        )
     check_chain("rollout", chain)
     whole = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
     for weights in layers:

@@ -125,6 +125,8 @@ class Trace:
 
     def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, list[Token]]]]:
         one = isinstance(element, int)
+        if one and isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token):
+            tokens = tokens[0]  # the list of a batch of one
         elements: Any = [element] if one else element
         listed = [tokens] * len(elements) if one or tokens is None else tokens
         if len(listed) != len(elements):

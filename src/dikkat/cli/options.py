@@ -18,6 +18,7 @@ from dikkat.translation.settings import Settings
 
 _SPELLINGS = (
     "A name, such as phrasebook or multi30k-en-fr; a file with a sentence, a tab and its translation in each line; "
+    'a CSV file, or \'{tsv = "pairs.csv", source = "COLUMN", target = "COLUMN"}\' for columns by name; '
     '\'{source = "FILE", target = "FILE"}\', whose lines belong together; or \'{dataset = "NAME", '
     'source = "COLUMN", target = "COLUMN"}\''
 )

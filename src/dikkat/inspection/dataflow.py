@@ -283,7 +283,7 @@ class Dataflow(TorchFunctionMode):
             fields = {field: each[number] for field, each in moved.items()}
             self._origins[output] = Origin(
                 origin.sequence, origin.attended, **fields, altered=origin.altered, features=features,
-                exponential=origin.exponential,
+                pools=origin.pools, exponential=origin.exponential,
             )  # fmt: skip
 
     def _follow_weights(

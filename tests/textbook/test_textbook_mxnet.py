@@ -5,6 +5,7 @@ import matplotlib
 import numpy as onp
 import pytest
 import torch
+from in_both import *  # noqa: F403
 from in_both import BATCH, FEATURES, FRENCH, HIDDENS, KEYS, QUERIES, VALUES, WIDE, assert_close, normal
 from torch.nn import functional as F
 

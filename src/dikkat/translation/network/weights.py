@@ -1,4 +1,4 @@
-"""What a translator's weights say without a call of its modules: reasons why not, and its attention as affine maps."""
+"""Weights of a translator for searches that call no modules: reasons against it, and its attention as affine maps."""
 
 from typing import NamedTuple
 

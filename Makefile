@@ -104,6 +104,7 @@ lint: .venv/check
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/lint-imports --config pyproject.toml
+	$(BIN)/python tools/words.py
 
 types: .venv/check
 	$(BIN)/mypy

@@ -126,7 +126,8 @@ export class Room {
         this.numbers));
     this.element.append(this.overhead, desk, this.changes, this.beginning, this.pictures);
     new IntersectionObserver((entries) => {
-      this.away = !entries.at(-1)!.isIntersecting;
+      const { isIntersecting, boundingClientRect } = entries.at(-1)!;
+      this.away = !isIntersecting && boundingClientRect.top < 0;  // scrolled past, not still below
       this.showOverhead();
     }).observe(desk.querySelector(".half + .half")!);
     new ResizeObserver(() => {

@@ -356,7 +356,7 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
 def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
     """`prepare` without what an implementation keeps of the keys."""
     validation.check_call(key, value, score)
-    lead = validation.leading(("key", key), ("value", value))
+    lead = validation.lead_of(("key", key), ("value", value))
     if isinstance(valid_lens, Tensor) and valid_lens.ndim != len(lead[:1]):
         raise ValueError(
             f"valid_lens: got shape {tuple(valid_lens.shape)}; expected {tuple(lead[:1])}, one length a batch "
@@ -364,17 +364,17 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
         )
     restrictions = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
     same = key is value
-    key = validation.rank(key, len(lead))
+    key = validation.add_dims(key, len(lead))
     # Copies, so that writing to the caller's tensors later does not change the memory.
-    key = validation.hide(key, restrictions.seen()) if restrictions.may_hide() else key.clone()
+    key = validation.hide(key, restrictions.seen_keys()) if restrictions.may_hide() else key.clone()
     if same:  # as in a decoder: one copy serves both
         value = key
     else:
-        value = validation.rank(value, len(lead))
-        value = validation.hide(value, restrictions.seen()) if restrictions.may_hide() else value.clone()
-    projected = validation.rank(score.project_key(key), len(lead))
+        value = validation.add_dims(value, len(lead))
+        value = validation.hide(value, restrictions.seen_keys()) if restrictions.may_hide() else value.clone()
+    projected = validation.add_dims(score.project_key(key), len(lead))
     if restrictions.may_hide():
-        projected, value = (validation.unshared(t, restrictions.seen()) for t in (projected, value))
+        projected, value = (validation.unshared(t, restrictions.seen_keys()) for t in (projected, value))
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if restrictions.lens is None else restrictions.lens.reshape(lead[:1]).clone()

@@ -24,13 +24,13 @@ class Replayable(graphs.Lane):
     """A lane whose graphs compute anew what they replay."""
 
     def __init__(self) -> None:
-        self.most, self.device = math.inf, torch.device("cpu")
+        self.memory_limit, self.device = math.inf, torch.device("cpu")
         self.drop()
 
     def drop(self) -> None:
         self.graphs = {}
 
-    def held(self) -> int:
+    def used_memory(self) -> int:
         return sum(graph.nbytes for graph in self.graphs.values())
 
     def capture(self, compute: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
@@ -55,7 +55,7 @@ def captured(small: bool, after: int = 0) -> Iterator[graphs.Lane | None]:
         lane = None
         if not CUDA:
             lane = Replayable()
-            patch.setattr(graphs, "are_of_use", lambda problem: problem.pair != "inner" and not problem.wants_state)
+            patch.setattr(graphs, "are_worthwhile", lambda problem: problem.pair != "inner" and not problem.wants_state)
             patch.setattr(graphs, "lane_of", lambda _: lane)
         yield lane
 
@@ -199,7 +199,7 @@ def test_graphs_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(graphs, "_SHARE", 0)
     with captured(small=True) as lane, torch.no_grad():
         if lane:
-            lane.most = 0
+            lane.memory_limit = 0
         found = [dikkat.attend(*leaves, score=score) for _ in range(4)]
         torch.testing.assert_close(found[3], found[0])
         assert not graphs.lane_of(torch.device("cuda", 0) if CUDA else torch.device("cpu")).graphs  # type: ignore[union-attr]
@@ -216,7 +216,7 @@ def test_the_graphs_of_all_streams_share_one_limit(monkeypatch: pytest.MonkeyPat
             for _ in range(3):
                 dikkat.attend(*leaves, score=score)
         assert [len(lane.graphs) for lane in (first, second)] == [1, 1]
-        second.most = first.held() + second.held() - 1
+        second.memory_limit = first.used_memory() + second.used_memory() - 1
         score, leaves = additive(5)
         found = [dikkat.attend(*leaves, score=score) for _ in range(3)]
         torch.testing.assert_close(found[2], found[0])

@@ -119,8 +119,8 @@ def test_seen_and_live_are_what_the_pairs_say() -> None:
             assert not made.may_hide()
             continue
         pairs = visible.expand(3, 2, 5, 7)
-        assert torch.equal(made.seen().expand(3, 2, 7), pairs.any(-2)), trial
-        assert torch.equal(made.live().expand(3, 2, 5), pairs.any(-1)), trial
+        assert torch.equal(made.seen_keys().expand(3, 2, 7), pairs.any(-2)), trial
+        assert torch.equal(made.live_queries().expand(3, 2, 5), pairs.any(-1)), trial
         if not made.vary_by_row():
             assert torch.equal(pairs, pairs[..., :1, :].expand(3, 2, 5, 7))
 

@@ -160,7 +160,7 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
 def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: int) -> State:
     query, key, value, heads, requested, restrictions = shard
     own = _own(
-        restrictions, validation.leading(("query", query), ("key", key), ("value", value)), query, key, first, keys
+        restrictions, validation.lead_of(("query", query), ("key", key), ("value", value)), query, key, first, keys
     )
     problem = validation.problem_of_call(query, key, value, score, requested, heads, **own)
     if problem.dropout:  # other weights are dropped on each rank, also where all have one seed

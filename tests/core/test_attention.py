@@ -221,7 +221,7 @@ def test_rows_that_cannot_be_selected(rows: Any, error: type[Exception], message
 
 
 def test_a_memory_takes_no_length_a_query() -> None:
-    with pytest.raises(ValueError, match="for a length a query, give attend_memory a mask"):
+    with pytest.raises(ValueError, match="for one length per query, pass a mask to attend_memory"):
         dikkat.prepare(K, V, score=DOT, valid_lens=torch.tensor([[1], [2]]))
 
 

@@ -203,7 +203,7 @@ def test_a_function_of_positions_is_the_mask_that_it_returns(door: str) -> None:
 
     if door == "jagged":
         nested = torch.nested.nested_tensor_from_jagged(x.flatten(0, 1), torch.tensor([0, 7, 14]))
-        with pytest.raises(TypeError, match="mask: got it with nested tensors"):
+        with pytest.raises(TypeError, match="mask: got a value with nested tensors"):
             dikkat.attend(nested, nested, nested, score=score, mask=dilated)
         return
     for _ in range(2):

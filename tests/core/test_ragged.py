@@ -320,7 +320,7 @@ def test_nested_tensors_that_are_refused() -> None:
         dikkat.attend(whole, whole, other, score=dot)
     with pytest.raises(ValueError, match="query: got a nested tensor of shape"):
         dikkat.attend(*[whole.transpose(1, 2)] * 3, score=dot)
-    with pytest.raises(TypeError, match="mask: got it with nested tensors"):
+    with pytest.raises(TypeError, match="mask: got a value with nested tensors"):
         dikkat.attend(whole, whole, whole, score=dot, mask=torch.ones(1, 1, dtype=torch.bool))
 
 

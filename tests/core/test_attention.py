@@ -246,7 +246,7 @@ def test_a_score_that_does_not_fit_is_named() -> None:
         (
             broken(pair="inner", pair_weight=lambda self: torch.ones(4)),
             TypeError,
-            "got Own of pair 'inner' and a pair_weight; .* for 'additive' alone",
+            "got Own of pair 'inner' and a pair_weight; .* only for 'additive'",
         ),
         (
             broken(pair="additive", pair_weight=lambda self: torch.ones(3)),

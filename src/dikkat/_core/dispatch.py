@@ -15,7 +15,7 @@ from dikkat._core.restrictions import Hidden, are_moderate
 from dikkat._engine.addresses import check_room, exact, on_cpu
 from dikkat._engine.pytorch_state import PLAIN_TYPES, check_values, extremes, is_eager, kernel_settings, saves_by_hook
 from dikkat.scores import ScaledDot, Score
-from dikkat.state import sunk
+from dikkat.state import add_sink
 
 _STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
@@ -78,7 +78,7 @@ class Program(NamedTuple):
     def _run(self, problem: Problem) -> Result:
         if problem.sink is not None:
             result = self._run(problem.unchecked_copy(sink=None))
-            state, weights = sunk(result.state(), result.weights, problem.sink)
+            state, weights = add_sink(result.state(), result.weights, problem.sink)
             return Result(state.mean, state.lse, weights, state.tail)
         findings, backend = () if self.findings is None else (self.findings,), BACKENDS[self.name]
         with exact(problem.query.device.type):  # autocast would round float32 sums to half precision

@@ -17,7 +17,7 @@ from dikkat._engine.addresses import check_dense, many_at_once, searchsorted
 from dikkat._engine.gating import blocks
 from dikkat._engine.local_gradients import local_gradients
 from dikkat._engine.pytorch_state import can_read_values, is_eager
-from dikkat.scores import gated_scores, whole
+from dikkat.scores import check_size, gated_scores
 from dikkat.state import Pooled, State, log_sum_exp, merge
 
 __all__ = ["AttentionPooling", "LengthBatchSampler", "PooledBags", "collate_bags"]
@@ -74,7 +74,8 @@ class AttentionPooling(nn.Module):
 
     def __init__(self, features: int, hidden: int, heads: int = 1, gated: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        features, hidden, self.heads = whole("features", features), whole("hidden", hidden), whole("heads", heads)
+        features, hidden = check_size("features", features), check_size("hidden", hidden)
+        self.heads = check_size("heads", heads)
         self.V = nn.Linear(features, hidden)
         self.U = nn.Linear(features, hidden) if gated else None
         self.w = nn.Linear(hidden, heads)
@@ -102,7 +103,7 @@ class AttentionPooling(nn.Module):
             ValueError: Shapes, lengths or devices do not fit.
         """
         check_features("bags", bags)
-        top_k = None if top_k is None else whole("top_k", top_k)
+        top_k = None if top_k is None else check_size("top_k", top_k)
         rows, lens = _rows(bags, bag_lens, mask)
         pooled, scores = self._pool(rows, lens)
         output = self._drop_single_head(pooled.mean.to(bags.dtype), 1)
@@ -324,7 +325,7 @@ class LengthBatchSampler(Sampler[list[int]]):
             if length < 0:
                 raise ValueError(f"lengths[{index}]: got {length}; expected at least 0 rows")
         self.lengths = [int(length) for length in numbers]
-        self.max_rows, self.shuffle, self.generator = whole("max_rows", max_rows), shuffle, generator
+        self.max_rows, self.shuffle, self.generator = check_size("max_rows", max_rows), shuffle, generator
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the indices of each batch."""

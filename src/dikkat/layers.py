@@ -18,7 +18,7 @@ from dikkat._engine.pytorch_state import autocasts
 from dikkat.attention import Restricted, attend, output_of
 from dikkat.distributed.front import attend_heads_together
 from dikkat.distributed.ranks import Ranks
-from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
+from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, check_size, linear
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -151,7 +151,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, embed_dim: int, key_dim: int, value_dim: int, num_heads: int = 1) -> None:
         super().__init__()
-        whole("embed_dim", embed_dim)
+        check_size("embed_dim", embed_dim)
         check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
         self.W_q = nn.Linear(embed_dim, key_dim, bias=False)
@@ -232,7 +232,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True, group: "ProcessGroup | None" = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        whole("embed_dim", embed_dim)
+        check_size("embed_dim", embed_dim)
         key_size, value_size = size_or("key_size", key_size, embed_dim), size_or("value_size", value_size, embed_dim)
         key_dim, value_dim = size_or("key_dim", key_dim, embed_dim), size_or("value_dim", value_dim, embed_dim)
         check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
@@ -406,12 +406,12 @@ def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tenso
 
 def size_or(name: str, size: int | None, default: int) -> int:
     """Return the checked size, or the default for None."""
-    return default if size is None else whole(name, size)
+    return default if size is None else check_size(name, size)
 
 
 def check_heads(num_heads: int, **dims: int) -> None:
     """Check that the heads divide the features of each named projection."""
-    whole("num_heads", num_heads)
+    check_size("num_heads", num_heads)
     for name, dim in dims.items():
-        if whole(name, dim) % num_heads:
+        if check_size(name, dim) % num_heads:
             raise ValueError(f"{name}, num_heads: got {dim} and {num_heads}; expected a multiple of num_heads")

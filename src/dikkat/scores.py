@@ -194,7 +194,7 @@ class Bilinear(Score):
 
     def __init__(self, key_size: int, query_size: int) -> None:
         super().__init__()
-        self.W_q = nn.Linear(whole("query_size", query_size), whole("key_size", key_size), bias=False)
+        self.W_q = nn.Linear(check_size("query_size", query_size), check_size("key_size", key_size), bias=False)
 
     def project_query(self, query: Tensor) -> Tensor:
         """Return W_q q, (..., n, d_k)."""
@@ -243,7 +243,7 @@ class VectorSum(Score):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.w_v = nn.Linear(whole("size", size), 1, bias=False)
+        self.w_v = nn.Linear(check_size("size", size), 1, bias=False)
 
     def project_query(self, query: Tensor) -> Tensor:
         """Return (v·q, 1): the inner product with (1, v·k) is the complete sum, so the log-sum-exp is exact."""
@@ -278,9 +278,9 @@ class Additive(Score):
 
     def __init__(self, key_size: int, query_size: int, num_hiddens: int) -> None:
         super().__init__()
-        hiddens = whole("num_hiddens", num_hiddens)
-        self.W_k = nn.Linear(whole("key_size", key_size), hiddens, bias=False)
-        self.W_q = nn.Linear(whole("query_size", query_size), hiddens, bias=False)
+        hiddens = check_size("num_hiddens", num_hiddens)
+        self.W_k = nn.Linear(check_size("key_size", key_size), hiddens, bias=False)
+        self.W_q = nn.Linear(check_size("query_size", query_size), hiddens, bias=False)
         self.w_v = nn.Linear(hiddens, 1, bias=False)
         self.num_hiddens = hiddens
 
@@ -327,7 +327,7 @@ class Gated(Score):
 
     def __init__(self, key_size: int, num_hiddens: int) -> None:
         super().__init__()
-        size, hiddens = whole("key_size", key_size), whole("num_hiddens", num_hiddens)
+        size, hiddens = check_size("key_size", key_size), check_size("num_hiddens", num_hiddens)
         self.V, self.U, self.w = nn.Linear(size, hiddens), nn.Linear(size, hiddens), nn.Linear(hiddens, 1)
 
     def project_query(self, query: Tensor) -> Tensor:
@@ -497,7 +497,7 @@ def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
         raise TypeError(f"bandwidth: got {bandwidth!r}; expected a positive number, or one for each feature") from None
 
 
-def whole(name: str, size: int) -> int:
+def check_size(name: str, size: int) -> int:
     """Check a whole number of at least 1, and return it as an int."""
     if isinstance(size, bool) or not isinstance(size, Integral):
         raise TypeError(f"{name}: got {size!r} ({type(size).__name__}); expected a whole number of at least 1")

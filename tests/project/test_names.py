@@ -30,7 +30,7 @@ def test_a_guess_is_told_the_right_name(guess, meant):
 
 
 def test_every_name_that_is_meant_is_there():
-    for name in {*dikkat._ELSEWHERE.values(), *dikkat._ROOMS}:
+    for name in {*dikkat._SUGGESTIONS.values(), *dikkat._SUBMODULES}:
         home = dikkat
         for part in name.split("."):
             home = getattr(home, part)

@@ -36,7 +36,7 @@ def register_transformers() -> None:
 
     Unsupported models and arguments raise ValueError. A model that computes its own attention (transformers then has no
     "sdpa" either) raises when you construct it or call `set_attn_implementation`, because this function wraps
-    `PreTrainedModel.get_correct_attn_implementation`. Selected keys (`indices`) and paged caches raise when a layer runs.
+    `PreTrainedModel.get_correct_attn_implementation`. Selected keys (`indices`) and paged caches raise in the layer.
 
     The output is 0 for a query that sees no key, such as left padding.
 

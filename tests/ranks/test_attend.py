@@ -171,7 +171,7 @@ def test_a_distributed_tensor_is_refused_by_name() -> None:
         x = torch.ones(1, 3, 2)
         spread = distribute_tensor(x, init_device_mesh("cpu", (1,)), [Replicate()])
         for given in ((spread, x, x), (x, spread, x), (x, x, spread)):
-            with pytest.raises(TypeError, match="got a DTensor; expected this rank's own tensor, as its to_local"):
+            with pytest.raises(TypeError, match="got a DTensor; expected this rank's tensor, from its to_local"):
                 dikkat.attend(*given, score=Dot())
         torch.testing.assert_close(dikkat.attend(spread.to_local(), x, x, score=Dot()), x)
     finally:

@@ -113,8 +113,8 @@ class Ranks:
         except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise RankError(
-                f"group: a rank of {self.world} left or did not answer in time, as seen by rank {self.rank} ({reason}); "
-                "expected all ranks to make the same calls to the end. See that rank's message, and restart all ranks"
+                f"group: a rank of {self.world} left or did not answer in time, as seen by rank {self.rank} ({reason});"
+                " expected all ranks to make the same calls to the end. See that rank's message, and restart all ranks"
             ) from None
 
 

@@ -83,7 +83,6 @@ def __getattr__(name: str) -> Any:
 
 
 def _suggest(name: str) -> str:
-    """Return a question with the nearest public name."""
     if name.startswith("_"):
         return ""
     from difflib import get_close_matches

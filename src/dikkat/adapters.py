@@ -111,7 +111,6 @@ class _TorchAttention(nn.Module):
     def _restrictions(
         self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> dict[str, Tensor | None]:
-        """Convert PyTorch's two masks to the `mask`, `bias` and `key_bias` of `attend`."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
         visible: Tensor | None = None  # (B or 1, heads or 1, L or 1, S), as the bias
         bias: Tensor | None = None

@@ -81,7 +81,6 @@ def lane_of(device: torch.device) -> Lane | None:
 
 
 def are_worthwhile(problem: Problem) -> bool:
-    """True if repeated calls like a problem are captured as graphs."""
     plain = problem.pair != "inner" and not problem.wants_state
     return plain and problem.query.is_cuda and pairs_of(problem) <= _PAIRS
 

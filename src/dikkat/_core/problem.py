@@ -141,7 +141,6 @@ def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:
 
 
 def scaled(query: Tensor, key: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Multiply the smaller of query and key by `scale`."""
     if scale == 1.0:
         return query, key
     return (query * scale, key) if query.numel() <= key.numel() else (query, key * scale)

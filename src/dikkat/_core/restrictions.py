@@ -226,7 +226,6 @@ def pairs_of(pairs: Tensor, rows: slice, cols: slice) -> Tensor:
 
 
 def gather(table: Tensor, index: Tensor) -> Tensor:
-    """Gather along the last dimension; leading dimensions broadcast."""
     lead = broadcast(table.shape[:-1], index.shape[:-1])
     inside = index.clamp(max=max(0, table.shape[-1] - 1))
     if not table.shape[-1]:

@@ -226,7 +226,6 @@ def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
 
 
 def check_room(name: str, tensor: Tensor) -> None:
-    """Check that a tensor's storage contains all of its numbers."""
     has = tensor.untyped_storage().nbytes()
     if tensor.is_contiguous() and has >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes:
         return

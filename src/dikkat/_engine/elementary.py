@@ -166,7 +166,6 @@ def log(typingctx: Any, vector: Any) -> Any:
 
 @inlined
 def sigmoid(x: v.Vector, zero: Any) -> v.Vector:
-    """Return 1/(1 + e^{−x})."""
     one = v.full(1, zero)
     return one / (one + exp(v.full(0, zero) - x))
 

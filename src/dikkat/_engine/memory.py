@@ -54,13 +54,11 @@ def numbers_at(address: int, index: int) -> v.Pointer:
 
 @inlined
 def doubles_at(address: int, index: int) -> v.Pointer:
-    """Return a pointer to the float64 numbers at an address, from an index on."""
     return v.at(v.pointer(address, 0.0), index)
 
 
 @inlined
 def flags_at(address: int, index: int) -> v.Pointer:
-    """Return a pointer to the booleans at an address, from an index on."""
     return v.at(v.pointer(address, np.uint8(0)), index)
 
 

@@ -153,7 +153,6 @@ def is_transformed() -> bool:
 
 
 def extremes(numbers: Tensor) -> tuple[int, int]:
-    """Return the smallest and the largest of some integers."""
     if numbers.ndim == 1 and numbers.shape[0] <= 64:
         values = numbers.tolist()
         return min(values), max(values)

@@ -99,7 +99,6 @@ _IMPORT = re.compile(rf"^ *from ((?:{'|'.join(COMPILED)})\b[.\w]*) import ([\w, 
 
 
 def sources(module: str) -> dict[str, bytes]:
-    """Return the sources of a module and of all compiled code that it imports, by name."""
     folder, texts, pending = Path(__file__).parents[1], {}, [module]
     while pending:
         name = pending.pop()
@@ -164,7 +163,6 @@ class CallRecord:
         return copied
 
     def kind(self, name: str) -> torch.dtype:
-        """Return the dtype of the numbers at an address."""
         return self.record.kinds[name] or self.dtype
 
     def point(self, name: str, tensor: Tensor, kind: torch.dtype | None = None) -> Tensor:
@@ -202,7 +200,6 @@ class CallRecord:
         return self._regions[1]
 
     def room(self, workers: int) -> tuple[Tensor, int]:
-        """Return scratch for `workers` workers, and its address."""
         return _room(workers, self.room_size, reuse=self.alone)
 
     def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:

@@ -141,7 +141,6 @@ def address(typingctx: Any, number: Any) -> Any:
 
 @intrinsic
 def at(typingctx: Any, base: Any, index: Any) -> Any:
-    """Return the pointer to element `index`."""
     return base(base, types.intp), built(lambda builder, base, index: builder.gep(base, [index]))
 
 
@@ -161,7 +160,6 @@ def _store(builder: Any, base: Any, index: Any, vector: Any, size: int) -> None:
 
 @intrinsic
 def load(typingctx: Any, base: Any, index: Any) -> Any:
-    """Load the vector that starts at element `index`."""
     kind = VECTORS[base.dtype]
     return kind(base, types.intp), built(
         lambda builder, base, index: _load(builder, base, index, llvm_type(kind), kind.element.bitwidth // 8)
@@ -170,7 +168,6 @@ def load(typingctx: Any, base: Any, index: Any) -> Any:
 
 @intrinsic
 def store(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
-    """Write a vector, starting at element `index`."""
     size = vector.element.bitwidth // 8
     return types.void(base, types.intp, vector), built(
         lambda builder, base, index, vector: _store(builder, base, index, vector, size)
@@ -368,7 +365,6 @@ def _halves(builder: Any, a: Any, b: Any, first: Sequence[int], second: Sequence
 
 @intrinsic
 def largest_lane(typingctx: Any, vector: Any) -> Any:
-    """Return the largest lane."""
     return vector.element(vector), built(
         lambda builder, vector: _fold(builder, vector, lambda a, b: _larger(builder, a, b))
     )
@@ -390,13 +386,11 @@ def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def magnitude(typingctx: Any, vector: Any) -> Any:
-    """Return |x|."""
     return vector(vector), built(lambda builder, *args: call_llvm(builder, "fabs", *args))
 
 
 @intrinsic
 def square_root(typingctx: Any, vector: Any) -> Any:
-    """Return √x."""
     return vector(vector), built(lambda builder, *args: call_llvm(builder, "sqrt", *args))
 
 

@@ -129,10 +129,8 @@ class Program(NamedTuple):
         if hides and self.records:
             if (reads or projects_keys) and not scores_checked and not _is_finite(key):
                 return None
-            has_blind_rows = (
-                restrictions.causal and restrictions.queries > restrictions.keys
-            )  # the first queries see no key
-            if has_blind_rows and not _is_finite(query):
+            blind = restrictions.causal and restrictions.queries > restrictions.keys  # the first queries see no key
+            if blind and not _is_finite(query):
                 return None
             if (projects_values or not backend.skips_hidden) and not are_moderate(value):
                 return None
@@ -376,13 +374,11 @@ def _is_plain(tensor: Any) -> bool:
     return type(tensor) in PLAIN_TYPES and tensor.layout is _STRIDED and not tensor.is_nested
 
 
-def _projected_signature(
-    query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, unprojected: bool
-) -> Hashable:
+def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, as_given: bool) -> Hashable:
     """Return the rest of the signature: whether gradients are recorded, and a projection's shapes and dtypes."""
     needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
     records = torch.is_grad_enabled() and (needs_grad or (weight is not None and weight.requires_grad))
-    if unprojected:
+    if as_given:
         return records
     extra = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
     return (

@@ -84,13 +84,13 @@ def _flat(problem: Problem) -> list[Any]:
 
 def _problem(operands: Sequence[Any]) -> Problem:
     """Rebuild the problem from the first operands; the inverse of `_flat`."""
-    fields = dict(zip(_OPERANDS, operands, strict=False))
-    shapes = ((fields[name], dimensions) for name, dimensions in OWN_DIMENSIONS.items() if name != "packed")
+    arguments = dict(zip(_OPERANDS, operands, strict=False))
+    shapes = ((arguments[name], dimensions) for name, dimensions in OWN_DIMENSIONS.items() if name != "packed")
     lead = broadcast(*(tensor.shape[: tensor.ndim - dimensions] for tensor, dimensions in shapes if tensor is not None))
-    restricting = {name: fields.pop(name) for name in _OPERANDS if name in _RESTRICTIONS}
-    query = fields["query"]
-    restrictions = Restrictions(query.shape[-2], fields["key"].shape[-2], query.device, **restricting)
-    return Problem(**fields, restrictions=restrictions, lead=lead)
+    restricting = {name: arguments.pop(name) for name in _OPERANDS if name in _RESTRICTIONS}
+    query = arguments["query"]
+    restrictions = Restrictions(query.shape[-2], arguments["key"].shape[-2], query.device, **restricting)
+    return Problem(**arguments, restrictions=restrictions, lead=lead)
 
 
 def _schema(returned: int, *further: str) -> str:

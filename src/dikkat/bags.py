@@ -113,10 +113,7 @@ class AttentionPooling(nn.Module):
         weights = _weights(_shares(scores, bag, lens.shape[0])[0], pooled.total, bag)
         top = None if top_k is None else self._drop_single_head(_largest(weights.detach(), bag, lens, mask, top_k), 1)
         return PooledBags(
-            output,
-            self._in_input_shape(weights, bags, mask, 0.0),
-            self._in_input_shape(scores, bags, mask, -math.inf),
-            top,
+            output, self._like_input(weights, bags, mask, 0.0), self._like_input(scores, bags, mask, -math.inf), top
         )
 
     def state(self, chunk: Tensor) -> State:
@@ -213,7 +210,7 @@ class AttentionPooling(nn.Module):
             scores = scores.masked_fill(torch.rand(rows.shape[0], 1, device=rows.device) < self.dropout, -math.inf)
         return pool(scores, rows, lens), scores
 
-    def _in_input_shape(self, by_row: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
+    def _like_input(self, by_row: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
         if mask is not None:
             padded = by_row.new_full((*mask.shape, self.heads), empty)
             by_row = padded.masked_scatter(mask[..., None], by_row)

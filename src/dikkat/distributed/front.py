@@ -197,14 +197,11 @@ def _notify_observers(ranks: Ranks, shard: _Shard, score: Score) -> None:
     query, key, value, heads, _, restrictions = shard
     bias = restrictions.get("key_bias")
     rank_bias = None if bias is None else bias.detach().expand(*bias.shape[:-1], key.shape[-2]).cpu()
-    gathered = ranks.exchange((key.detach().cpu(), rank_bias))
+    shards = ranks.exchange((key.detach().cpu(), rank_bias))
     # The empty slice tells observers that these keys belong to the same sequence as the rank's keys.
-    keys = torch.cat([key.detach()[..., :0, :].cpu(), *(rank_key for rank_key, _ in gathered)], -2).to(key.device)
+    keys = torch.cat([key.detach()[..., :0, :].cpu(), *(k for k, _ in shards)], -2).to(key.device)
     if bias is not None:
-        restrictions = {
-            **restrictions,
-            "key_bias": torch.cat([key_bias for _, key_bias in gathered], -1).to(key.device),
-        }
+        restrictions = {**restrictions, "key_bias": torch.cat([b for _, b in shards], -1).to(key.device)}
     empty = value.new_zeros(1).expand(*value.shape[:-2], keys.shape[-2], value.shape[-1])
     problem = validation.problem_of_call(query, keys, empty, score, validation.Requested(), heads, **restrictions)
     for observer in recording_hooks.current_observers():

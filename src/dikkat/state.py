@@ -16,8 +16,8 @@ class State(NamedTuple):
         mean: (..., n, d_v), the weighted mean of the values, float32 or float64; 0 in a row with no key.
         lse: (..., n), the natural logarithm of the sum of e^score over the keys; −∞ in a row with no key.
         tail: (..., n), the rounding error of `lse`: lse + tail is the logarithm to all digits. It has no gradient, and
-            None means 0. Without it, two states of large scores would merge in the wrong proportion: near −5·10⁹ float32
-            numbers are 512 apart, so only the tail distinguishes one key from a hundred keys.
+            None means 0. Without it, two states of large scores would merge in the wrong proportion: near −5·10⁹
+            float32 numbers are 512 apart, so only the tail distinguishes one key from a hundred keys.
     """
 
     mean: Tensor

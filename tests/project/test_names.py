@@ -37,7 +37,7 @@ def test_every_name_that_is_meant_is_there():
 
 
 def test_a_wild_guess_and_a_private_one():
-    with pytest.raises(AttributeError, match=r"no attribute 'qqq'\. What there is"):
+    with pytest.raises(AttributeError, match=r"no attribute 'qqq'\. See help"):
         _ = dikkat.qqq
     code = "import sys, dikkat; assert not hasattr(dikkat, '__wrapped__'); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

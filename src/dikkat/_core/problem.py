@@ -62,8 +62,8 @@ class Problem:
     scale: float = 1.0
     softcap: float = 0.0  # c of the score c·tanh(a / c) of an inner product a; 0 for a itself
     dropout: float = 0.0  # the probability that a normalised weight is set to 0
-    seeds: Tensor | None = None  # (...) integers, one a batch element, for a dropout above 0
-    sink: Tensor | None = None  # (...), one more logit a head; `Program` adds it, implementations ignore it
+    seeds: Tensor | None = None  # (...) integers, one per batch element, for a dropout above 0
+    sink: Tensor | None = None  # (...), one more logit per head; `Program` adds it, implementations ignore it
     # The keys packed by `implementations.pack`, with the leading dimensions of `key`; or None.
     packed: Tensor | None = None
     wants_state: bool = False  # whether the log-sum-exp is requested

@@ -98,8 +98,8 @@ def _valid_lens(valid_lens: Any, sizes: Sizes) -> Fields:
     allowed = [tuple(lead[:1]), (*lead[:1], queries)]
     if shape not in allowed:
         raise ValueError(
-            f"valid_lens: got shape {shape}; expected {allowed[0]} (one length a batch element) or {allowed[1]} "
-            "(one a query), aligned with the first leading dimension and shared by the heads"
+            f"valid_lens: got shape {shape}; expected {allowed[0]} (one length per batch element) or {allowed[1]} "
+            "(one per query), aligned with the first leading dimension and shared by the heads"
         )
     valid_lens = valid_lens.to(torch.int64)
     extremes = _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")

@@ -51,7 +51,7 @@ def problem_of_call(
         # Before the projections, because a hidden NaN would reach their gradients as 0 · NaN. If keys are not projected
         # and everything is finite, zeroing is unnecessary, and this check is faster than a copy.
         seen_keys, live_queries = (by_any_head(rows, len(batch)) for rows in restrictions.seen_and_live())
-        if heads is None and _all(live_queries) and _has_no_parameters(score) and not _all(seen_keys):
+        if heads is None and _all_visible(live_queries) and _has_no_parameters(score) and not _all_visible(seen_keys):
             finite = are_finite(query, key, value) or None
         if not finite:
             query, key, value = hide(query, live_queries), hide(key, seen_keys), hide(value, seen_keys)
@@ -290,13 +290,13 @@ def _has_no_parameters(score: Score) -> bool:
     return score.pair == "inner" and score.projection != "any" and next(score.parameters(), None) is None
 
 
-def _all(visible: Tensor) -> bool:
+def _all_visible(visible: Tensor) -> bool:
     return can_read_values(visible) and bool(visible.all())
 
 
 def hide(tensor: Tensor, visible: Tensor) -> Tensor:
     """Zero the rows hidden from every batch element that shares them: tensor (..., l, d), visible (..., l or 1)."""
-    if _all(visible):
+    if _all_visible(visible):
         return tensor
     for dim in range(-2, -1 - visible.ndim, -1):
         if tensor.shape[dim - 1] == 1:

@@ -188,7 +188,7 @@ def test_a_result_is_the_callers_own() -> None:
 
 
 def test_graphs_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_MOST", 3)
+    monkeypatch.setattr(graphs, "_MAX_GRAPHS", 3)
     with captured(small=True), torch.no_grad():
         for n in range(2, 9):
             score, leaves = additive(n)
@@ -196,7 +196,7 @@ def test_graphs_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> N
             torch.testing.assert_close(found[2], found[0])
         [lane] = graphs._LANES.values() if CUDA else [graphs.lane_of(torch.device("cpu"))]
         assert 0 < len(lane.graphs) <= 3
-    monkeypatch.setattr(graphs, "_SHARE", 0)
+    monkeypatch.setattr(graphs, "_MAX_SHARE", 0)
     with captured(small=True) as lane, torch.no_grad():
         if lane:
             lane.memory_limit = 0
@@ -227,7 +227,7 @@ def test_shapes_in_turn_are_captured_ever_less(monkeypatch: pytest.MonkeyPatch) 
     captures: list[None] = []
     lanes = graphs.Lane if CUDA else Replayable
     capture = lanes.capture
-    monkeypatch.setattr(graphs, "_MOST", 3)
+    monkeypatch.setattr(graphs, "_MAX_GRAPHS", 3)
     monkeypatch.setattr(lanes, "capture", lambda *given: (captures.append(None), capture(*given))[1])
     made = [additive(n) for n in range(2, 7)]
     with captured(small=True, after=1), torch.no_grad():

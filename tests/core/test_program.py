@@ -426,7 +426,7 @@ def test_lengths_without_their_storage_are_refused() -> None:
 
 def test_programs_keep_no_memory_by_the_key(taken: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor without end: neither for each length of a text, nor for each size of a score."""
-    monkeypatch.setattr(dispatch, "_MOST", 61)
+    monkeypatch.setattr(dispatch, "_MAX_PROGRAMS", 61)
     x, score = torch.zeros(1, 1, 1), scores.Dot()
     for lens in (None, torch.tensor([1])):
         key = torch.zeros(1, 20_011, 1)

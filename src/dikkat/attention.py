@@ -373,7 +373,7 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
         value = validation.hide(value, restrictions.seen_keys()) if restrictions.may_hide() else value.clone()
     projected = validation.add_dims(score.project_key(key), len(lead))
     if restrictions.may_hide():
-        projected, value = (validation.unshared(t, restrictions.seen_keys()) for t in (projected, value))
+        projected, value = (validation.copy_shared(t, restrictions.seen_keys()) for t in (projected, value))
     if lead:  # `select` indexes the first leading dimension of all tensors, so none may broadcast over it
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if restrictions.lens is None else restrictions.lens.reshape(lead[:1]).clone()

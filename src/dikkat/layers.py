@@ -352,7 +352,7 @@ def attend_heads(
     requested = validation.Requested(dropout, wants_state=ranks is not None, wants_weights=return_weights)
     if unbatched:
         query, key, value = query[None], key[None], value[None]
-        restrictions = {name: _batched(argument) for name, argument in restrictions.items()}
+        restrictions = {name: _add_batch_dim(argument) for name, argument in restrictions.items()}
     for name, dims in BY_ELEMENT.items():
         argument = restrictions.get(name)
         if isinstance(argument, Tensor) and argument.ndim == query.ndim - 2 + dims:
@@ -390,7 +390,7 @@ def attend_heads(
     return (join_heads(joined), weights[0]) if weights else join_heads(joined)
 
 
-def _batched(argument: Any) -> Any:
+def _add_batch_dim(argument: Any) -> Any:
     if isinstance(argument, tuple | list):
         return tuple(item[None] if isinstance(item, Tensor) else item for item in argument)
     return argument[None] if isinstance(argument, Tensor) else argument

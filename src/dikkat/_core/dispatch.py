@@ -280,23 +280,23 @@ def _without_hidden(
     """Zero hidden rows of the operands; `hidden.keys` remains if the program must zero those of the values."""
     same = value is key
     if (dead_queries := hidden.queries) is not None:
-        query = _zeroed(query, _of_inputs(dead_queries, heads))
+        query = _zero_rows(query, _expand_to_inputs(dead_queries, heads))
     if prepared is not None:
         hidden.keys = None
     elif (unseen_keys := hidden.keys) is not None:
-        rows = _of_inputs(unseen_keys, heads)
-        key = _zeroed(key, rows)
+        rows = _expand_to_inputs(unseen_keys, heads)
+        key = _zero_rows(key, rows)
         if same or heads is not None:
-            value, hidden.keys = key if same else _zeroed(value, rows), None
+            value, hidden.keys = key if same else _zero_rows(value, rows), None
     return query, key, value
 
 
-def _of_inputs(hidden: Tensor, heads: validation.Heads | None) -> Tensor:
+def _expand_to_inputs(hidden: Tensor, heads: validation.Heads | None) -> Tensor:
     """Drop the heads dimension of a hidden-rows mask and add a feature dimension, so that it masks a layer's inputs."""
     return (hidden if heads is None or hidden.ndim == 1 else hidden.squeeze(-2)).unsqueeze(-1)
 
 
-def _zeroed(tensor: Tensor, rows: Tensor) -> Tensor:
+def _zero_rows(tensor: Tensor, rows: Tensor) -> Tensor:
     """Zero some rows of a tensor whose gradients are already 0 in these rows."""
     if not tensor.requires_grad or not torch.is_grad_enabled():
         return tensor.masked_fill(rows, 0.0)

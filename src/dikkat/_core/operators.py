@@ -179,7 +179,7 @@ class Operator(Kernel):
     """A kernel as operators `dikkat::<name>` and `dikkat::<name>_backward`, for autograd, compile, export and vmap."""
 
     def __init__(self, name: str, forward: Forward, backward: Backward, keep: Keep | None = None) -> None:
-        super().__init__(forward, backward, name, self._batched, keep)
+        super().__init__(forward, backward, name, self._run_batched, keep)
         outputs, upstream_grads = Output._fields, [f"{output}_grad" for output in Output._fields]
         forward_op = torch.library.custom_op(
             f"dikkat::{name}", self._run_forward, mutates_args=(), schema=_schema(len(outputs))
@@ -210,7 +210,7 @@ class Operator(Kernel):
         lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
         return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
-    def _batched(self, problem: Problem, out: Output, grads: Output) -> Gradients:
+    def _run_batched(self, problem: Problem, out: Output, grads: Output) -> Gradients:
         return Gradients(*self._call_backward(*_flat(problem), *out, *grads))
 
     def _call_backward(self, *operands: Any) -> Any:

@@ -184,20 +184,20 @@ def build_problem(
     if restrictions.may_hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
         # Copy a broadcast row for each batch element if only some of them see it.
         keys_before, seen_keys = projected_key, restrictions.seen_keys()
-        projected_key, value = unshared(projected_key, seen_keys), unshared(value, seen_keys)
+        projected_key, value = copy_shared(projected_key, seen_keys), copy_shared(value, seen_keys)
         packed = packed if projected_key is keys_before else None
     bias = restrictions.bias
     return Problem(
         score.pair, score.profile, projected_query, projected_key,
         None if weight is None else add_dims(weight, len(lead), 1), value, restrictions, lead,
         softcap=score.softcap or 0.0, dropout=probability(requested.dropout), packed=packed,
-        sink=None if requested.sink is None else _sink(requested.sink, query, lead),
+        sink=None if requested.sink is None else _check_sink(requested.sink, query, lead),
         wants_state=requested.wants_state or requested.sink is not None, wants_weights=requested.wants_weights,
         wants_bias_grad=bias is not None and (is_transformed() or (torch.is_grad_enabled() and bias.requires_grad)),
     )  # fmt: skip
 
 
-def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
+def _check_sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
     check_dense("sink", sink)
     if sink.dtype not in FLOATS:
         raise TypeError(f"sink: got dtype {sink.dtype}; expected a floating-point type of 16 bits or more")
@@ -304,7 +304,7 @@ def hide(tensor: Tensor, visible: Tensor) -> Tensor:
     return tensor.masked_fill(~visible[..., None], 0.0)
 
 
-def unshared(tensor: Tensor, visible: Tensor) -> Tensor:
+def copy_shared(tensor: Tensor, visible: Tensor) -> Tensor:
     """Copy a tensor that broadcasts over batch elements, and zero the hidden rows of each copy.
 
     Other tensors are returned unchanged: their hidden rows are already zero.

@@ -1,4 +1,4 @@
-"""See what attention looks at: layers and scores of attention, their weights on request, translators, regression."""
+"""See what attention looks at: attention layers, scores and weights, inspection of models, translators, regression."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -46,19 +46,19 @@ __all__ = [
     "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
 ]  # fmt: skip
 
-_ROOMS = (
+_SUBMODULES = (
     "attention", "bags", "distributed", "inspection", "layers", "recurrent", "regression",
     "scores", "show", "state", "textbook", "translation",
 )  # fmt: skip
 
-# Where the public names are defined.
-_HOMES = (
+# The modules that define the public names.
+_DEFINING_MODULES = (
     "attention", "ragged", "state", "layers", "_core.softmax", "_core.restricting", "_engine.pytorch_state",
     "adapters", "inspection", "huggingface", "bags",
 )  # fmt: skip
 
-# Public names of subpackages that people look for here, in small letters.
-_ELSEWHERE = {
+# Public names of subpackages that users may expect here, by their lower-case form.
+_SUGGESTIONS = {
     name.rpartition(".")[2].lower(): name
     for name in (
         "recurrent.AttentionalGRU", "recurrent.AttentionalLSTM", "regression.KernelClassifier",
@@ -69,34 +69,32 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first asked for.
+    """Import a public name on first use.
 
-    Nobody needs PyTorch to read a page of help or a message, and whoever stops the command line while PyTorch is being
-    imported is to see no traceback: so nothing is imported before there is somebody who would catch the interrupt.
+    So the command line shows help and messages without PyTorch, and handles Ctrl-C before PyTorch's slow import starts.
     """
-    if name in _ROOMS:
+    if name in _SUBMODULES:
         return import_module(f"dikkat.{name}")
     if name in __all__:
-        for home in _HOMES:
+        for home in _DEFINING_MODULES:
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}", name=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_suggest(name)}", name=name)
 
 
-def _meant(name: str) -> str:
-    """Return a question with the nearest public name."""
+def _suggest(name: str) -> str:
     if name.startswith("_"):
         return ""
     from difflib import get_close_matches
 
     scores = import_module("dikkat.scores")
-    kinds = {each: kind for each, kind in vars(scores).items() if isinstance(kind, type) and each[0] != "_"}
-    known = {each.lower(): f"scores.{each}" for each, kind in kinds.items() if issubclass(kind, scores.Score)}
-    known |= {each.lower(): each for each in (*__all__, *_ROOMS)} | _ELSEWHERE
+    classes = {key: value for key, value in vars(scores).items() if isinstance(value, type) and key[0] != "_"}
+    known = {key.lower(): f"scores.{key}" for key, value in classes.items() if issubclass(value, scores.Score)}
+    known |= {public.lower(): public for public in (*__all__, *_SUBMODULES)} | _SUGGESTIONS
     near = get_close_matches(name.lower(), known, n=1, cutoff=0.7)
-    return f"; did you mean dikkat.{known[near[0]]}?" if near else ". What there is: help(dikkat), dir(dikkat)"
+    return f"; did you mean dikkat.{known[near[0]]}?" if near else ". See help(dikkat) or dir(dikkat)"
 
 
 def __dir__() -> list[str]:
-    """The public names, whether imported or not."""
-    return sorted({*globals(), *__all__, *_ROOMS})
+    """List the public names, whether imported or not."""
+    return sorted({*globals(), *__all__, *_SUBMODULES})

@@ -1,4 +1,4 @@
-"""`python -m dikkat` is the command `dikkat`."""
+"""Run the command `dikkat` as `python -m dikkat`."""
 
 from dikkat.cli import main
 

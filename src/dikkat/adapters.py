@@ -1,4 +1,4 @@
-"""Dikkat's layers where a model has `torch.nn.MultiheadAttention`."""
+"""An adapter that makes dikkat's layers callable like `torch.nn.MultiheadAttention`."""
 
 import math
 from typing import Any
@@ -15,32 +15,33 @@ _LAYERS = (MultiHeadAttention, AdditiveAttention, BilinearAttention, DotProductA
 
 
 def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module:
-    """A layer that is called as `torch.nn.MultiheadAttention` is, and returns what that returns.
+    """Wrap a layer as a module with the arguments and results of `torch.nn.MultiheadAttention`.
 
-    So another score can be tried in a model that exists: in place of the `self_attn` of a
-    `torch.nn.TransformerEncoderLayer`, or the `multihead_attn` of a `torch.nn.TransformerDecoderLayer`, in training and
-    in evaluation. PyTorch's shortcut for evaluation, which knows dot products alone, is not taken then.
+    Use the module to try another score in an existing model: replace the `self_attn` of a
+    `torch.nn.TransformerEncoderLayer`, or the `multihead_attn` of a `torch.nn.TransformerDecoderLayer`. Training and
+    evaluation work. PyTorch's fast path for evaluation, which supports only dot products, is not used.
 
     The module's call is `(query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None,
-    average_attn_weights=True, is_causal=False)`, of tensors (length, batch, features), or (batch, length, features)
-    with `batch_first`, or without a batch. Masks are PyTorch's: `True` does *not* take part, and numbers are added to
-    the scores: of each key by a `key_padding_mask`, of each pair by an `attn_mask`, (L, S) or (batch · heads, L, S),
-    which may have a gradient. `is_causal` goes with an `attn_mask` and says that it is causal; the mask is what counts.
+    average_attn_weights=True, is_causal=False)`, with tensors (length, batch, features), or (batch, length, features)
+    with `batch_first`, or without a batch. Masks follow PyTorch: `True` does *not* take part, and numbers are added to
+    the scores. A `key_padding_mask` has one entry for each key. An `attn_mask` has one for each pair, (L, S) or
+    (batch · heads, L, S), and may have a gradient. `is_causal` requires an `attn_mask` and only describes it.
 
-    Two things differ. A query that sees no key gives 0, where PyTorch gives NaN; and weights are those before dropout.
+    Two results differ from PyTorch's. A query that sees no key gives 0 instead of NaN, and the returned weights are the
+    weights before dropout.
 
     Args:
         layer: A `MultiHeadAttention`, or one of the layers with one head: `AdditiveAttention`, `BilinearAttention`,
-            `DotProductAttention`, `KernelAttention`. It is the module's `layer`, and its parameters are the module's.
-        batch_first: Whether tensors come as (batch, length, features). As there, they do not unless it is said; it must
-            be what the model around it was made with.
+            `DotProductAttention`, `KernelAttention`. It becomes the module's attribute `layer`.
+        batch_first: Whether tensors are (batch, length, features); False by default, as in PyTorch. It must equal the
+            setting of the surrounding model.
 
     Returns:
-        The module. Its call returns (output, weights): weights are (batch, L, S), the mean of the heads', or
-        (batch, heads, L, S) where `average_attn_weights` is False, or None where `need_weights` is False.
+        The module. Its call returns (output, weights): the weights (batch, L, S) are the mean over the heads, or
+        (batch, heads, L, S) if `average_attn_weights` is False, or None if `need_weights` is False.
 
     Raises:
-        TypeError: Not one of these layers.
+        TypeError: `layer` is not one of these layers.
 
     Example:
         >>> encoder = torch.nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
@@ -58,8 +59,8 @@ def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module
     return _TorchAttention(layer, batch_first)
 
 
-class _Elsewhere:
-    """A stand-in for the parameters that PyTorch looks at, which keeps it from a shortcut around the module."""
+class _NoParameter:
+    """A placeholder for parameters that PyTorch inspects; it disables PyTorch's fast path around the module."""
 
     weight = bias = None
 
@@ -69,10 +70,10 @@ class _Elsewhere:
 
 
 class _TorchAttention(nn.Module):
-    # Attributes that PyTorch's transformers read of their attention; the last four keep them from their shortcuts.
+    # Attributes that PyTorch's transformer layers read; the last four disable their fast paths.
     batch_first: bool
     num_heads: int
-    in_proj_weight = out_proj = _Elsewhere()
+    in_proj_weight = out_proj = _NoParameter()
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
@@ -87,16 +88,15 @@ class _TorchAttention(nn.Module):
         need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Attend: called as `torch.nn.MultiheadAttention` is."""
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             _check_features(name, tensor, query)
         if is_causal and attn_mask is None:
-            raise ValueError("is_causal: got True without attn_mask; expected the mask that it describes as well")
-        alone, turned = query.ndim == 2, query.ndim == 3 and not self.batch_first
-        if alone:
+            raise ValueError("is_causal: got True without attn_mask; expected also the causal attn_mask")
+        unbatched, transposed = query.ndim == 2, query.ndim == 3 and not self.batch_first
+        if unbatched:
             query, key, value = query[None], key[None], value[None]
             key_padding_mask = key_padding_mask[None] if key_padding_mask is not None else None
-        elif turned:
+        elif transposed:
             query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
         restrictions = self._restrictions(query, key, key_padding_mask, attn_mask)
         result = self.layer(query, key, value, return_weights=need_weights, **restrictions)
@@ -104,37 +104,36 @@ class _TorchAttention(nn.Module):
         if weights is not None:
             weights = weights if weights.ndim == 4 else weights[:, None]
             weights = weights.mean(1) if average_attn_weights else weights
-        if alone:
+        if unbatched:
             return output[0], None if weights is None else weights[0]
-        return output.transpose(0, 1) if turned else output, weights
+        return output.transpose(0, 1) if transposed else output, weights
 
     def _restrictions(
         self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> dict[str, Tensor | None]:
-        """Translate PyTorch's two masks into the `mask`, the `bias` and the `key_bias` of `attend`."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
-        visible: Tensor | None = None  # (B or 1, heads or 1, L or 1, S), and so is the bias
+        visible: Tensor | None = None  # (B or 1, heads or 1, L or 1, S), as the bias
         bias: Tensor | None = None
         key_bias: Tensor | None = None  # (B, 1, S)
         if attn_mask is not None:
             _check_mask("attn_mask", attn_mask, (queries, keys), (batch * self.num_heads, queries, keys))
-            alike = attn_mask.ndim == 2
-            attn_mask = attn_mask[None, None] if alike else attn_mask.unflatten(0, (batch, self.num_heads))
-            visible, bias = (~attn_mask, None) if attn_mask.dtype == torch.bool else _parted(attn_mask)
+            shared_by_heads = attn_mask.ndim == 2
+            attn_mask = attn_mask[None, None] if shared_by_heads else attn_mask.unflatten(0, (batch, self.num_heads))
+            visible, bias = (~attn_mask, None) if attn_mask.dtype == torch.bool else _split_mask(attn_mask)
         if key_padding_mask is not None:
             _check_mask("key_padding_mask", key_padding_mask, (batch, keys))
             if key_padding_mask.dtype == torch.bool:
-                seen = ~key_padding_mask[:, None, None]
-                visible = seen if visible is None else visible & seen
+                unpadded = ~key_padding_mask[:, None, None]
+                visible = unpadded if visible is None else visible & unpadded
             else:
                 key_bias = key_padding_mask[:, None]
         restrictions = {"mask": visible, "bias": bias, "key_bias": key_bias}
         if isinstance(self.layer, MultiHeadAttention):
             return restrictions
-        return {name: None if each is None else each.squeeze(1) for name, each in restrictions.items()}
+        return {name: None if tensor is None else tensor.squeeze(1) for name, tensor in restrictions.items()}
 
     def extra_repr(self) -> str:
-        """The setting, for `print(module)`."""
+        """Return the setting for `print(module)`."""
         return f"batch_first={self.batch_first}"
 
 
@@ -142,22 +141,22 @@ def _check_features(name: str, tensor: Tensor, query: Tensor) -> None:
     check_dense(name, tensor)
     if tensor.ndim not in (2, 3) or tensor.ndim != query.ndim:
         raise ValueError(
-            f"{name}: got shape {tuple(tensor.shape)}; expected 3 dimensions, or for all three 2, without a batch"
+            f"{name}: got shape {tuple(tensor.shape)}; expected 3 dimensions, or 2 without a batch for all three"
         )
 
 
 def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        came = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"{name}: got {came}; expected a torch.Tensor of torch.bool, or of a floating-point type")
+        got = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{name}: got {got}; expected a torch.Tensor of torch.bool, or of a floating-point type")
     check_dense(name, mask)
     if tuple(mask.shape) not in shapes:
         raise ValueError(f"{name}: got shape {tuple(mask.shape)}; expected {' or '.join(map(str, shapes))}")
 
 
-def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Split a mask of numbers into booleans, True where a pair takes part, and what is added to scores, if anything."""
+def _split_mask(mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Split a mask of numbers into booleans, True for pairs that take part, and numbers added to scores, or None."""
     visible = mask != -math.inf
     added = mask.masked_fill(~visible, 0.0)
-    # While it is compiled, nobody can look at the numbers.
+    # Values cannot be read while PyTorch compiles.
     return visible, added if torch.compiler.is_compiling() or mask.requires_grad or bool(added.any()) else None

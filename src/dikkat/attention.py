@@ -1,4 +1,4 @@
-"""The front door: compare a query with every key, normalise over the keys, average the values."""
+"""The public functions of attention: compare queries with keys, normalise the scores, average the values."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Unpack, overload
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Restricted(Hiding, total=False):
-    """The keyword arguments that every layer passes on to `attend`."""
+    """The keyword arguments that every layer passes to `attend`."""
 
     return_weights: bool
     impl: str
@@ -44,9 +44,9 @@ class Implementation(NamedTuple):
     """One way to compute a call.
 
     Attributes:
-        name: What `impl=` takes.
+        name: The value for `impl=`.
         runs: Whether it can run the call.
-        reasons: Why it cannot; empty where it can.
+        reasons: Why it cannot run the call; empty if it can.
     """
 
     name: str
@@ -56,18 +56,19 @@ class Implementation(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory:
-    """Keys and values that are attended to many times, projected once. Made by `prepare`.
+    """Keys and values for many calls, projected once by `prepare`.
 
-    What `prepare` saw is what counts, also in a memory that is selected, copied, or stored and loaded.
+    Later changes of the original tensors have no effect, also if the memory is selected, copied, or stored and loaded.
 
     Attributes:
-        score: The scoring function, which also projects the queries to come.
+        score: The scoring function, which also projects later queries.
         key: (..., m, h), projected; 0 past the length.
         value: (..., m, d_v); 0 past the length.
-        valid_lens: None, or (B,) integers (a scalar where there is no leading dimension).
-        packed: What an implementation keeps of these keys, for many additive ones their exponentials; or None.
-        seen: A copy of the score as it was then; None where it has no parameters, or gradients flow to them.
-        writes: Those to the score's parameters since then; None in a memory made by hand, and while PyTorch traces.
+        valid_lens: None, or (B,) integers (a scalar without leading dimensions).
+        packed: The keys in an implementation's own form, such as exponentials of many additive keys; or None.
+        seen: A copy of the score made by `prepare`; None if it has no parameters, or gradients flow to them.
+        writes: Detects later writes to the score's parameters; None if you construct a `Memory` yourself, and while
+            PyTorch traces.
     """
 
     score: Score
@@ -79,26 +80,26 @@ class Memory:
     writes: Writes | None = None
 
     def __post_init__(self) -> None:
-        """Check that keys, values and lengths fit, also where one of them was replaced by hand."""
+        """Check that keys, values and lengths fit, also after a field was replaced."""
         key, value, lens = self.key, self.value, self.valid_lens
         if key.shape[-2] != value.shape[-2] or (key.ndim > 2 and key.shape[:1] != value.shape[:1]):
             raise ValueError(
-                f"memory: got keys {tuple(key.shape)} and values {tuple(value.shape)}; expected as many of both, "
-                "in as many batch elements"
+                f"memory: got keys {tuple(key.shape)} and values {tuple(value.shape)}; expected equal numbers of both, "
+                "in equally many batch elements"
             )
         if lens is not None and lens.shape != key.shape[:-2][:1]:
             raise ValueError(
-                f"memory: got valid_lens {tuple(lens.shape)} beside keys {tuple(key.shape)}; expected "
-                f"{tuple(key.shape[:-2][:1])}, one length a batch element"
+                f"memory: got valid_lens {tuple(lens.shape)} with keys {tuple(key.shape)}; expected "
+                f"{tuple(key.shape[:-2][:1])}, one length for each batch element"
             )
         if lens is not None and lens.dtype != torch.int64:
             raise TypeError(f"memory: got valid_lens of dtype {lens.dtype}; expected torch.int64")
 
     def scoring(self) -> Score:
-        """The score that compares queries: the memory's copy, or the caller's score where it is trained.
+        """Return the score that compares queries: the memory's copy, or the caller's score if gradients reach it.
 
         Raises:
-            ValueError: Its parameters have been written to since, so that keys and queries would not go together.
+            ValueError: The score's parameters have changed since `prepare`, so keys and queries would not match.
         """
         if self.seen is not None and not learns(self.score):
             return self.seen
@@ -106,35 +107,35 @@ class Memory:
         return self.score
 
     def check_fresh(self) -> None:
-        """Raise ValueError for parameters that were written to since: if they are trained, no copy replaces them."""
+        """Raise ValueError if the score's parameters changed since `prepare`; trained parameters have no copy."""
         if torch.compiler.is_compiling() or self.writes is None:
             return
         if not self.writes.are_none(self.score.parameters()):
             raise ValueError(
-                "memory: the score's parameters have been changed since `prepare`, so that queries and keys would not "
-                "go together; prepare it again (once for each update), or under torch.no_grad(), where it keeps what "
-                "it saw"
+                "memory: got a score whose parameters changed since `prepare`, so queries and keys would not match; "
+                "expected unchanged parameters. Call prepare again after each update, or under torch.no_grad(), where "
+                "the memory keeps a copy"
             )
 
     def check_recorded(self, module: nn.Module, *tensors: Tensor) -> None:
-        """Refuse gradients through what was made in inference mode, and say what to do instead."""
+        """Raise ValueError if gradients would flow through tensors made in inference mode."""
         if torch.compiler.is_compiling() or not self.value.is_inference():
             return
         if not torch.is_inference_mode_enabled() and learns(module, *tensors):
             raise ValueError(
-                "memory: it was prepared under torch.inference_mode(), whose tensors gradients cannot be recorded "
-                "through; prepare it outside inference_mode, or use it under torch.no_grad()"
+                "memory: got one prepared under torch.inference_mode(), through which PyTorch records no gradients; "
+                "prepare it outside inference_mode, or use it under torch.no_grad()"
             )
 
     def select(self, rows: Tensor) -> "Memory":
-        """The memory of some batch elements, in any order and number: how a beam search reorders.
+        """Return the memory of some batch elements, in any order and number, as a beam search needs.
 
         Args:
             rows: (B',) integers, indices into the first leading dimension.
 
         Raises:
-            TypeError: Rows that are not a tensor of integers.
-            ValueError: Rows out of range, or a memory without a leading dimension.
+            TypeError: `rows` is not a tensor of integers.
+            ValueError: `rows` are out of range, or the memory has no leading dimension.
         """
         if self.key.ndim < 3:
             raise ValueError("rows: got a memory without a leading dimension; expected one of keys (B, m, d_k)")
@@ -183,26 +184,25 @@ def attend(
     return_weights: bool = False,
     impl: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    r"""Attention: for each query the average of the values, weighted by the scores of the query with their keys.
+    r"""Return for each query the average of the values, weighted by the scores of the query with their keys.
 
     $$ o_i = \sum_j w_{ij} v_j, \qquad
        w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_{ij}}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_{il}}} $$
 
     V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
-    output 0 and gradient 0. Keys hidden from a query have no effect on it, whatever they hold.
+    output 0 and gradient 0. Keys hidden from a query have no effect on it, even if they are NaN.
 
-    Where gradients are recorded, do not write to the output in place: implementations may need it on the way back, and
-    PyTorch then says so.
+    If gradients are recorded, do not modify the output in place: the backward may need it, and PyTorch then raises.
 
-    One exception, in exchange for speed: PyTorch's fused kernels, which "auto" chooses for dot products, let a NaN that
-    is hidden from *some* queries reach those too where looking for it would wait for a device; and in a compiled graph
-    for CPUs they give 0 for a query of NaN over fewer than 16 keys.
+    There is one exception, in exchange for speed. "auto" chooses PyTorch's fused kernels for dot products. On a device,
+    where a check would wait, a NaN that is hidden from *some* queries then reaches these queries too. In a compiled
+    graph for CPUs, the output is 0 for a query of NaN over fewer than 16 keys.
 
-    Nested tensors with layout `torch.jagged`, (sequences, ..., any length, d), attend within each sequence, as
-    `attend_ragged` does, and return such a tensor; weights are then a list, of one tensor a sequence.
+    Nested tensors with layout `torch.jagged`, (sequences, ..., any length, d), attend within each sequence, as in
+    `attend_ragged`. The output is a nested tensor too, and the weights are a list of one tensor for each sequence.
 
     Leading dimensions broadcast; heads are the last of them, (B, H, n, d). Float16 and bfloat16 are accumulated in
-    float32. Under autocast attention runs in the dtypes that it is given, which may then differ.
+    float32. Under autocast attention runs in the dtypes of its arguments, which may then differ.
 
     Args:
         query: (..., n, d_q), floating point.
@@ -216,24 +216,24 @@ def attend(
         causal: Query i sees keys j <= i + m − n.
         window: (left, right): query i sees keys p − left ... p + right, where p = i + m − n; None is no bound. Keys
             outside are skipped: time and memory grow with n, not with n · m.
-        segment_ids: (B, n) and (B, m) integers, or one tensor for both: a query sees keys of its own segment, as those
-            of documents in one row. The keys of a segment stand side by side; others are skipped.
-        bias: Numbers that broadcast to (..., n, m), added to the scores (a part of b): relative positions, masks of
-            numbers. They are read as they lie in memory, and have a gradient. −∞ hides a pair.
+        segment_ids: (B, n) and (B, m) integers, or one tensor for both: a query sees only keys of its segment, such as
+            one of several documents in a row. The keys of a segment must be neighbours. Other segments are skipped.
+        bias: Numbers that broadcast to (..., n, m), added to the scores (a part of b), such as relative positions or
+            masks of numbers. They are not copied, and have a gradient. −∞ hides a pair.
         key_bias: (..., m), the other part of b: the log of a sample weight. −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
-        sink: Floating-point numbers that broadcast to the leading dimensions, (H,) for heads: one more logit that no
-            value goes with. It takes a share of the weight, so that those of the keys sum to less than 1.
+        exclude: (..., n) integers: one key index hidden from each row, −1 for none (leave-one-out).
+        sink: Floating-point numbers that broadcast to the leading dimensions, (H,) for heads: one more logit without a
+            value. It takes a share of the weight, so that the keys' weights sum to less than 1.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
-        return_weights: Whether to return the weights too, as they are before dropout.
+        return_weights: Whether to return also the weights before dropout.
         impl: "auto", or the name of one implementation, which then runs or raises.
 
     Returns:
         (..., n, d_v) in the dtype of `value`; with `return_weights` the pair (output, weights (..., n, m)).
 
     Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
+        TypeError: An argument has the wrong type or dtype.
+        ValueError: Shapes, devices or values do not fit, or the implementation cannot run this call.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
 
@@ -256,7 +256,6 @@ def attend(
 
 
 def output_of(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """The return value of `attend`, in the dtype of `value`."""
     mean = result.mean
     if mean.dtype is not value.dtype:
         mean = mean.to(value.dtype)
@@ -270,11 +269,11 @@ def attention_state(
     query: Tensor, key: Tensor, value: Tensor, *, score: Score, sink: Tensor | None = None, dropout: float = 0.0,
     impl: str = "auto", **restrictions: Unpack[Restricting],
 ) -> State:  # fmt: skip
-    r"""The pooled result as a state, which `merge` joins with the state over other keys.
+    r"""Return the pooled result as a state, which `merge` combines with the state over other keys.
 
     $$ \mu_i = \sum_j w_{ij} v_j, \qquad \ell_i = \log \sum_{j \in V_i} e^{a(q_i, k_j) + b_j} $$
 
-    The log-sum-exp is that of the true scores, before dropout. The arguments are those of `attend`.
+    The log-sum-exp is over the scores before dropout. The arguments are those of `attend`.
 
     Returns:
         `State(mean (..., n, d_v), lse (..., n), tail (..., n))`, float32 or float64; a row with no key has mean 0 and
@@ -296,14 +295,14 @@ def attention_weights(
     query: Tensor, key: Tensor, *, score: Score, sink: Tensor | None = None, impl: str = "auto",
     **restrictions: Unpack[Restricting],
 ) -> Tensor:  # fmt: skip
-    r"""The weights alone.
+    r"""Return only the weights.
 
     $$ w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
-    The arguments are those of `attend`; the weight of a sink is not shown.
+    The arguments are those of `attend`; the weight of a sink is not returned.
 
     Returns:
-        (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
+        (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 if it sees no key.
 
     Raises what `attend` raises.
 
@@ -313,19 +312,19 @@ def attention_weights(
     """
     check_names(restrictions, Restricting)
     validation.check_features("key", key)
-    nothing = key.new_empty((*key.shape[:-1], 0))
+    no_values = key.new_empty((*key.shape[:-1], 0))
     requested = validation.Requested(wants_weights=True, sink=sink)
-    result = dispatch.run_call(query, key, nothing, score, requested, impl, restrictions)
+    result = dispatch.run_call(query, key, no_values, score, requested, impl, restrictions)
     return result.shown_weights().to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
-    """Project keys once, for the many queries to come.
+    """Project keys once, for many later queries.
 
-    What this call saw is what counts: writing to `key`, `value` or `valid_lens` afterwards changes nothing. Nor does
-    changing the score's parameters where gradients are off, or none of these require any: the memory keeps a copy.
-    Where the parameters learn, a memory is refused once they have been changed, by an optimiser or by a write that
-    PyTorch counts. A write through `.data`, or on a GPU by a fused optimiser, may not be seen: prepare it again.
+    Later writes to `key`, `value` or `valid_lens` do not change the memory. If gradients are off, or no parameter of
+    the score requires one, the memory also keeps a copy of the parameters. If the parameters are trained, using a
+    memory after they change raises ValueError. A write through `.data`, or by a fused optimiser on a GPU, may go
+    undetected: call `prepare` again after it.
 
     Args:
         key: (..., m, d_k), floating point.
@@ -337,8 +336,8 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         A `Memory`, for `attend_memory`.
 
     Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit.
+        TypeError: An argument has the wrong type or dtype.
+        ValueError: Shapes, devices or values do not fit.
 
     Example:
         >>> score = dikkat.scores.Additive(key_size=3, query_size=5, num_hiddens=7)
@@ -347,35 +346,35 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         torch.Size([2, 1, 13])
     """
     memory = project_keys(key, value, score=score, valid_lens=valid_lens)
-    changes = next(score.parameters(), next(score.buffers(), None)) is not None
+    has_tensors = next(score.parameters(), next(score.buffers(), None)) is not None
     trained = is_traced() or learns(score, memory.key, memory.value)
-    seen = frozen(score) if changes and not trained else None
-    return replace(memory, packed=pack(score.pair, memory.key), seen=seen)
+    score_copy = frozen(score) if has_tensors and not trained else None
+    return replace(memory, packed=pack(score.pair, memory.key), seen=score_copy)
 
 
 def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
-    """`prepare` without what an implementation keeps of the keys."""
+    """Project keys as `prepare` does, but without packing them."""
     validation.check_call(key, value, score)
-    lead = validation.leading(("key", key), ("value", value))
+    lead = validation.lead_of(("key", key), ("value", value))
     if isinstance(valid_lens, Tensor) and valid_lens.ndim != len(lead[:1]):
         raise ValueError(
-            f"valid_lens: got shape {tuple(valid_lens.shape)}; expected {tuple(lead[:1])}, one length a batch "
-            "element (for a length a query, give attend_memory a mask)"
+            f"valid_lens: got shape {tuple(valid_lens.shape)}; expected {tuple(lead[:1])}, one length for each batch "
+            "element (for one length per query, pass a mask to attend_memory)"
         )
     restrictions = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
-    same = key is value
-    key = validation.rank(key, len(lead))
+    is_shared = key is value
+    key = validation.add_dims(key, len(lead))
     # Copies, so that writing to the caller's tensors later does not change the memory.
-    key = validation.hide(key, restrictions.seen()) if restrictions.may_hide() else key.clone()
-    if same:  # as in a decoder: one copy serves both
+    key = validation.hide(key, restrictions.seen_keys()) if restrictions.may_hide() else key.clone()
+    if is_shared:  # as in a decoder
         value = key
     else:
-        value = validation.rank(value, len(lead))
-        value = validation.hide(value, restrictions.seen()) if restrictions.may_hide() else value.clone()
-    projected = validation.rank(score.project_key(key), len(lead))
+        value = validation.add_dims(value, len(lead))
+        value = validation.hide(value, restrictions.seen_keys()) if restrictions.may_hide() else value.clone()
+    projected = validation.add_dims(score.project_key(key), len(lead))
     if restrictions.may_hide():
-        projected, value = (validation.unshared(t, restrictions.seen()) for t in (projected, value))
-    if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
+        projected, value = (validation.copy_shared(t, restrictions.seen_keys()) for t in (projected, value))
+    if lead:  # `select` indexes the first leading dimension of all tensors, so none may broadcast over it
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if restrictions.lens is None else restrictions.lens.reshape(lead[:1]).clone()
     return Memory(score, projected, value, lens, writes=None if is_traced() else Writes(score.parameters()))
@@ -397,13 +396,13 @@ def attend_memory(
     query: Tensor, memory: Memory, *, sink: Tensor | None = None, dropout: float = 0.0, return_weights: bool = False,
     impl: str = "auto", **restrictions: Unpack[Hiding],
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """`attend` over a memory: what a decoder calls at each step.
+    """Attend to a memory, as a decoder does at each step.
 
-    `prepare` has projected the keys, all but those past the lengths. Where the score's projection is trained, keys that
-    are hidden here alone must be finite: a NaN in one would reach the projection's gradient, as 0 · NaN.
+    `prepare` has projected the keys within the lengths. If the score's projection is trained, keys hidden only in this
+    call must be finite: a NaN would reach the projection's gradient, as 0 · NaN.
 
-    `memory` is made by `prepare`, with its lengths; the queries (..., n, d_q) have its dtype. The other arguments are
-    those of `attend`.
+    `memory` is returned by `prepare`, and contains the lengths. The queries (..., n, d_q) have its dtype. The other
+    arguments are those of `attend`.
 
     Returns:
         (..., n, d_v), or the pair (output, weights (..., n, m)).
@@ -417,7 +416,7 @@ def attend_memory(
     """
     check_names(restrictions, Hiding)
     if not isinstance(memory, Memory):
-        raise TypeError(f"memory: got {type(memory).__name__}; expected a Memory, as dikkat.prepare makes")
+        raise TypeError(f"memory: got {type(memory).__name__}; expected a Memory, as dikkat.prepare returns")
     validation.check_features("query", query)
     validation.check_alike(("query", query), ("memory.value", memory.value))
     score = memory.scoring()
@@ -434,12 +433,12 @@ def implementations(
     query: Tensor, key: Tensor, value: Tensor, *, score: Score, sink: Tensor | None = None, dropout: float = 0.0,
     return_weights: bool = False, return_state: bool = False, **restrictions: Unpack[Restricting],
 ) -> list[Implementation]:  # fmt: skip
-    """Which implementations could run a call, the one that `impl="auto"` picks first, and why the others could not.
+    """List all implementations, first the one that `impl="auto"` picks, and why some cannot run a call.
 
     The arguments are those of `attend`; with `return_state` the call is `attention_state`.
 
     Returns:
-        One `Implementation(name, runs, reasons)` each.
+        One `Implementation(name, runs, reasons)` for each implementation.
 
     Raises what `attend` raises.
 
@@ -450,10 +449,10 @@ def implementations(
     """
     check_names(restrictions, Restricting)
     requested = validation.Requested(dropout, wants_weights=return_weights, wants_state=return_state, sink=sink)
-    made = problem_of_jagged if are_jagged(query, key, value) else validation.problem_of_call
-    first, problem, examined = choose(made(query, key, value, score, requested, **restrictions))
-    listed = []
+    make_problem = problem_of_jagged if are_jagged(query, key, value) else validation.problem_of_call
+    first, problem, examined = choose(make_problem(query, key, value, score, requested, **restrictions))
+    entries = []
     for name in sorted(BACKENDS, key=lambda name: name != first):
         reasons = tuple((examined.get(name) or BACKENDS[name].examine(problem)).reasons)
-        listed.append(Implementation(name, not reasons, reasons))
-    return listed
+        entries.append(Implementation(name, not reasons, reasons))
+    return entries

@@ -1,4 +1,4 @@
-"""Pooling of bags: rows of features of which a set has one label, as the patches of a slide. Nothing is padded."""
+"""Attention pooling of bags: sets of rows with one label each, such as the patches of a slide, without padding."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,26 +17,26 @@ from dikkat._engine.addresses import check_dense, many_at_once, searchsorted
 from dikkat._engine.gating import blocks
 from dikkat._engine.local_gradients import local_gradients
 from dikkat._engine.pytorch_state import can_read_values, is_eager
-from dikkat.scores import gated_scores, whole
+from dikkat.scores import check_size, gated_scores
 from dikkat.state import Pooled, State, log_sum_exp, merge
 
 __all__ = ["AttentionPooling", "LengthBatchSampler", "PooledBags", "collate_bags"]
 
-# Rows summed in one go: rounding errors grow with the square root of this number and not of a bag's size.
+# Rows in one partial sum: rounding errors grow with the square root of this number instead of a bag's size.
 _PIECE = 1024
-# Numbers read at once; rows in half precision are copied to float32 this many at a time.
+# Numbers read at once; rows in half precision are copied to float32 in pieces of this size.
 _AT_ONCE = 2**24
 
 
 class PooledBags(NamedTuple):
-    """The pooled bags with the weights and scores of their rows. With several heads, K stands after the rows or bags.
+    """The pooled bags with the weights and scores of their rows. With several heads, K follows the rows or bags.
 
     Attributes:
         output: The pooled bags, (B, D) or (B, K, D).
-        weights: Of each row in its bag, (N,) or (N, K); where a mask came, (B, N) or (B, N, K), 0 in rows that are not.
-        scores: Before the softmax, of the same shape; −∞ in rows that are not, or were dropped.
-        top: The rows of each bag with the largest weights, counted from the bag's first, (B, top_k) or (B, K, top_k),
-            largest first, −1 beyond the bag's last; None where none were requested.
+        weights: The weight of each row in its bag, (N,) or (N, K). With a mask, (B, N) or (B, N, K), 0 for masked rows.
+        scores: The scores before the softmax, in the shape of `weights`; −∞ for masked and dropped rows.
+        top: The indices in each bag of the rows with the largest weights, (B, top_k) or (B, K, top_k), largest first,
+            −1 beyond the last row; None unless requested.
     """
 
     output: Tensor
@@ -46,23 +46,23 @@ class PooledBags(NamedTuple):
 
 
 class AttentionPooling(nn.Module):
-    r"""The mean of a bag's rows, weighted by attention with learned queries.
+    r"""The weighted mean of a bag's rows, by attention with learned queries.
 
     $$ z = \sum_i a_i h_i, \qquad a = \mathrm{softmax}_i\, w^\top (\tanh(V h_i) \odot \mathrm{sigmoid}(U h_i)) $$
 
-    A bag is any number of rows; a batch of bags is their rows, one bag behind the other, and the bags' lengths. Scores
-    are computed in blocks of rows, also in the backward, so that memory is that of the rows.
+    A bag is any number of rows. A batch of bags is the concatenation of their rows, with the bags' lengths. Scores are
+    computed in blocks of rows, also in the backward, so that the memory is that of the rows.
 
     Args:
         features: D, features of a row.
         hidden: Features of V and U.
-        heads: K, queries: each has a row of w, and pools by itself.
-        gated: Whether there is the second factor, with U; without it a score is $w^\top \tanh(V h)$.
-        dropout: Probability with which a row is left out of its bag, in training mode only.
+        heads: K, the number of queries: each has a row of w and its own output.
+        gated: Whether to use the second factor, with U; without it a score is $w^\top \tanh(V h)$.
+        dropout: Probability of leaving a row out of its bag, in training mode only.
 
     Raises:
-        TypeError: A size that is no whole number, or a dropout that is no number.
-        ValueError: A size below 1, or a dropout outside of 0 to 1.
+        TypeError: A size is no whole number, or `dropout` is no number.
+        ValueError: A size is below 1, or `dropout` is outside 0 to 1.
 
     Source: Ilse, Tomczak and Welling 2018, *Attention-based Deep Multiple Instance Learning*, section 2.4.
 
@@ -74,7 +74,8 @@ class AttentionPooling(nn.Module):
 
     def __init__(self, features: int, hidden: int, heads: int = 1, gated: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        features, hidden, self.heads = whole("features", features), whole("hidden", hidden), whole("heads", heads)
+        features, hidden = check_size("features", features), check_size("hidden", hidden)
+        self.heads = check_size("heads", heads)
         self.V = nn.Linear(features, hidden)
         self.U = nn.Linear(features, hidden) if gated else None
         self.w = nn.Linear(hidden, heads)
@@ -87,42 +88,42 @@ class AttentionPooling(nn.Module):
         """Pool each bag.
 
         Args:
-            bags: (N, D), the rows of all bags, one bag behind the other; or (B, N, D), floating point.
-            bag_lens: (B,) int32 or int64, the rows of each bag, which add up to N; 0 is allowed. Without it and with
-                (N, D), all rows are one bag.
-            mask: (B, N) bool, for (B, N, D): True where there is a row. What other rows hold has no effect.
-            return_weights: Whether weights and raw scores are returned too.
-            top_k: How many of each bag's rows with the largest weights to return; it requests the weights too.
+            bags: (N, D), the concatenated rows of all bags; or (B, N, D), floating point.
+            bag_lens: (B,) int32 or int64, the number of rows in each bag, with sum N; 0 is allowed. Without it, bags
+                (N, D) are one bag.
+            mask: (B, N) bool, for bags (B, N, D): True for rows of the bag. Other rows have no effect, even NaN.
+            return_weights: Whether to return also the weights and the scores.
+            top_k: The number of each bag's rows with the largest weights to return. It implies `return_weights`.
 
         Returns:
-            (B, D), or (B, K, D) of several heads. An empty bag is 0. On request, `PooledBags`.
+            (B, D), or (B, K, D) for several heads. An empty bag is 0. On request, `PooledBags`.
 
         Raises:
-            TypeError: An argument of the wrong kind or dtype.
-            ValueError: Shapes, lengths or devices that do not fit.
+            TypeError: An argument has the wrong type or dtype.
+            ValueError: Shapes, lengths or devices do not fit.
         """
         check_features("bags", bags)
-        top_k = None if top_k is None else whole("top_k", top_k)
+        top_k = None if top_k is None else check_size("top_k", top_k)
         rows, lens = _rows(bags, bag_lens, mask)
-        pooled, scores = self._pooled(rows, lens)
-        output = self._heads(pooled.mean.to(bags.dtype), 1)
+        pooled, scores = self._pool(rows, lens)
+        output = self._drop_single_head(pooled.mean.to(bags.dtype), 1)
         if not return_weights and top_k is None:
             return output
         bag = _bag_of(lens, rows.shape[0])
         weights = _weights(_shares(scores, bag, lens.shape[0])[0], pooled.total, bag)
-        top = None if top_k is None else self._heads(_largest(weights.detach(), bag, lens, mask, top_k), 1)
+        top = None if top_k is None else self._drop_single_head(_largest(weights.detach(), bag, lens, mask, top_k), 1)
         return PooledBags(
-            output, self._as_came(weights, bags, mask, 0.0), self._as_came(scores, bags, mask, -math.inf), top
+            output, self._like_input(weights, bags, mask, 0.0), self._like_input(scores, bags, mask, -math.inf), top
         )
 
     def state(self, chunk: Tensor) -> State:
-        """The state over some rows of one bag, which `dikkat.merge` joins with those over the others.
+        """Return the state over some rows of one bag, which `dikkat.merge` combines with states over other rows.
 
         Args:
             chunk: (n, D).
 
         Returns:
-            A `dikkat.State` of one row a head: mean (K, D), lse (K,).
+            A `dikkat.State` with one row for each head: mean (K, D), lse (K,).
 
         Example:
             >>> pool, bag = dikkat.AttentionPooling(features=5, hidden=7), torch.randn(11, 5)
@@ -133,19 +134,19 @@ class AttentionPooling(nn.Module):
         return self._state(chunk)
 
     def in_chunks(self, chunks: Iterable[Tensor | Callable[[], Tensor]]) -> Tensor:
-        """Pool one bag that comes in chunks, in the memory of one of them, with gradients.
+        """Pool one bag in chunks, with gradients, in the memory of one chunk.
 
-        The backward computes each chunk's hidden features again; a chunk that is given as a function is read again, and
-        not kept meanwhile.
+        The backward computes each chunk's hidden features again. It calls a chunk's function again instead of keeping
+        the chunk in memory.
 
         Args:
-            chunks: Rows (n, D), or functions that return them: the same each time.
+            chunks: Rows (n, D), or functions that return equal rows on every call.
 
         Returns:
-            (1, D), or (1, K, D) of several heads, in float32 or wider.
+            (1, D), or (1, K, D) for several heads, in float32 or wider.
 
         Raises:
-            ValueError: No chunk.
+            ValueError: There is no chunk.
 
         Example:
             >>> pool, bag = AttentionPooling(features=5, hidden=7), torch.randn(11, 5)
@@ -153,30 +154,30 @@ class AttentionPooling(nn.Module):
             True
         """
 
-        def part(chunk: Tensor | Callable[[], Tensor], known: list[Tensor]) -> State:
+        def compute_state(chunk: Tensor | Callable[[], Tensor], known: list[Tensor]) -> State:
             return self._state(chunk if isinstance(chunk, Tensor) else chunk(), known)
 
         joined: State | None = None
         for chunk in chunks:
-            state: State = checkpoint(part, chunk, [], use_reentrant=False)
+            state: State = checkpoint(compute_state, chunk, [], use_reentrant=False)
             joined = state if joined is None else merge(joined, state)
         if joined is None:
-            raise ValueError("chunks: got none; expected at least one, which may have no rows")
-        return self._heads(joined.mean[None], 1)
+            raise ValueError("chunks: got no chunk; expected at least one, which may have no rows")
+        return self._drop_single_head(joined.mean[None], 1)
 
     @classmethod
     def from_state_dict(cls, state_dict: Mapping[str, Tensor], dropout: float = 0.0) -> Self:
-        """A layer with the attention parameters of CLAM, AttentionDeepMIL, TRIDENT or torchmil, or its own.
+        """Make a layer from the attention parameters of CLAM, AttentionDeepMIL, TRIDENT, torchmil or this class.
 
-        They are found by their names, wherever in the model they stand, which do not tell torchmil's "relu" and "gelu"
-        from its "tanh", the one taken. Heads of TRIDENT, each with its network, become heads of one as wide as all.
+        The parameters are found by their names, at any depth of the model. The names do not distinguish torchmil's
+        "relu", "gelu" and "tanh", so "tanh" is assumed. The networks of TRIDENT's heads become one wider network.
 
         Args:
-            state_dict: Of a whole model, as `torch.load(path, weights_only=True)` reads it.
+            state_dict: The state dict of a whole model, as `torch.load(path, weights_only=True)` returns it.
             dropout: As in the constructor.
 
         Raises:
-            ValueError: None of the known names is there.
+            ValueError: The state dict contains no known names.
 
         Example:
             >>> clam = {f"attention_net.3.attention_{name}.{part}": torch.zeros(size) for name, part, size in (
@@ -185,41 +186,41 @@ class AttentionPooling(nn.Module):
             >>> AttentionPooling.from_state_dict(clam).V
             Linear(in_features=512, out_features=256, bias=True)
         """
-        found = _found(state_dict)
-        (hidden, features), heads = found["V.weight"].shape, len(found["w.weight"])
-        made = cls(features, hidden, heads, "U.weight" in found, dropout).to(found["V.weight"].dtype)
-        made.load_state_dict(found)
-        return made
+        parameters = _find_parameters(state_dict)
+        (hidden, features), heads = parameters["V.weight"].shape, len(parameters["w.weight"])
+        layer = cls(features, hidden, heads, "U.weight" in parameters, dropout).to(parameters["V.weight"].dtype)
+        layer.load_state_dict(parameters)
+        return layer
 
     def extra_repr(self) -> str:
-        """The part of `print(layer)` in brackets."""
+        """Return the settings for `print(layer)`."""
         return f"heads={self.heads}, dropout={self.dropout}"
 
     def _state(self, chunk: Tensor, known: list[Tensor] | None = None) -> State:
         check_features("chunk", chunk)
         if chunk.ndim != 2:
             raise ValueError(f"chunk: got shape {tuple(chunk.shape)}; expected (rows, features), rows of one bag")
-        pooled, _ = self._pooled(chunk, torch.tensor([len(chunk)], device=chunk.device), known)
+        pooled, _ = self._pool(chunk, torch.tensor([len(chunk)], device=chunk.device), known)
         return State(pooled.mean[0], *log_sum_exp(pooled.peak[0], pooled.total[0]))
 
-    def _pooled(self, rows: Tensor, lens: Tensor, known: list[Tensor] | None = None) -> tuple[Pooled, Tensor]:
-        """The pooled bags, and the scores (N, K); `known` as in `gating.gated`."""
+    def _pool(self, rows: Tensor, lens: Tensor, known: list[Tensor] | None = None) -> tuple[Pooled, Tensor]:
+        """Return the pooled bags and the scores (N, K); `known` as in `gating.gated`."""
         scores, rows = gated_scores(rows, self.V, self.U, self.w, "bags", known)
         if self.training and self.dropout:
             scores = scores.masked_fill(torch.rand(rows.shape[0], 1, device=rows.device) < self.dropout, -math.inf)
         return pool(scores, rows, lens), scores
 
-    def _as_came(self, of_rows: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
+    def _like_input(self, by_row: Tensor, bags: Tensor, mask: Tensor | None, empty: float) -> Tensor:
         if mask is not None:
-            spread = of_rows.new_full((*mask.shape, self.heads), empty)
-            of_rows = spread.masked_scatter(mask[..., None], of_rows)
-        return self._heads(of_rows.reshape(*bags.shape[:-1], self.heads), -1)
+            padded = by_row.new_full((*mask.shape, self.heads), empty)
+            by_row = padded.masked_scatter(mask[..., None], by_row)
+        return self._drop_single_head(by_row.reshape(*bags.shape[:-1], self.heads), -1)
 
-    def _heads(self, tensor: Tensor, dim: int) -> Tensor:
+    def _drop_single_head(self, tensor: Tensor, dim: int) -> Tensor:
         return tensor.squeeze(dim) if self.heads == 1 else tensor
 
 
-# V, U and w: this layer's, CLAM's, AttentionDeepMIL's, torchmil's and, with a number for each head, TRIDENT's.
+# The names of V, U and w in this layer, CLAM, AttentionDeepMIL, torchmil and, with a number for each head, TRIDENT.
 _NAMES = (
     ("V", "U", "w"),
     ("attention_a.0", "attention_b.0", "attention_c"),
@@ -233,42 +234,42 @@ _NAMES = (
 )
 
 
-def _found(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of the first of `_NAMES` that are there and fit, under the names of this layer."""
+def _find_parameters(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the first parameters that match `_NAMES` and fit, under the names of this layer."""
     for names in _NAMES:
-        last = f".{names[0].format(0)}.weight"
-        for prefix in [key.removesuffix(last) for key in (f".{key}" for key in state_dict) if key.endswith(last)]:
+        suffix = f".{names[0].format(0)}.weight"
+        for prefix in [key.removesuffix(suffix) for key in (f".{key}" for key in state_dict) if key.endswith(suffix)]:
             V, U, w = (_stacked(state_dict, f"{prefix}.{name}"[1:]) for name in names)
             if V and w and sum(weight.shape[1] for weight in w[0]) == sum(map(len, V[0])):
-                found = {"V": (torch.cat(V[0]), V[1]), "w": (torch.block_diag(*w[0]), w[1])}
-                found |= {"U": (torch.cat(U[0]), U[1])} if U else {}
-                parts = (("weight", 0), ("bias", 1))
-                return {f"{name}.{kind}": both[place] for name, both in found.items() for kind, place in parts}
+                layers = {"V": (torch.cat(V[0]), V[1]), "w": (torch.block_diag(*w[0]), w[1])}
+                layers |= {"U": (torch.cat(U[0]), U[1])} if U else {}
+                kinds = (("weight", 0), ("bias", 1))
+                return {f"{name}.{kind}": tensors[i] for name, tensors in layers.items() for kind, i in kinds}
     known = "; ".join(", ".join(filter(None, names)) for names in _NAMES)
     raise ValueError(f"state_dict: got {', '.join([*state_dict][:6]) or 'no names'} ...; expected one of {known}")
 
 
 def _stacked(state_dict: Mapping[str, Tensor], name: str) -> tuple[list[Tensor], Tensor] | None:
-    """A layer's weight, of each head where its name counts them, and their bias; None where there is no such layer."""
-    each = [name.format(head) for head in range(len(state_dict))] if "{}" in name else [name]
-    weights = {start: state_dict[f"{start}.weight"] for start in each if f"{start}.weight" in state_dict}
+    """Return a layer's weights (one for each head if the name has {}) and concatenated biases; None if missing."""
+    names = [name.format(head) for head in range(len(state_dict))] if "{}" in name else [name]
+    weights = {start: state_dict[f"{start}.weight"] for start in names if f"{start}.weight" in state_dict}
     biases = [state_dict.get(f"{start}.bias", weight.new_zeros(len(weight))) for start, weight in weights.items()]
     return (list(weights.values()), torch.cat(biases)) if weights else None
 
 
 def collate_bags(samples: Sequence[Any]) -> tuple[Any, ...]:
-    """Put bags of any lengths one behind the other: `collate_fn` of a `torch.utils.data.DataLoader`.
+    """Concatenate bags of any lengths: `collate_fn` of a `torch.utils.data.DataLoader`.
 
     Args:
-        samples: Bags (n, D), or tuples whose first element is one; the others (labels, coordinates of one size) are
-            stacked as `DataLoader` does.
+        samples: Bags (n, D), or tuples whose first element is a bag; other elements (labels, coordinates of one size)
+            are stacked as `DataLoader` does.
 
     Returns:
-        (bags, bag_lens, *others): (N, D), (B,) int64, and (B, ...) each.
+        (bags, bag_lens, *others): (N, D), (B,) int64, and (B, ...) for each other element.
 
     Raises:
-        TypeError: A bag that is no tensor, or of another dtype than the first.
-        ValueError: No sample; a bag that is not (n, D), or has another D than the first.
+        TypeError: A bag is no tensor, or its dtype differs from the first bag's.
+        ValueError: There is no sample, or a bag is not (n, D) with the D of the first bag.
 
     Example:
         >>> bags, bag_lens, labels = collate_bags([(torch.zeros(3, 5), 1), (torch.zeros(2, 5), 0)])
@@ -277,33 +278,33 @@ def collate_bags(samples: Sequence[Any]) -> tuple[Any, ...]:
     """
     if not samples:
         raise ValueError("samples: got none; expected at least one bag")
-    each = [sample if isinstance(sample, tuple | list) else (sample,) for sample in samples]
-    bags = [sample[0] for sample in each]
-    for place, bag in enumerate(bags):
-        check_dense(f"samples[{place}]", bag)
+    tuples = [sample if isinstance(sample, tuple | list) else (sample,) for sample in samples]
+    bags = [sample[0] for sample in tuples]
+    for index, bag in enumerate(bags):
+        check_dense(f"samples[{index}]", bag)
         if bag.ndim != 2 or bag.shape[1:] != bags[0].shape[1:]:
-            wanted = bags[0].shape[-1] if bags[0].ndim == 2 else "features"
-            raise ValueError(f"samples[{place}]: got a bag of shape {tuple(bag.shape)}; expected (rows, {wanted})")
+            features = bags[0].shape[-1] if bags[0].ndim == 2 else "features"
+            raise ValueError(f"samples[{index}]: got a bag of shape {tuple(bag.shape)}; expected (rows, {features})")
         if bag.dtype != bags[0].dtype:
-            raise TypeError(f"samples[{place}]: got a bag of dtype {bag.dtype}; expected {bags[0].dtype}, the first's")
-    others = default_collate([tuple(sample[1:]) for sample in each]) if len(each[0]) > 1 else ()
-    return torch.cat(bags), torch.tensor([len(bag) for bag in bags], device=bags[0].device), *others
+            raise TypeError(f"samples[{index}]: got a bag of dtype {bag.dtype}; expected {bags[0].dtype}, as the first")
+    extras = default_collate([tuple(sample[1:]) for sample in tuples]) if len(tuples[0]) > 1 else ()
+    return torch.cat(bags), torch.tensor([len(bag) for bag in bags], device=bags[0].device), *extras
 
 
 class LengthBatchSampler(Sampler[list[int]]):
-    """Batches of bags that together have no more than so many rows: `batch_sampler` of a `DataLoader`.
+    """Batches of bags with at most `max_rows` rows in total: `batch_sampler` of a `DataLoader`.
 
-    A bag that has more is a batch of its own. How many batches there are depends on the order, and is not told before.
+    A larger bag is a batch of its own. The number of batches depends on the order, so the sampler has no length.
 
     Args:
-        lengths: Rows of each bag.
-        max_rows: Rows of a batch, at most.
-        shuffle: Whether each round takes the bags in another order.
-        generator: What draws the order; PyTorch's own if None.
+        lengths: The number of rows in each bag.
+        max_rows: The maximum number of rows in a batch.
+        shuffle: Whether to shuffle the bags in each epoch.
+        generator: The random generator for the order; PyTorch's default if None.
 
     Raises:
-        TypeError: A length or `max_rows` that is no whole number.
-        ValueError: A length below 0, or `max_rows` below 1.
+        TypeError: A length or `max_rows` is no whole number.
+        ValueError: A length is below 0, or `max_rows` is below 1.
 
     Example:
         >>> list(LengthBatchSampler([3, 4, 2, 9, 1], max_rows=7, shuffle=False))
@@ -314,17 +315,17 @@ class LengthBatchSampler(Sampler[list[int]]):
         self, lengths: Sequence[int] | Tensor, max_rows: int, shuffle: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:  # fmt: skip
-        given = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-        for place, length in enumerate(given):
+        numbers = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+        for index, length in enumerate(numbers):
             if isinstance(length, bool) or not isinstance(length, Integral):
-                raise TypeError(f"lengths[{place}]: got {length!r}; expected a whole number of rows")
+                raise TypeError(f"lengths[{index}]: got {length!r}; expected a whole number of rows")
             if length < 0:
-                raise ValueError(f"lengths[{place}]: got {length}; expected at least 0 rows")
-        self.lengths = [int(length) for length in given]
-        self.max_rows, self.shuffle, self.generator = whole("max_rows", max_rows), shuffle, generator
+                raise ValueError(f"lengths[{index}]: got {length}; expected at least 0 rows")
+        self.lengths = [int(length) for length in numbers]
+        self.max_rows, self.shuffle, self.generator = check_size("max_rows", max_rows), shuffle, generator
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The indices of each batch."""
+        """Yield the indices of each batch."""
         number = len(self.lengths)
         order = torch.randperm(number, generator=self.generator).tolist() if self.shuffle else range(number)
         batch: list[int] = []
@@ -340,34 +341,34 @@ class LengthBatchSampler(Sampler[list[int]]):
 
 
 def _rows(bags: Tensor, bag_lens: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """All rows (N, D), and the bags' lengths (B,)."""
+    """Return all rows (N, D), and the bags' lengths (B,)."""
     if bags.ndim == 3:
         if bag_lens is not None:
-            raise ValueError(f"bag_lens: got some with bags {tuple(bags.shape)}; expected a mask, or bags (N, D)")
+            raise ValueError(f"bag_lens: got lengths with bags {tuple(bags.shape)}; expected a mask, or bags (N, D)")
         if mask is None:
             return bags.flatten(0, 1), torch.full(bags.shape[:1], bags.shape[1], device=bags.device)
-        _check_beside("mask", mask, bags, (torch.bool,), bags.shape[:2])
+        _check_lens_or_mask("mask", mask, bags, (torch.bool,), bags.shape[:2])
         if mask.is_meta:
-            raise ValueError("mask: got one on meta, without numbers; expected bag_lens there, and bags (N, D)")
+            raise ValueError("mask: got a tensor on meta, without values; expected bag_lens, and bags (N, D)")
         return bags[mask], mask.sum(1)
     if bags.ndim != 2:
         raise ValueError(f"bags: got shape {tuple(bags.shape)}; expected (N, D), or (B, N, D) and a mask")
     if mask is not None:
-        raise ValueError(f"mask: got one with bags {tuple(bags.shape)}; expected bag_lens, or bags (B, N, D)")
+        raise ValueError(f"mask: got a mask with bags {tuple(bags.shape)}; expected bag_lens, or bags (B, N, D)")
     if bag_lens is None:
         return bags, torch.tensor([len(bags)], device=bags.device)
-    _check_beside("bag_lens", bag_lens, bags, (torch.int64, torch.int32), None)
+    _check_lens_or_mask("bag_lens", bag_lens, bags, (torch.int64, torch.int32), None)
     if can_read_values(bag_lens):
         if bag_lens.numel() and int(bag_lens.min()) < 0:
             raise ValueError(f"bag_lens: got {int(bag_lens.min())}; expected at least 0 rows in each bag")
         if bag_lens.numel() and int(bag_lens.max()) > len(bags):  # before the sum, which may wrap
-            raise ValueError(f"bag_lens: got {int(bag_lens.max())}; expected at most {len(bags)}, all rows of bags")
+            raise ValueError(f"bag_lens: got {int(bag_lens.max())}; expected at most {len(bags)}, the rows of bags")
         if int(bag_lens.sum()) != len(bags):
-            raise ValueError(f"bag_lens: got {int(bag_lens.sum())} rows in all; expected {len(bags)}, those of bags")
+            raise ValueError(f"bag_lens: got {int(bag_lens.sum())} rows in total; expected {len(bags)}, as in bags")
     return bags, bag_lens.to(torch.int64)
 
 
-def _check_beside(
+def _check_lens_or_mask(
     name: str, tensor: Tensor, bags: Tensor, dtypes: tuple[torch.dtype, ...], shape: torch.Size | None
 ) -> None:
     check_dense(name, tensor)
@@ -376,12 +377,12 @@ def _check_beside(
     if tensor.device != bags.device:
         raise ValueError(f"{name}: got a tensor on {tensor.device}; expected {bags.device}, where bags are")
     if tensor.ndim != 1 if shape is None else tensor.shape != shape:
-        wanted = "(B,), one length a bag" if shape is None else str(tuple(shape))
-        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {wanted}")
+        expected = "(B,), one length for each bag" if shape is None else str(tuple(shape))
+        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {expected}")
 
 
 def _bag_of(lens: Tensor, number: int) -> Tensor:
-    """The bag of each of so many rows; its shape does not depend on what `lens` holds, so that it compiles."""
+    """Return the bag of each row, (number,). The shape does not depend on the values of `lens`, so this compiles."""
     return searchsorted(lens.cumsum(0), torch.arange(number, device=lens.device), right=True)
 
 
@@ -390,22 +391,22 @@ def _firsts(lens: Tensor) -> Tensor:
 
 
 def _largest(weights: Tensor, bag: Tensor, lens: Tensor, mask: Tensor | None, number: int) -> Tensor:
-    """The rows of each bag with the largest weights (N, K), as places in the bag: (B, K, number)."""
-    place = torch.arange(bag.shape[0], device=bag.device) - _firsts(lens)[bag] if mask is None else mask.nonzero()[:, 1]
+    """Return the rows of each bag with the largest weights (N, K), as indices in the bag: (B, K, number)."""
+    index = torch.arange(bag.shape[0], device=bag.device) - _firsts(lens)[bag] if mask is None else mask.nonzero()[:, 1]
     rank, beyond = torch.arange(number, device=bag.device), bag.shape[0]
     rows = torch.where(rank < lens[:, None], _firsts(lens)[:, None] + rank, beyond)
-    place = torch.cat([place, place.new_tensor([-1])])
-    found = []
-    for of_head in weights.unbind(1):
-        order = of_head.argsort(descending=True, stable=True)
+    index = torch.cat([index, index.new_tensor([-1])])
+    top = []
+    for head_weights in weights.unbind(1):
+        order = head_weights.argsort(descending=True, stable=True)
         order = order[bag[order].argsort(stable=True)]
-        found.append(place[torch.cat([order, order.new_tensor([beyond])])[rows]])
-    return torch.stack(found, 1)
+        top.append(index[torch.cat([order, order.new_tensor([beyond])])[rows]])
+    return torch.stack(top, 1)
 
 
 def pool(scores: Tensor, rows: Tensor, lens: Tensor) -> Pooled:
-    """The softmax of scores (N, K) over each bag, and the mean of its rows: mean (B, K, D), peak and total (B, K)."""
-    bag = _bag_of(lens, rows.shape[0])  # a size of its own while `torch.export` traces; `len` would read a number
+    """Return the softmax-weighted mean of each bag's rows (B, K, D), with peak and total (B, K); scores are (N, K)."""
+    bag = _bag_of(lens, rows.shape[0])  # `torch.export` keeps this size symbolic; `len` would not
     if rows.is_meta or not is_eager():
         return _unblocked(scores, rows, bag, lens.shape[0])
     return Pooled(*_Pool.apply(scores, rows, bag, lens))  # type: ignore[no-untyped-call]
@@ -419,7 +420,7 @@ def _unblocked(scores: Tensor, rows: Tensor, bag: Tensor, bags: int) -> Pooled:
 
 
 def _shares(scores: Tensor, bag: Tensor, bags: int) -> tuple[Tensor, Tensor]:
-    """e^(score − peak) of each row, and the peak of each bag, which has no gradient."""
+    """Return e^(score − peak) of each row, and the peak of each bag, which has no gradient."""
     peak = scores.detach().new_full((bags, scores.shape[1]), -math.inf)
     peak = peak.scatter_reduce(0, bag[:, None].expand_as(scores), scores.detach(), "amax")
     return (scores - peak.masked_fill(peak == -math.inf, 0.0)[bag]).exp(), peak
@@ -440,43 +441,43 @@ class _Pool(torch.autograd.Function):
         return mean, peak, total
 
     @staticmethod
-    def backward(ctx: Any, of_mean: Tensor, _: Tensor, of_total: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, mean_grad: Tensor, _: Tensor, total_grad: Tensor) -> tuple[Tensor | None, ...]:
         scores, rows, bag, mean, total = ctx.saved_tensors
         needs_scores, needs_rows = ctx.needs_input_grad[:2]
-        if torch.is_grad_enabled() or many_at_once(of_mean, of_total):
-            found = local_gradients(
-                lambda *given: _unblocked(given[0], given[1], bag, len(total)), (scores, rows),
-                (needs_scores, needs_rows), (of_mean, None, of_total),
+        if torch.is_grad_enabled() or many_at_once(mean_grad, total_grad):
+            grads = local_gradients(
+                lambda *operands: _unblocked(operands[0], operands[1], bag, len(total)), (scores, rows),
+                (needs_scores, needs_rows), (mean_grad, None, total_grad),
             )  # fmt: skip
-            return *found, None, None
+            return *grads, None, None
         shares, _ = _shares(scores, bag, len(total))
-        weights, drift = _weights(shares, total, bag), (mean * of_mean).sum(-1)
-        of_scores = shares * of_total[bag]
-        of_rows = torch.zeros_like(rows, memory_format=torch.contiguous_format) if needs_rows else None
-        parts = list(blocks(rows, rows.shape[1]))
-        edges = [(each.start, each.stop - 1) for each in parts]
+        weights, drift = _weights(shares, total, bag), (mean * mean_grad).sum(-1)
+        scores_grad = shares * total_grad[bag]
+        rows_grad = torch.zeros_like(rows, memory_format=torch.contiguous_format) if needs_rows else None
+        row_blocks = list(blocks(rows, rows.shape[1]))
+        edges = [(block.start, block.stop - 1) for block in row_blocks]
         ends = bag[torch.tensor(edges, dtype=torch.int64, device=bag.device)].tolist()
-        for block, (first, last) in zip(parts, ends, strict=True):
-            part, own, weight = rows[block].to(weights.dtype), bag[block], weights[block]
-            if first == last:  # of one bag, as most blocks are of bags that are large
-                of_weights = part @ of_mean[first].T
-                if of_rows is not None:
-                    of_rows[block] = weight @ of_mean[first]
+        for block, (first, last) in zip(row_blocks, ends, strict=True):
+            x, bags, weight = rows[block].to(weights.dtype), bag[block], weights[block]
+            if first == last:  # one bag, as in most blocks of large bags
+                weights_grad = x @ mean_grad[first].T
+                if rows_grad is not None:
+                    rows_grad[block] = weight @ mean_grad[first]
             else:
-                of_weights = torch.stack([(part * of_head[own]).sum(-1) for of_head in of_mean.unbind(1)], 1)
-                if of_rows is not None:
-                    for head, of_head in enumerate(of_mean.unbind(1)):
-                        of_rows[block] += of_head[own] * weight[:, head, None]
-            of_scores[block] += weight * (of_weights - drift[own])
-        idle = ~(of_mean.any(-1) | of_total.any(-1, keepdim=True)).any(-1)
-        if bool(idle.any()):  # bags without a gradient have none to give, whatever they hold
-            of_scores = of_scores.masked_fill(idle[bag, None], 0.0)
-            of_rows = None if of_rows is None else of_rows.masked_fill(idle[bag, None], 0.0)
-        return of_scores if needs_scores else None, of_rows, None, None
+                weights_grad = torch.stack([(x * head_grad[bags]).sum(-1) for head_grad in mean_grad.unbind(1)], 1)
+                if rows_grad is not None:
+                    for head, head_grad in enumerate(mean_grad.unbind(1)):
+                        rows_grad[block] += head_grad[bags] * weight[:, head, None]
+            scores_grad[block] += weight * (weights_grad - drift[bags])
+        idle = ~(mean_grad.any(-1) | total_grad.any(-1, keepdim=True)).any(-1)
+        if bool(idle.any()):  # bags without an incoming gradient pass none on, even if their rows are NaN
+            scores_grad = scores_grad.masked_fill(idle[bag, None], 0.0)
+            rows_grad = None if rows_grad is None else rows_grad.masked_fill(idle[bag, None], 0.0)
+        return scores_grad if needs_scores else None, rows_grad, None, None
 
 
 def _sums(weights: Tensor, rows: Tensor, lens: Tensor) -> Tensor:
-    """Σ weight · row of each bag and head, (B, K, D): of pieces of a bag, and of these."""
+    """Return Σ weight · row of each bag and head, (B, K, D), summed over pieces of bags, then over the pieces."""
     heads, size, number = weights.shape[1], rows.shape[1], len(rows)
     firsts, row = _firsts(lens), torch.arange(number, device=rows.device)
     pieces = torch.cat([firsts[firsts < number], row[::_PIECE]]).unique()
@@ -484,11 +485,11 @@ def _sums(weights: Tensor, rows: Tensor, lens: Tensor) -> Tensor:
     step = _PIECE * max(1, _AT_ONCE // (_PIECE * max(1, size)))
     bounds = [*searchsorted(pieces, row[::step].contiguous()).tolist(), len(pieces)]
     for start, (first, last) in zip(range(0, number, step), pairwise(bounds), strict=True):
-        part = rows[start : start + step].to(weights.dtype)
+        block = rows[start : start + step].to(weights.dtype)
         for head in range(heads):
-            by = weights[start : start + step, head].contiguous()
+            block_weights = weights[start : start + step, head].contiguous()
             sums[head, first:last] = embedding_bag(
-                row[: len(part)], part, pieces[first:last] - start, mode="sum", per_sample_weights=by
+                row[: len(block)], block, pieces[first:last] - start, mode="sum", per_sample_weights=block_weights
             )
-    piece, of_bag = torch.arange(len(pieces), device=rows.device), searchsorted(pieces, firsts)
-    return torch.stack([embedding_bag(piece, of_head, of_bag, mode="sum") for of_head in sums], 1)
+    piece, bag_pieces = torch.arange(len(pieces), device=rows.device), searchsorted(pieces, firsts)
+    return torch.stack([embedding_bag(piece, head_sums, bag_pieces, mode="sum") for head_sums in sums], 1)

@@ -1,5 +1,5 @@
-"""The error for what a user gave; it imports nothing."""
+"""The error for unusable input, in a module without imports."""
 
 
 class InputError(ValueError):
-    """An input that cannot be used; the message says what came, what is expected and what to do."""
+    """An input that cannot be used; the message names the value, the expectation and the remedy."""

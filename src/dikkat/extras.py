@@ -1,4 +1,4 @@
-"""Optional libraries: which extra installs each, and the message where one is missing."""
+"""Optional libraries, the extras that install them, and messages for missing ones."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-# The packages that each extra installs.
+# The packages of each extra.
 _EXTRAS = {
     "translation": {
         "typer", "rich", "tokenizers", "safetensors", "sacrebleu", "sacremoses", "regex", "pyarrow", "httpx",
@@ -26,12 +26,12 @@ _EXTRAS = {
 
 
 def extra_of(package: str, *, first: str) -> str | None:
-    """The extra that brings an imported package, or None; `first` is the one that is meant where several do."""
+    """Return an extra that installs an imported package, or None; `first` is preferred if several do."""
     return next((extra for extra in (first, *_EXTRAS) if package in _EXTRAS[extra]), None)
 
 
 def missing(package: str, extra: str) -> str:
-    """The message for a package that is not installed.
+    """Return the message for a package that is not installed.
 
     Example:
         >>> missing("tokenizers", "translation")
@@ -41,18 +41,18 @@ def missing(package: str, extra: str) -> str:
 
 
 def _source() -> str:
-    """The beginning of what pip takes for this package: its sources or its wheel, or its name on an index."""
+    """Return the beginning of pip's argument for this package: its source folder, its wheel, or its name."""
     folder = Path(__file__).parents[2]
     if (folder / "pyproject.toml").is_file():
         return f'-e "{folder}'
-    told = next((each.read_text("direct_url.json") for each in distributions(name="dikkat")), None)  # none of an index
-    url = urlsplit(json.loads(told)["url"] if told else "")
+    origin = next((dist.read_text("direct_url.json") for dist in distributions(name="dikkat")), None)  # None: an index
+    url = urlsplit(json.loads(origin)["url"] if origin else "")
     return f'"{url2pathname(url.path)}' if url.scheme == "file" else '"dikkat'
 
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Wrap imports that need an extra, so that the error for a missing package says how to install it.
+    """Wrap imports of an extra's packages; the error for a missing package then contains the install command.
 
     Raises:
         ModuleNotFoundError: A package of the extra is not installed.

@@ -1,6 +1,6 @@
-"""Layers over `attend`, batch first. Nothing of a call stays on a module.
+"""Layers over `attend`, batch first. Modules keep no state of a call.
 
-Each is called `layer(query, key, value, valid_lens=None, ...)` with the restrictions of `dikkat.attend` as keywords
+Call a layer as `layer(query, key, value, valid_lens=None, ...)` with the restrictions of `dikkat.attend` as keywords
 (`mask`, `causal`, `window`, `segment_ids`, `bias`, `key_bias`, `exclude`), `return_weights` and `impl`. It returns a
 tensor, or with `return_weights=True` the pair (output, weights). Dropout acts on the weights, in training mode only.
 """
@@ -18,7 +18,7 @@ from dikkat._engine.pytorch_state import autocasts
 from dikkat.attention import Restricted, attend, output_of
 from dikkat.distributed.front import attend_heads_together
 from dikkat.distributed.ranks import Ranks
-from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
+from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, check_size, linear
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -45,12 +45,12 @@ class _Attention(nn.Module):
         return attend(query, key, value, score=self.score, valid_lens=valid_lens, dropout=dropout, **restricted)
 
     def extra_repr(self) -> str:
-        """The settings, for `print(layer)`."""
+        """Return the settings for `print(layer)`."""
         return f"dropout={self.dropout}"
 
 
 class AdditiveAttention(_Attention):
-    r"""Attention with the score of Bahdanau: queries and keys of different sizes compared by a small network.
+    r"""Attention with the score of Bahdanau: a small network compares queries and keys, which may differ in size.
 
     $$ a(q, k) = w_v^\top \tanh(W_q q + W_k k) $$
 
@@ -115,7 +115,7 @@ class KernelAttention(_Attention):
     $$ a(q, k) = -\tfrac12 \lVert (q - k) / \sigma \rVert^2 $$
 
     Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
+        bandwidth: σ, in the units of the data: a positive number, or one number for each feature.
         learnable: Whether σ is trained.
 
     Source: Nadaraya 1964; Watson 1964.
@@ -132,15 +132,15 @@ class KernelAttention(_Attention):
 
 
 class SelfAttention(nn.Module):
-    r"""A sequence attends to itself: softmax(Q Kᵀ / √d) V with Q, K, V projections of X. No output projection.
+    r"""Self-attention without an output projection: softmax(Q Kᵀ / √d) V, where Q, K and V are projections of X.
 
-    Head h of token t is features h·d ... (h+1)·d of the token's projection, and the heads' outputs stand side by side.
+    Head h of token t is features h·d ... (h+1)·d of the token's projection, and the heads' outputs are concatenated.
 
     Args:
         embed_dim: Features of a token.
         key_dim: Features that queries and keys are projected to, over all heads.
         value_dim: Features that values are projected to, over all heads.
-        num_heads: Number of heads; it divides both.
+        num_heads: Number of heads; it divides `key_dim` and `value_dim`.
 
     Source: Vaswani et al. 2017, section 3.2.
 
@@ -151,7 +151,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, embed_dim: int, key_dim: int, value_dim: int, num_heads: int = 1) -> None:
         super().__init__()
-        whole("embed_dim", embed_dim)
+        check_size("embed_dim", embed_dim)
         check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
         self.W_q = nn.Linear(embed_dim, key_dim, bias=False)
@@ -162,7 +162,7 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, valid_lens: Tensor | int | None = None, **restricted: Unpack[Restricted]
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """(B, n, embed_dim) -> (B, n, value_dim), and with `return_weights` the weights (B, heads, n, n)."""
+        """Return (B, n, value_dim) for x (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, n)."""
         projections = tuple(partial(linear, layer, name="x") for layer in (self.W_q, self.W_k, self.W_v))
         return attend_heads((x, x, x), projections, self.num_heads, self.score, 0.0, valid_lens, restricted)
 
@@ -170,7 +170,7 @@ class SelfAttention(nn.Module):
 def self_attention(
     x: Tensor, valid_lens: Tensor | int | None = None, **restricted: Unpack[Restricted]
 ) -> Tensor | tuple[Tensor, Tensor]:
-    r"""softmax(X Xᵀ) X: self-attention without parameters, where tokens are mixed by their mutual projections.
+    r"""Return softmax(X Xᵀ) X: self-attention without parameters.
 
     Args:
         x: (..., n, d), floating point.
@@ -191,31 +191,31 @@ def self_attention(
 
 
 class MultiHeadAttention(nn.Module):
-    r"""Several heads attend side by side, each with a share of the projected features; one projection joins them.
+    r"""Multi-head attention: each head attends with a share of the projected features, and a projection joins them.
 
     $$ o = W_o [o_1; \dots; o_H] + b_o, \qquad o_h = \mathrm{attend}(Q_h, K_h, V_h) $$
 
     Head h of token t is features h·d ... (h+1)·d of token t's projection.
 
-    The parameters are those of `torch.nn.MultiheadAttention`, whose state dict loads and saves strictly wherever it can
-    express the layer (`key_dim` and `value_dim` equal to `embed_dim`, a score without parameters). A score with
-    parameters, which all heads share, adds entries `score.*`.
+    The parameters are those of `torch.nn.MultiheadAttention`. State dicts of both classes are interchangeable if
+    `key_dim` and `value_dim` equal `embed_dim` and the score has no parameters. A score with parameters adds entries
+    `score.*`, which all heads share.
 
     Args:
-        embed_dim: Features of the query that comes in and of the output.
+        embed_dim: Features of the input query and of the output.
         num_heads: Number of heads; it divides `key_dim` and `value_dim`.
-        key_size: Features of the keys that come in; `embed_dim` if None.
-        value_size: Features of the values that come in; `embed_dim` if None.
+        key_size: Features of the input keys; `embed_dim` if None.
+        value_size: Features of the input values; `embed_dim` if None.
         key_dim: Features that queries and keys are projected to, over all heads; `embed_dim` if None.
         value_dim: Features that values are projected to, over all heads; `embed_dim` if None.
         score: Compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
         dropout: On the weights.
         bias: Whether the projections have biases.
-        group: The process group on whose ranks keys and values lie, as `dikkat.distributed.attend` has it; None where
-            this process has all of them.
+        group: The process group whose ranks hold the keys and values, as in `dikkat.distributed.attend`; None if this
+            process holds all of them.
 
     Raises:
-        ValueError: Sizes that the heads do not divide.
+        ValueError: `num_heads` does not divide `key_dim` and `value_dim`.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 
@@ -232,7 +232,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True, group: "ProcessGroup | None" = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        whole("embed_dim", embed_dim)
+        check_size("embed_dim", embed_dim)
         key_size, value_size = size_or("key_size", key_size, embed_dim), size_or("value_size", value_size, embed_dim)
         key_dim, value_dim = size_or("key_dim", key_dim, embed_dim), size_or("value_dim", value_dim, embed_dim)
         check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
@@ -244,7 +244,7 @@ class MultiHeadAttention(nn.Module):
         self._sizes = (key_dim, key_dim, value_dim)
         self.in_proj_weight: nn.Parameter | None
         self.in_proj_bias: nn.Parameter | None
-        # torch keeps one matrix where queries, keys and values come in with the same features, and three where not.
+        # torch has one matrix if queries, keys and values have equal numbers of features, and otherwise three.
         if {key_size, value_size, key_dim, value_dim} == {embed_dim}:
             self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
         else:
@@ -277,29 +277,29 @@ class MultiHeadAttention(nn.Module):
             value: (B, m, value_size).
             valid_lens: None, (B,) or (B, n).
             **restricted: As in `dikkat.attend`; a `mask` or `bias` (B, n, m), `key_bias` (B, m) or `exclude` (B, n)
-                holds for all heads, and one with a dimension more has the heads after B.
+                applies to all heads; with one more dimension, the heads follow B.
 
         Returns:
             (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, m).
         """
-        # Attributes, each read once: a parameter that is pruned, normalised or parametrized is computed as it is read.
-        whole_weight: Tensor | None = self.in_proj_weight
+        # Read each attribute once: a pruned, normalised or parametrized parameter is computed on every read.
+        joint_weight: Tensor | None = self.in_proj_weight
         bias: Tensor | None = self.in_proj_bias
-        three = [f"{each}_proj_weight" for each in "qkv"]
-        own: list[Any] = [getattr(self, name) for name in three] if whole_weight is None else [whole_weight]
-        own += [] if bias is None else [bias]
+        names = [f"{operand}_proj_weight" for operand in "qkv"]
+        parameters: list[Any] = [getattr(self, name) for name in names] if joint_weight is None else [joint_weight]
+        parameters += [] if bias is None else [bias]
         ranks = None if self.group is None else Ranks(self.group)
-        if ranks is not None:  # every rank is to have their whole gradient
-            own = ranks.with_whole_gradients(*own)
-        *weights, bias = own if bias is not None else [*own, None]
+        if ranks is not None:  # every rank gets the sum of the gradients
+            parameters = ranks.with_whole_gradients(*parameters)
+        *weights, bias = parameters if bias is not None else [*parameters, None]
         biases = (None,) * 3 if bias is None else bias.split(self._sizes)
-        if whole_weight is not None:
-            (whole_weight,) = weights
-            weights = whole_weight.split(self._sizes)
-        named = zip(("query", "key", "value"), weights, biases, strict=True)
-        projections = tuple(partial(_project, *arguments) for arguments in named)
-        if query is key is value and whole_weight is not None:  # one product for all three, where nothing is hidden
-            at_once = partial(_project, "query", whole_weight, bias)
+        if joint_weight is not None:
+            (joint_weight,) = weights
+            weights = joint_weight.split(self._sizes)
+        by_operand = zip(("query", "key", "value"), weights, biases, strict=True)
+        projections = tuple(partial(_project, *arguments) for arguments in by_operand)
+        if query is key is value and joint_weight is not None:  # one product for all three, if nothing is hidden
+            at_once = partial(_project, "query", joint_weight, bias)
         else:
             at_once = None
         dropout = self.dropout if self.training else 0.0
@@ -313,18 +313,18 @@ class MultiHeadAttention(nn.Module):
         return projected
 
     def extra_repr(self) -> str:
-        """The part of `print(layer)` in brackets."""
+        """Return the settings for `print(layer)`."""
         return f"num_heads={self.num_heads}, dropout={self.dropout}"
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """(..., n, heads · d) -> (..., heads, n, d): head h of token t is features h·d ... (h+1)·d of token t."""
+    """Return (..., heads, n, d) for (..., n, heads · d): head h of token t is features h·d ... (h+1)·d of token t."""
     heads: Tensor = x.unflatten(-1, (num_heads, -1))
     return heads.transpose(-2, -3)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """(..., heads, n, d) -> (..., n, heads · d), the reverse of `split_heads`."""
+    """Return (..., n, heads · d) for (..., heads, n, d), the inverse of `split_heads`."""
     return x.transpose(-2, -3).flatten(-2)
 
 
@@ -333,44 +333,44 @@ def attend_heads(
     score: Score, dropout: float, valid_lens: Tensor | int | None, restricted: Restricted, ranks: Ranks | None = None,
     at_once: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """Project query, key and value, attend with every head, over the keys of all ranks if there are any, and join.
+    """Project query, key and value, attend with every head (over the keys of all `ranks`, if any), and join the heads.
 
-    Where the three are one tensor, `at_once` makes all projections of it, side by side, each as wide as the others.
+    If query, key and value are one tensor, `at_once` computes its three projections, concatenated and equally wide.
     """
     check_names(restricted, Restricted)
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
         validation.check_features(name, tensor)
     query, key, value = tensors
     if not query.ndim == key.ndim == value.ndim:
-        came = ", ".join(str(tuple(t.shape)) for t in tensors)
-        raise ValueError(f"query, key, value: got shapes {came}; expected all with a batch dimension, or none")
-    alone = query.ndim == 2  # no batch: the heads must not be taken for one
-    if alone and isinstance(valid_lens, int) and not isinstance(valid_lens, bool):
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+        raise ValueError(f"query, key, value: got shapes {shapes}; expected all with a batch dimension, or none")
+    unbatched = query.ndim == 2  # otherwise the heads would be taken for a batch
+    if unbatched and isinstance(valid_lens, int) and not isinstance(valid_lens, bool):
         valid_lens = torch.tensor(valid_lens, device=query.device)
     restrictions: Any = {"valid_lens": valid_lens, **restricted}
     return_weights, impl = restrictions.pop("return_weights", False), restrictions.pop("impl", "auto")
     requested = validation.Requested(dropout, wants_state=ranks is not None, wants_weights=return_weights)
-    if alone:
+    if unbatched:
         query, key, value = query[None], key[None], value[None]
-        restrictions = {name: _batched(given) for name, given in restrictions.items()}
-    for name, own in BY_ELEMENT.items():
-        given = restrictions.get(name)
-        if isinstance(given, Tensor) and given.ndim == query.ndim - 2 + own:
-            restrictions[name] = given.unsqueeze(-1 - own)
+        restrictions = {name: _add_batch_dim(argument) for name, argument in restrictions.items()}
+    for name, dims in BY_ELEMENT.items():
+        argument = restrictions.get(name)
+        if isinstance(argument, Tensor) and argument.ndim == query.ndim - 2 + dims:
+            restrictions[name] = argument.unsqueeze(-1 - dims)
 
     def by_head(project: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda tensor: split_heads(project(tensor), num_heads)
 
     output: Tensor | tuple[Tensor, Tensor]
-    if ranks is None and all(given is None or given is False for given in restrictions.values()):
-        # Where nothing is hidden, projecting may come first, and the rest is a call as any other.
+    if ranks is None and all(argument is None or argument is False for argument in restrictions.values()):
+        # If nothing is hidden, no rows must be zeroed before the projections.
         projected = (
             [project(t) for project, t in zip(projections, (query, key, value), strict=True)]
             if at_once is None
             else (at_once(query).chunk(3, -1))
         )
-        sides = (split_heads(each, num_heads) for each in projected)
-        output = attend(*sides, score=score, dropout=dropout, return_weights=return_weights, impl=impl)
+        by_heads = (split_heads(tensor, num_heads) for tensor in projected)
+        output = attend(*by_heads, score=score, dropout=dropout, return_weights=return_weights, impl=impl)
     else:
         heads = validation.Heads(num_heads, tuple(map(by_head, projections)))
         if ranks is None:
@@ -378,44 +378,40 @@ def attend_heads(
             output = output_of(result, result.mean, return_weights)
         elif return_weights:
             raise ValueError(
-                "return_weights: got True with a group; expected False: no rank has a whole row of weights"
+                "return_weights: got True with a group; expected False, because no rank has a whole row of weights"
             )
         else:
-            given = {name: each for name, each in restrictions.items() if each is not None}
+            arguments = {name: argument for name, argument in restrictions.items() if argument is not None}
             output = attend_heads_together(
-                ranks, query, key, value, score, heads, requested, impl, cast(Restricting, given)
+                ranks, query, key, value, score, heads, requested, impl, cast(Restricting, arguments)
             )
-    parts = output if isinstance(output, tuple) else (output,)
-    joined, *weights = (part[0] for part in parts) if alone else parts
+    outputs = output if isinstance(output, tuple) else (output,)
+    joined, *weights = (tensor[0] for tensor in outputs) if unbatched else outputs
     return (join_heads(joined), weights[0]) if weights else join_heads(joined)
 
 
-def _batched(given: Any) -> Any:
-    if isinstance(given, tuple | list):
-        return tuple(each[None] if isinstance(each, Tensor) else each for each in given)
-    return given[None] if isinstance(given, Tensor) else given
+def _add_batch_dim(argument: Any) -> Any:
+    if isinstance(argument, tuple | list):
+        return tuple(item[None] if isinstance(item, Tensor) else item for item in argument)
+    return argument[None] if isinstance(argument, Tensor) else argument
 
 
 def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     if x.shape[-1] != weight.shape[-1]:
-        raise ValueError(
-            f"{name}: got shape {tuple(x.shape)}; expected {weight.shape[-1]} features, as the layer was made"
-        )
+        raise ValueError(f"{name}: got shape {tuple(x.shape)}; expected {weight.shape[-1]} features, the layer's size")
     if x.dtype != weight.dtype and not autocasts(x.device.type):
-        raise TypeError(f"{name}: got dtype {x.dtype}; expected {weight.dtype}, that of the layer's parameters")
+        raise TypeError(f"{name}: got dtype {x.dtype}; expected {weight.dtype}, the dtype of the layer's parameters")
     return nn.functional.linear(x, weight, bias)
 
 
 def size_or(name: str, size: int | None, default: int) -> int:
-    """A size, checked, or its default where there is none."""
-    return default if size is None else whole(name, size)
+    """Return the checked size, or the default for None."""
+    return default if size is None else check_size(name, size)
 
 
 def check_heads(num_heads: int, **dims: int) -> None:
-    """Check that the heads divide the features of the named projections."""
-    whole("num_heads", num_heads)
+    """Check that the heads divide the features of each named projection."""
+    check_size("num_heads", num_heads)
     for name, dim in dims.items():
-        if whole(name, dim) % num_heads:
-            raise ValueError(
-                f"{name}, num_heads: got {dim} and {num_heads}; expected the first a multiple of the second"
-            )
+        if check_size(name, dim) % num_heads:
+            raise ValueError(f"{name}, num_heads: got {dim} and {num_heads}; expected a multiple of num_heads")

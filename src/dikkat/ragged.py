@@ -1,4 +1,4 @@
-"""Sequences of any length, end to end in one tensor: attention within each, without a padded row."""
+"""Attention within each of many packed sequences, concatenated in one tensor without padding."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -15,13 +15,13 @@ from dikkat.state import State
 __all__ = ["attend_ragged", "ragged_state"]
 
 
-# The operands with a row for each query or each key, and the dimension that counts these rows.
+# The operands with a row for each query or for each key, and the dimension of these rows.
 _QUERY_ROWS = {"query": -2, "lens": -1, "starts": -1}
 _KEY_ROWS = {"key": -2, "value": -2, "key_bias": -1}
 
 
 class Within(TypedDict, total=False):
-    """The keyword arguments of `attend_ragged` that say which keys of its own sequence a query may see."""
+    """The keyword arguments of `attend_ragged` that restrict which keys of its sequence a query may see."""
 
     causal: bool
     window: tuple[int | None, int | None] | None
@@ -68,22 +68,22 @@ def attend_ragged(
     $$ o_i = \sum_{j \in V_i} w_{ij} v_j, \qquad
        w_{ij} = \frac{e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
-    V_i are the keys that query i may see: those of its sequence that no restriction hides. The result is that of one
+    V_i are the keys that query i may see: the keys of its sequence that no restriction hides. The result equals one
     call of `attend` per sequence. Sequences may have no queries or no keys. A query that sees no key has output 0.
 
     Args:
-        query: (..., queries of all sequences, d_q), floating point; leading dimensions, as of heads, broadcast.
+        query: (..., queries of all sequences, d_q), floating point; leading dimensions, such as heads, broadcast.
         key: (..., keys of all sequences, d_k), of the same dtype.
         value: (..., keys of all sequences, d_v), of the same dtype.
-        query_offsets: (sequences + 1,) int32 or int64: where the queries of each sequence begin, and the last one's
-            end. The first is 0, the last is the number of queries, and they never fall.
-        key_offsets: (sequences + 1,), the same of the keys; None for those of the queries.
+        query_offsets: (sequences + 1,) int32 or int64: the start of each sequence's queries, then the end of the last
+            sequence. The first is 0, the last is the number of queries, and they never fall.
+        key_offsets: (sequences + 1,), offsets of the keys; None if equal to `query_offsets`.
         score: The scoring function a, of `dikkat.scores`.
         causal: Query i of n sees keys j <= i + m − n of the m of its sequence.
         window: (left, right): query i sees keys p − left ... p + right, where p = i + m − n; None is no bound.
         key_bias: (..., keys of all sequences), b: the log of a sample weight. −∞ hides a key.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
-        return_weights: Whether to return the weights too, as they are before dropout.
+        return_weights: Whether to return also the weights before dropout.
         impl: "auto", or the name of one implementation, which then runs or raises.
 
     Returns:
@@ -111,13 +111,13 @@ def attend_ragged(
 
 
 def _run(problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str) -> Result:
-    """Return the result of packed sequences, and show each sequence to those who record."""
+    """Return the result of packed sequences, and pass each sequence to the observers."""
     observers = recording_hooks.current_observers()
     with recording_hooks.observed_by():
         result = dispatch.run_problem(problem, impl)
-        parts = list(_split(problem, query_offsets, key_offsets)) if observers else []
-        for observer in observers if parts else ():
-            observer.observe_calls(parts)
+        sequences = list(_split(problem, query_offsets, key_offsets)) if observers else []
+        for observer in observers if sequences else ():
+            observer.observe_calls(sequences)
             observer.observe_output(result.mean)
     return result
 
@@ -127,10 +127,10 @@ def _split(problem: Problem, query_offsets: Tensor, key_offsets: Tensor) -> Iter
     queries = validation.sequence_lengths("query_offsets", query_offsets, restrictions.queries).tolist()
     keys = validation.sequence_lengths("key_offsets", key_offsets, restrictions.keys).tolist()
     tensors, key_start = problem.tensors(), 0
-    parts = {name: tensors[name].split(queries, dim) for name, dim in _QUERY_ROWS.items()}
-    parts |= {name: tensors[name].split(keys, dim) for name, dim in _KEY_ROWS.items() if name in tensors}
+    pieces_by_name = {name: tensors[name].split(queries, dim) for name, dim in _QUERY_ROWS.items()}
+    pieces_by_name |= {name: tensors[name].split(keys, dim) for name, dim in _KEY_ROWS.items() if name in tensors}
     for index, (n, m) in enumerate(zip(queries, keys, strict=True)):
-        rows = {name: pieces[index] for name, pieces in parts.items()}
+        rows = {name: pieces[index] for name, pieces in pieces_by_name.items()}
         rows |= {name: rows[name] - key_start for name in ("starts", "lens")}
         sized = restrictions.unchecked_copy(queries=n, keys=m)
         yield problem.unchecked_copy(**tensors | rows, restrictions=sized)
@@ -140,18 +140,18 @@ def _split(problem: Problem, query_offsets: Tensor, key_offsets: Tensor) -> Iter
 def _weights(
     problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str, dtype: torch.dtype
 ) -> list[Tensor]:
-    """Return the weights of each sequence before dropout, (..., n, m)."""
+    """Return each sequence's weights before dropout, (..., n, m)."""
     if query_offsets.is_meta or torch.compiler.is_compiling():
         where = "on meta" if query_offsets.is_meta else "in a compiled call"
         raise ValueError(
-            f"return_weights: got True {where}, where the offsets cannot be read and the number of weights is unknown; "
+            f"return_weights: got True {where}, where offsets cannot be read, so the number of weights is unknown; "
             "expected False"
         )
     weights = []
-    for part in _split(problem, query_offsets, key_offsets):
-        asked = part.unchecked_copy(dropout=0.0, wants_state=False, wants_weights=True)
+    for sequence in _split(problem, query_offsets, key_offsets):
+        request = sequence.unchecked_copy(dropout=0.0, wants_state=False, wants_weights=True)
         with recording_hooks.observed_by():
-            weights.append(dispatch.run_problem(asked, impl).shown_weights().to(dtype))
+            weights.append(dispatch.run_problem(request, impl).shown_weights().to(dtype))
     return weights
 
 
@@ -159,7 +159,7 @@ def ragged_state(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor | None = None, *,
     score: Score, dropout: float = 0.0, impl: str = "auto", **within: Unpack[Within],
 ) -> State:  # fmt: skip
-    """The pooled result of `attend_ragged` as a state, which `merge` joins with the state over other keys.
+    """Return the result of `attend_ragged` as a state, which `merge` combines with the state over other keys.
 
     The arguments are those of `attend_ragged`.
 
@@ -189,34 +189,36 @@ def are_jagged(*tensors: Tensor) -> bool:
 
 def problem_of_jagged(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, causal: bool = False,
-    window: tuple[int | None, int | None] | None = None, **others: Any,
+    window: tuple[int | None, int | None] | None = None, **restrictions: Any,
 ) -> Problem:  # fmt: skip
-    given = [name for name, each in others.items() if each is not None]
-    if given:
+    unsupported = [name for name, restriction in restrictions.items() if restriction is not None]
+    if unsupported:
         raise TypeError(
-            f"{given[0]}: got it with nested tensors, which take only causal and window; expected None, or a call of "
-            "attend_ragged with query.values() and query.offsets(), which also takes key_bias"
+            f"{unsupported[0]}: got a value with nested tensors; expected None (only causal and window are supported). "
+            "To pass key_bias, call attend_ragged with query.values() and query.offsets()"
         )
     rows: dict[str, Any] = {"query": query, "key": key, "value": value}  # PyTorch types no nested tensor
     for name, nested in rows.items():
         if nested.lengths() is not None:
-            raise ValueError(f"{name}: got a nested tensor with holes; expected sequences that lie end to end")
-        if nested._ragged_idx != nested.ndim - 2:  # no public method tells
+            raise ValueError(f"{name}: got a nested tensor with holes; expected contiguous sequences")
+        if nested._ragged_idx != nested.ndim - 2:  # there is no public method
             raise ValueError(
                 f"{name}: got a nested tensor of shape {tuple(nested.shape)}; expected (sequences, ..., any length, "
-                "features): nested.transpose(1, 2), where heads come behind"
+                "features). If heads follow the length, pass nested.transpose(1, 2)"
             )
-    offsets, of_keys, of_values = (nested.offsets() for nested in rows.values())
-    if of_values is not of_keys and not torch.equal(of_values, of_keys):
-        raise ValueError("value: got other lengths than those of key; expected one value for each key")
+    offsets, key_offsets, value_offsets = (nested.offsets() for nested in rows.values())
+    if value_offsets is not key_offsets and not torch.equal(value_offsets, key_offsets):
+        raise ValueError("value: got other lengths than key; expected one value for each key")
     query, key, value = (nested.values() for nested in rows.values())
-    return validation.problem_of_sequences(query, key, value, offsets, of_keys, score, requested, causal, window, None)
+    return validation.problem_of_sequences(
+        query, key, value, offsets, key_offsets, score, requested, causal, window, None
+    )
 
 
 def attend_jagged(
     query: Any, key: Any, value: Tensor, score: Score, requested: validation.Requested, impl: str, **options: Any
 ) -> Any:
-    """`attend` of nested tensors: such a tensor, and a list of weights where they are requested."""
+    """Run `attend` on nested tensors; return a nested tensor, and a list of weights if requested."""
     problem = problem_of_jagged(query, key, value, score, requested._replace(wants_weights=False), **options)
     offsets = query.offsets(), key.offsets()
     result = _run(problem, *offsets, impl)

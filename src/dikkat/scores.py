@@ -1,6 +1,6 @@
-"""Scoring functions: how a query is compared with a key.
+"""Scoring functions, which compare a query with a key.
 
-Every one is a *projection*, done once per query and once per key, followed by one of three *pair functions*:
+Each is a *projection* of every query and every key, followed by one of three *pair functions*:
 
 | pair | score of a pair | scoring functions |
 | --- | --- | --- |
@@ -8,7 +8,7 @@ Every one is a *projection*, done once per query and once per key, followed by o
 | `additive` | Σ_h v_h tanh(q'_h + k'_h) | additive |
 | `distance` | g(‖q' − k'‖²) | Gaussian, boxcar, Epanechnikov, triangular |
 
-A score of your own is a subclass of `Score` that sets `pair` and projects: it then runs on every implementation.
+To write your own score, subclass `Score`, set `pair` and define the projections. All implementations can run it.
 
 Shapes: a query is (..., n, d_q), a key (..., m, d_k); projected, both have h features.
 """
@@ -36,19 +36,18 @@ _PAIRS, _PROFILES = get_args(Pair), get_args(Profile)
 
 
 class Score(nn.Module):
-    """A scoring function, with its parameters: the base of all.
+    """The base class of scoring functions.
 
-    Faster paths read these attributes and check for no class. If a subclass defines or inherits another projection than
-    the class that declared `projection` and `reads_values`, both have their defaults until the subclass declares them.
+    Faster paths read the attributes below instead of checking for classes. If a subclass changes a projection without
+    declaring `projection` and `reads_values` itself, both are reset to their defaults.
 
     Attributes:
         pair: The pair function that compares the projected query and key.
-        profile: For `distance` only: which g, a log-kernel of the squared scaled distance s.
-        softcap: For `inner` only: c, which makes of an inner product a the score c·tanh(a / c); None for a itself.
-        projection: How queries and keys are projected: `"none"`, they are compared as they are; `"affine"`, by a matrix
-            and a bias, of parameters or constant; `"any"`, in another way.
-        reads_values: Whether a projection may branch on the values of its input. Otherwise it depends on shapes and
-            parameters alone, and repeated calls skip checks.
+        profile: For `distance` only: the log-kernel g of the squared scaled distance s.
+        softcap: For `inner` only: c in the score c·tanh(a / c) of an inner product a; None for a itself.
+        projection: The kind of projection: `"none"`; `"affine"`, a matrix and a bias, learned or constant; or `"any"`.
+        reads_values: Whether a projection may branch on the values of its input. If not, it depends only on shapes and
+            parameters, and repeated calls skip checks.
     """
 
     pair: ClassVar[Pair]
@@ -61,29 +60,29 @@ class Score(nn.Module):
         super().__init_subclass__(**options)
         for name in ("projection", "reads_values"):
             declaring = next(base for base in cls.__mro__ if name in vars(base))
-            for method in ("project", "project_query", "project_key"):  # another one may come from a mixin
+            for method in ("project", "project_query", "project_key"):  # a mixin may override one
                 if getattr(cls, method) is not getattr(declaring, method, None):
                     setattr(cls, name, getattr(Score, name))
 
     def project_query(self, query: Tensor) -> Tensor:
-        """(..., n, d_q) -> (..., n, h)."""
+        """Project queries: (..., n, d_q) -> (..., n, h)."""
         return query
 
     def project_key(self, key: Tensor) -> Tensor:
-        """(..., m, d_k) -> (..., m, h)."""
+        """Project keys: (..., m, d_k) -> (..., m, h)."""
         return key
 
     def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Both sides of a call: by default, each by its own projection."""
+        """Project both sides of a call; by default independently of each other."""
         return self.project_query(query), self.project_key(key)
 
     def pair_weight(self) -> Tensor | None:
-        """The weight v of each feature, (h,), for `additive`; None for the others."""
+        """Return the weight v of each feature, (h,), for `additive`; None for other pair functions."""
         return None
 
 
 class Average(Score):
-    """Every key scores 0, so that the output is the mean of the visible values.
+    """A constant score of 0, so that the output is the mean of the visible values.
 
     Queries and keys may have any number of features; neither has a gradient.
 
@@ -99,16 +98,16 @@ class Average(Score):
     reads_values = False
 
     def project_query(self, query: Tensor) -> Tensor:
-        """Zeros, (..., n, 1)."""
+        """Return zeros, (..., n, 1)."""
         return query.new_zeros((*query.shape[:-1], 1))
 
     def project_key(self, key: Tensor) -> Tensor:
-        """Zeros, (..., m, 1)."""
+        """Return zeros, (..., m, 1)."""
         return key.new_zeros((*key.shape[:-1], 1))
 
 
 class _Capped(Score):
-    """Inner products, perhaps kept between ±c: c·tanh(a / c)."""
+    """Inner products a, optionally capped to ±c by c·tanh(a / c)."""
 
     pair = "inner"
     projection: ClassVar[Projection] = "none"
@@ -128,11 +127,11 @@ class Dot(_Capped):
     """⟨q, k⟩.
 
     Args:
-        softcap: c, in place of an inner product a the score c·tanh(a / c), between −c and c; None for a itself.
+        softcap: c of the score c·tanh(a / c), which is between −c and c; None for the inner product a itself.
 
     Raises:
         TypeError: `softcap` is no number.
-        ValueError: It is not positive and finite.
+        ValueError: `softcap` is not positive and finite.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "dot"; the cap: Gemma Team 2024, *Gemma 2*, section 2.
 
@@ -144,10 +143,10 @@ class Dot(_Capped):
 
 
 class ScaledDot(_Capped):
-    """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
+    """⟨q, k⟩ / √d, with d the number of features: its variance is 1 if the features have variance 1.
 
     Args:
-        softcap: As for `Dot`.
+        softcap: The cap c, as in `Dot`.
 
     Source: Vaswani et al. 2017, section 3.2.1.
 
@@ -160,16 +159,16 @@ class ScaledDot(_Capped):
     reads_values = False
 
     def project_query(self, query: Tensor) -> Tensor:
-        """q / √d."""
+        """Return q / √d."""
         return query / self.root(query)
 
     def root(self, query: Tensor) -> float:
-        """√d."""
+        """Return √d."""
         return math.sqrt(max(1, query.shape[-1]))
 
     def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The side with fewer numbers divided by √d: where keys are few and queries many, a pass less over these."""
-        # A program of any length cannot ask which are fewer.
+        """Divide the side with fewer numbers by √d, which saves a pass over the larger side."""
+        # Under torch.compile lengths may be symbolic, and cannot be compared.
         if torch.compiler.is_compiling() or not isinstance(key.numel(), int) or query.numel() <= key.numel():
             return self.project_query(query), key
         return query, self.project_query(key)
@@ -195,10 +194,10 @@ class Bilinear(Score):
 
     def __init__(self, key_size: int, query_size: int) -> None:
         super().__init__()
-        self.W_q = nn.Linear(whole("query_size", query_size), whole("key_size", key_size), bias=False)
+        self.W_q = nn.Linear(check_size("query_size", query_size), check_size("key_size", key_size), bias=False)
 
     def project_query(self, query: Tensor) -> Tensor:
-        """W_q q, (..., n, d_k)."""
+        """Return W_q q, (..., n, d_k)."""
         return linear(self.W_q, query, "query")
 
 
@@ -216,16 +215,16 @@ class Cosine(Score):
     reads_values = False
 
     def project_query(self, query: Tensor) -> Tensor:
-        """q / ‖q‖."""
+        """Return q / ‖q‖."""
         return _unit(query)
 
     def project_key(self, key: Tensor) -> Tensor:
-        """k / ‖k‖."""
+        """Return k / ‖k‖."""
         return _unit(key)
 
 
 class VectorSum(Score):
-    """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend.
+    """v·(q + k). The query's share is equal for all keys and cancels in the softmax, so weights ignore the query.
 
     Args:
         size: Number of features of queries and of keys.
@@ -244,15 +243,15 @@ class VectorSum(Score):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.w_v = nn.Linear(whole("size", size), 1, bias=False)
+        self.w_v = nn.Linear(check_size("size", size), 1, bias=False)
 
     def project_query(self, query: Tensor) -> Tensor:
-        """(v·q, 1): with the key's (1, v·k), the inner product is the whole sum and the log-sum-exp is true."""
+        """Return (v·q, 1): the inner product with (1, v·k) is the complete sum, so the log-sum-exp is exact."""
         share = linear(self.w_v, query, "query")
         return torch.cat([share, torch.ones_like(share)], -1)
 
     def project_key(self, key: Tensor) -> Tensor:
-        """(1, v·k)."""
+        """Return (1, v·k)."""
         share = linear(self.w_v, key, "key")
         return torch.cat([torch.ones_like(share), share], -1)
 
@@ -279,28 +278,28 @@ class Additive(Score):
 
     def __init__(self, key_size: int, query_size: int, num_hiddens: int) -> None:
         super().__init__()
-        hiddens = whole("num_hiddens", num_hiddens)
-        self.W_k = nn.Linear(whole("key_size", key_size), hiddens, bias=False)
-        self.W_q = nn.Linear(whole("query_size", query_size), hiddens, bias=False)
+        hiddens = check_size("num_hiddens", num_hiddens)
+        self.W_k = nn.Linear(check_size("key_size", key_size), hiddens, bias=False)
+        self.W_q = nn.Linear(check_size("query_size", query_size), hiddens, bias=False)
         self.w_v = nn.Linear(hiddens, 1, bias=False)
         self.num_hiddens = hiddens
 
     def project_query(self, query: Tensor) -> Tensor:
-        """W_q q."""
+        """Return W_q q."""
         return linear(self.W_q, query, "query")
 
     def project_key(self, key: Tensor) -> Tensor:
-        """W_k k."""
+        """Return W_k k."""
         return linear(self.W_k, key, "key")
 
     def pair_weight(self) -> Tensor:
-        """v, (h,); where another module than a plain linear layer stands in its place, what that makes of each feature.
+        """Return v, (h,); if w_v is not a plain linear layer, its output for each feature.
 
-        A constant that such a module adds is the same for all keys: no weight sees it, and it is left out.
+        A constant that such a module adds is equal for all keys and cancels in the softmax, so it is left out.
         """
         w_v = self.w_v
         if is_plain(w_v):
-            return w_v.weight.squeeze(0)  # whose gradient needs no copy
+            return w_v.weight.squeeze(0)  # its gradient needs no copy
         like = next(self.parameters())
         basis = torch.eye(1 + self.num_hiddens, self.num_hiddens, dtype=like.dtype, device=like.device)
         scores: Tensor = w_v(basis)[:, 0]
@@ -308,16 +307,15 @@ class Additive(Score):
 
 
 class Gated(Score):
-    """w·(tanh(V k) ⊙ sigmoid(U k)): how much a key matters in itself, whatever the query is.
+    """w·(tanh(V k) ⊙ sigmoid(U k)): a score of the key that ignores the query.
 
-    Hidden features are computed in blocks of keys, and most of them once more for the gradient: they are never there at
-    once.
+    Hidden features are computed in blocks of keys, and most of them again in the backward, to save memory.
 
     Args:
         key_size: d_k.
         num_hiddens: h.
 
-    Source: Ilse, Tomczak and Welling 2018, section 2.4, equation 9; V, U and w have biases, as in their program.
+    Source: Ilse, Tomczak and Welling 2018, section 2.4, equation 9; V, U and w have biases, as in the authors' program.
 
     Example:
         >>> score = Gated(key_size=3, num_hiddens=7)
@@ -329,20 +327,20 @@ class Gated(Score):
 
     def __init__(self, key_size: int, num_hiddens: int) -> None:
         super().__init__()
-        size, hiddens = whole("key_size", key_size), whole("num_hiddens", num_hiddens)
+        size, hiddens = check_size("key_size", key_size), check_size("num_hiddens", num_hiddens)
         self.V, self.U, self.w = nn.Linear(size, hiddens), nn.Linear(size, hiddens), nn.Linear(hiddens, 1)
 
     def project_query(self, query: Tensor) -> Tensor:
-        """Ones, (..., n, 1), in float32 or wider."""
+        """Return ones, (..., n, 1), in float32 or wider."""
         return query.new_ones((*query.shape[:-1], 1), dtype=torch.promote_types(query.dtype, torch.float32))
 
     def project_key(self, key: Tensor) -> Tensor:
-        """The scores, (..., m, 1), in float32 or wider."""
+        """Return the scores, (..., m, 1), in float32 or wider."""
         return gated_scores(key, self.V, self.U, self.w, "key")[0]
 
 
 class _Distance(Score):
-    """g(‖q − k‖² / σ²): the base of the four kernels."""
+    """g(‖q − k‖² / σ²): the base class of the four kernels."""
 
     pair = "distance"
     projection = "affine"
@@ -354,15 +352,15 @@ class _Distance(Score):
         super().__init__()
         sigma = _sigma(bandwidth)
         if sigma.ndim > 1:
-            raise ValueError(f"bandwidth: got shape {tuple(sigma.shape)}; expected a number, or (d,), one a feature")
+            raise ValueError(f"bandwidth: got shape {tuple(sigma.shape)}; expected a number, or (d,), one per feature")
         if not sigma.numel() or not bool((torch.isfinite(sigma) & (sigma > 0)).all()):
             raise ValueError(
                 f"bandwidth: got {sigma.tolist()}; expected positive finite numbers, in the units of the data"
             )
-        if not isinstance(bandwidth, Tensor):  # made and checked where values can be read, then put where it belongs
+        if not isinstance(bandwidth, Tensor):  # checked on the CPU, then moved to the default device
             sigma = sigma.to(torch.get_default_device())
         self.learnable = learnable
-        if learnable:  # a number is trained in the default dtype, as every parameter is; a tensor in its own
+        if learnable:  # a number is trained in the default dtype, a tensor in its own
             kind = sigma.dtype if isinstance(bandwidth, Tensor) else torch.get_default_dtype()
             self.log_bandwidth = nn.Parameter(sigma.log().to(kind))
         else:
@@ -370,26 +368,26 @@ class _Distance(Score):
 
     @property
     def bandwidth(self) -> Tensor:
-        """σ, in the units of the data: () or (d,)."""
+        """Return σ, in the units of the data: () or (d,)."""
         if self.learnable:
             return self.log_bandwidth.exp()
         return self.fixed_bandwidth
 
     def project_query(self, query: Tensor) -> Tensor:
-        """q / σ, in float32 or wider: a difference of two rounded halves has few digits left."""
+        """Return q / σ, in float32 or wider: a difference of rounded float16 numbers has few correct digits."""
         return self._scale(query, "query", self._divisor())
 
     def project_key(self, key: Tensor) -> Tensor:
-        """k / σ, in float32 or wider."""
+        """Return k / σ, in float32 or wider."""
         return self._scale(key, "key", self._divisor())
 
     def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Both by one σ."""
+        """Divide both by one σ."""
         sigma = self._divisor()
         return self._scale(query, "query", sigma), self._scale(key, "key", sigma)
 
     def _divisor(self) -> Tensor | None:
-        """σ; None where it is known to be 1."""
+        """Return σ; None if it is known to be 1."""
         sigma = self.bandwidth
         known = not sigma.ndim and not self.learnable and can_read_values(sigma)
         return None if known and sigma.item() == 1 else sigma
@@ -404,7 +402,7 @@ class _Distance(Score):
             features = features.to(wide)
         if sigma is None:
             return features
-        # A number of no dimension is taken in the features' type.
+        # PyTorch converts a scalar tensor to the features' dtype itself.
         return features / (sigma if sigma.dtype is wide or not sigma.ndim else sigma.to(wide))
 
 
@@ -413,10 +411,10 @@ class Gaussian(_Distance):
 
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: Whether σ is trained; it is then stored as its logarithm, and stays positive.
+        learnable: Whether σ is trained; its logarithm is then the parameter, so that σ stays positive.
 
     Raises:
-        ValueError: A bandwidth that is not positive and finite, or of the wrong shape.
+        ValueError: `bandwidth` is not positive and finite, or has the wrong shape.
 
     Source: Nadaraya 1964; Watson 1964.
 
@@ -432,8 +430,8 @@ class Boxcar(_Distance):
     """0 where ‖(q − k)/σ‖ ≤ 1, −∞ beyond: the mean of the values within reach.
 
     Args:
-        bandwidth: σ, in the units of the data: a positive number, or one for each feature. It cannot be learned by
-            gradient, which is 0 wherever it exists.
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature. Gradients cannot
+            train it: they are 0 wherever they exist.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0], [5.0]])
@@ -474,7 +472,7 @@ class Triangular(_Distance):
 
 
 def check_declared(score: Score) -> None:
-    """Validate the declarations of a `Score` subclass, dikkat's or a user's."""
+    """Validate the attributes that a `Score` subclass declares."""
     name, pair = type(score).__name__, getattr(score, "pair", None)
     if pair not in _PAIRS:
         raise TypeError(f"score: got {name}.pair = {pair!r}; expected {', '.join(map(repr, _PAIRS))}")
@@ -482,15 +480,15 @@ def check_declared(score: Score) -> None:
         allowed = ", ".join(map(repr, _PROFILES))
         raise TypeError(f"score: got {name}.profile = {score.profile!r}; expected {allowed}")
     if score.softcap is not None and pair != "inner":
-        raise TypeError(f"score: got {name} of pair {pair!r} with a softcap; expected one for 'inner' alone")
+        raise TypeError(f"score: got {name} of pair {pair!r} with a softcap; expected a softcap only for 'inner'")
     weight = score.pair_weight()
     if (weight is None) == (pair == "additive"):
-        came = "no pair_weight" if weight is None else "a pair_weight"
-        raise TypeError(f"score: got {name} of pair {pair!r} and {came}; expected one, (h,), for 'additive' alone")
+        got = "no pair_weight" if weight is None else "a pair_weight"
+        raise TypeError(f"score: got {name} of pair {pair!r} and {got}; expected one, (h,), only for 'additive'")
 
 
 def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
-    """Numbers in float64, so that a fixed bandwidth is exact for every dtype of data; a tensor in its own type."""
+    """Convert a bandwidth to float64, which is exact for every dtype of data; a tensor keeps its dtype."""
     if isinstance(bandwidth, Tensor) and bandwidth.is_floating_point():
         return bandwidth.detach().clone()
     try:
@@ -499,8 +497,8 @@ def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
         raise TypeError(f"bandwidth: got {bandwidth!r}; expected a positive number, or one for each feature") from None
 
 
-def whole(name: str, size: int) -> int:
-    """A whole number of at least 1."""
+def check_size(name: str, size: int) -> int:
+    """Check a whole number of at least 1, and return it as an int."""
     if isinstance(size, bool) or not isinstance(size, Integral):
         raise TypeError(f"{name}: got {size!r} ({type(size).__name__}); expected a whole number of at least 1")
     if size < 1:
@@ -509,18 +507,18 @@ def whole(name: str, size: int) -> int:
 
 
 def is_plain(layer: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """True for a layer of these kinds, or a linear one, that nothing is hooked to: it does what its own numbers say."""
+    """True if a layer has one of these types (by default `nn.Linear`) and neither hooks nor its own `forward`."""
     if type(layer) not in (kinds or (nn.Linear,)) or "forward" in vars(layer):
         return False
-    everywhere = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
+    global_hooks = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return not (hooks or everywhere)
+    return not (hooks or global_hooks)
 
 
 def gated_scores(
     rows: Tensor, V: nn.Linear, U: nn.Linear | None, w: nn.Linear, name: str, known: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`gating.gated`, after checks that name the rows, also where other modules stand in the layers' places."""
+    """Check the rows and compute `gating.gated`, or an equal result if other modules replace the layers."""
     layers = [layer for layer in (V, U, w) if layer is not None]
     if all(is_plain(layer) and layer.bias is not None for layer in layers):
         for layer in layers[:-1]:
@@ -534,29 +532,29 @@ def gated_scores(
 
 
 def linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
-    """A linear layer's output, after checks that name the tensor."""
+    """Return a linear layer's output, after checks with messages that name the tensor."""
     _check_linear(layer, features, name)
     out: Tensor = layer(features)
     return out
 
 
 def _check_linear(layer: nn.Linear, features: Tensor, name: str) -> None:
-    # A module that was put in the layer's place may have neither.
+    # A module that replaces the layer may have neither attribute.
     size, weight = getattr(layer, "in_features", features.shape[-1]), getattr(layer, "weight", features)
     if features.shape[-1] != size:
         raise ValueError(
             f"{name}: got {features.shape[-1]} features (shape {tuple(features.shape)}); "
-            f"expected {size}, as this was made"
+            f"expected {size}, the layer's input size"
         )
     if features.dtype != weight.dtype and not autocasts(features.device.type):
-        raise TypeError(f"{name}: got dtype {features.dtype}; expected {weight.dtype}, that of the score's parameters")
+        raise TypeError(f"{name}: got dtype {features.dtype}; expected {weight.dtype}, as the score's parameters")
 
 
 def _unit(vector: Tensor) -> Tensor:
-    """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
+    """Return v / ‖v‖, 0 for v = 0, in float32 or wider; the largest entry is divided out first to avoid overflow."""
     wide = vector.to(torch.promote_types(vector.dtype, torch.float32))
     peak = wide.detach().abs().amax(-1, keepdim=True) if wide.shape[-1] else wide.new_ones((*wide.shape[:-1], 1))
     wide = wide / torch.where(peak == 0, 1.0, peak)
     square = wide.square().sum(-1, keepdim=True)
-    # Not clamped at a small number: that would give the zero vector a gradient of 1/small.
+    # Clamping at a small number instead would give the zero vector a gradient of 1/small.
     return wide / torch.where(square == 0, 1.0, square).sqrt()

@@ -1,4 +1,4 @@
-"""The state of an attention over some of the keys, and the one rule by which states merge."""
+"""States of attention over subsets of the keys, and the rule that merges two states."""
 
 import math
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from dikkat._engine.addresses import check_dense
 
 
 class State(NamedTuple):
-    """A pooled result over some of the keys, which merges with the state over others.
+    """A pooled result over some of the keys, which merges with a state over other keys.
 
     Attributes:
         mean: (..., n, d_v), the weighted mean of the values, float32 or float64; 0 in a row with no key.
         lse: (..., n), the natural logarithm of the sum of e^score over the keys; −∞ in a row with no key.
-        tail: (..., n), what `lse` lost by rounding: lse + tail is the logarithm to all digits. It has no gradient, and
-            None stands for 0. Without it two states of large scores would merge in the wrong proportion: at a score of
-            −5·10⁹ neighbours in float32 are 512 apart, and whether a state is over one key or a hundred is all tail.
+        tail: (..., n), the rounding error of `lse`: lse + tail is the logarithm to all digits. It has no gradient, and
+            None means 0. Without it, two states of large scores would merge in the wrong proportion: near −5·10⁹
+            float32 numbers are 512 apart, so only the tail distinguishes one key from a hundred keys.
     """
 
     mean: Tensor
@@ -26,12 +26,12 @@ class State(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """A state as it is computed with: its log-sum-exp is peak + log total.
+    """A state in the form used for computation: its log-sum-exp is peak + log total.
 
     Attributes:
         mean: (..., n, d_v).
-        peak: (..., n): of the scores' size, and so that `total` is of the size of the number of keys; −∞ in a row with
-            no key. It has no gradient.
+        peak: (..., n), about as large as the scores, so that `total` is about as large as the number of keys; −∞ in a
+            row with no key. It has no gradient.
         total: (..., n), Σ e^(score − peak); 0 in a row with no key.
     """
 
@@ -41,24 +41,24 @@ class Pooled(NamedTuple):
 
 
 def merge(a: State, b: State) -> State:
-    r"""The state over two disjoint sets of keys from the states over each.
+    r"""Return the state over two disjoint sets of keys from the state over each set.
 
-    With $p = \max(\ell_a, \ell_b)$, $w_x = e^{\ell_x - p}$, where $\ell$ is lse and tail together:
+    With $p = \max(\ell_a, \ell_b)$, $w_x = e^{\ell_x - p}$, where $\ell$ is lse + tail:
 
     $$ \mu = \frac{w_a \mu_a + w_b \mu_b}{w_a + w_b}, \qquad \ell = p + \log(w_a + w_b). $$
 
-    Associative, commutative and differentiable, with the empty state (mean 0, lse −∞) as its neutral element.
+    The operation is associative, commutative and differentiable. The empty state (mean 0, lse −∞) is neutral.
 
     Args:
-        a: State with mean (..., n, d_v) and lse (..., n), and perhaps a tail (..., n).
+        a: State with mean (..., n, d_v), lse (..., n) and tail (..., n) or None.
         b: The state over other keys.
 
     Returns:
-        The state over both.
+        The state over both sets.
 
     Raises:
-        TypeError: Something else than states, or a state of something else than tensors.
-        ValueError: The shapes do not fit.
+        TypeError: An argument is not a state of tensors.
+        ValueError: The shapes differ.
 
     Source: Milakov and Gimelshein 2018, section 3; Dao et al. 2022, section 3.1.
 
@@ -86,49 +86,49 @@ def merge(a: State, b: State) -> State:
                 "expected the same shape, or None for the tail"
             )
     if a.mean.shape != b.mean.shape:
-        raise ValueError(f"b: got mean {tuple(b.mean.shape)}; expected {tuple(a.mean.shape)}, the shape of a's")
+        raise ValueError(f"b: got mean {tuple(b.mean.shape)}; expected {tuple(a.mean.shape)}, as a")
     joined = join(_pooled(a), _pooled(b))
     return State(joined.mean, *log_sum_exp(joined.peak, joined.total))
 
 
-def sunk(state: State, weights: Tensor | None, sink: Tensor) -> tuple[State, Tensor | None]:
-    """A state and its weights with one more logit, (...) of (..., n), that no value goes with: a state of mean 0."""
+def add_sink(state: State, weights: Tensor | None, sink: Tensor) -> tuple[State, Tensor | None]:
+    """Add one more logit without a value, (...) for a state (..., n), to a state and its weights."""
     logit = sink.to(state.lse.dtype)[..., None].expand_as(state.lse)
     joined = merge(state, State(torch.zeros_like(state.mean), logit))
     if weights is None:
         return joined, None
     above = (state.lse - logit) + (0.0 if state.tail is None else state.tail)
     above = above.masked_fill(state.lse == -math.inf, -math.inf)
-    share = torch.where(above > 0, 1 - (-above).sigmoid(), above.sigmoid())  # near 1 too its slope has all its digits
+    share = torch.where(above > 0, 1 - (-above).sigmoid(), above.sigmoid())  # this form keeps the gradient exact near 1
     return joined, weights * share[..., None]
 
 
 def _pooled(state: State) -> Pooled:
-    """The state about its own `lse`, without the gradient that a constant peak takes from it."""
+    """Return the state with its own `lse` as the peak, without losing the gradient of `lse`."""
     peak = state.lse.detach()
     empty = peak == -math.inf
-    lost = 0.0 if state.tail is None else state.tail
-    # e^0 or e^tail; the first difference is 0, and there for the gradient. The inner masked_fill keeps ∞ − ∞ away.
-    log_total = (state.lse - peak).masked_fill(empty, 0.0) + lost
+    tail = 0.0 if state.tail is None else state.tail
+    # e^0 or e^tail. The difference is 0 but carries the gradient; the inner masked_fill avoids ∞ − ∞.
+    log_total = (state.lse - peak).masked_fill(empty, 0.0) + tail
     return Pooled(state.mean, peak, log_total.exp().masked_fill(empty, 0.0))
 
 
 def join(a: Pooled, b: Pooled) -> Pooled:
-    """The one rule by which partial results are joined: about one peak, totals add, and means are weighed by them."""
+    """Join two partial results: rescale both totals to the larger peak, add them, and weight the means by them."""
     peak = torch.maximum(a.peak, b.peak)
     base = peak.masked_fill(peak == -math.inf, 0.0)
     share_a, share_b = a.total * (a.peak - base).exp(), b.total * (b.peak - base).exp()
     total = share_a + share_b
-    whole = total.masked_fill(total == 0, 1.0)
-    mean = (share_a / whole)[..., None] * a.mean + (share_b / whole)[..., None] * b.mean
+    divisor = total.masked_fill(total == 0, 1.0)
+    mean = (share_a / divisor)[..., None] * a.mean + (share_b / divisor)[..., None] * b.mean
     return Pooled(mean, peak, total)
 
 
 def log_sum_exp(peak: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-    """peak + log total, and what of it rounding lost; −∞ and 0 in a row with no key. The peak has no gradient."""
+    """Return peak + log total and its rounding error; −∞ and 0 in a row with no key. The peak has no gradient."""
     peak, empty = peak.detach(), total == 0
     base = peak.masked_fill(peak == -math.inf, 0.0)
-    log_total = total.masked_fill(empty, 1.0).log()  # the inner of two, which keeps log's gradient at 0 away
+    log_total = total.masked_fill(empty, 1.0).log()  # avoids the gradient of log at 0
     lse = log_total + base
     with torch.no_grad():  # Knuth's exact sum of two
         share = lse - base

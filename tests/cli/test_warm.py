@@ -52,7 +52,7 @@ def test_a_kernel_is_compiled_by_its_name(monkeypatch):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_terminal_is_told_once_why_a_call_takes_long(monkeypatch, capsys, terminal):
-    monkeypatch.setattr(compiling, "is_kept", lambda *_: False)
+    monkeypatch.setattr(compiling, "is_cached", lambda *_: False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     compiling._announce.cache_clear()
     for _ in range(2):

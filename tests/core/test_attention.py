@@ -35,7 +35,7 @@ DOT = scores.Dot()
         ),
         ({"value": V[:, :4]}, ValueError, r"value: got 4 rows \(shape \(2, 4, 6\)\); expected 5"),
         ({"score": "dot"}, TypeError, "score: got 'dot'; expected an instance of a dikkat.scores.Score"),
-        ({"score": scores.Dot}, TypeError, "score: got Dot; .*make one, with its brackets"),
+        ({"score": scores.Dot}, TypeError, "score: got Dot; .*call the class to make one"),
         ({"score": scores.Additive(4, 3, 7)}, ValueError, r"query: got 4 features .* expected 3"),
         ({"score": scores.Additive(4, 4, 7).double()}, TypeError, "dtype torch.float32; expected torch.float64"),
         ({"valid_lens": torch.tensor([1, 6])}, ValueError, "valid_lens: got 6; expected 0 to 5"),
@@ -49,10 +49,10 @@ DOT = scores.Dot()
         (
             {"mask": torch.ones(2, 5, dtype=torch.bool)},
             ValueError,
-            r"every query of a batch element, mask\[:, None, :\]",
+            r"every query of a batch element, pass mask\[:, None, :\]",
         ),
         ({"mask": torch.ones(2, 4, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)$"),
-        ({"valid_lens": [1, 2]}, TypeError, "valid_lens: got list; .* as torch.tensor makes of a list"),
+        ({"valid_lens": [1, 2]}, TypeError, r"valid_lens: got list; .* \(convert a list with torch.tensor\)"),
         ({"score": None}, TypeError, "score: got NoneType; expected an instance of a dikkat.scores.Score"),
         ({"causal": 1}, TypeError, "causal: got int"),
         ({"key_bias": torch.zeros(2, 4)}, ValueError, r"key_bias: got shape \(2, 4\)"),
@@ -221,7 +221,7 @@ def test_rows_that_cannot_be_selected(rows: Any, error: type[Exception], message
 
 
 def test_a_memory_takes_no_length_a_query() -> None:
-    with pytest.raises(ValueError, match="for a length a query, give attend_memory a mask"):
+    with pytest.raises(ValueError, match="for one length per query, pass a mask to attend_memory"):
         dikkat.prepare(K, V, score=DOT, valid_lens=torch.tensor([[1], [2]]))
 
 
@@ -246,7 +246,7 @@ def test_a_score_that_does_not_fit_is_named() -> None:
         (
             broken(pair="inner", pair_weight=lambda self: torch.ones(4)),
             TypeError,
-            "got Own of pair 'inner' and a pair_weight; .* for 'additive' alone",
+            "got Own of pair 'inner' and a pair_weight; .* only for 'additive'",
         ),
         (
             broken(pair="additive", pair_weight=lambda self: torch.ones(3)),

@@ -386,15 +386,15 @@ def test_a_state_dict_without_attention_is_refused():
     ("arguments", "error", "message"),
     [
         ((rows(), torch.tensor([3.0, 14.0])), TypeError, "bag_lens: got dtype torch.float32; expected torch.int64 or"),
-        ((rows(), torch.tensor([3, 13])), ValueError, "bag_lens: got 16 rows in all; expected 17, those of bags"),
+        ((rows(), torch.tensor([3, 13])), ValueError, "bag_lens: got 16 rows in total; expected 17, as in bags"),
         ((rows(), torch.tensor([-1, 18])), ValueError, "bag_lens: got -1; expected at least 0 rows in each bag"),
         ((rows(), torch.tensor([2**62] * 4 + [17])), ValueError, f"bag_lens: got {2**62}; expected at most 17"),
-        ((rows(), torch.tensor([3, 15])), ValueError, "bag_lens: got 18 rows in all; expected 17, those of bags"),
+        ((rows(), torch.tensor([3, 15])), ValueError, "bag_lens: got 18 rows in total; expected 17, as in bags"),
         ((rows(), torch.tensor([[3, 14]])), ValueError, r"bag_lens: got shape \(1, 2\); expected \(B,\)"),
         ((rows(), [3, 14]), TypeError, "bag_lens: got list; expected a torch.Tensor"),
         ((rows(), torch.tensor([3, 14], device="meta")), ValueError, "bag_lens: got a tensor on meta; expected cpu"),
-        ((rows(), None, torch.ones(17, dtype=torch.bool)), ValueError, "mask: got one with bags .*; expected bag_lens"),
-        ((rows()[None], torch.tensor([17])), ValueError, "bag_lens: got some with bags .*; expected a mask"),
+        ((rows(), None, torch.ones(17, dtype=torch.bool)), ValueError, "got a mask with bags .*; expected bag_lens"),
+        ((rows()[None], torch.tensor([17])), ValueError, "bag_lens: got lengths with bags .*; expected a mask"),
         ((rows()[None], None, torch.ones(17)), TypeError, "mask: got dtype torch.float32; expected torch.bool"),
         ((rows()[None], None, torch.ones(17).bool()), ValueError, r"mask: got shape \(17,\); expected \(1, 17\)"),
         ((rows()[None, None],), ValueError, r"bags: got shape \(1, 1, 17, 5\); expected \(N, D\), or \(B, N, D\)"),
@@ -418,7 +418,7 @@ def test_other_bad_input_is_refused():
         AttentionPooling(3, 5, dropout=1.5)
     with pytest.raises(ValueError, match=r"^chunk: got shape \(1, 17, 5\); expected \(rows, features\)"):
         made().state(rows()[None])
-    with pytest.raises(ValueError, match=r"^chunks: got none"):
+    with pytest.raises(ValueError, match=r"^chunks: got no chunk"):
         made().in_chunks([])
 
 
@@ -530,7 +530,7 @@ def test_on_the_meta_device():
     found = pool(rows, lens, top_k=3)
     assert [t.shape for t in found] == [(2, 2, 5), (7, 2), (7, 2), (2, 2, 3)]
     assert torch.autograd.grad(found.output.sum(), rows)[0].shape == (7, 5)
-    with pytest.raises(ValueError, match="mask: got one on meta"):
+    with pytest.raises(ValueError, match="mask: got a tensor on meta"):
         pool(rows[None], mask=torch.ones(1, 7, dtype=torch.bool, device="meta"))
 
 

@@ -24,13 +24,13 @@ class Replayable(graphs.Lane):
     """A lane whose graphs compute anew what they replay."""
 
     def __init__(self) -> None:
-        self.most, self.device = math.inf, torch.device("cpu")
+        self.memory_limit, self.device = math.inf, torch.device("cpu")
         self.drop()
 
     def drop(self) -> None:
         self.graphs = {}
 
-    def held(self) -> int:
+    def used_memory(self) -> int:
         return sum(graph.nbytes for graph in self.graphs.values())
 
     def capture(self, compute: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
@@ -55,7 +55,7 @@ def captured(small: bool, after: int = 0) -> Iterator[graphs.Lane | None]:
         lane = None
         if not CUDA:
             lane = Replayable()
-            patch.setattr(graphs, "are_of_use", lambda problem: problem.pair != "inner" and not problem.wants_state)
+            patch.setattr(graphs, "are_worthwhile", lambda problem: problem.pair != "inner" and not problem.wants_state)
             patch.setattr(graphs, "lane_of", lambda _: lane)
         yield lane
 
@@ -188,7 +188,7 @@ def test_a_result_is_the_callers_own() -> None:
 
 
 def test_graphs_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_MOST", 3)
+    monkeypatch.setattr(graphs, "_MAX_GRAPHS", 3)
     with captured(small=True), torch.no_grad():
         for n in range(2, 9):
             score, leaves = additive(n)
@@ -196,10 +196,10 @@ def test_graphs_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> N
             torch.testing.assert_close(found[2], found[0])
         [lane] = graphs._LANES.values() if CUDA else [graphs.lane_of(torch.device("cpu"))]
         assert 0 < len(lane.graphs) <= 3
-    monkeypatch.setattr(graphs, "_SHARE", 0)
+    monkeypatch.setattr(graphs, "_MAX_SHARE", 0)
     with captured(small=True) as lane, torch.no_grad():
         if lane:
-            lane.most = 0
+            lane.memory_limit = 0
         found = [dikkat.attend(*leaves, score=score) for _ in range(4)]
         torch.testing.assert_close(found[3], found[0])
         assert not graphs.lane_of(torch.device("cuda", 0) if CUDA else torch.device("cpu")).graphs  # type: ignore[union-attr]
@@ -216,7 +216,7 @@ def test_the_graphs_of_all_streams_share_one_limit(monkeypatch: pytest.MonkeyPat
             for _ in range(3):
                 dikkat.attend(*leaves, score=score)
         assert [len(lane.graphs) for lane in (first, second)] == [1, 1]
-        second.most = first.held() + second.held() - 1
+        second.memory_limit = first.used_memory() + second.used_memory() - 1
         score, leaves = additive(5)
         found = [dikkat.attend(*leaves, score=score) for _ in range(3)]
         torch.testing.assert_close(found[2], found[0])
@@ -227,7 +227,7 @@ def test_shapes_in_turn_are_captured_ever_less(monkeypatch: pytest.MonkeyPatch) 
     captures: list[None] = []
     lanes = graphs.Lane if CUDA else Replayable
     capture = lanes.capture
-    monkeypatch.setattr(graphs, "_MOST", 3)
+    monkeypatch.setattr(graphs, "_MAX_GRAPHS", 3)
     monkeypatch.setattr(lanes, "capture", lambda *given: (captures.append(None), capture(*given))[1])
     made = [additive(n) for n in range(2, 7)]
     with captured(small=True, after=1), torch.no_grad():

@@ -119,8 +119,8 @@ def test_seen_and_live_are_what_the_pairs_say() -> None:
             assert not made.may_hide()
             continue
         pairs = visible.expand(3, 2, 5, 7)
-        assert torch.equal(made.seen().expand(3, 2, 7), pairs.any(-2)), trial
-        assert torch.equal(made.live().expand(3, 2, 5), pairs.any(-1)), trial
+        assert torch.equal(made.seen_keys().expand(3, 2, 7), pairs.any(-2)), trial
+        assert torch.equal(made.live_queries().expand(3, 2, 5), pairs.any(-1)), trial
         if not made.vary_by_row():
             assert torch.equal(pairs, pairs[..., :1, :].expand(3, 2, 5, 7))
 
@@ -203,7 +203,7 @@ def test_a_function_of_positions_is_the_mask_that_it_returns(door: str) -> None:
 
     if door == "jagged":
         nested = torch.nested.nested_tensor_from_jagged(x.flatten(0, 1), torch.tensor([0, 7, 14]))
-        with pytest.raises(TypeError, match="mask: got it with nested tensors"):
+        with pytest.raises(TypeError, match="mask: got a value with nested tensors"):
             dikkat.attend(nested, nested, nested, score=score, mask=dilated)
         return
     for _ in range(2):

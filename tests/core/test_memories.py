@@ -150,7 +150,7 @@ def test_a_memory_is_refused_where_its_score_learns_and_has_changed(update: str,
         lambda: dikkat.attend_memory(state.transpose(0, 1), plain),
         lambda: dikkat.attend_memory(state.transpose(0, 1), copied),
     ):
-        with pytest.raises(ValueError, match="memory: the score's parameters have been changed since `prepare`"):
+        with pytest.raises(ValueError, match="memory: got a score whose parameters changed since `prepare`"):
             call()
 
 
@@ -260,7 +260,7 @@ def test_a_memory_of_inference_mode_says_what_to_do_in_training() -> None:
     with torch.inference_mode():
         memory = module.prepare(encoded)
         plain = dikkat.prepare(encoded, encoded, score=module.score)
-    message = r"memory: it was prepared under torch.inference_mode\(\).*; prepare it outside inference_mode"
+    message = r"memory: got one prepared under torch.inference_mode\(\).*; prepare it outside inference_mode"
     with pytest.raises(ValueError, match=message):
         module.train()(inputs, memory, state)
     with pytest.raises(ValueError, match=message):

@@ -86,7 +86,7 @@ def test_the_softcap_keeps_scores_between_its_bounds() -> None:
         ({"window": (1, -1)}, ValueError, "window: got -1; expected 0 or more keys"),
         ({"window": (1.0, 1)}, TypeError, "window: got 1.0; expected a whole number"),
         ({"segment_ids": torch.zeros(2, 5).long()}, ValueError, r"got shape \(2, 5\); expected \(2, 7\)"),
-        ({"segment_ids": (APART[:, :5], APART)}, ValueError, "segment_ids: got keys of one segment apart"),
+        ({"segment_ids": (APART[:, :5], APART)}, ValueError, "segment_ids: got a segment with separate keys"),
         ({"segment_ids": 3}, TypeError, "segment_ids: got int; expected a tensor, or a pair"),
         ({"bias": torch.zeros(5, 6)}, ValueError, r"bias: got shape \(5, 6\); expected one that broadcasts to"),
         ({"bias": torch.zeros(5, 7).long()}, TypeError, "bias: got dtype torch.int64; expected a floating-point type"),

@@ -426,7 +426,7 @@ def test_lengths_without_their_storage_are_refused() -> None:
 
 def test_programs_keep_no_memory_by_the_key(taken: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor without end: neither for each length of a text, nor for each size of a score."""
-    monkeypatch.setattr(dispatch, "_MOST", 61)
+    monkeypatch.setattr(dispatch, "_MAX_PROGRAMS", 61)
     x, score = torch.zeros(1, 1, 1), scores.Dot()
     for lens in (None, torch.tensor([1])):
         key = torch.zeros(1, 20_011, 1)
@@ -447,7 +447,7 @@ def test_zeros_without_numbers_behind_them_are_refused_by_the_kernels() -> None:
         with torch.no_grad():
             for _ in range(3):
                 dikkat.attend(query, key, torch.zeros(2, 5, 7), score=score, valid_lens=torch.tensor([3, 5]))
-            with pytest.raises(ValueError, match="value: got Tensor on cpu; expected a dense tensor with numbers"):
+            with pytest.raises(ValueError, match="value: got Tensor on cpu; expected a dense tensor with values"):
                 dikkat.attend(query, key, nothing, score=score, valid_lens=torch.tensor([3, 5]))
 
 

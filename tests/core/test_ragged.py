@@ -223,9 +223,9 @@ X = torch.zeros(5, 4)
     [
         ({"query_offsets": torch.tensor([0, 3, 2, 5])}, ValueError, "query_offsets: got 3 and then 2, at 2; expected"),
         ({"query_offsets": torch.tensor([0, 2**63 - 1, -2, 5])}, ValueError, f"got {2**63 - 1} and then -2, at 2"),
-        ({"query_offsets": torch.tensor([1, 5])}, ValueError, "query_offsets: got 1 first; expected 0"),
-        ({"query_offsets": torch.tensor([0, 4])}, ValueError, "query_offsets: got 4 last; expected 5"),
-        ({"query_offsets": torch.tensor([0, 6])}, ValueError, "query_offsets: got 6 last; expected 5"),
+        ({"query_offsets": torch.tensor([1, 5])}, ValueError, "query_offsets: got 1 as the first offset; expected 0"),
+        ({"query_offsets": torch.tensor([0, 4])}, ValueError, "query_offsets: got 4 as the last offset; expected 5"),
+        ({"query_offsets": torch.tensor([0, 6])}, ValueError, "query_offsets: got 6 as the last offset; expected 5"),
         ({"query_offsets": torch.tensor([0.0, 5.0])}, TypeError, "query_offsets: got dtype torch.float32"),
         ({"query_offsets": torch.tensor([False, True])}, TypeError, "query_offsets: got dtype torch.bool"),
         ({"query_offsets": [0, 5]}, TypeError, "query_offsets: got list"),
@@ -233,8 +233,8 @@ X = torch.zeros(5, 4)
         ({"query_offsets": torch.tensor([], dtype=torch.int64)}, ValueError, r"query_offsets: got shape \(0,\)"),
         ({"query_offsets": torch.tensor([0, 5], device="meta")}, ValueError, "query_offsets: got a tensor on meta"),
         ({"key_offsets": torch.tensor([0, 2, 5])}, ValueError, r"key_offsets: got shape \(3,\); expected \(2,\)"),
-        ({"key_offsets": torch.tensor([0, 2**62])}, ValueError, f"key_offsets: got {2**62} last; expected 5"),
-        ({"key_offsets": torch.tensor([-1, 5])}, ValueError, "key_offsets: got -1 first; expected 0"),
+        ({"key_offsets": torch.tensor([0, 2**62])}, ValueError, f"key_offsets: got {2**62} as the last offset"),
+        ({"key_offsets": torch.tensor([-1, 5])}, ValueError, "key_offsets: got -1 as the first offset; expected 0"),
         ({"window": (1, -1)}, ValueError, "window: got -1"),
         ({"key_bias": torch.zeros(4)}, ValueError, r"key_bias: got shape \(4,\)"),
         ({"impl": "sdpa"}, ValueError, "'sdpa', which cannot run this call: .*would need an n × m mask"),
@@ -320,7 +320,7 @@ def test_nested_tensors_that_are_refused() -> None:
         dikkat.attend(whole, whole, other, score=dot)
     with pytest.raises(ValueError, match="query: got a nested tensor of shape"):
         dikkat.attend(*[whole.transpose(1, 2)] * 3, score=dot)
-    with pytest.raises(TypeError, match="mask: got it with nested tensors"):
+    with pytest.raises(TypeError, match="mask: got a value with nested tensors"):
         dikkat.attend(whole, whole, whole, score=dot, mask=torch.ones(1, 1, dtype=torch.bool))
 
 

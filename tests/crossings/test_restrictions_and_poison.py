@@ -83,7 +83,7 @@ HIDDEN = {
 REFUSALS = {
     "sdpa": ["impl: got 'sdpa', which cannot run this call"],
     "numba-few": ["impl: got 'numba-few', which cannot run this call"],
-    "attend_memory": [r"valid_lens: got shape .*; expected .*, one length a batch element"],
+    "attend_memory": [r"valid_lens: got shape .*; expected .*, one length for each batch element"],
 }
 # Those that run on a CPU; `products` takes additive scores in halves.
 WAYS = ["auto", "auto, on a device", *kit.WAYS]

@@ -387,7 +387,7 @@ REFUSALS = [
             transforms=("dual numbers",)),
     Refusal("outside torch.compile, torch.func and forward", ways=("numba-few",),
             transforms=("jvp", *BATCHED, "compile", "export")),
-    Refusal("outside traces and modes", ways=("numba-few",), transforms=("fake tensors",)),
+    Refusal("outside traces and dispatch modes", ways=("numba-few",), transforms=("fake tensors",)),
     Refusal("runs on the CPU", ways=("numba-few", "numba"), transforms=("meta tensors",)),
     Refusal("no forward-mode derivative", ways=("chunked", "numba"), tensors=NOT_OF_SINKS, transforms=FORWARD_MODE),
     Refusal("no second derivatives", ways=("sdpa", *COMPILED), tensors=NOT_OF_SINKS, transforms=("second gradient",)),

@@ -264,7 +264,7 @@ def test_soft_caps_and_sinks_are_those_of_eager_attention() -> None:
 @pytest.mark.parametrize("name", ["sinks", "indices", "block_indices", "cache", "something_new"])
 def test_what_is_not_served_is_refused(name: str) -> None:
     x = torch.zeros(1, 2, 3, 5)
-    with pytest.raises(ValueError, match=rf"{name}: got Tensor from Linear; expected None: .* 'eager' does"):
+    with pytest.raises(ValueError, match=rf"{name}: got Tensor from Linear; expected None, because .*; use 'eager'"):
         _forward(nn.Linear(3, 3), x, x, x, None, **{name: torch.zeros(2)})
 
 

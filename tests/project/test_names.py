@@ -30,14 +30,14 @@ def test_a_guess_is_told_the_right_name(guess, meant):
 
 
 def test_every_name_that_is_meant_is_there():
-    for name in {*dikkat._ELSEWHERE.values(), *dikkat._ROOMS}:
+    for name in {*dikkat._SUGGESTIONS.values(), *dikkat._SUBMODULES}:
         home = dikkat
         for part in name.split("."):
             home = getattr(home, part)
 
 
 def test_a_wild_guess_and_a_private_one():
-    with pytest.raises(AttributeError, match=r"no attribute 'qqq'\. What there is"):
+    with pytest.raises(AttributeError, match=r"no attribute 'qqq'\. See help"):
         _ = dikkat.qqq
     code = "import sys, dikkat; assert not hasattr(dikkat, '__wrapped__'); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

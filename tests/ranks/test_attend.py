@@ -117,9 +117,9 @@ def test_ranks_that_disagree_are_told(results):
         "score": rf"score: got Dot of \[\] on rank {last} and ScaledDot of \[\] on rank 0",
         "causal": rf"causal: got True on rank {last} and False on rank 0",
         "lengths": rf"valid_lens: got \(2, 3, 'torch.int64'\) on rank {last} and \(2, 'torch.int64'\) on rank 0",
-        "one rank's mistake": rf"group: rank {last} refuses its call: query, key, value: got shapes",
-        "one rank's lengths": rf"group: rank {last} refuses its call: valid_lens: got 100; expected 0 to {keys}",
-        "one rank's score": rf"group: rank {last} refuses its call: mat1 and mat2 shapes cannot be multiplied",
+        "one rank's mistake": rf"group: rank {last} raised an error: query, key, value: got shapes",
+        "one rank's lengths": rf"group: rank {last} raised an error: valid_lens: got 100; expected 0 to {keys}",
+        "one rank's score": rf"group: rank {last} raised an error: mat1 and mat2 shapes cannot be multiplied",
         "gradients": rf"gradients: got True on rank {last} and False on rank 0",
         "recorded": rf"recorded: got True on rank {last} and False on rank 0",
     }.items():
@@ -129,7 +129,7 @@ def test_ranks_that_disagree_are_told(results):
 def test_a_rank_that_leaves_ends_the_call_of_the_others(results):
     assert results["left"].keys() == ({"rank-0", "rank-1", "rank-2"} if results["world"] == 4 else set())
     for name, text in results["left"].items():
-        assert text.startswith(f"group: a rank of 4 has left or did not answer in time, as rank {name[-1]} sees it (")
+        assert text.startswith(f"group: a rank of 4 left or did not answer in time, as seen by rank {name[-1]} (")
         assert "\n" not in text
 
 
@@ -148,7 +148,7 @@ def test_what_ranks_do_not_take_is_refused_by_name(given):
     init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         x = torch.zeros(1, 3, 2)
-        with pytest.raises(ValueError, match=f"{next(iter(given))}: got one, with keys on several ranks"):
+        with pytest.raises(ValueError, match=f"{next(iter(given))}: got a value with keys on several ranks"):
             attend(x, x, x, score=Dot(), **given)
     finally:
         destroy_process_group()
@@ -171,7 +171,7 @@ def test_a_distributed_tensor_is_refused_by_name() -> None:
         x = torch.ones(1, 3, 2)
         spread = distribute_tensor(x, init_device_mesh("cpu", (1,)), [Replicate()])
         for given in ((spread, x, x), (x, spread, x), (x, x, spread)):
-            with pytest.raises(TypeError, match="got a DTensor; expected this rank's own tensor, as its to_local"):
+            with pytest.raises(TypeError, match="got a DTensor; expected this rank's tensor, from its to_local"):
                 dikkat.attend(*given, score=Dot())
         torch.testing.assert_close(dikkat.attend(spread.to_local(), x, x, score=Dot()), x)
     finally:

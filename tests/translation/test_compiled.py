@@ -461,5 +461,5 @@ def test_a_table_whose_memory_was_given_back_is_not_read():
     model = make(embedding_size=64)
     beam_search(model, SOURCES, WIDE)
     model.target_embedding.weight.untyped_storage().resize_(0)
-    with pytest.raises(ValueError, match=r"target_embedding.weight: got shape \(113, 64\).* it was resized"):
+    with pytest.raises(ValueError, match=r"target_embedding.weight: got shape \(113, 64\).* was not resized"):
         beam_search(model, SOURCES, WIDE)

@@ -1,4 +1,4 @@
-"""One call, validated, its hidden rows zeroed, projected: the object that goes from the front door to every kernel."""
+"""One validated call with hidden rows zeroed and operands projected, as every implementation receives it."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -12,17 +12,17 @@ from dikkat._engine.pytorch_state import have_tangents
 from dikkat.scores import Pair, Profile
 from dikkat.state import State
 
-# How many of a tensor's last dimensions are its own: those before them are the call's leading dimensions.
+# The number of trailing dimensions of each tensor after the call's leading dimensions.
 OWN_DIMENSIONS = {
     "query": 2, "key": 2, "weight": 1, "value": 2, **_OF_RESTRICTIONS, "seeds": 0, "sink": 0, "packed": 3,
 }  # fmt: skip
 _WIDE = (torch.float32, torch.float64)
-# What is computed with, and so has one dtype in a kernel.
+# The tensors that enter the arithmetic and therefore share one dtype in a kernel.
 _NUMBERS = ("query", "key", "weight", "value", "bias", "key_bias")
 
 
 class Result(NamedTuple):
-    """The answer of an implementation; `lse`, `tail` and `weights` (before dropout) if they were requested."""
+    """An implementation's result; `lse`, `tail` and `weights` (before dropout) are None unless requested."""
 
     mean: Tensor
     lse: Tensor | None
@@ -30,26 +30,24 @@ class Result(NamedTuple):
     tail: Tensor | None = None
 
     def state(self) -> State:
-        """The state of a call that requested it."""
         return State(self.mean, cast(Tensor, self.lse), self.tail)
 
     def shown_weights(self) -> Tensor:
-        """The weights of a call that requested them."""
         return cast(Tensor, self.weights)
 
 
 class Examined(NamedTuple):
-    """The answer of `examine`: why an implementation cannot run a problem, and what its run need not find out again."""
+    """Why an implementation cannot run a problem (`reasons`), and findings that its `run` reuses."""
 
     reasons: list[str]
-    found: Any = None
+    findings: Any = None
 
 
 @dataclass(frozen=True)
 class Problem:
     """One call as every implementation receives it: validated, projected, hidden rows set to 0.
 
-    All tensors have the same number of leading dimensions, which broadcast. Operators take these fields in order.
+    All tensors have the same number of leading dimensions, which broadcast. Operators take the fields in this order.
     """
 
     pair: Pair  # the pair function
@@ -64,9 +62,9 @@ class Problem:
     scale: float = 1.0
     softcap: float = 0.0  # c of the score c·tanh(a / c) of an inner product a; 0 for a itself
     dropout: float = 0.0  # the probability that a normalised weight is set to 0
-    seeds: Tensor | None = None  # (...) integers, one a batch element, for a dropout above 0
-    sink: Tensor | None = None  # (...), one more logit a head, which a program joins: no implementation sees it
-    # The keys as `implementations.pack` returns them, with the leading dimensions of `key`; or None.
+    seeds: Tensor | None = None  # (...) integers, one per batch element, for a dropout above 0
+    sink: Tensor | None = None  # (...), one more logit per head; `Program` adds it, implementations ignore it
+    # The keys packed by `implementations.pack`, with the leading dimensions of `key`; or None.
     packed: Tensor | None = None
     wants_state: bool = False  # whether the log-sum-exp is requested
     wants_weights: bool = False  # whether the weights are requested
@@ -77,7 +75,7 @@ class Problem:
 
     @property
     def narrow_dtype(self) -> torch.dtype:
-        """The dtype of query, key and value together: autocast may have halved some of them."""
+        """The common dtype of query, key and value; they may differ under autocast."""
         return torch.promote_types(self.query.dtype, torch.promote_types(self.key.dtype, self.value.dtype))
 
     @property
@@ -93,45 +91,46 @@ class Problem:
 
     @property
     def has_tangents(self) -> bool:
-        """Whether forward-mode derivatives go through a tensor that an implementation sees."""
+        """True if a tensor that implementations see has a forward-mode derivative."""
         return have_tangents(*(tensor for name, tensor in self.tensors().items() if name != "sink"))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the call by name, those of the restrictions among them."""
-        held = self.__dict__ | self.restrictions.__dict__
-        return {name: tensor for name in OWN_DIMENSIONS if (tensor := held[name]) is not None}
+        """Return the call's tensors by name, including the tensors of its restrictions."""
+        fields = self.__dict__ | self.restrictions.__dict__
+        return {name: tensor for name in OWN_DIMENSIONS if (tensor := fields[name]) is not None}
 
     def in_wide_dtype(self) -> "Problem":
-        query, restrictions = self.query.dtype, self.restrictions
-        plain = query is self.key.dtype is self.value.dtype and self._weight_is(query)
-        if query in _WIDE and plain and restrictions.bias is restrictions.key_bias is None:
+        query_dtype, restrictions = self.query.dtype, self.restrictions
+        alike = query_dtype is self.key.dtype is self.value.dtype and self._weight_is(query_dtype)
+        if query_dtype in _WIDE and alike and restrictions.bias is restrictions.key_bias is None:
             return self
-        kind, tensors = self.dtype, self.tensors()
-        wide = {name: tensors[name].to(kind) for name in _NUMBERS if name in tensors and tensors[name].dtype != kind}
-        return self.unchecked_copy(**wide) if wide else self
+        dtype, tensors = self.dtype, self.tensors()
+        converted = {
+            name: tensors[name].to(dtype) for name in _NUMBERS if name in tensors and tensors[name].dtype != dtype
+        }
+        return self.unchecked_copy(**converted) if converted else self
 
     def scaled(self) -> "Problem":
-        """The call with its scale in an operand: in the smaller one, a pass over fewer numbers."""
+        """Return the call with its scale multiplied into the smaller of query and key, which costs less."""
         query, key = scaled(self.query, self.key, self.scale)
         return self.unchecked_copy(query=query, key=key, scale=1.0)
 
     def unchecked_copy(self, **fields: Any) -> "Problem":
-        """A copy with other fields, those of the restrictions among them, that hides no other pairs."""
-        made = object.__new__(Problem)
-        restricting = {name: fields.pop(name) for name in _OF_RESTRICTIONS if name in fields}
-        if restricting:
-            fields["restrictions"] = fields.get("restrictions", self.restrictions).unchecked_copy(**restricting)
-        made.__dict__.update(self.__dict__, **fields)
-        return made
+        """Copy with other fields, including fields of the restrictions; they must not hide other pairs."""
+        copy = object.__new__(Problem)
+        restriction_fields = {name: fields.pop(name) for name in _OF_RESTRICTIONS if name in fields}
+        if restriction_fields:
+            fields["restrictions"] = fields.get("restrictions", self.restrictions).unchecked_copy(**restriction_fields)
+        copy.__dict__.update(self.__dict__, **fields)
+        return copy
 
     def without_tensors(self) -> "Problem":
         return self.unchecked_copy(**dict.fromkeys(OWN_DIMENSIONS))
 
-    def _weight_is(self, kind: torch.dtype) -> bool:
-        return self.weight is None or self.weight.dtype is kind
+    def _weight_is(self, dtype: torch.dtype) -> bool:
+        return self.weight is None or self.weight.dtype is dtype
 
     def part(self, dim: int, rows: slice) -> "Problem":
-        """Some of the elements of one leading dimension."""
         lead = torch.Size((*self.lead[:dim], rows.stop - rows.start, *self.lead[dim + 1 :]))
         tensors = {name: narrow(tensor, dim, rows) for name, tensor in self.tensors().items()}
         return self.unchecked_copy(**tensors, lead=lead)
@@ -142,7 +141,6 @@ def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:
 
 
 def scaled(query: Tensor, key: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Query and key, of which the one with fewer numbers is multiplied by `scale`."""
     if scale == 1.0:
         return query, key
     return (query * scale, key) if query.numel() <= key.numel() else (query, key * scale)

@@ -1,4 +1,4 @@
-"""Observers of a thread's calls of attention; there are none unless something is being recorded."""
+"""The observers of a thread's attention calls; none unless something is being recorded."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Is told of every call of attention."""
+    """Receives every attention call of a thread."""
 
     def compute(self, name: str, problem: Problem) -> Result | None:
-        """Runs the call itself if it can be recorded on the way, and returns the result; else None."""
+        """Run the call and return the result if recording needs another computation; else return None."""
 
     def observe_calls(self, problems: Sequence[Problem]) -> None:
-        """Take note of a call that was computed, or of the calls of packed sequences."""
+        """Record one call, or the calls of packed sequences."""
 
     def observe_output(self, output: Tensor) -> None:
-        """Take note of the output (..., n, d_v) of the call."""
+        """Record the output (..., n, d_v) of a call."""
 
     def observe_weights(self, weights: Tensor) -> None:
-        """Take note of the weights (..., n, m), before dropout, of a call that computes all of them anyway."""
+        """Record the weights (..., n, m), before dropout, of a call that computes all of them anyway."""
 
 
 class _Thread(threading.local):
@@ -39,13 +39,13 @@ _thread = _Thread()
 
 
 def current_observers() -> tuple[Observer, ...]:
-    """This thread's observers; none while PyTorch compiles."""
+    """Return this thread's observers; none while PyTorch compiles."""
     return () if torch.compiler.is_compiling() else _thread.observers
 
 
 @contextmanager
 def observed_by(*observers: Observer) -> Iterator[None]:
-    """Replace this thread's observers by these for the duration of the context; without any, nobody follows tensors."""
+    """Replace this thread's observers within the context; without observers, also disable `__torch_function__`."""
     before, _thread.observers = _thread.observers, observers
     try:
         with nullcontext() if observers else torch._C.DisableTorchFunction():

@@ -1,7 +1,7 @@
-"""The arguments that say which keys a query may see.
+"""The arguments that restrict the keys a query may see.
 
-Each is a function here, of the argument and the sizes of the call. It returns fields of `Restrictions`, and `restrict`
-joins the fields of all arguments. A further argument is one more function in `_ARGUMENTS`, and a line in `Hiding`.
+One function for each argument converts it to fields of `Restrictions`, and `restrict` combines the fields. To add an
+argument, add a function to `_ARGUMENTS` and a line to `Hiding`.
 """
 
 import math
@@ -21,7 +21,7 @@ MaskFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class Hiding(TypedDict, total=False):
-    """The restrictions of a call over keys that have their lengths already."""
+    """The restrictions of a call over keys whose lengths are known."""
 
     mask: Tensor | MaskFunction | None
     causal: bool
@@ -33,12 +33,12 @@ class Hiding(TypedDict, total=False):
 
 
 class Restricting(Hiding, total=False):
-    """The keyword arguments of `attend` that say which keys a query may see; it sees those that all of them leave."""
+    """The keyword arguments of `attend` that restrict the keys a query may see; all of them apply together."""
 
     valid_lens: Tensor | int | None
 
 
-# The arguments with a batch dimension that a layer's heads share: one dimension fewer than queries with heads.
+# The arguments that all heads of a layer may share; they then have one dimension fewer than queries with heads.
 BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in Restricting.__annotations__ if name in OWN_DIMENSIONS}
 
 
@@ -54,27 +54,27 @@ class Sizes(NamedTuple):
 Fields = dict[str, Any]
 
 
-def check_names(given: Mapping[str, object], allowed: type) -> None:
-    unknown = given.keys() - allowed.__annotations__.keys()
-    if unknown:
-        theirs = "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights"
+def check_names(arguments: Mapping[str, object], allowed: type) -> None:
+    unknown_names = arguments.keys() - allowed.__annotations__.keys()
+    if unknown_names:
+        hint = "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights"
         raise TypeError(
-            f"{min(unknown)}: got an unknown argument; expected {', '.join(allowed.__annotations__)}"
-            + f" (PyTorch's {theirs})" * ("mask" in allowed.__annotations__)
+            f"{min(unknown_names)}: got an unknown argument; expected {', '.join(allowed.__annotations__)}"
+            + f" (PyTorch's {hint})" * ("mask" in allowed.__annotations__)
         )
 
 
 def restrict(
-    lead: torch.Size, queries: int, keys: int, device: torch.device, **given: Unpack[Restricting]
+    lead: torch.Size, queries: int, keys: int, device: torch.device, **options: Unpack[Restricting]
 ) -> Restrictions:
     sizes = Sizes(lead, queries, keys, device)
     fields: Fields = {}
-    arguments: Mapping[str, Any] = given
-    for name, fields_of in _ARGUMENTS.items():  # lengths first: another argument ends their extremes
+    arguments: Mapping[str, Any] = options
+    for name, convert in _ARGUMENTS.items():  # lengths first: a later argument discards their extremes
         argument = arguments.get(name, _ABSENT.get(name))
         if argument is _ABSENT.get(name):
             continue
-        for field, value in fields_of(argument, sizes).items():
+        for field, value in convert(argument, sizes).items():
             if field in fields:
                 value = _JOINED[field](fields[field], value)
                 fields.pop("extremes", None)
@@ -90,20 +90,20 @@ def _valid_lens(valid_lens: Any, sizes: Sizes) -> Fields:
         valid_lens = torch.tensor(int(valid_lens), device=device)
     if not isinstance(valid_lens, Tensor):
         raise TypeError(
-            f"valid_lens: got {type(valid_lens).__name__}; expected a torch.Tensor of integers, as torch.tensor makes "
-            "of a list"
+            f"valid_lens: got {type(valid_lens).__name__}; expected a torch.Tensor of integers (convert a list with "
+            "torch.tensor)"
         )
     _check_kind("valid_lens", valid_lens, device, integer=True)
     shape = tuple(valid_lens.shape)
     allowed = [tuple(lead[:1]), (*lead[:1], queries)]
     if shape not in allowed:
         raise ValueError(
-            f"valid_lens: got shape {shape}; expected {allowed[0]} (one length a batch element) or {allowed[1]} "
-            "(one a query), aligned with the first leading dimension and shared by the heads"
+            f"valid_lens: got shape {shape}; expected {allowed[0]} (one length per batch element) or {allowed[1]} "
+            "(one per query), aligned with the first leading dimension and shared by the heads"
         )
     valid_lens = valid_lens.to(torch.int64)
-    known = _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
-    return {"lens": align(valid_lens, lead)} | ({} if known is None else {"extremes": known})
+    extremes = _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
+    return {"lens": align(valid_lens, lead)} | ({} if extremes is None else {"extremes": extremes})
 
 
 def check_causal(causal: object) -> bool:
@@ -120,18 +120,18 @@ def _window(window: Any, sizes: Sizes) -> Fields:
 
 
 def window_edges(window: Any, position: Tensor, first: Any, past: Any) -> Fields:
-    """Return the fields that a window restricts, for queries at a position among the keys from `first` to `past`."""
+    """Return the `starts` and `lens` of a window for queries at `position`, clamped to the keys [first, past)."""
     left, right = _check_window(window)
     starts = {} if left is None else {"starts": (position - left).clamp(first, past)}
     return starts if right is None else starts | {"lens": (position + (right + 1)).clamp(first, past)}
 
 
-# Keys of a window that reaches beyond every key; a position plus this number fits in an int64.
+# The bound for a window's sides. It exceeds every number of keys, and a position plus it fits in an int64.
 _FARTHEST = 2**62
 
 
 def _check_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
-    """Validate a window; return how many keys it has on the left and on the right, None for no bound."""
+    """Validate a window; return its numbers of keys on the left and on the right, None for no bound."""
     if window is None:
         return None, None
     if not isinstance(window, tuple | list) or len(window) != 2:
@@ -148,21 +148,21 @@ def _check_window(window: tuple[int | None, int | None] | None) -> tuple[int | N
 def _segment_ids(segment_ids: Any, sizes: Sizes) -> Fields:
     """Return the first key of each query's segment and one past its last, (..., n)."""
     lead, queries, keys, device = sizes
-    pair = (segment_ids, segment_ids) if isinstance(segment_ids, Tensor) else segment_ids
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(f"segment_ids: got {type(pair).__name__}; expected a tensor, or a pair: of queries, of keys")
-    for ids, count in zip(pair, (queries, keys), strict=True):
+    both_ids = (segment_ids, segment_ids) if isinstance(segment_ids, Tensor) else segment_ids
+    if not isinstance(both_ids, tuple | list) or len(both_ids) != 2:
+        raise TypeError(f"segment_ids: got {type(both_ids).__name__}; expected a tensor, or a pair (queries, keys)")
+    for ids, count in zip(both_ids, (queries, keys), strict=True):
         _check_kind("segment_ids", ids, device, integer=True)
         if tuple(ids.shape) != (*lead[:1], count):
             raise ValueError(
-                f"segment_ids: got shape {tuple(ids.shape)}; expected {(*lead[:1], count)}, one of each of {count} "
+                f"segment_ids: got shape {tuple(ids.shape)}; expected {(*lead[:1], count)}, one id for each of {count} "
                 "queries or keys, aligned with the first leading dimension and shared by the heads"
             )
-    of_queries, of_keys = (ids.to(torch.int64) for ids in pair)
-    ordered, order = of_keys.sort(dim=-1, stable=True)
-    if can_read_values(of_keys) and bool((_changes(of_keys) != _changes(ordered)).any()):
-        raise ValueError("segment_ids: got keys of one segment apart; expected them side by side (for others: a mask)")
-    first, past = (searchsorted(ordered, of_queries.contiguous(), right=right) for right in (False, True))
+    query_ids, key_ids = (ids.to(torch.int64) for ids in both_ids)
+    ordered, order = key_ids.sort(dim=-1, stable=True)
+    if can_read_values(key_ids) and bool((_changes(key_ids) != _changes(ordered)).any()):
+        raise ValueError("segment_ids: got a segment with separate keys; expected neighbouring keys. Or pass a mask")
+    first, past = (searchsorted(ordered, query_ids.contiguous(), right=right) for right in (False, True))
     start = gather(order, first)
     return {"starts": align(start, lead), "lens": align(start + (past - first), lead)}  # no key without a segment
 
@@ -172,11 +172,11 @@ def _changes(ids: Tensor) -> Tensor:
 
 
 def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
-    """Lengths (B,) or (B, n) with ones for the other leading dimensions: (B, 1, ..., n or 1)."""
+    """Return lengths (B,) or (B, n) as (B, 1, ..., n or 1), with ones for the other leading dimensions."""
     if valid_lens.ndim == len(lead[:1]):
         valid_lens = valid_lens[..., None]
-    ones = (1,) * (len(lead) - 1)
-    return valid_lens.reshape(*valid_lens.shape[:-1], *ones, valid_lens.shape[-1]) if ones else valid_lens
+    head_dims = (1,) * (len(lead) - 1)
+    return valid_lens.reshape(*valid_lens.shape[:-1], *head_dims, valid_lens.shape[-1]) if head_dims else valid_lens
 
 
 def _mask(mask: Any, sizes: Sizes) -> Fields:
@@ -188,9 +188,9 @@ def _mask(mask: Any, sizes: Sizes) -> Fields:
     except ValueError as error:
         if mask.device != device or not lead or tuple(mask.shape) != (lead[0], keys):
             raise
-        nones = "None, " * len(lead)
+        none_indices = "None, " * len(lead)
         raise ValueError(
-            f"{error}; for keys that are hidden from every query of a batch element, mask[:, {nones}:]"
+            f"{error}; to hide keys from every query of a batch element, pass mask[:, {none_indices}:]"
         ) from None
 
 
@@ -226,23 +226,23 @@ _ARGUMENTS: dict[str, Callable[[Any, Sizes], Fields]] = {
 }  # fmt: skip
 # The value of an argument that restricts nothing, if that is not None.
 _ABSENT = {"causal": False}
-# How the fields of two arguments become one: a query sees the keys that both leave.
+# How to combine a field of two arguments: a query sees only keys that both allow.
 _JOINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "starts": torch.maximum, "lens": torch.minimum, "mask": torch.logical_and,
 }  # fmt: skip
 
 
 def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, *, boolean: bool = False) -> Tensor:
-    """The tensor with as many dimensions as `shape`, to which it must broadcast."""
+    """Check a tensor that broadcasts to `shape`; return it with as many dimensions."""
     _check_kind(name, tensor, device, boolean=boolean)
     if not fits(tensor.shape, shape):
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected one that broadcasts to {tuple(shape)}")
     return tensor.reshape((1,) * (len(shape) - tensor.ndim) + tuple(tensor.shape))
 
 
-def fits(have: torch.Size, want: tuple[int, ...]) -> bool:
-    extra = len(want) - len(have)
-    return extra >= 0 and all(own in (1, size) for own, size in zip(have, want[extra:], strict=True))
+def fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
+    extra = len(target) - len(shape)
+    return extra >= 0 and all(size in (1, wide) for size, wide in zip(shape, target[extra:], strict=True))
 
 
 def _check_kind(
@@ -251,8 +251,8 @@ def _check_kind(
     check_dense(name, tensor)
     if type(tensor) in PLAIN_TYPES and is_eager():
         check_room(name, tensor)
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if integer and not whole:
+    is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if integer and not is_integer:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected an integer type (for example torch.int64)")
     if boolean and tensor.dtype != torch.bool:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected torch.bool, True where a pair takes part")
@@ -261,11 +261,11 @@ def _check_kind(
 
 
 def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -> tuple[int, int] | None:
-    """The extremes of a tensor, checked; None of an empty one, or where values cannot be read."""
+    """Check that all values are in [low, high]; return their extremes, None if they cannot be read."""
     if not tensor.numel() or not can_read_values(tensor):
         return None
     smallest, largest = extremes(tensor)
     if smallest < low or largest > high:
-        came = smallest if smallest < low else largest
-        raise ValueError(f"{name}: got {came}; expected {low} to {high}, {meaning}")
+        value = smallest if smallest < low else largest
+        raise ValueError(f"{name}: got {value}; expected {low} to {high}, {meaning}")
     return smallest, largest

@@ -11,7 +11,7 @@ from dikkat._engine.addresses import check_dense
 
 
 def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights over the visible keys, the largest score and Σ e^(score − it); 0, -inf and 0 for a row that sees none.
+    """Return the weights, the largest score (peak) and Σ e^(score − peak) of each row; 0, -inf and 0 for an empty row.
 
     Scores are (..., n, m), float32 or float64; -inf is a weight of 0. `visible` broadcasts to them.
     """
@@ -21,26 +21,26 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
         peak = scores.new_full((*scores.shape[:-1], 1), -math.inf)
     else:
         peak = scores.detach().amax(-1, keepdim=True)
-    share = (scores - peak.masked_fill(peak == -math.inf, 0.0)).exp()
-    total = share.sum(-1, keepdim=True)
+    shares = (scores - peak.masked_fill(peak == -math.inf, 0.0)).exp()
+    total = shares.sum(-1, keepdim=True)
     # `== 0` and not `> 0`: a row of NaN is not an empty row.
-    weights = share / total.masked_fill(total == 0, 1.0)
-    if visible is not None:  # in a row of NaN, what is hidden still weighs nothing
+    weights = shares / total.masked_fill(total == 0, 1.0)
+    if visible is not None:  # in a row of NaN, hidden keys still get weight 0
         weights = weights.masked_fill(~visible, 0.0)
     return weights, peak.squeeze(-1), total.squeeze(-1)
 
 
 def softmax_weights(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:
-    """The weights of `softmax`, by PyTorch's in one pass; `plain`: every row sees a key and no score is NaN."""
+    """Return the weights of `softmax` by PyTorch's softmax; `plain`: every row sees a key and no score is NaN."""
     if visible is None:
         return torch.softmax(scores, -1)
     scores = torch.where(visible, scores, -math.inf)
     if plain:
         return torch.softmax(scores, -1)
-    gone = scores == -math.inf
-    # A row with nothing in it would be NaN, and its gradient too; in a row of NaN, what is hidden still weighs nothing.
-    scores = scores.masked_fill(gone.all(-1, keepdim=True), 0.0)
-    return torch.softmax(scores, -1).masked_fill(gone, 0.0)
+    hidden = scores == -math.inf
+    # An empty row and its gradient would be NaN. In a row of NaN, hidden keys still get weight 0.
+    scores = scores.masked_fill(hidden.all(-1, keepdim=True), 0.0)
+    return torch.softmax(scores, -1).masked_fill(hidden, 0.0)
 
 
 def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Tensor:
@@ -48,8 +48,7 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
 
     $$ w_{ij} = \frac{[j < L_i]\, e^{s_{ij}}}{\sum_{l < L_i} e^{s_{il}}} $$
 
-    A row of length 0 has weights 0. Entries past the length have no effect, whatever they hold, and `scores` is not
-    written to.
+    A row of length 0 has weights 0. Entries past the length have no effect, even NaN, and `scores` is not modified.
 
     Args:
         scores: (..., n, m), floating point.
@@ -60,8 +59,8 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
         Weights (..., n, m) in the dtype of `scores`.
 
     Raises:
-        TypeError: `scores` or `valid_lens` of the wrong kind.
-        ValueError: `valid_lens` of the wrong shape or out of range.
+        TypeError: `scores` or `valid_lens` has the wrong type.
+        ValueError: `valid_lens` has the wrong shape or is out of range.
 
     Source: Zhang et al., *Dive into Deep Learning*, section "Attention Scoring Functions", masked softmax.
 
@@ -72,8 +71,8 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
                  [0.5000, 0.5000, 0.0000, 0.0000]]])
     """
     if not isinstance(scores, Tensor) or scores.dtype not in FLOATS:
-        came = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
-        raise TypeError(f"scores: got {came}; expected a floating-point torch.Tensor of 16 bits or more")
+        got = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise TypeError(f"scores: got {got}; expected a floating-point torch.Tensor of 16 bits or more")
     check_dense("scores", scores)
     if scores.ndim < 2:
         raise ValueError(f"scores: got shape {tuple(scores.shape)}; expected (..., queries, keys)")

@@ -1,4 +1,4 @@
-"""Summaries of the weights that need no matrix of them: the request, and the answer."""
+"""Summaries of attention weights, computed without a weight matrix: the request and the result."""
 
 from typing import NamedTuple
 
@@ -7,30 +7,30 @@ from torch import Tensor
 
 
 class Asked(NamedTuple):
-    """Which summaries are asked for."""
+    """The requested summaries."""
 
-    top: int = 0  # how many of the largest weights of each query; 0 for none
-    sums: bool = False  # whether for each key's sum over the queries
-    entropy: bool = False  # whether for each query's entropy
-    cells: tuple[int, int] | None = None  # rows and columns of the map that the weights are pooled to; None for none
-    by_largest: bool = False  # whether a cell has the largest of its weights, and not their mean
+    top: int = 0  # the number of largest weights for each query; 0 for none
+    sums: bool = False  # whether to sum each key's weights over the queries
+    entropy: bool = False  # whether to compute each query's entropy
+    cells: tuple[int, int] | None = None  # rows and columns of the pooled map; None for none
+    by_largest: bool = False  # whether a cell has the maximum of its weights instead of their mean
 
 
 class Summary(NamedTuple):
-    """The answer, float32 or float64; None for what was not asked for."""
+    """The requested summaries, float32 or float64; None for summaries that were not requested."""
 
     lse: Tensor  # (..., n), log-sum-exp of the scores
-    top_weights: Tensor | None = None  # (..., n, k), from the largest on
-    # (..., n, k) int64, whose weights those are, the first of equal ones first; any where they are 0.
+    top_weights: Tensor | None = None  # (..., n, k), largest first
+    # (..., n, k) int64, the keys of `top_weights`; lower keys first among equal weights, any key at weight 0.
     top_keys: Tensor | None = None
     sums: Tensor | None = None  # (..., m)
     entropy: Tensor | None = None  # (..., n), in nats
     cells: Tensor | None = None  # (..., rows, columns)
-    mean: Tensor | None = None  # (..., n, d_v), of the values
+    mean: Tensor | None = None  # (..., n, d_v), the weighted mean of the values
 
 
 def cell_edges(length: int, cells: int) -> list[int]:
-    """Where the cells of an axis begin, and where the last one ends: position i is in cell ⌊i · cells / length⌋.
+    """Return the first position of each cell, and the end of the last: position i is in cell ⌊i · cells / length⌋.
 
     Example:
         >>> cell_edges(7, 3)
@@ -40,7 +40,7 @@ def cell_edges(length: int, cells: int) -> list[int]:
 
 
 def cell_sizes(queries: int, keys: int, cells: tuple[int, int]) -> Tensor:
-    """(rows, columns), the number of pairs in each cell of a map."""
+    """Return the number of pairs in each cell of a map, (rows, columns)."""
     rows, cols = (
         torch.tensor(cell_edges(*axis), device="cpu").diff() for axis in zip((queries, keys), cells, strict=True)
     )

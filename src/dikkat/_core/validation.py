@@ -1,7 +1,4 @@
-"""Validate a call, zero its hidden rows, project queries and keys.
-
-Private; the front door is `attention`.
-"""
+"""Validate a call, zero its hidden rows, and project queries and keys."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +18,7 @@ from dikkat.scores import ScaledDot, Score, check_declared
 
 
 class Requested(NamedTuple):
-    """Results requested beside the output, the dropout, and the sinks."""
+    """The results requested in addition to the output, with the dropout and the sinks."""
 
     dropout: float = 0.0
     wants_state: bool = False
@@ -36,34 +33,34 @@ class Heads(NamedTuple):
     projections: tuple[Callable[[Tensor], Tensor], ...]
 
     def project(self, *tensors: Tensor) -> list[Tensor]:
-        return [of(tensor) for tensor, of in zip(tensors, self.projections, strict=True)]
+        return [project(tensor) for tensor, project in zip(tensors, self.projections, strict=True)]
 
 
 def problem_of_call(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, heads: Heads | None = None,
     scales: bool = False, **restricting: Unpack[Restricting],
 ) -> Problem:  # fmt: skip
-    """Validate a call, zero hidden rows, project the others (if `scales`, without the factor 1/√d)."""
+    """Validate a call, zero hidden rows, and project the visible ones (without the factor 1/√d if `scales`)."""
     lead = batch = check_operands(query, key, value, score)
     if heads is not None:
         lead = torch.Size((*batch, heads.number))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **restricting)
-    query, key, value = (rank(t, len(batch)) for t in (query, key, value))
+    query, key, value = (add_dims(t, len(batch)) for t in (query, key, value))
     finite = None
     if restrictions.may_hide():
-        # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Where keys are compared as they
-        # are and everything is finite, nothing needs to be zeroed: looking is quicker than copying.
-        seen, live = (by_any_head(shown, len(batch)) for shown in restrictions.seen_and_live())
-        if heads is None and _all(live) and _has_no_parameters(score) and not _all(seen):
+        # Before the projections, because a hidden NaN would reach their gradients as 0 · NaN. If keys are not projected
+        # and everything is finite, zeroing is unnecessary, and this check is faster than a copy.
+        seen_keys, live_queries = (by_any_head(rows, len(batch)) for rows in restrictions.seen_and_live())
+        if heads is None and _all_visible(live_queries) and _has_no_parameters(score) and not _all_visible(seen_keys):
             finite = are_finite(query, key, value) or None
         if not finite:
-            query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
+            query, key, value = hide(query, live_queries), hide(key, seen_keys), hide(value, seen_keys)
     if heads is not None:
         query, key, value = heads.project(query, key, value)
     scale = 1 / score.root(query) if scales and isinstance(score, ScaledDot) else None
-    sides = score.project(query, key) if scale is None else (query, key)
-    found = compared(query, value, sides, score, restrictions, lead, requested)
-    return replace(found, scale=scale or 1.0, finite=finite)
+    projected = score.project(query, key) if scale is None else (query, key)
+    problem = build_problem(query, value, projected, score, restrictions, lead, requested)
+    return replace(problem, scale=scale or 1.0, finite=finite)
 
 
 def problem_of_sequences(
@@ -85,18 +82,17 @@ def problem_of_sequences(
         )
     restrictions = restrict(lead, queries, keys, device, key_bias=key_bias)
     visible = _visible_keys(query_offsets, key_offsets.clamp(0, keys), queries, check_causal(causal), window)
-    restrictions = restrictions.unchecked_copy(**{name: rank(edge, len(lead), 1) for name, edge in visible.items()})
-    query, key, value = (rank(t, len(lead)) for t in (query, key, value))
-    seen, live = restrictions.seen_and_live()
-    query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
-    return compared(query, value, score.project(query, key), score, restrictions, lead, requested)
+    restrictions = restrictions.unchecked_copy(**{name: add_dims(edge, len(lead), 1) for name, edge in visible.items()})
+    query, key, value = (add_dims(t, len(lead)) for t in (query, key, value))
+    seen_keys, live_queries = restrictions.seen_and_live()
+    query, key, value = hide(query, live_queries), hide(key, seen_keys), hide(value, seen_keys)
+    return build_problem(query, value, score.project(query, key), score, restrictions, lead, requested)
 
 
 def _check_offsets(name: str, offsets: object, rows: int, device: torch.device) -> None:
-    """Check the dtype, shape and device of offsets, and their numbers if they may be read."""
     if not isinstance(offsets, Tensor) or offsets.dtype not in (torch.int32, torch.int64):
-        came = f"dtype {offsets.dtype}" if isinstance(offsets, Tensor) else type(offsets).__name__
-        raise TypeError(f"{name}: got {came}; expected a torch.Tensor of int32 or int64")
+        got = f"dtype {offsets.dtype}" if isinstance(offsets, Tensor) else type(offsets).__name__
+        raise TypeError(f"{name}: got {got}; expected a torch.Tensor of int32 or int64")
     check_dense(name, offsets)
     if offsets.ndim != 1 or not len(offsets):
         raise ValueError(f"{name}: got shape {tuple(offsets.shape)}; expected (sequences + 1,)")
@@ -107,37 +103,37 @@ def _check_offsets(name: str, offsets: object, rows: int, device: torch.device) 
 
 
 def sequence_lengths(name: str, offsets: Tensor, rows: int) -> Tensor:
-    """The length of each sequence, of offsets that go from 0 to `rows` without falling."""
+    """Return the length of each sequence; the offsets must not fall and go from 0 to `rows`."""
     numbers = offsets.detach().to(torch.int64)
     falls, (first, last) = numbers[1:] < numbers[:-1], numbers[[0, -1]].tolist()
     if first != 0:
-        raise ValueError(f"{name}: got {first} first; expected 0, where the first sequence begins")
+        raise ValueError(f"{name}: got {first} as the first offset; expected 0")
     if bool(falls.any()):
-        at = int(falls.nonzero()[0])
+        fall = int(falls.nonzero()[0])
         raise ValueError(
-            f"{name}: got {int(numbers[at])} and then {int(numbers[at + 1])}, at {at + 1}; expected numbers that "
-            "never fall: where each sequence begins, and where the last one ends"
+            f"{name}: got {int(numbers[fall])} and then {int(numbers[fall + 1])}, at {fall + 1}; expected numbers that "
+            "never fall: the start of each sequence, then the end of the last one"
         )
     if last != rows:
-        raise ValueError(f"{name}: got {last} last; expected {rows}, the number of rows")
+        raise ValueError(f"{name}: got {last} as the last offset; expected {rows}, the number of rows")
     return numbers.diff()
 
 
 def _visible_keys(
     query_offsets: Tensor, key_offsets: Tensor, queries: int, causal: bool, window: tuple[int | None, int | None] | None
 ) -> dict[str, Tensor]:
-    """Return each query's first visible key (`starts`) and one past its last (`lens`), (queries,) each."""
+    """Return each query's first visible key (`starts`) and one past its last (`lens`), each (queries,)."""
     row = torch.arange(queries, device=query_offsets.device)
     query_offsets, key_offsets = (offsets.to(torch.int64) for offsets in (query_offsets, key_offsets))
-    own = searchsorted(query_offsets[1:], row, right=True).clamp(max=len(query_offsets) - 2)
-    begin, past = key_offsets[:-1][own], key_offsets[1:][own]
-    position = past - query_offsets[1:][own] + row  # i + m − n, from `begin` on
+    sequence = searchsorted(query_offsets[1:], row, right=True).clamp(max=len(query_offsets) - 2)
+    begin, past = key_offsets[:-1][sequence], key_offsets[1:][sequence]
+    position = past - query_offsets[1:][sequence] + row  # i + m − n, counted from `begin`
     edges = {"starts": begin, "lens": past} | window_edges(window, position, begin, past)
     return edges | window_edges((None, 0), position, begin, past) if causal else edges
 
 
 class Prepared(NamedTuple):
-    """A memory's keys: projected, perhaps packed, and 0 past their lengths."""
+    """The keys of a memory: projected, 0 past their lengths, and packed unless None."""
 
     packed: Tensor | None
 
@@ -146,30 +142,30 @@ def problem_of_prepared(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, prepared: Prepared,
     valid_lens: Tensor | None, **hiding: Unpack[Hiding],
 ) -> Problem:  # fmt: skip
-    lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
+    lead = lead_of(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
-    further = restrictions.may_hide()
-    if valid_lens is not None:  # which belong to the memory's own first dimension
-        own = rank(align(valid_lens, key.shape[:-2]), len(lead), 1)
-        lens = own if restrictions.lens is None else torch.minimum(own, restrictions.lens)
+    hides_more = restrictions.may_hide()
+    if valid_lens is not None:  # aligned with the first dimension of the memory, not of the call
+        memory_lens = add_dims(align(valid_lens, key.shape[:-2]), len(lead), 1)
+        lens = memory_lens if restrictions.lens is None else torch.minimum(memory_lens, restrictions.lens)
         restrictions = replace(restrictions, lens=lens)
-    query, key, value = (rank(t, len(lead)) for t in (query, key, value))
+    query, key, value = (add_dims(t, len(lead)) for t in (query, key, value))
     if restrictions.may_hide():
-        query = hide(query, restrictions.live())
-    if further:
-        seen = restrictions.seen()
-        key, value = hide(key, seen), hide(value, seen)
-    packed = None if prepared.packed is None else rank(prepared.packed, len(lead), 3)
-    return compared(query, value, (score.project_query(query), key), score, restrictions, lead, requested, packed)
+        query = hide(query, restrictions.live_queries())
+    if hides_more:
+        seen_keys = restrictions.seen_keys()
+        key, value = hide(key, seen_keys), hide(value, seen_keys)
+    packed = None if prepared.packed is None else add_dims(prepared.packed, len(lead), 3)
+    return build_problem(query, value, (score.project_query(query), key), score, restrictions, lead, requested, packed)
 
 
-def compared(
+def build_problem(
     query: Tensor, value: Tensor, projected: tuple[Tensor, Tensor], score: Score, restrictions: Restrictions,
     lead: torch.Size, requested: Requested, packed: Tensor | None = None,
 ) -> Problem:  # fmt: skip
-    """The problem of a query and a key that are projected, and perhaps packed; `query` as it was before.
+    """Build the problem from a projected query and key; `query` is the query before its projection.
 
-    All have as many leading dimensions as `lead`, and 0 in the rows that no batch element which shares them sees.
+    All tensors have as many leading dimensions as `lead`, and 0 in rows hidden from every batch element.
     """
     check_declared(score)
     (projected_query, projected_key), weight = projected, score.pair_weight()
@@ -183,25 +179,25 @@ def compared(
     if weight is not None and weight.shape[-1:] != projected_query.shape[-1:]:
         raise ValueError(
             f"score: got a pair_weight of {type(score).__name__} with shape {tuple(weight.shape)}; "
-            f"expected ({projected_query.shape[-1]},), one a projected feature"
+            f"expected ({projected_query.shape[-1]},), one for each projected feature"
         )
     if restrictions.may_hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
-        # A broadcast row that some batch elements see and others do not is copied for each of them here.
-        shared, seen = projected_key, restrictions.seen()
-        projected_key, value = unshared(projected_key, seen), unshared(value, seen)
-        packed = packed if projected_key is shared else None
+        # Copy a broadcast row for each batch element if only some of them see it.
+        keys_before, seen_keys = projected_key, restrictions.seen_keys()
+        projected_key, value = copy_shared(projected_key, seen_keys), copy_shared(value, seen_keys)
+        packed = packed if projected_key is keys_before else None
     bias = restrictions.bias
     return Problem(
         score.pair, score.profile, projected_query, projected_key,
-        None if weight is None else rank(weight, len(lead), 1), value, restrictions, lead, softcap=score.softcap or 0.0,
-        dropout=probability(requested.dropout), packed=packed,
-        sink=None if requested.sink is None else _sink(requested.sink, query, lead),
+        None if weight is None else add_dims(weight, len(lead), 1), value, restrictions, lead,
+        softcap=score.softcap or 0.0, dropout=probability(requested.dropout), packed=packed,
+        sink=None if requested.sink is None else _check_sink(requested.sink, query, lead),
         wants_state=requested.wants_state or requested.sink is not None, wants_weights=requested.wants_weights,
         wants_bias_grad=bias is not None and (is_transformed() or (torch.is_grad_enabled() and bias.requires_grad)),
     )  # fmt: skip
 
 
-def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
+def _check_sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
     check_dense("sink", sink)
     if sink.dtype not in FLOATS:
         raise TypeError(f"sink: got dtype {sink.dtype}; expected a floating-point type of 16 bits or more")
@@ -209,7 +205,7 @@ def _sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
         raise ValueError(f"sink: got a tensor on {sink.device}; expected the query's device, {query.device}")
     if not fits(sink.shape, lead):
         raise ValueError(f"sink: got shape {tuple(sink.shape)}; expected one that broadcasts to {tuple(lead)}")
-    return rank(sink, len(lead), 0)
+    return add_dims(sink, len(lead), 0)
 
 
 def check_operands(query: Tensor, key: Tensor, value: Tensor, score: Score) -> torch.Size:
@@ -217,7 +213,7 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, score: Score) -> t
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
-    return leading(("query", query), ("key", key), ("value", value))
+    return lead_of(("query", query), ("key", key), ("value", value))
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:
@@ -234,14 +230,14 @@ def check_call(key: Tensor, value: Tensor, score: Score) -> None:
 
 def check_score(score: object) -> None:
     if not isinstance(score, Score):
-        hint = ": make one, with its brackets" if isinstance(score, type) and issubclass(score, Score) else ""
+        hint = ": call the class to make one" if isinstance(score, type) and issubclass(score, Score) else ""
         kind = score if isinstance(score, type) else type(score)
-        came = repr(score) if isinstance(score, str) else kind.__name__
-        raise TypeError(f"score: got {came}; expected an instance of a dikkat.scores.Score{hint}")
+        got = repr(score) if isinstance(score, str) else kind.__name__
+        raise TypeError(f"score: got {got}; expected an instance of a dikkat.scores.Score{hint}")
 
 
 def check_features(name: str, tensor: Tensor) -> None:
-    """Validate a query, key or value: dense, (..., length, features), of a dtype that is computed with."""
+    """Validate a query, key or value: dense, (..., length, features), of a supported dtype."""
     check_dense(name, tensor)
     if type(tensor) in PLAIN_TYPES and not (torch.compiler.is_compiling() or is_transformed()):
         check_room(name, tensor)
@@ -252,7 +248,7 @@ def check_features(name: str, tensor: Tensor) -> None:
 
 
 def check_alike(first: tuple[str, Tensor], second: tuple[str, Tensor]) -> None:
-    """Validate that two tensors share a device; and a dtype, but under autocast, where projections come back halved."""
+    """Validate that two tensors share a device and, except under autocast, a dtype."""
     (name_a, a), (name_b, b) = first, second
     if a.device != b.device:
         raise ValueError(f"{name_b}: got a tensor on {b.device}; expected {a.device}, where {name_a} is")
@@ -263,59 +259,59 @@ def check_alike(first: tuple[str, Tensor], second: tuple[str, Tensor]) -> None:
 def check_rows(rows: Tensor, length: int) -> None:
     """Validate the rows to select: indices (B',) of `length` batch elements."""
     if not isinstance(rows, Tensor) or rows.dtype not in (torch.int64, torch.int32):
-        came = f"dtype {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
-        raise TypeError(f"rows: got {came}; expected a torch.Tensor of int64 or int32, indices of batch elements")
+        got = f"dtype {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
+        raise TypeError(f"rows: got {got}; expected a torch.Tensor of int64 or int32, indices of batch elements")
     if rows.ndim != 1:
         raise ValueError(f"rows: got shape {tuple(rows.shape)}; expected (number of rows,)")
     if rows.numel() and can_read_values(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < length:
         raise ValueError(f"rows: got {int(rows.min())} to {int(rows.max())}; expected 0 to {length - 1}")
 
 
-def leading(*named: tuple[str, Tensor]) -> torch.Size:
+def lead_of(*named: tuple[str, Tensor]) -> torch.Size:
     try:
         return broadcast(*(t.shape[:-2] for _, t in named))
     except ValueError:
-        names, came = ", ".join(name for name, _ in named), ", ".join(str(tuple(t.shape)) for _, t in named)
-        raise ValueError(f"{names}: got shapes {came}; expected leading dimensions that broadcast") from None
+        names, shapes = ", ".join(name for name, _ in named), ", ".join(str(tuple(t.shape)) for _, t in named)
+        raise ValueError(f"{names}: got shapes {shapes}; expected leading dimensions that broadcast") from None
 
 
-def rank(tensor: Tensor, lead: int, own: int = 2) -> Tensor:
-    """Prepend singleton dimensions, up to `lead` of them before the tensor's `own`."""
-    return tensor[(None,) * (lead + own - tensor.ndim)]
+def add_dims(tensor: Tensor, lead: int, trailing: int = 2) -> Tensor:
+    """Prepend singleton dimensions: `lead` of them before the `trailing` ones."""
+    return tensor[(None,) * (lead + trailing - tensor.ndim)]
 
 
-def by_any_head(shown: Tensor, batch: int) -> Tensor:
-    """Whether any head sees a row: (..., heads or 1, l) -> (..., l), the heads after `batch` leading dimensions."""
-    return shown.any(-2) if shown.ndim == batch + 2 else shown
+def by_any_head(visible: Tensor, batch: int) -> Tensor:
+    """Reduce visible rows over the heads, (..., heads or 1, l) -> (..., l); heads follow `batch` dimensions."""
+    return visible.any(-2) if visible.ndim == batch + 2 else visible
 
 
 def _has_no_parameters(score: Score) -> bool:
-    """Whether a score compares queries and keys up to a constant factor, so that no gradient multiplies them."""
+    """True if a score compares unprojected queries and keys, so that no projection's gradient multiplies them."""
     return score.pair == "inner" and score.projection != "any" and next(score.parameters(), None) is None
 
 
-def _all(shown: Tensor) -> bool:
-    return can_read_values(shown) and bool(shown.all())
+def _all_visible(visible: Tensor) -> bool:
+    return can_read_values(visible) and bool(visible.all())
 
 
-def hide(tensor: Tensor, shown: Tensor) -> Tensor:
-    """Zero the rows hidden from every batch element that shares them: tensor (..., l, d), shown (..., l or 1)."""
-    if _all(shown):
+def hide(tensor: Tensor, visible: Tensor) -> Tensor:
+    """Zero the rows hidden from every batch element that shares them: tensor (..., l, d), visible (..., l or 1)."""
+    if _all_visible(visible):
         return tensor
-    for dim in range(-2, -1 - shown.ndim, -1):
+    for dim in range(-2, -1 - visible.ndim, -1):
         if tensor.shape[dim - 1] == 1:
-            shown = shown.any(dim, keepdim=True)
-    return tensor.masked_fill(~shown[..., None], 0.0)
+            visible = visible.any(dim, keepdim=True)
+    return tensor.masked_fill(~visible[..., None], 0.0)
 
 
-def unshared(tensor: Tensor, shown: Tensor) -> Tensor:
-    """Copy a broadcast tensor per batch element where visibility differs, and zero the hidden rows of each copy.
+def copy_shared(tensor: Tensor, visible: Tensor) -> Tensor:
+    """Copy a tensor that broadcasts over batch elements, and zero the hidden rows of each copy.
 
-    Rows that are not shared have been zeroed before.
+    Other tensors are returned unchanged: their hidden rows are already zero.
     """
-    lead = shown.shape[:-1]
-    shared = any(own == 1 != other for own, other in zip(tensor.shape[-2 - len(lead) : -2], lead, strict=True))
-    return torch.where(shown[..., None], tensor, 0.0) if shared else tensor
+    lead = visible.shape[:-1]
+    copies = any(size == 1 != count for size, count in zip(tensor.shape[-2 - len(lead) : -2], lead, strict=True))
+    return torch.where(visible[..., None], tensor, 0.0) if copies else tensor
 
 
 def probability(dropout: float) -> float:
@@ -335,5 +331,5 @@ def _check_projected(projected: Tensor, rows: Tensor, name: str, score: Score) -
 
 
 def draw_seeds(lead: torch.Size, device: torch.device) -> Tensor:
-    drawn = torch.randint(2**62, (), device=device)
-    return derive_seeds(drawn, torch.arange(lead.numel(), device=device)).reshape(lead)
+    seed = torch.randint(2**62, (), device=device)
+    return derive_seeds(seed, torch.arange(lead.numel(), device=device)).reshape(lead)

@@ -1,7 +1,6 @@
-"""Tensors as memory: where their numbers lie, for compiled code.
+"""Checked memory addresses of tensors, for compiled code.
 
-Compiled code believes what it is told: an address that is none, or fewer numbers behind it than a shape says, is a
-crash or somebody else's memory. So no other module calls `data_ptr`.
+A wrong address or size would crash compiled code or corrupt memory. So no other module calls `data_ptr`.
 """
 
 import importlib
@@ -28,34 +27,34 @@ from dikkat._engine.pytorch_state import (
 
 
 def on_cpu(tensor: Tensor) -> bool:
-    """True for a tensor on the CPU, whose numbers compiled code can read."""
+    """True if compiled code can read the tensor's numbers."""
     return tensor.is_cpu
 
 
 def exact(device: str) -> AbstractContextManager[Any]:
-    """A context in which products have their operands' types, also under autocast."""
+    """Return a context in which products have their operands' dtypes, even under autocast."""
     return torch.autocast(device, enabled=False) if autocasts(device) else nullcontext()
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device, without a synchronisation."""
+    """Copy a tensor to a device without a synchronisation."""
     if tensor.is_cpu and device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 def many_at_once(*gradients: Tensor | None) -> bool:
-    """Whether a backward's gradients stand for many: under `torch.func`, or with `is_grads_batched`, an older vmap."""
+    """True if a backward's gradients are batched: under `torch.func`, or by `is_grads_batched`, an older vmap."""
     return is_transformed() or any(_functorch.is_legacy_batchedtensor(t) for t in gradients if t is not None)
 
 
 def check_dense(name: str, tensor: object) -> None:
-    """A tensor whose numbers lie in memory as strides say: not sparse, nested, masked, distributed or mkldnn's."""
+    """Check for a dense tensor: not sparse, nested, masked, distributed or from mkldnn."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {type(tensor).__name__}; expected a torch.Tensor")
-    if type(tensor).__name__ == "DTensor":  # its module takes long to import
+    if type(tensor).__name__ == "DTensor":  # importing its module is slow
         raise TypeError(
-            f"{name}: got a DTensor; expected this rank's own tensor, as its to_local() or full_tensor() returns. For "
+            f"{name}: got a DTensor; expected this rank's tensor, from its to_local() or full_tensor(). For "
             "keys that several ranks hold, see dikkat.distributed.attend"
         )
     if isinstance(tensor, torch.masked.MaskedTensor):
@@ -66,24 +65,24 @@ def check_dense(name: str, tensor: object) -> None:
 
 
 def searchsorted(ordered: Tensor, numbers: Tensor, *, right: bool = False) -> Tensor:
-    """`torch.searchsorted` of integers (..., m) and (..., n), by NumPy if values can be read.
+    """Run `torch.searchsorted` of integers (..., m) and (..., n), by NumPy if values can be read.
 
-    PyTorch's starts threads for few numbers, and hangs in a forked child, which has no threads of the pool.
+    PyTorch's version starts threads even for few numbers, and hangs in a forked child, which has no thread pool.
     """
     if not (ordered.is_cpu and can_read_values(ordered, numbers)):
         return torch.searchsorted(ordered, numbers, right=right)
     tables, rows = (t.reshape(t.shape[:-1].numel(), t.shape[-1]).numpy() for t in (ordered, numbers))
     side: Literal["left", "right"] = "right" if right else "left"
-    found = np.array([np.searchsorted(*each, side=side) for each in zip(tables, rows, strict=True)], np.int64)
-    return torch.from_numpy(found).reshape(numbers.shape)
+    indices = np.array([np.searchsorted(*pair, side=side) for pair in zip(tables, rows, strict=True)], np.int64)
+    return torch.from_numpy(indices).reshape(numbers.shape)
 
 
 def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """The address of a contiguous CPU tensor's numbers; the caller keeps the tensor until the call is over.
+    """Return the address of a contiguous CPU tensor's numbers; the caller must keep the tensor alive during the call.
 
     Raises:
-        TypeError: Another dtype.
-        ValueError: No memory, or fewer contiguous numbers than the shape says.
+        TypeError: The dtype differs.
+        ValueError: The tensor has no memory, is not contiguous, or its storage is too small.
     """
     start = _start(name, tensor)
     if tensor.dtype != dtype:
@@ -96,7 +95,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
 
 
 def plain_address(tensor: Tensor) -> int | None:
-    """`address` of a tensor known to be plain, on the CPU and of the right type; None if it is not contiguous."""
+    """Return the `address` of a plain CPU tensor of the right dtype; None if it is not contiguous."""
     if tensor.is_neg() or not tensor.is_contiguous():
         return None
     needs, start = tensor.storage_offset() * tensor.itemsize + tensor.nbytes, tensor.data_ptr()
@@ -112,7 +111,7 @@ def strided_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
 
 
 def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """`address` of a matrix whose rows are contiguous, and may lie apart."""
+    """Return the `address` of a matrix with contiguous rows, which may have gaps between them."""
     start = strided_address(name, tensor, dtype)
     if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a matrix of contiguous rows")
@@ -120,14 +119,14 @@ def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
 
 
 def array_address(array: np.ndarray[Any, Any]) -> int:
-    """The address of the records of a NumPy array; the caller keeps the array until the call is over."""
+    """Return the address of a NumPy array; the caller must keep the array alive during the call."""
     if not array.flags.c_contiguous:
         raise ValueError(f"array: got strides {array.strides}; expected a contiguous array")
     return array.ctypes.data
 
 
 def check_numbers(name: str, tensor: Tensor, device: str) -> None:
-    """Check a tensor that compiled code reads: its strides may be any, but its numbers must all be there."""
+    """Check that all numbers of a tensor are in memory, for compiled code that accepts any strides."""
     if device == "cpu":
         _start(name, tensor)
     else:
@@ -143,16 +142,16 @@ def new_tensor(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
 
 
 def new_tensor_like(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
-    """`new_tensor` with the type of a CPU tensor, if PyTorch is known to allocate memory."""
+    """Return `new_tensor` with the dtype of a CPU tensor, without checking PyTorch's modes."""
     tensor = like.new_empty(shape)
     return tensor, tensor.data_ptr()
 
 
-_CPU = torch.device("cpu")  # a string would be parsed at each call
+_CPU = torch.device("cpu")  # PyTorch would parse a string at each call
 
 
 def start_addresses(tensors: Iterable[Tensor]) -> list[int]:
-    """The addresses of tensors, only for comparison; none if one has no memory."""
+    """Return the addresses of tensors, only for comparison; [] if a tensor has no memory."""
     try:
         return list(map(Tensor.data_ptr, tensors))
     except RuntimeError:
@@ -160,30 +159,30 @@ def start_addresses(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def is_aligned(tensor: Tensor) -> bool:
-    """Whether a tensor begins at a multiple of 16 bytes, for which Triton compiles other loads."""
+    """True if a tensor starts at a multiple of 16 bytes, for which Triton compiles other loads."""
     return tensor.data_ptr() % 16 == 0
 
 
 def tensor_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
-    """The reasons for which compiled code cannot be called outside an operator, now and with these tensors."""
+    """Return the reasons why compiled code cannot be called outside an operator with these tensors."""
     present = [tensor for tensor in tensors if tensor is not None]
     if not all(tensor.is_cpu for tensor in present):
         return ["it runs on the CPU"]
     if torch.compiler.is_compiling() or is_transformed() or have_tangents(*present):
         return ["it runs outside torch.compile, torch.func and forward-mode derivatives"]
     if is_watched() or torch._C._get_tracing_state() is not None:
-        return ["it runs outside traces and modes that see every operation, as FakeTensorMode and profilers"]
+        return ["it runs outside traces and dispatch modes, such as FakeTensorMode and profilers"]
     if not all(_keys(tensor) in _plain_key_sets("cpu") for tensor in present):
-        return ["it takes tensors with numbers of their own (not fake, functional, wrapped or sparse ones)"]
+        return ["it takes dense tensors with values (no fake, functional, wrapped or sparse ones)"]
     return without_numba()
 
 
 def without_numba() -> list[str]:
-    """The reason why nothing can be compiled if Numba cannot be imported; warns once."""
+    """Return the reason why nothing can be compiled, or [] if Numba can be imported; warns once."""
     return list(_without_numba())
 
 
-# As `torch.compiler.assume_constant_result` does, which imports the compiler.
+# Equivalent to `torch.compiler.assume_constant_result`, which would import the compiler.
 without_numba.__dict__["_dynamo_marked_constant"] = True
 
 
@@ -191,7 +190,7 @@ without_numba.__dict__["_dynamo_marked_constant"] = True
 def _without_numba() -> tuple[str, ...]:
     try:
         importlib.import_module("numba")
-    except (ImportError, OSError) as error:  # the latter where LLVM's library is missing
+    except (ImportError, OSError) as error:  # OSError if LLVM's library is missing
         reason = f"numba cannot be imported here ({error})"
         consequence = "'auto' uses slower implementations, and translators raise"
         warnings.warn(f"impl: {reason}; {consequence}", RuntimeWarning, stacklevel=2)
@@ -199,16 +198,16 @@ def _without_numba() -> tuple[str, ...]:
     return ()
 
 
-_EXPECTED = "expected a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"
+_EXPECTED = "expected a dense tensor with values, no fake, functional, wrapped, sparse or quantised one"
 
 
 def _start(name: str, tensor: Tensor) -> int:
-    # Dispatch keys are read only where cheaper checks fail: their cost shows in small calls.
+    # Read dispatch keys only if cheaper checks fail: they are too slow for small calls.
     if type(tensor) not in PLAIN_TYPES or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
         _check(name, tensor, "cpu")
     try:
         start = tensor.data_ptr()
-    except RuntimeError:  # what PyTorch says of functional, functorch's and sparse tensors
+    except RuntimeError:  # PyTorch's error for functional, functorch's and sparse tensors
         raise _no_numbers(name, tensor, "cpu") from None
     if not start and tensor.numel():
         _check(name, tensor, "cpu")
@@ -227,7 +226,6 @@ def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
 
 
 def check_room(name: str, tensor: Tensor) -> None:
-    """Check that a tensor's storage has all of its numbers."""
     has = tensor.untyped_storage().nbytes()
     if tensor.is_contiguous() and has >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes:
         return
@@ -235,20 +233,20 @@ def check_room(name: str, tensor: Tensor) -> None:
     needs = (tensor.storage_offset() + numbers) * tensor.itemsize if numbers else 0
     if has < needs:
         raise ValueError(
-            f"{name}: got shape {tuple(tensor.shape)}, which takes {needs} bytes of storage, and {has} are left: "
-            "it was resized; expected a tensor whose storage is whole"
+            f"{name}: got shape {tuple(tensor.shape)}, which needs {needs} bytes, and a storage of {has} bytes; "
+            "expected a storage that was not resized"
         )
 
 
 def _reach(tensor: Tensor) -> int:
-    """The number of numbers from a tensor's first to its last."""
+    """Return the number of storage elements from a tensor's first number to its last."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _keys(tensor: Tensor) -> Any:
-    """The dispatch key set as an integer; every kind of tensor subclass or mode sets further bits."""
+    """Return the dispatch key set as an integer; tensor subclasses and modes set further bits."""
     return _dispatch_keys(tensor).raw_repr()
 
 
@@ -257,7 +255,7 @@ _dispatch_keys = torch._C._dispatch_keys
 
 @cache
 def _plain_key_sets(device: str) -> frozenset[Any]:
-    """The key sets of plain tensors of a device, made in inference mode or not."""
+    """Return the key sets of a device's plain tensors, with and without inference mode."""
     with _disable_current_modes():
         with torch.inference_mode(False):
             plain = _keys(torch.empty(0, device=device))

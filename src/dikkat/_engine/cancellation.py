@@ -1,10 +1,10 @@
-"""Cooperative cancellation: long computations check between their parts whether anybody still waits for them."""
+"""Cooperative cancellation: long computations check regularly whether their result is still needed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_unwanted: ContextVar[Callable[[], bool] | None] = ContextVar("stopping", default=None)
+_is_cancelled: ContextVar[Callable[[], bool] | None] = ContextVar("stopping", default=None)
 
 
 class StoppedError(Exception):
@@ -12,17 +12,17 @@ class StoppedError(Exception):
 
 
 @contextmanager
-def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """A context in which long computations of this thread stop as soon as they are cancelled."""
-    before = _unwanted.set(unwanted)
+def stopping(is_cancelled: Callable[[], bool]) -> Iterator[None]:
+    """Within this context, long computations of this thread stop as soon as `is_cancelled()` is true."""
+    before = _is_cancelled.set(is_cancelled)
     try:
         yield
     finally:
-        _unwanted.reset(before)
+        _is_cancelled.reset(before)
 
 
 def check() -> None:
-    """Raise `StoppedError` if the work was cancelled; called between its parts."""
-    unwanted = _unwanted.get()
-    if unwanted is not None and unwanted():
+    """Raise `StoppedError` if the computation was cancelled."""
+    is_cancelled = _is_cancelled.get()
+    if is_cancelled is not None and is_cancelled():
         raise StoppedError

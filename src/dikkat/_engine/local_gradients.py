@@ -1,4 +1,4 @@
-"""Gradients that a backward pass takes by autograd, of a forward that it computes again."""
+"""Gradients of a recomputed forward, taken by autograd within a backward pass."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ def local_gradients(
     forward: Callable[..., Sequence[Tensor | None]], operands: Sequence[Tensor | None], needed: Sequence[bool],
     upstream: Sequence[Tensor | None],
 ) -> list[Tensor | None]:  # fmt: skip
-    """Return the gradients of `forward(*operands)` by the needed operands, as if none depended on another.
+    """Return the gradients of `forward(*operands)` by the needed operands, as if the operands were independent.
 
-    `forward` gets an alias of each operand, and the gradients stop there: a value that led to the key gets no share of
-    the key's gradient, and a tensor that is two operands gets two gradients. Where autograd records, they can be
+    `forward` gets an alias of each operand, and gradients stop there: a value computed from the key gets no part of
+    the key's gradient, and a tensor that is two operands gets two gradients. If autograd records, the gradients can be
     differentiated again. `upstream` has the gradient of each output, or None for 0.
     """
     records = torch.is_grad_enabled()
@@ -28,6 +28,6 @@ def local_gradients(
         outputs: list[Any] = [(t, g) for t, g in pairs if g is not None and t is not None and t.requires_grad]
     if not outputs or not sources:
         return [None] * len(aliases)
-    made, above = zip(*outputs, strict=True)
-    found = iter(torch.autograd.grad(made, sources, above, create_graph=records, allow_unused=True))
-    return [next(found) if is_needed else None for is_needed in needed]
+    tensors, tensor_grads = zip(*outputs, strict=True)
+    grads = iter(torch.autograd.grad(tensors, sources, tensor_grads, create_graph=records, allow_unused=True))
+    return [next(grads) if is_needed else None for is_needed in needed]

@@ -1,4 +1,4 @@
-"""A worker's scratch, and rows of numbers in memory."""
+"""Access to a worker's scratch, and to rows of numbers in memory, in compiled code."""
 
 from collections import namedtuple
 from typing import Any, TypeAlias
@@ -13,14 +13,14 @@ from dikkat._engine.compile import inlined
 from dikkat._engine.internals import cgutils
 from dikkat._engine.record import Record
 
-# In a kernel's signature: a call's record, and the pointers to a worker's regions, by name.
+# Types in a kernel's signature: a call's record, and the pointers to a worker's regions, by name.
 Call: TypeAlias = Any
 Work: TypeAlias = Any
 
 
 def workplace_of(record: Record) -> Any:
-    """Make the compiled function that gives a worker its scratch: pointers to all regions, as a named tuple."""
-    regions_type = namedtuple("Work", record.regions)  # type: ignore[misc]  # whose names are declared elsewhere
+    """Make the compiled function that assigns scratch to a worker: a named tuple of pointers to all regions."""
+    regions_type = namedtuple("Work", record.regions)  # type: ignore[misc]  # the names come from `record`
 
     @intrinsic
     def workplace(typingctx: Any, call: Any, zero: Any) -> Any:
@@ -29,14 +29,14 @@ def workplace_of(record: Record) -> Any:
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             def field(name: str) -> Any:
-                place = cgutils.get_record_member(builder, args[0], call.offset(name), v.I64)
-                return builder.load(place, align=1)
+                pointer = cgutils.get_record_member(builder, args[0], call.offset(name), v.I64)
+                return builder.load(pointer, align=1)
 
             counter = builder.inttoptr(builder.add(field("counters"), v.I64(8)), v.I64.as_pointer())
             worker = builder.atomic_rmw("add", counter, v.I64(1), "monotonic")
-            own = builder.add(field("scratch"), builder.mul(worker, field("scratch_size")))
+            start = builder.add(field("scratch"), builder.mul(worker, field("scratch_size")))
             regions = [
-                builder.inttoptr(builder.add(own, field(f"{name}_at")), context.get_value_type(kind))
+                builder.inttoptr(builder.add(start, field(f"{name}_at")), context.get_value_type(kind))
                 for name, kind in zip(record.regions, pointers, strict=True)
             ]
             return context.make_tuple(builder, returned, regions)
@@ -48,25 +48,23 @@ def workplace_of(record: Record) -> Any:
 
 @inlined
 def numbers_at(address: int, index: int) -> v.Pointer:
-    """The whole numbers at an address, from an index on."""
+    """Return a pointer to the integers at an address, from an index on."""
     return v.at(v.pointer(address, np.int64(0)), index)
 
 
 @inlined
 def doubles_at(address: int, index: int) -> v.Pointer:
-    """The float64 numbers at an address, from an index on."""
     return v.at(v.pointer(address, 0.0), index)
 
 
 @inlined
 def flags_at(address: int, index: int) -> v.Pointer:
-    """The booleans at an address, from an index on."""
     return v.at(v.pointer(address, np.uint8(0)), index)
 
 
 @inlined
 def number_at(address: int, index: int) -> int:
-    """The whole number at an index behind an address."""
+    """Return the integer at an index after an address."""
     return v.pointer(address, np.int64(0))[index]
 
 
@@ -74,7 +72,7 @@ def number_at(address: int, index: int) -> int:
 def store_four(
     memory: v.Pointer, index: int, step: int, v0: v.Vector, v1: v.Vector, v2: v.Vector, v3: v.Vector
 ) -> None:
-    """Write four vectors, from an index on and `step` numbers apart."""
+    """Write four vectors, `step` numbers apart, from an index on."""
     v.store(memory, index, v0)
     v.store(memory, index + step, v1)
     v.store(memory, index + 2 * step, v2)
@@ -83,14 +81,14 @@ def store_four(
 
 @inlined
 def clear(memory: v.Pointer, count: int, zero: Any) -> None:
-    """Set `count` numbers to 0, rounded up to whole vectors."""
-    for place in range(0, count, v.lanes_of(zero)):
-        v.store(memory, place, v.full(0, zero))
+    """Set `count` numbers, rounded up to complete vectors, to 0."""
+    for start in range(0, count, v.lanes_of(zero)):
+        v.store(memory, start, v.full(0, zero))
 
 
 @inlined
 def load_part(row: v.Pointer, c: int, size: int, zero: Any) -> v.Vector:
-    """A vector of a row's numbers from c on, 0 beyond the last."""
+    """Load a vector of a row's numbers from c on, with 0 after the last number."""
     if c + v.lanes_of(zero) <= size:
         return v.load(row, c)
     return v.where(v.lane_numbers(zero) < v.full(size - c, zero), v.gather(row, c, 1, size - c), v.full(0, zero))
@@ -99,15 +97,15 @@ def load_part(row: v.Pointer, c: int, size: int, zero: Any) -> v.Vector:
 @inlined
 def copy(source: v.Pointer, into: v.Pointer, count: int, zero: Any) -> None:
     lanes = v.lanes_of(zero)
-    whole = count - count % lanes
-    for place in range(0, whole, lanes):
-        v.store(into, place, v.load(source, place))
-    for place in range(whole, count):
-        into[place] = source[place]
+    vectors_end = count - count % lanes
+    for i in range(0, vectors_end, lanes):
+        v.store(into, i, v.load(source, i))
+    for i in range(vectors_end, count):
+        into[i] = source[i]
 
 
 @inlined
 def copy_vectors(source: v.Pointer, into: v.Pointer, count: int, zero: Any) -> None:
     """Copy `count` numbers, a multiple of the lanes."""
-    for place in range(0, count, v.lanes_of(zero)):
-        v.store(into, place, v.load(source, place))
+    for i in range(0, count, v.lanes_of(zero)):
+        v.store(into, i, v.load(source, i))

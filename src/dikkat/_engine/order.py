@@ -1,4 +1,4 @@
-"""Atomic numbers for several workers: all that one wrote before it published, another sees."""
+"""Atomic integers for communication between workers: a reader sees everything written before `publish`."""
 
 import os
 from typing import Any
@@ -13,7 +13,7 @@ from dikkat._engine.vectors import built, integer_at
 
 @intrinsic
 def seen(typingctx: Any, address: Any) -> Any:
-    """The 64-bit integer at an address; afterwards all that was written before it was published is seen."""
+    """Load the 64-bit integer at an address; everything written before it was published is then visible."""
     return types.intp(types.intp), built(
         lambda builder, address: builder.load_atomic(integer_at(builder, address), "acquire", 8)
     )
@@ -21,7 +21,7 @@ def seen(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def publish(typingctx: Any, address: Any, number: Any) -> Any:
-    """Write the 64-bit integer at an address, after all that was written before."""
+    """Write the 64-bit integer at an address, after all earlier writes."""
     return types.void(types.intp, types.intp), built(
         lambda builder, address, number: builder.store_atomic(number, integer_at(builder, address), "release", 8)
     )
@@ -29,7 +29,7 @@ def publish(typingctx: Any, address: Any, number: Any) -> Any:
 
 @intrinsic
 def added(typingctx: Any, address: Any, number: Any) -> Any:
-    """Add to the 64-bit integer at an address; return the sum. All that those wrote who added before is seen then."""
+    """Add to the 64-bit integer at an address; return the sum. Writes before earlier additions are then visible."""
 
     def build(builder: Any, address: Any, number: Any) -> Any:
         return builder.add(builder.atomic_rmw("add", integer_at(builder, address), number, "acq_rel"), number)
@@ -39,7 +39,7 @@ def added(typingctx: Any, address: Any, number: Any) -> Any:
 
 @intrinsic
 def wait_a_little(typingctx: Any, longer: Any) -> Any:
-    """One iteration of a spin wait: a pause instruction, and after many a yield to the scheduler."""
+    """Run one iteration of a spin wait: a pause instruction, and after many iterations a yield to the scheduler."""
 
     def build(builder: Any, longer: Any) -> None:
         if builder.module.triple.startswith(("x86_64", "i686")):

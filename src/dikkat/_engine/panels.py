@@ -1,10 +1,10 @@
-"""Products of a few rows with matrices in panels, whose sums stay in registers; of numbers, and of int8 weights.
+"""Products of a few rows with matrices in panels, with sums in registers; for floats and for int8 weights.
 
-A panel has some columns of a matrix, its rows one after the other: contiguous memory, of which each weight is read
-once. Each sum is made in the order of the panel's rows, whatever other rows there are.
+A panel contains some columns of a matrix, row by row in contiguous memory. Each weight is read once. Each sum follows
+the order of the panel's rows, independently of the number of rows multiplied with it.
 
-Of int8, two rows of a panel are interleaved, for the instructions that multiply pairs and add them; what they are
-multiplied with is int8 too, held in 16 bits. Sums are whole numbers, exact up to 133,000 products.
+In int8 panels, two rows are interleaved for instructions that multiply and add pairs. The other factor is int8 too,
+held in 16 bits. Sums are integers, exact up to 133,000 products.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from dikkat._engine.vectors import I32, I64, VECTORS, VectorType, built, call_ll
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PANELS = {1: (4, 2, 1), 2: (2, 1), 3: (2, 1), 4: (1,), 5: (1,), 6: (1,)}
-"""Panels at once, by the number of rows: six rows and one panel are twelve sums of half a vector in registers."""
+"""Panels at once, by the number of rows: six rows and one panel have twelve sums in registers of half a vector."""
 
 
 def _prefetch(builder: Any, spot: Any) -> None:
@@ -30,7 +30,7 @@ def _prefetch(builder: Any, spot: Any) -> None:
 
 
 class _Loop:
-    """A loop of compiled code that has a list of sums, in registers: `k` is its turn, `sums` those before it."""
+    """A loop in compiled code with sums in registers: `k` is the iteration, `sums` are the sums before it."""
 
     def __init__(self, builder: Any, count: Any, starts: list[Any]) -> None:
         self._builder, self._count = builder, count
@@ -45,7 +45,7 @@ class _Loop:
             phi.add_incoming(start, before)
 
     def end(self, sums: list[Any]) -> None:
-        """Close the loop with the sums of a turn, which are its results."""
+        """Close the loop with the sums of an iteration; the last ones are the loop's results."""
         builder = self._builder
         for phi, value in zip(self.sums, sums, strict=True):
             phi.add_incoming(value, self._block)
@@ -67,7 +67,7 @@ def _outputs(builder: Any, c: Any, c_step: Any, rows: int, vectors: int, kind: V
 def _add_product(
     builder: Any, kind: VectorType, rows: int, starts: list[Any], step: int, ahead: Any, product: Any
 ) -> None:
-    """Add a product of some rows to as many rows."""
+    """Add the product of some rows with a panel to the rows of the output."""
     a, a_step, count, c, c_step = product
     vector, align = llvm_type(kind), kind.element.bitwidth // 8
     outputs = _outputs(builder, c, c_step, rows, len(starts), kind)
@@ -79,17 +79,17 @@ def _add_product(
         columns.append(builder.load(builder.bitcast(spot, vector.as_pointer()), align=align))
         if ahead is not None:
             _prefetch(builder, builder.gep(spot, [ahead]))
-    added = []
+    new_sums = []
     for row in a_rows:
         factor = splat(builder, vector, builder.load(builder.gep(row, [loop.k])))
-        added += [call_llvm(builder, "fma", factor, column, next(sums)) for column in columns]
-    loop.end(added)
-    for output, value in zip(outputs, added, strict=True):
+        new_sums += [call_llvm(builder, "fma", factor, column, next(sums)) for column in columns]
+    loop.end(new_sums)
+    for output, value in zip(outputs, new_sums, strict=True):
         builder.store(value, output, align=align)
 
 
 def wide_block(rows: int, vectors: int) -> Any:
-    """The product of a group of rows with a panel some vectors wide; the next panel is prefetched."""
+    """Make a function that adds the product of rows with a panel of some vectors, and prefetches the next panel."""
 
     @intrinsic
     def block(typingctx: Any, a: Any, a_step: Any, panel: Any, count: Any, c: Any, c_step: Any) -> Any:
@@ -107,7 +107,7 @@ def wide_block(rows: int, vectors: int) -> Any:
 
 
 def _by_size(builder: Any, rows: Any, panels: Any, build: Callable[[int, int], None]) -> None:
-    """A branch of code for each number of rows and panels."""
+    """Generate a branch of code for each number of rows and panels."""
     end = builder.append_basic_block("products.end")
     choice = builder.switch(builder.add(builder.mul(rows, I64(8)), panels), end)
     for row_count, panel_counts in _PANELS.items():
@@ -124,7 +124,7 @@ def _by_size(builder: Any, rows: Any, panels: Any, build: Callable[[int, int], N
 def narrow_blocks(
     typingctx: Any, rows: Any, panels: Any, a: Any, a_step: Any, weight: Any, count: Any, c: Any, c_step: Any
 ) -> Any:
-    """Add the product of rows with panels a vector wide, of `count` rows; as many of both as `_PANELS` has."""
+    """Add the product of rows with panels one vector wide, of `count` rows; `_PANELS` lists the supported sizes."""
     kind = VECTORS[a.dtype]
 
     def build(builder: Any, *args: Any) -> None:
@@ -137,8 +137,8 @@ def narrow_blocks(
 
         _by_size(builder, rows, panels, build_one)
 
-    whole = types.intp
-    return types.void(whole, whole, a, whole, weight, whole, c, whole), built(build)
+    integer = types.intp
+    return types.void(integer, integer, a, integer, weight, integer, c, integer), built(build)
 
 
 @intrinsic
@@ -146,7 +146,7 @@ def int8_blocks(
     typingctx: Any, rows: Any, panels: Any, a: Any, a_step: Any, weight: Any, count: Any, c: Any, c_step: Any,
     row_scales: Any, scales: Any,
 ) -> Any:  # fmt: skip
-    """`narrow_blocks` of int8 numbers, by the scales of rows and columns; `a_step` and `count` are of pairs."""
+    """Like `narrow_blocks`, for int8 numbers with scales of rows and columns; `a_step` and `count` count pairs."""
     kind = VECTORS[c.dtype]
     vector, lanes, align = llvm_type(kind), kind.lanes, kind.element.bitwidth // 8
     sums, halves = ir.VectorType(I32, lanes), ir.VectorType(_I16, 2 * lanes)
@@ -164,27 +164,27 @@ def int8_blocks(
             spots = [builder.bitcast(builder.gep(start, [first]), bytes_at) for start in starts]
             columns = [builder.sext(builder.load(spot, align=1), halves) for spot in spots]
             loaded = [builder.load(builder.gep(row, [loop.k]), align=4) for row in a_rows]
-            factors = [builder.bitcast(splat(builder, sums, each), halves) for each in loaded]
+            factors = [builder.bitcast(splat(builder, sums, value), halves) for value in loaded]
             pairs = [(factor, column) for factor in factors for column in columns]
-            added = [builder.add(was, _pairs(builder, *pair)) for pair, was in zip(pairs, loop.sums, strict=True)]
-            loop.end(added)
+            new_sums = [builder.add(was, _pairs(builder, *pair)) for pair, was in zip(pairs, loop.sums, strict=True)]
+            loop.end(new_sums)
             for number, output in enumerate(_outputs(builder, c, c_step, rows, panels, kind)):
                 row, panel = divmod(number, panels)
-                own = builder.bitcast(builder.gep(scales, [I64(panel * lanes)]), vector.as_pointer())
+                scale_at = builder.bitcast(builder.gep(scales, [I64(panel * lanes)]), vector.as_pointer())
                 by_row = splat(builder, vector, builder.load(builder.gep(row_scales, [I64(row)])))
-                scale = builder.fmul(by_row, builder.load(own, align=align))
-                value = builder.sitofp(added[number], vector)
+                scale = builder.fmul(by_row, builder.load(scale_at, align=align))
+                value = builder.sitofp(new_sums[number], vector)
                 was = builder.load(output, align=align)
                 builder.store(call_llvm(builder, "fma", value, scale, was), output, align=align)
 
         _by_size(builder, rows, panels, build_one)
 
-    whole = types.intp
-    return types.void(whole, whole, a, whole, weight, whole, c, whole, row_scales, scales), built(build)
+    integer = types.intp
+    return types.void(integer, integer, a, integer, weight, integer, c, integer, row_scales, scales), built(build)
 
 
 def _pairs(builder: Any, a: Any, b: Any) -> Any:
-    """Products of 16-bit numbers, each two neighbours added: LLVM has an instruction for it where the machine has."""
+    """Multiply 16-bit numbers and add neighbouring products, with the machine's instruction for it if there is one."""
     wide = ir.VectorType(I32, a.type.count)
     products = builder.mul(builder.sext(a, wide), builder.sext(b, wide), flags=("nsw",))
     undefined = ir.Constant(wide, ir.Undefined)

@@ -1,4 +1,4 @@
-"""PyTorch's present state: tracing, transforming, casting; and whether numbers may be read."""
+"""PyTorch's current state: tracing, transforms, autocast, settings; and whether values can be read."""
 
 import threading
 from collections.abc import Iterator
@@ -11,20 +11,22 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-if torch.__version__ < "2.6":  # as versions are compared; the first whose operators register all that ours need
+if (
+    torch.__version__ < "2.6"
+):  # compared as a version; the first release with all features of custom operators that dikkat needs
     raise ImportError(f"torch: got {torch.__version__}; expected 2.6 or later. Run: pip install --upgrade torch")
 
 
 class check_values:  # noqa: N801 - reads as the function it is used as
-    """Switch on checks of values (the range of `valid_lens` and `exclude`) for tensors on every device.
+    """Check values (the range of `valid_lens` and `exclude`) of tensors on every device.
 
-    Values of CPU tensors are always checked. On an accelerator a check waits for the device, so kernels clamp instead;
-    call this while you look for a mistake. Inside `torch.compile` and `torch.func.vmap` values cannot be read at all.
+    Values of CPU tensors are always checked. On an accelerator a check waits for the device, so by default kernels
+    clamp. Enable the checks to find a mistake. Inside `torch.compile` and `torch.func.vmap` values cannot be read.
 
-    Works as a call, which lasts, and as a context, which ends.
+    A call changes the setting permanently, a context only within the context.
 
     Args:
-        enabled: Whether values are checked from here on.
+        enabled: Whether to check values.
 
     Example:
         >>> with dikkat.check_values():
@@ -46,12 +48,12 @@ class check_values:  # noqa: N801 - reads as the function it is used as
         check_values.everywhere = self._before
 
 
-# Types of plain tensors; a subclass may be anything.
+# Types of plain tensors. Other subclasses may behave differently.
 PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 def can_read_values(*tensors: Tensor, waits: bool = False) -> bool:
-    """True if Python may read the values of these tensors now; those on a device only if the caller `waits` for it."""
+    """True if Python can read these tensors' values now; on a device only if the caller `waits` for it."""
     if torch.compiler.is_compiling() or is_transformed() or _recorded():
         return False
     if not all(type(t) in PLAIN_TYPES for t in tensors):
@@ -61,7 +63,7 @@ def can_read_values(*tensors: Tensor, waits: bool = False) -> bool:
     return (waits or check_values.everywhere) and not any(t.is_meta for t in tensors) and not _capturing(tensors)
 
 
-# No public function counts the modes that see each operation, or says what torch.func transforms.
+# There is no public function for the active dispatch modes and torch.func transforms.
 _functorch = torch._C._functorch
 _modes, _transforms = torch._C._len_torch_dispatch_stack, _functorch.peek_interpreter_stack
 
@@ -84,12 +86,12 @@ def is_watched() -> bool:
 
 
 def saves_by_hook() -> bool:
-    """Whether checkpointing, `save_on_cpu` or another hook takes the tensors that are saved for a backward."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # no public function asks
+    """True if a hook, such as checkpointing or `save_on_cpu`, processes tensors saved for a backward."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # no public function
 
 
 def _recorded() -> bool:
-    """True where `make_fx` records operations, for other values too."""
+    """True while `make_fx` records operations, to repeat them with other values."""
     return is_watched() and get_proxy_mode() is not None
 
 
@@ -98,12 +100,12 @@ def _capturing(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def autocasts(device: str) -> bool:
-    """True where autocast is on for this type of device; "meta" has none, and must not be asked for it."""
+    """True if autocast is on for this type of device; "meta" has none, and PyTorch raises if asked about it."""
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
 _MATMUL: Any = torch.backends.cuda.matmul
-# PyTorch 2.9 renamed the setting; once a program has set the new one, reading the old one raises.
+# PyTorch 2.9 renamed the setting. After a program sets the new name, reading the old name raises.
 _PRODUCTS, _FAST, _UNSET = (
     ("fp32_precision", "tf32", "none") if hasattr(_MATMUL, "fp32_precision") else ("allow_tf32", True, False)
 )
@@ -120,47 +122,46 @@ def fast_products() -> Iterator[None]:
     try:
         yield
     finally:
-        # An unset precision follows `torch.backends.fp32_precision`, but reads as the value that it follows.
+        # An unset precision follows `torch.backends.fp32_precision`, and reads as that value.
         setattr(_MATMUL, _PRODUCTS, _UNSET)
         if getattr(_MATMUL, _PRODUCTS) != before:
             setattr(_MATMUL, _PRODUCTS, before)
 
 
 def kernel_settings(device: str) -> tuple[bool, ...]:
-    """PyTorch's settings on which the choice of a device's kernels depends."""
+    """Return the PyTorch settings that influence the choice of a device's kernels."""
     halves = _MATMUL.allow_fp16_reduced_precision_reduction, _MATMUL.allow_bf16_reduced_precision_reduction
     return autocasts(device), products_are_fast(), torch.are_deterministic_algorithms_enabled(), *halves
 
 
 def have_tangents(*tensors: Tensor) -> bool:
-    """True where forward-mode differentiation goes through any of these."""
+    """True if forward-mode differentiation goes through any of these tensors."""
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return False
     levels = _functorch.get_interpreter_stack() or []
-    # The inner one of two transforms hides whether the outer one goes through a tensor.
+    # The inner of two transforms hides the tangents of the outer one.
     if len(levels) > 1 and any(level.key() == _functorch.TransformType.Jvp for level in levels):
         return True
     return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def is_transformed() -> bool:
-    """True under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
+    """True under `torch.func` (vmap, grad, jvp ...), where a tensor represents many values."""
     if torch.compiler.is_compiling():
         return False
     return _transforms() is not None
 
 
 def extremes(numbers: Tensor) -> tuple[int, int]:
-    """The smallest and the largest of some integers."""
     if numbers.ndim == 1 and numbers.shape[0] <= 64:
-        few = numbers.tolist()
-        return min(few), max(few)
-    least, largest = numbers.aminmax()
-    return int(least), int(largest)
+        values = numbers.tolist()
+        return min(values), max(values)
+    smallest, largest = numbers.aminmax()
+    return int(smallest), int(largest)
 
 
 class _Stance:
-    """The number of active `uncompiled` contexts, and the means to compile again after the last one."""
+    """The number of active `uncompiled` contexts, and the handle that enables compiling again."""
 
     lock, count = threading.Lock(), 0
     forced: Any = None

@@ -1,11 +1,11 @@
-"""The threads that compiled kernels run on; kernels claim their tasks themselves.
+"""The threads of compiled kernels, which claim their tasks themselves.
 
-They are PyTorch's own, of its OpenMP library, wherever that can be called: after every operation of PyTorch these wait
-busily for the next, for milliseconds, and would take half of the cores from any other threads. A forked child has none
-of its parent's threads, and OpenMP does not know it; there, and without such a library, each call starts threads.
+Kernels run on the threads of PyTorch's OpenMP library if possible. These threads spin for milliseconds after each
+PyTorch operation, and would take half of the cores from other threads. A forked child has no threads of its parent, and
+OpenMP does not notice. There, and without the library, each call starts threads.
 
-Not Numba's own threads: its OpenMP layer kills a forked child, and what it falls back on aborts when two Python threads
-use it.
+Numba's threads are unsuitable: its OpenMP layer kills a forked child, and its fallback aborts if two Python threads use
+it.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ PART = 0.2
 
 @cache
 def _openmp() -> Any:
-    """The entry point of GNU OpenMP's parallel regions, in the library that PyTorch has loaded; or None."""
+    """Return the entry point for parallel regions in the GNU OpenMP library that PyTorch loaded, or None."""
     for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
         try:
             region = ctypes.CDLL(str(path)).GOMP_parallel
@@ -53,7 +53,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterator[int]:
-    """Do tasks in parts of about `PART` seconds: Ctrl-C is handled between two of them."""
+    """Run tasks in parts of about `PART` seconds, and handle Ctrl-C between two parts."""
     done, size = 0, max(first, torch.get_num_threads())
     while done < tasks:
         end = min(tasks, done + size)
@@ -70,9 +70,9 @@ def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterato
 
 
 def run_on_threads(kernel: Any, call: int, tasks: int, threads: int) -> None:
-    """Run a compiled function of an address on `threads` threads; a single task only on the caller's.
+    """Run a compiled function of an address on `threads` threads; a single task runs on the caller's thread.
 
-    Never only on some of PyTorch's threads: OpenMP would end the others, and start them again for the next operation.
+    Always use all of PyTorch's threads: OpenMP would end the others, and restart them for the next operation.
     """
     if threads == 1 or tasks == 1:
         kernel(call)
@@ -81,15 +81,15 @@ def run_on_threads(kernel: Any, call: int, tasks: int, threads: int) -> None:
     if region is not None:
         region(kernel, call, threads, 0)
         return
-    others = [threading.Thread(target=kernel, args=(call,), daemon=True) for _ in range(min(tasks, threads) - 1)]
+    helpers = [threading.Thread(target=kernel, args=(call,), daemon=True) for _ in range(min(tasks, threads) - 1)]
     interrupted: KeyboardInterrupt | None = None
-    for other in others:
-        other.start()
+    for helper in helpers:
+        helper.start()
     kernel(call)
-    for other in others:
-        while other.is_alive():  # it writes to the caller's memory: not even Ctrl-C ends the waiting
+    for helper in helpers:
+        while helper.is_alive():  # it writes to the caller's memory, so not even Ctrl-C may stop waiting
             try:
-                other.join()
+                helper.join()
             except KeyboardInterrupt as error:
                 interrupted = error
     if interrupted is not None:

@@ -1,10 +1,10 @@
 """Vectors for Numba: 64 bytes of numbers, with arithmetic, loads and stores.
 
-Numba leaves it to LLVM to vectorise loops over arrays; the result depends on the machine's settings, and accumulators
-do not stay in registers. Here a kernel names its vectors: 16 lanes of float32 or 8 of float64, which LLVM turns into
-one, two or four registers of the machine it runs on.
+Numba lets LLVM vectorise loops over arrays. The result depends on the machine's settings, and accumulators do not stay
+in registers. So kernels use explicit vectors: 16 lanes of float32 or 8 of float64, which LLVM maps to one, two or four
+registers of the machine.
 
-Memory is reached through typed pointers, without bounds or wraparound.
+Typed pointers access memory without bounds checks or wraparound.
 """
 
 import operator
@@ -18,11 +18,11 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 from dikkat._engine.internals import AbstractTemplate, cgutils, infer_global, signature
 from dikkat._engine.record import BYTES
 
-# `contract` makes fused multiply-adds. Not `nnan` or `ninf`: NaN and infinity occur, and kernels test for them.
+# `contract` allows fused multiply-adds. `nnan` and `ninf` are off, because kernels test for NaN and infinity.
 FLAGS = ("contract", "reassoc", "arcp", "nsz")
 _HALF, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
-# In a kernel's signature: what Numba infers by itself.
+# Types in a kernel's signature, which Numba infers itself.
 Vector: TypeAlias = Any
 Mask: TypeAlias = Any
 Pointer: TypeAlias = Any
@@ -38,7 +38,7 @@ class VectorType(types.Type):
 
 
 class MaskType(types.Type):
-    """A truth value for each lane of a vector."""
+    """A boolean for each lane of a vector."""
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
@@ -65,7 +65,7 @@ class _MaskModel(models.PrimitiveModel):
 
 
 def _operator(function: Any, kinds: type[types.Type], returns: Callable[[Any], Any], build: Any) -> None:
-    """Define an operator for two vectors, or masks, of one type."""
+    """Define an operator for two vectors, or two masks, of one type."""
 
     @infer_global(function)
     class Template(AbstractTemplate):
@@ -89,7 +89,7 @@ for _function, _name in (
         lambda kind: kind,
         lambda builder, a, b, name=_name: getattr(builder, name)(a, b, flags=FLAGS),
     )
-# NaN compares as in Python: unequal to everything, and neither smaller nor larger.
+# NaN compares as in Python: unequal to every number, and neither smaller nor larger.
 for _function, _name in ((operator.lt, "<"), (operator.gt, ">"), (operator.eq, "=="), (operator.ne, "!=")):
     _operator(
         _function,
@@ -105,8 +105,8 @@ _operator(operator.or_, MaskType, lambda kind: kind, lambda builder, a, b: build
 
 def splat(builder: Any, kind: ir.VectorType, scalar: Any) -> Any:
     undefined = ir.Constant(kind, ir.Undefined)
-    one = builder.insert_element(undefined, scalar, I32(0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, kind.count), [0] * kind.count))
+    first_lane = builder.insert_element(undefined, scalar, I32(0))
+    return builder.shuffle_vector(first_lane, undefined, ir.Constant(ir.VectorType(I32, kind.count), [0] * kind.count))
 
 
 def splat_constant(kind: ir.VectorType, value: float) -> Any:
@@ -114,7 +114,7 @@ def splat_constant(kind: ir.VectorType, value: float) -> Any:
 
 
 def built(build: Callable[..., Any]) -> Callable[..., Any]:
-    """An intrinsic's code, from a function of LLVM's builder and values of the arguments."""
+    """Make an intrinsic's code from a function of LLVM's builder and the argument values."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         result = build(builder, *args)
@@ -125,7 +125,7 @@ def built(build: Callable[..., Any]) -> Callable[..., Any]:
 
 @intrinsic
 def pointer(typingctx: Any, address: Any, like: Any) -> Any:
-    """The memory at an address, as numbers of `like`'s type."""
+    """Return the memory at an address as numbers of `like`'s type."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(sig.return_type))
@@ -135,19 +135,18 @@ def pointer(typingctx: Any, address: Any, like: Any) -> Any:
 
 @intrinsic
 def address(typingctx: Any, number: Any) -> Any:
-    """An address in the form that `carray` takes."""
+    """Convert an address to the pointer type for `carray`."""
     return types.voidptr(types.intp), built(lambda builder, n: builder.inttoptr(n, ir.IntType(8).as_pointer()))
 
 
 @intrinsic
 def at(typingctx: Any, base: Any, index: Any) -> Any:
-    """The pointer to element `index`."""
     return base(base, types.intp), built(lambda builder, base, index: builder.gep(base, [index]))
 
 
 @intrinsic
 def bits_of(typingctx: Any, base: Any) -> Any:
-    """Memory as 16-bit integers."""
+    """Return memory as 16-bit integers."""
     return types.CPointer(types.uint16)(base), built(lambda builder, base: builder.bitcast(base, _HALF.as_pointer()))
 
 
@@ -161,7 +160,6 @@ def _store(builder: Any, base: Any, index: Any, vector: Any, size: int) -> None:
 
 @intrinsic
 def load(typingctx: Any, base: Any, index: Any) -> Any:
-    """The vector that begins at element `index`."""
     kind = VECTORS[base.dtype]
     return kind(base, types.intp), built(
         lambda builder, base, index: _load(builder, base, index, llvm_type(kind), kind.element.bitwidth // 8)
@@ -170,7 +168,6 @@ def load(typingctx: Any, base: Any, index: Any) -> Any:
 
 @intrinsic
 def store(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
-    """Write a vector from element `index` on."""
     size = vector.element.bitwidth // 8
     return types.void(base, types.intp, vector), built(
         lambda builder, base, index, vector: _store(builder, base, index, vector, size)
@@ -179,7 +176,7 @@ def store(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
 
 @intrinsic
 def load_bfloat16(typingctx: Any, base: Any, index: Any, like: Any) -> Any:
-    """The vector of `like`'s type that begins at element `index` of bfloat16 numbers, given by their bits."""
+    """Load a vector of `like`'s type from bfloat16 numbers, given as 16-bit integers, starting at element `index`."""
     kind = VECTORS[like]
 
     def build(builder: Any, base: Any, index: Any, like: Any) -> Any:
@@ -194,30 +191,30 @@ def load_bfloat16(typingctx: Any, base: Any, index: Any, like: Any) -> Any:
 
 @intrinsic
 def store_bfloat16(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
-    """Write a vector as bfloat16 numbers from element `index` on, each the nearest, of two as near the even one."""
+    """Write a vector as bfloat16 numbers, rounded to nearest even, starting at element `index`."""
     wide, narrow = ir.VectorType(I32, vector.lanes), ir.VectorType(_HALF, vector.lanes)
 
     def build(builder: Any, base: Any, index: Any, numbers: Any) -> None:
-        def all_of(number: int) -> Any:
+        def constant(number: int) -> Any:
             return ir.Constant(wide, [number] * vector.lanes)
 
         single = numbers
         if vector.element != types.float32:
             single = builder.fptrunc(single, ir.VectorType(ir.FloatType(), vector.lanes))
         bits = builder.bitcast(single, wide)
-        last = builder.and_(builder.lshr(bits, all_of(16)), all_of(1))
-        rounded = builder.add(bits, builder.add(last, all_of(0x7FFF)))
-        # A NaN whose bits are all in the lower half would become infinity.
+        last = builder.and_(builder.lshr(bits, constant(16)), constant(1))
+        rounded = builder.add(bits, builder.add(last, constant(0x7FFF)))
+        # A NaN with bits only in the lower half would become infinity.
         nan = builder.fcmp_unordered("uno", numbers, numbers)
-        rounded = builder.select(nan, all_of(0x7FC00000), rounded)
-        _store(builder, base, index, builder.trunc(builder.lshr(rounded, all_of(16)), narrow), 2)
+        rounded = builder.select(nan, constant(0x7FC00000), rounded)
+        _store(builder, base, index, builder.trunc(builder.lshr(rounded, constant(16)), narrow), 2)
 
     return types.void(base, types.intp, vector), built(build)
 
 
 @intrinsic
 def load_int8(typingctx: Any, base: Any, index: Any, like: Any) -> Any:
-    """The vector of `like`'s type that begins at element `index` of int8 numbers."""
+    """Load a vector of `like`'s type from int8 numbers, starting at element `index`."""
     kind = VECTORS[like]
     narrow = ir.VectorType(ir.IntType(8), kind.lanes)
     return kind(base, types.intp, like), built(
@@ -227,18 +224,18 @@ def load_int8(typingctx: Any, base: Any, index: Any, like: Any) -> Any:
 
 @intrinsic
 def store_int16(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
-    """Write a vector as 16-bit integers from element `index` on, each the nearest, of two as near the even one."""
+    """Write a vector as 16-bit integers, rounded to nearest even, starting at element `index`."""
 
     def build(builder: Any, base: Any, index: Any, numbers: Any) -> None:
-        whole = builder.fptosi(call_llvm(builder, "rint", numbers), ir.VectorType(I32, vector.lanes))
-        _store(builder, base, index, builder.trunc(whole, ir.VectorType(_HALF, vector.lanes)), 2)
+        integers = builder.fptosi(call_llvm(builder, "rint", numbers), ir.VectorType(I32, vector.lanes))
+        _store(builder, base, index, builder.trunc(integers, ir.VectorType(_HALF, vector.lanes)), 2)
 
     return types.void(base, types.intp, vector), built(build)
 
 
 @intrinsic
 def spread(typingctx: Any, base: Any, index: Any) -> Any:
-    """Element `index` in every lane."""
+    """Return element `index` in every lane."""
     kind = VECTORS[base.dtype]
     return kind(base, types.intp), built(
         lambda builder, base, index: splat(builder, llvm_type(kind), builder.load(builder.gep(base, [index])))
@@ -247,7 +244,7 @@ def spread(typingctx: Any, base: Any, index: Any) -> Any:
 
 @intrinsic
 def gather(typingctx: Any, base: Any, index: Any, step: Any, count: Any) -> Any:
-    """Elements index, index + step, ...; beyond `count` of them, the first again."""
+    """Return elements index, index + step, ...; after `count` of them, repeat the first."""
     kind = VECTORS[base.dtype]
 
     def build(builder: Any, base: Any, index: Any, step: Any, count: Any) -> Any:
@@ -264,7 +261,7 @@ def gather(typingctx: Any, base: Any, index: Any, step: Any, count: Any) -> Any:
 
 @intrinsic
 def full(typingctx: Any, number: Any, like: Any) -> Any:
-    """A number in every lane, as of `like`'s type."""
+    """Return a number, converted to `like`'s type, in every lane."""
     kind = VECTORS[like]
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -275,7 +272,7 @@ def full(typingctx: Any, number: Any, like: Any) -> Any:
 
 @intrinsic
 def lane_numbers(typingctx: Any, like: Any) -> Any:
-    """0, 1, 2, ... as numbers of `like`'s type."""
+    """Return 0, 1, 2, ... as numbers of `like`'s type."""
     kind = VECTORS[like]
     numbers = ir.Constant(llvm_type(kind), [float(lane) for lane in range(kind.lanes)])
     return kind(like), built(lambda builder, like: numbers)
@@ -283,19 +280,19 @@ def lane_numbers(typingctx: Any, like: Any) -> Any:
 
 @intrinsic
 def lanes_of(typingctx: Any, like: Any) -> Any:
-    """The number of lanes of a vector of `like`'s type."""
+    """Return the number of lanes of a vector of `like`'s type."""
     return types.intp(like), built(lambda builder, like_value: I64(VECTORS[like].lanes))
 
 
 @intrinsic
 def where(typingctx: Any, mask: Any, a: Any, b: Any) -> Any:
-    """a in the lanes of the mask, b in the others."""
+    """Return a in the lanes of the mask, b in the others."""
     return a(mask, a, b), built(lambda builder, *args: builder.select(*args))
 
 
 @intrinsic
 def maximum(typingctx: Any, a: Any, b: Any) -> Any:
-    """The larger of each lane; b where either is NaN."""
+    """Return the larger number of each lane; b if either is NaN."""
     return a(a, b), built(_larger)
 
 
@@ -305,7 +302,7 @@ def _larger(builder: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def some(typingctx: Any, mask: Any) -> Any:
-    """True where any lane of the mask is."""
+    """Return True if any lane of the mask is true."""
     bits = ir.IntType(mask.lanes)
     return types.boolean(mask), built(
         lambda builder, mask: builder.icmp_unsigned("!=", builder.bitcast(mask, bits), bits(0))
@@ -313,22 +310,22 @@ def some(typingctx: Any, mask: Any) -> Any:
 
 
 def _fold(builder: Any, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """Join all lanes, one half with the other until one is left."""
+    """Combine all lanes: repeatedly join the two halves of the vector."""
     width = vector.type.count
     while width > 1:
         width //= 2
-        lanes = ir.Constant(ir.VectorType(I32, width), list(range(width)))
-        others = ir.Constant(ir.VectorType(I32, width), list(range(width, 2 * width)))
+        lower = ir.Constant(ir.VectorType(I32, width), list(range(width)))
+        upper = ir.Constant(ir.VectorType(I32, width), list(range(width, 2 * width)))
         undefined = ir.Constant(vector.type, ir.Undefined)
         vector = join(
-            builder.shuffle_vector(vector, undefined, lanes), builder.shuffle_vector(vector, undefined, others)
+            builder.shuffle_vector(vector, undefined, lower), builder.shuffle_vector(vector, undefined, upper)
         )
     return builder.extract_element(vector, I32(0))
 
 
 @intrinsic
 def total(typingctx: Any, vector: Any) -> Any:
-    """The sum of the lanes."""
+    """Return the sum of the lanes."""
     return vector.element(vector), built(
         lambda builder, vector: _fold(builder, vector, lambda a, b: builder.fadd(a, b, flags=FLAGS))
     )
@@ -336,14 +333,14 @@ def total(typingctx: Any, vector: Any) -> Any:
 
 @intrinsic
 def totals(typingctx: Any, base: Any, index: Any) -> Any:
-    """The sums of as many vectors as one has lanes, stored one after another from element `index` on."""
+    """Return the sums of as many vectors as a vector has lanes, stored consecutively from element `index` on."""
     kind = VECTORS[base.dtype]
 
     def build(builder: Any, base: Any, index: Any) -> Any:
         lanes, size = kind.lanes, kind.element.bitwidth // 8
         starts = [builder.add(index, I64(number * lanes)) for number in range(lanes)]
         vectors = [_load(builder, base, start, llvm_type(kind), size) for start in starts]
-        # Two vectors become one: the sum of their halves, the first vector's in one part, the second's in the other.
+        # Each step turns two vectors into one: the first half holds sums of the first vector, the second of the second.
         width = lanes
         while len(vectors) > 1:
             half = width // 2
@@ -360,15 +357,14 @@ def totals(typingctx: Any, base: Any, index: Any) -> Any:
 
 
 def _halves(builder: Any, a: Any, b: Any, first: Sequence[int], second: Sequence[int]) -> Any:
-    """Some lanes of both vectors plus the other lanes of both."""
+    """Add some lanes of both vectors to the other lanes of both."""
     kind = ir.VectorType(I32, len(first))
-    one = builder.shuffle_vector(a, b, ir.Constant(kind, list(first)))
-    return builder.fadd(one, builder.shuffle_vector(a, b, ir.Constant(kind, list(second))), flags=FLAGS)
+    first_lanes = builder.shuffle_vector(a, b, ir.Constant(kind, list(first)))
+    return builder.fadd(first_lanes, builder.shuffle_vector(a, b, ir.Constant(kind, list(second))), flags=FLAGS)
 
 
 @intrinsic
 def largest_lane(typingctx: Any, vector: Any) -> Any:
-    """The largest lane."""
     return vector.element(vector), built(
         lambda builder, vector: _fold(builder, vector, lambda a, b: _larger(builder, a, b))
     )
@@ -384,19 +380,17 @@ def call_llvm(builder: Any, name: str, *args: Any) -> Any:
 
 @intrinsic
 def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c, rounded once, and in no other order: a sum that is made twice is the same to the last bit."""
+    """Return a b + c, rounded once; never reordered, so that repeated sums are identical to the last bit."""
     return a(a, b, c), built(lambda builder, *args: call_llvm(builder, "fma", *args))
 
 
 @intrinsic
 def magnitude(typingctx: Any, vector: Any) -> Any:
-    """|x|."""
     return vector(vector), built(lambda builder, *args: call_llvm(builder, "fabs", *args))
 
 
 @intrinsic
 def square_root(typingctx: Any, vector: Any) -> Any:
-    """√x."""
     return vector(vector), built(lambda builder, *args: call_llvm(builder, "sqrt", *args))
 
 

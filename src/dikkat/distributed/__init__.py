@@ -1,6 +1,6 @@
-"""Attention over keys and values that lie on the ranks of a process group: the merge rule over a cluster.
+"""Attention over keys and values that are divided among the ranks of a process group.
 
-On `torch.distributed`, as `torchrun` starts it: gloo on CPUs, NCCL on GPUs.
+It uses `torch.distributed`, started by `torchrun`: gloo on CPUs, NCCL on GPUs.
 """
 
 from dikkat.distributed.front import attend

@@ -1,4 +1,4 @@
-"""The front door: a call of each rank, checked, agreed upon, and computed together."""
+"""`dikkat.distributed.attend`: all ranks check a call, compare their arguments, and compute the result together."""
 
 from __future__ import annotations
 
@@ -30,31 +30,29 @@ def attend(
     impl: str = "auto",
     **restrictions: Unpack[Restricting],
 ) -> Tensor:
-    r"""`dikkat.attend` over keys and values that lie on the ranks of a process group, each with a part of the sequence.
+    r"""Attend to keys and values that are divided among the ranks of a process group.
 
-    Each rank r makes the state of the queries over its own keys, and the states merge:
+    Each rank r computes the state of the queries over its keys, and the states merge:
 
     $$ o_i = \mu_i, \qquad (\mu_i, \ell_i) = \bigoplus_r \mathrm{state}(q_i, K_r, V_r) $$
 
-    All ranks have the same queries, and all get the whole output; (d_v + 2) numbers a query and head from each rank are
-    all that travels. Rank 0 has the beginning of the sequence, the last rank its end.
+    All ranks have the same queries and get the complete output. Each rank sends (d_v + 2) numbers for each query and
+    head. Rank 0 has the beginning of the sequence, the last rank its end.
 
-    Gradients are those of one process, for the one loss that every rank makes of the same output. Those of the query
-    and of the score's parameters are summed over the ranks, so that every rank has the whole; those of keys and values
-    are their rank's own. All ranks make the same calls, forward and backward, in the same order.
+    Gradients equal those of one process, if every rank computes the same loss from the output. Gradients of the query
+    and of the score's parameters are summed over the ranks. Each rank gets the gradients of its keys and values. All
+    ranks must make the same calls, forward and backward, in the same order.
 
-    Positions in restrictions are those in the whole sequence: `valid_lens`, `exclude`, `causal` and the columns of
-    `mask` speak of all M keys; `key_bias` is of this rank's keys. There is no `window`, and there are no `segment_ids`
-    and no `bias`.
+    Positions in `valid_lens`, `exclude`, `causal` and the columns of `mask` count all M keys of the sequence, but
+    `key_bias` has only this rank's keys. `window`, `segment_ids` and `bias` are not supported.
 
-    `dikkat.record`, on all ranks or on none, tells each what the queries look at among all M keys, which are brought to
-    every rank for it.
+    Use `dikkat.record` on all ranks or on none. It copies all M keys to every rank, and records the complete attention.
 
     Args:
-        query: (..., n, d_q), the same on all ranks.
-        key: (..., m, d_k), this rank's keys; any number of them, none too.
-        value: (..., m, d_v), of the same keys.
-        score: The scoring function, with the same parameters on all ranks.
+        query: (..., n, d_q), equal on all ranks.
+        key: (..., m, d_k), this rank's keys; m may be 0.
+        value: (..., m, d_v), this rank's values.
+        score: The scoring function, with equal parameters on all ranks.
         group: The process group; None is the default one.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         impl: "auto", or the name of the implementation that computes this rank's state.
@@ -64,17 +62,17 @@ def attend(
         (..., n, d_v) in the dtype of `value`.
 
     Raises:
-        TypeError: An argument of the wrong kind or dtype.
-        ValueError: Shapes, devices or values that do not fit.
-        RankError: Ranks whose arguments differ, one that refuses its call, or one that has left or does not answer
-            within the group's time-out.
+        TypeError: An argument has the wrong type or dtype.
+        ValueError: Shapes, devices or values do not fit.
+        RankError: The arguments of two ranks differ, or a rank raised an error, left, or did not answer within the
+            group's time-out.
 
     Source: The merge of states: Milakov and Gimelshein 2018, section 3.
 
     Example:
         >>> import dikkat.distributed
         >>> from torch.distributed import HashStore, destroy_process_group, init_process_group
-        >>> init_process_group("gloo", store=HashStore(), rank=0, world_size=1)  # torchrun does that for many
+        >>> init_process_group("gloo", store=HashStore(), rank=0, world_size=1)  # torchrun does this for several ranks
         >>> x = torch.arange(6.0).reshape(1, 3, 2)
         >>> dikkat.distributed.attend(x, x, x, score=dikkat.scores.Dot(), causal=True)[0, 0]
         tensor([0., 1.])
@@ -87,12 +85,12 @@ def attend(
     )  # fmt: skip
 
 
-# The restrictions that `_own` cuts down to a rank's keys.
+# The restrictions that `_restrict_to_rank` converts.
 _ON_RANKS = frozenset({"valid_lens", "mask", "causal", "key_bias", "exclude"})
 
 
 class _Shard(NamedTuple):
-    """A rank's part of a call: its keys and values, and the restrictions of the whole."""
+    """A rank's share of a call: its keys and values, and the restrictions of the complete call."""
 
     query: Tensor
     key: Tensor
@@ -106,29 +104,31 @@ def attend_heads_together(
     ranks: Ranks, query: Tensor, key: Tensor, value: Tensor, score: Score, heads: validation.Heads | None,
     requested: validation.Requested, impl: str, restrictions: Restricting,
 ) -> Tensor:  # fmt: skip
-    """`attend`, of one head or of several: with heads (..., heads, n, d_v)."""
+    """Run `attend` for one head or several; with `heads`, return (..., heads, n, d_v)."""
     shard = _Shard(query, key, value, heads, requested, restrictions)
     ranks.together(lambda: (_description(shard, score), None))
     lengths: list[int] = ranks.exchange(key.shape[-2])
     first, keys = sum(lengths[: ranks.rank]), sum(lengths)
     parameters = dict(score.named_parameters())
-    shared, *swapped = ranks.with_whole_gradients(query, *parameters.values())
-    shard = shard._replace(query=shared)
+    summed_query, *summed_parameters = ranks.with_whole_gradients(query, *parameters.values())
+    shard = shard._replace(query=summed_query)
 
-    def own_state() -> tuple[dict[str, Any], State]:
-        named = {f"score.{name}": tensor for name, tensor in zip(parameters, swapped, strict=True)}
+    def compute_state() -> tuple[dict[str, Any], State]:
+        parameters_by_name = {
+            f"score.{name}": tensor for name, tensor in zip(parameters, summed_parameters, strict=True)
+        }
         run = (lambda: _state(shard, score, impl, ranks.rank, first, keys),)
-        return {}, torch.func.functional_call(_Within(score), named, run)
+        return {}, torch.func.functional_call(_Wrapper(score), parameters_by_name, run)
 
     with recording_hooks.observed_by():
-        state = ranks.together(own_state)
+        state = ranks.together(compute_state)
     mean, lse, tail = state
     flat = torch.cat([mean, lse[..., None], (torch.zeros_like(lse) if tail is None else tail)[..., None]], -1)
     size = mean.shape[-1]
-    states = [State(each[..., :size], each[..., size], each[..., size + 1]) for each in ranks.gather(flat)]
+    states = [State(rank[..., :size], rank[..., size], rank[..., size + 1]) for rank in ranks.gather(flat)]
     if recording_hooks.current_observers():
         with torch.no_grad():
-            _tell(ranks, shard, score)
+            _notify_observers(ranks, shard, score)
     return reduce(merge, states).mean.to(value.dtype)
 
 
@@ -136,45 +136,45 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
     query, key, value, heads, requested, restrictions = shard
     validation.check_operands(query, key, value, score)
     parameters = list(score.parameters())
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, *parameters))
-    described: dict[str, Any] = {
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, *parameters))
+    description: dict[str, Any] = {
         "dtype": value.dtype, "query": tuple(query.shape), "key": (*key.shape[:-2], "…", key.shape[-1]),
         "value": (*value.shape[:-2], "…", value.shape[-1]),
-        "score": f"{type(score).__name__} of {[tuple(each.shape) for each in parameters]}",
+        "score": f"{type(score).__name__} of {[tuple(parameter.shape) for parameter in parameters]}",
         "heads": None if heads is None else heads.number, "dropout": validation.probability(requested.dropout),
-        "gradients": learns, "recorded": bool(recording_hooks.current_observers()),
+        "gradients": needs_grad, "recorded": bool(recording_hooks.current_observers()),
     }  # fmt: skip
-    for name, given in restrictions.items():
-        if given is not None and name not in _ON_RANKS:
-            raise ValueError(
-                f"{name}: got one, with keys on several ranks; expected None: they take a mask or key_bias"
-            )
-    for name, given in restrictions.items():
-        if isinstance(given, Tensor):  # a bias is of this rank's keys, and they may be of any number
-            described[name] = (*(given.shape[:-1] if name == "key_bias" else given.shape), str(given.dtype))
+    for name, argument in restrictions.items():
+        if argument is not None and name not in _ON_RANKS:
+            raise ValueError(f"{name}: got a value with keys on several ranks; expected None. Use mask or key_bias")
+    for name, argument in restrictions.items():
+        if isinstance(argument, Tensor):  # the number of keys, and so the size of a key_bias, may differ between ranks
+            description[name] = (*(argument.shape[:-1] if name == "key_bias" else argument.shape), str(argument.dtype))
         else:
-            described[name] = "a function" if callable(given) else given
-    return described
+            description[name] = "a function" if callable(argument) else argument
+    return description
 
 
 def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: int) -> State:
     query, key, value, heads, requested, restrictions = shard
-    own = _own(
-        restrictions, validation.leading(("query", query), ("key", key), ("value", value)), query, key, first, keys
+    rank_restrictions = _restrict_to_rank(
+        restrictions, validation.lead_of(("query", query), ("key", key), ("value", value)), query, key, first, keys
     )
-    problem = validation.problem_of_call(query, key, value, score, requested, heads, **own)
-    if problem.dropout:  # other weights are dropped on each rank, also where all have one seed
+    problem = validation.problem_of_call(query, key, value, score, requested, heads, **rank_restrictions)
+    if problem.dropout:  # ranks drop different weights, even if all have one seed
         seeds = validation.draw_seeds(problem.lead, query.device)
         problem = replace(problem, seeds=derive_seeds(seeds, torch.tensor(rank, device=query.device)))
     return dispatch.run_problem(problem, impl).state()
 
 
-def _own(restrictions: Restricting, lead: torch.Size, query: Tensor, key: Tensor, first: int, keys: int) -> Restricting:
-    """The restrictions cut down to this rank's keys, which count from 0."""
+def _restrict_to_rank(
+    restrictions: Restricting, lead: torch.Size, query: Tensor, key: Tensor, first: int, keys: int
+) -> Restricting:
+    """Convert the restrictions to this rank's keys, counted from 0."""
     n, m, device = query.shape[-2], key.shape[-2], query.device
-    own: Restricting = {"key_bias": restrictions.get("key_bias")}
-    whole: Restricting = {**restrictions, "key_bias": None}
-    checked = restrict(lead, n, keys, device, **whole)
+    converted: Restricting = {"key_bias": restrictions.get("key_bias")}
+    shared: Restricting = {**restrictions, "key_bias": None}
+    checked = restrict(lead, n, keys, device, **shared)
     lens = restrictions.get("valid_lens")
     if lens is not None:
         lens = torch.as_tensor(lens, device=device)
@@ -183,33 +183,33 @@ def _own(restrictions: Restricting, lead: torch.Size, query: Tensor, key: Tensor
         reach = torch.arange(n, device=device) + 1 + keys - n
         lens = reach if lens is None else torch.minimum(lens, reach)
     if lens is not None:
-        own["valid_lens"] = (lens - first).clamp(0, m).expand(*lead[:1], n)
+        converted["valid_lens"] = (lens - first).clamp(0, m).expand(*lead[:1], n)
     mask, exclude = checked.mask, restrictions.get("exclude")
     if mask is not None:
-        own["mask"] = mask if mask.shape[-1] == 1 else mask[..., first : first + m]
+        converted["mask"] = mask if mask.shape[-1] == 1 else mask[..., first : first + m]
     if exclude is not None:
-        own["exclude"] = torch.where((exclude >= first) & (exclude < first + m), exclude - first, -1)
-    return own
+        converted["exclude"] = torch.where((exclude >= first) & (exclude < first + m), exclude - first, -1)
+    return converted
 
 
-def _tell(ranks: Ranks, shard: _Shard, score: Score) -> None:
-    """Tell the observers of the queries and of all keys, which are brought here for it, without values."""
+def _notify_observers(ranks: Ranks, shard: _Shard, score: Score) -> None:
+    """Pass the queries and all keys, copied to this rank, to the observers, without values."""
     query, key, value, heads, _, restrictions = shard
     bias = restrictions.get("key_bias")
-    own_bias = None if bias is None else bias.detach().expand(*bias.shape[:-1], key.shape[-2]).cpu()
-    parts = ranks.exchange((key.detach().cpu(), own_bias))
-    # The empty part says that all of it is of one sequence with the rank's own keys.
-    whole = torch.cat([key.detach()[..., :0, :].cpu(), *(own for own, _ in parts)], -2).to(key.device)
+    rank_bias = None if bias is None else bias.detach().expand(*bias.shape[:-1], key.shape[-2]).cpu()
+    shards = ranks.exchange((key.detach().cpu(), rank_bias))
+    # The empty slice tells observers that these keys belong to the same sequence as the rank's keys.
+    keys = torch.cat([key.detach()[..., :0, :].cpu(), *(k for k, _ in shards)], -2).to(key.device)
     if bias is not None:
-        restrictions = {**restrictions, "key_bias": torch.cat([own for _, own in parts], -1).to(key.device)}
-    nothing = value.new_zeros(1).expand(*value.shape[:-2], whole.shape[-2], value.shape[-1])
-    problem = validation.problem_of_call(query, whole, nothing, score, validation.Requested(), heads, **restrictions)
+        restrictions = {**restrictions, "key_bias": torch.cat([b for _, b in shards], -1).to(key.device)}
+    empty = value.new_zeros(1).expand(*value.shape[:-2], keys.shape[-2], value.shape[-1])
+    problem = validation.problem_of_call(query, keys, empty, score, validation.Requested(), heads, **restrictions)
     for observer in recording_hooks.current_observers():
         observer.observe_calls([problem])
 
 
-class _Within(nn.Module):
-    """A score as a part of a module, so that `functional_call` can replace its parameters while a function runs."""
+class _Wrapper(nn.Module):
+    """A module around a score, so that `functional_call` can replace the score's parameters while a function runs."""
 
     def __init__(self, score: Score) -> None:
         super().__init__()

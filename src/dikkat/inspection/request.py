@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dikkat._core.summary import Asked
-from dikkat.scores import whole
+from dikkat.scores import check_size
 
 Overview = int | tuple[int, int]
 Pool = Literal["mean", "max"]
@@ -175,9 +175,9 @@ class Request:
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise TypeError(f"{name}: got {type(getattr(self, name)).__name__}; expected True or False")
         if self.top_k is not None:
-            whole("top_k", self.top_k)
+            check_size("top_k", self.top_k)
         for size in self._cells() or ():
-            whole("overview", size)
+            check_size("overview", size)
         if self.pool not in ("mean", "max"):
             raise ValueError(f"pool: got {self.pool!r}; expected 'mean' or 'max'")
         for name in ("rows", "heads", "queries"):

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import dikkat
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
-from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
+from dikkat.scores import Additive, ScaledDot, Score, check_size, is_plain
 from dikkat.textbook.tools import check_heads, first_that_takes, positions
 
 __all__ = [
@@ -186,7 +186,7 @@ def _linear(name: str, size: int | None, num_hiddens: int, bias: bool = False) -
     """A linear layer; without a size, one that takes its size from the first input."""
     if size is None:
         return nn.LazyLinear(num_hiddens, bias=bias)
-    return nn.Linear(whole(name, size), num_hiddens, bias=bias)
+    return nn.Linear(check_size(name, size), num_hiddens, bias=bias)
 
 
 class DotProductAttention(_Attention, ScaledDot):

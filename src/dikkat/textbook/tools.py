@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dikkat.scores import whole
+from dikkat.scores import check_size
 
 __all__ = [
     "Accumulator", "HyperParameters", "Timer", "add_to_class", "as_array", "check_attention", "check_heads",
@@ -167,7 +167,7 @@ def check_attention(queries: Sequence[int], keys: Sequence[int], values: Sequenc
 
 def check_heads(num_hiddens: int, num_heads: int) -> None:
     """Check that the heads of a `MultiHeadAttention` share its features evenly."""
-    if whole("num_hiddens", num_hiddens) % whole("num_heads", num_heads):
+    if check_size("num_hiddens", num_hiddens) % check_size("num_heads", num_heads):
         raise ValueError(f"num_hiddens: got {num_hiddens}; expected a multiple of num_heads, {num_heads}")
 
 

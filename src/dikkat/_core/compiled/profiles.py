@@ -1,4 +1,4 @@
-"""The log-kernels of distances, and their slopes, compiled."""
+"""Compiled log-kernels of distances, and their slopes."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
         return where(square > one, outside, full(0, zero) * square)
     if profile == TRIANGULAR:
         square = square_root(square)
-    left = one - square
-    # Not by `left > 0`: NaN is not outside.
-    return where((one < square) | (one == square), outside, where(left > full(0, zero), log(left), left))
+    rest = one - square
+    # Not `rest > 0`, which would count NaN as outside.
+    return where((one < square) | (one == square), outside, where(rest > full(0, zero), log(rest), rest))
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""The numbers of pair functions and log-kernels, and the ranges of exponentials, for several operations."""
+"""Numbers of pair functions and log-kernels, and ranges of exponentials, shared by several kernels."""
 
 from typing import NamedTuple, get_args
 
@@ -7,19 +7,19 @@ import torch
 from dikkat.scores import Pair, Profile
 
 PAIRS, PROFILES = get_args(Pair), get_args(Profile)
-"""The pair functions, and the log-kernels of a distance, in the order of their numbers."""
+"""Pair functions and log-kernels, in the order of their numbers in compiled code."""
 GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR = range(len(PROFILES))
 
 
 class Ranges(NamedTuple):
-    """The ranges in which a dtype can hold the terms of tanh(q + k) = 1 − 2/(1 + e^{2q} e^{2k})."""
+    """The ranges of the terms of tanh(q + k) = 1 − 2/(1 + e^{2q} e^{2k}) in a dtype."""
 
-    scale: float  # s, by which attention's denominators s(1 + p), eight of which share a division, are made small
+    scale: float  # s in the denominators s(1 + p): eight of them share a division, and s keeps their product small
     limit: float  # the largest product of eight
-    highest: float  # the largest |q| and |k| for attention's exponentials; pairs beyond are computed one by one
-    folded: float  # the largest max|q| + max|k| for which the recurrence has two features share a division
+    highest: float  # the largest |q| and |k| for attention's exponentials; other pairs are computed one by one
+    folded: float  # the largest max|q| + max|k| for which two features of the recurrence share a division
     single: float  # the largest max|q| and max|k| for the recurrence's exponentials
-    most: float  # p is clamped to this, infinity too
+    most: float  # the upper bound that p, even infinity, is clamped to
 
 
 RANGES = {
@@ -27,6 +27,6 @@ RANGES = {
     torch.float64: Ranges(2.0**-100, 2.0**1022, 160.0, 240.0, 350.0, 1e300),
 }
 LOWER = 2.0**-13
-"""The factor of s and of the limit where four features, and not eight, share a division."""
+"""The factor of s and of the limit if four features, instead of eight, share a division."""
 SMALL_PAIR, SMALL_ROW = 0.25, 0.5
-"""Below this |q| + |k| of a feature, or of a whole row with its keys, tanh is computed as such: −2r has lost digits."""
+"""Below this |q| + |k| (a feature; a row with its keys) tanh is computed directly: −2r would lose digits."""

@@ -1,4 +1,4 @@
-"""The softmax of a row of scores in steps, compiled: its peak, its shares e^(score − peak), and their sum."""
+"""Compiled steps of a row's softmax: its peak, its shares e^(score − peak), and their sum."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from dikkat._engine.vectors import Pointer, full, lanes_of, largest_lane, load, 
 
 @inlined
 def base_of(peak: float, zero: Any) -> float:
-    """The number subtracted from a row's scores: its peak, or 0 for a row of −∞ or NaN alone, which stays as it is."""
+    """Return the number to subtract from a row's scores: its peak, or 0 for a row of only −∞ or NaN."""
     return peak if peak > -np.inf else zero
 
 
@@ -36,21 +36,20 @@ def write_shares(scores: Pointer, shares: Pointer, blocks: int, peak: float, zer
 
 @inlined
 def normalise(scores: Pointer, shares: Pointer, blocks: int, before: float, zero: Any) -> tuple[float, float]:
-    """Write a row's shares; return the peak over these keys and those before, and the shares' sum."""
-    # A row of NaN has no peak: 0 is subtracted, and the NaN remain.
+    """Write a row's shares; return the peak over these and earlier keys (`before`), and the sum of the shares."""
+    # A row of NaN has no peak: subtracting 0 keeps the NaN.
     peak = max(before, largest_of(scores, blocks, zero))
     return peak, write_shares(scores, shares, blocks, peak, zero)
 
 
 @inlined
-def by_total(whole: float, zero: Any) -> float:
-    """The factor that turns shares into weights; 0 for a row without visible keys."""
-    return zero if whole == 0 else 1 / whole
+def by_total(sum_of_shares: float, zero: Any) -> float:
+    """Return the factor that turns shares into weights; 0 for a row without visible keys."""
+    return zero if sum_of_shares == 0 else 1 / sum_of_shares
 
 
 @inlined
 def rescale(numbers: Pointer, count: int, factor: float, zero: Any) -> None:
-    """Multiply `count` numbers by a factor."""
-    by = full(factor, zero)
+    factors = full(factor, zero)
     for c in range(0, count, lanes_of(zero)):
-        store(numbers, c, load(numbers, c) * by)
+        store(numbers, c, load(numbers, c) * factors)

@@ -26,7 +26,7 @@ class Backend:
     examine: Callable[[Problem], Examined]  # returns obstacles to a problem, and a value for `run`
     run: Callable[..., Result]  # runs a problem, with that value if there is one
     wants_seeds: bool = True  # whether its dropout needs seeds from torch's generator
-    scales: bool = False  # whether it multiplies by `Problem.scale`; else an operand is scaled first
+    scales: bool = False  # whether it multiplies by `Problem.scale`; else an operand is scaled
     skips_hidden: bool = False  # whether it never reads hidden keys and values
     # Returns, for calls in a problem's shapes, a function of (query, key, weight, value, lens) that returns mean and
     # weights, or None. On a device it takes `hidden` for `lens`, and hidden queries and keys are 0.
@@ -163,7 +163,7 @@ def choose(problem: Problem, captured: bool = False) -> Choice:
 
 def _find_fastest(problem: Problem, runs: Callable[[str], bool], captured: bool = False) -> str:
     if _is_exporting():
-        # An exported program has any size and runs without dikkat: no choice by size, none of dikkat's operators.
+        # An exported program serves any size and runs without dikkat: no choice by size, no operators of dikkat.
         return "reference" if problem.restrictions.causal or not runs("sdpa") else "sdpa"
     if _prefers_few(problem) and runs("numba-few"):
         return "numba-few"

@@ -28,10 +28,10 @@ _ONE_DERIVATIVE = no_second_derivatives("sdpa")
 
 
 class _Masked(NamedTuple):
-    """A call without the keys past every length, and its mask as PyTorch takes it."""
+    """A call without the keys past every length, and its mask in PyTorch's form."""
 
     problem: Problem
-    mask: Tensor | None = None  # added to scores, or True if visible, (B, H or 1, n or 1, m); None if all pairs are
+    mask: Tensor | None = None  # added to scores, or True if visible, (B, H or 1, n or 1, m); None if all are visible
     empty: Tensor | None = None  # rows that see no key, (..., n or 1, 1)
 
 
@@ -107,7 +107,7 @@ def _obstacles_to_bias(problem: Problem) -> list[str]:
 
 
 def _loses_nan(problem: Problem) -> bool:
-    """Return whether PyTorch's CPU kernel gives 0 for a row of NaN, as it does for keys that do not fill a vector."""
+    """Return whether PyTorch would give 0 for a row of NaN: its CPU kernel does if keys do not fill a vector."""
     query = problem.query
     if problem.finite or not (query.is_cpu and can_read_values(query)):
         return False
@@ -218,7 +218,7 @@ def _needs_mask(problem: Problem) -> bool:
 
 
 def _cut_keys(problem: Problem) -> Problem:
-    """Drop the keys past every length, if lengths can be read, except those that a NaN needs."""
+    """Drop the keys past every length, if lengths can be read, but leave a vector of keys (see `_loses_nan`)."""
     restrictions, lens, bounds = problem.restrictions, problem.restrictions.lens, problem.restrictions.extremes
     if lens is None or restrictions.causal:
         return problem

@@ -84,8 +84,8 @@ def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             source = at(pointer(call.key, zero), first * size)
             for k in range(count):
                 into = at(pointer(call.packed_key, zero), (first + k) * padded)
-                beyond = pack_row(at(source, k * size), size, into, padded, one, highest, zero)
-                pointer(call.key_beyond, np.uint8(0))[first + k] = beyond
+                out_of_range = pack_row(at(source, k * size), size, into, padded, one, highest, zero)
+                pointer(call.key_beyond, np.uint8(0))[first + k] = out_of_range
             peak_of(source, count, size, padded, highest, at(pointer(call.key_peak, zero), task * padded), zero)
 
     return pack_features
@@ -128,10 +128,10 @@ def _keep_rows(
 
 @inlined
 def _any_beyond(call: Call, first: int, count: int, zero: Any) -> bool:
-    beyond = False
+    out_of_range = False
     for k in range(first, first + count):
-        beyond = beyond or pointer(call.key_beyond, np.uint8(0))[k] != 0
-    return beyond
+        out_of_range = out_of_range or pointer(call.key_beyond, np.uint8(0))[k] != 0
+    return out_of_range
 
 
 @inlined
@@ -196,11 +196,11 @@ def _sweep_pairs(
 def _update(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, drift: Pointer, zero: Any) -> None:
     """Add pairs to the totals, and to Σ share · gradient, of their lanes: a running softmax."""
     hidden, nothing = full(-np.inf, zero), full(0, zero)
-    before = load(peak, 0)
-    top = maximum(score, before)
-    base = where(top == hidden, nothing, top)
-    fade, share = exp(before - base), exp(score - base)
-    store(peak, 0, top)
+    old_peak = load(peak, 0)
+    new_peak = maximum(score, old_peak)
+    base = where(new_peak == hidden, nothing, new_peak)
+    fade, share = exp(old_peak - base), exp(score - base)
+    store(peak, 0, new_peak)
     store(row_total, 0, load(row_total, 0) * fade + share)
     store(drift, 0, load(drift, 0) * fade + where(score == hidden, nothing, share * by_weight))
 

@@ -34,16 +34,16 @@ def pack_row(
 ) -> bool:  # fmt: skip
     """Write s e^{2x} of a row, 0 for NaN and beyond ±highest; return whether a 0 was written."""
     lanes, nothing = lanes_of(zero), full(0, zero)
-    beyond = False
+    out_of_range = False
     for c in range(0, padded, lanes):
         x = load_part(source, c, size, zero)
         within = (x < highest) & (nothing - highest < x)
         value = where(within, scale * exp(x + x), nothing)
-        beyond = beyond or some(value == nothing)
+        out_of_range = out_of_range or some(value == nothing)
         store(into, c, value)
     for c in range(size, padded):
         into[c] = zero
-    return beyond
+    return out_of_range
 
 
 @inlined
@@ -51,11 +51,11 @@ def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, 
     """Write each feature's largest magnitude in some rows, ignoring numbers beyond ±highest."""
     nothing = full(0, zero)
     for c in range(0, padded, lanes_of(zero)):
-        top = nothing
+        largest = nothing
         for i in range(count):
             x = magnitude(load_part(at(rows, i * size), c, size, zero))
-            top = maximum(where(x < highest, x, nothing), top)
-        store(peak, c, top)
+            largest = maximum(where(x < highest, x, nothing), largest)
+        store(peak, c, largest)
 
 
 @inlined

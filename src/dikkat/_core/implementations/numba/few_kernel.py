@@ -191,14 +191,14 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
     def forward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
-        lanes, work, constant, begun = lanes_of(zero), _workplace(call, zero), zero, False
+        lanes, work, constant, weight_loaded = lanes_of(zero), _workplace(call, zero), zero, False
         while True:
             row = claim(call.counters)
             if row >= call.tasks:
                 return
             b, i = row // call.queries, row % call.queries
-            if additive is not None and not begun:
-                constant, begun = _begin_weight(call, work, zero), True
+            if additive is not None and not weight_loaded:
+                constant, weight_loaded = _begin_weight(call, work, zero), True
             limit = limit_of(call, b, i)
             _begin_row(call, b, i, work, zero, distance)
             _scores(call, b, limit, work, constant, zero, additive, distance)
@@ -309,15 +309,15 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
     def backward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
-        size, values, work, constant, begun = call.features, call.values, _workplace(call, zero), zero, False
+        size, values, work, constant, weight_loaded = call.features, call.values, _workplace(call, zero), zero, False
         alone = call.queries == 1
         while True:
             b = claim(call.counters)
             if b >= call.tasks:
                 return
             if additive is not None:
-                if not begun:
-                    constant, begun = _begin_weight(call, work, zero), True
+                if not weight_loaded:
+                    constant, weight_loaded = _begin_weight(call, work, zero), True
                 clear(work.weight_sums, call.padded, zero)
             key = at(pointer(call.key, zero), b * call.keys * size)
             key_grad = at(pointer(call.key_grad, zero), b * call.keys * size)

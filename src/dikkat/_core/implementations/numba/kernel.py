@@ -179,10 +179,10 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance
                 )
                 for i in range(rows):
-                    before = peaks[i]
-                    peaks[i], added = normalise(at(scores, i * width), at(weights, i * width), blocks, before, zero)
-                    if peaks[i] > before > -np.inf:
-                        shrink = math.exp(before - peaks[i])
+                    old_peak = peaks[i]
+                    peaks[i], added = normalise(at(scores, i * width), at(weights, i * width), blocks, old_peak, zero)
+                    if peaks[i] > old_peak > -np.inf:
+                        shrink = math.exp(old_peak - peaks[i])
                         sums[i] *= shrink
                         rescale(at(mean, i * call.value_stride), call.value_stride, shrink, zero)
                     sums[i] += added

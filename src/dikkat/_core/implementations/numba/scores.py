@@ -121,8 +121,8 @@ def _add_additive(
     hidden, begin = full(-np.inf, zero), full(0, zero)
     if not plain:
         begin = load(scores, index)
-    beyond = where(in_range(acc, peak, full(call.limit, zero), zero), hidden, begin)
-    if some(beyond != hidden):
+    out_of_range = where(in_range(acc, peak, full(call.limit, zero), zero), hidden, begin)
+    if some(out_of_range != hidden):
         acc = _additive_exact(call, b, i, j, weight, zero)
     _add_scores(scores, index, constant + factor * acc, plain, zero)
 

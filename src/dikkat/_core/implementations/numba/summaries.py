@@ -61,10 +61,10 @@ def _share_and_drift(
 
 
 @inlined
-def _weigh(scores: Pointer, weights: Pointer, blocks: int, peak: float, by: float, zero: Any) -> float:
-    """Write a row's weights by · e^(score − peak) in a tile; return Σ weight · (score − peak)."""
+def _weigh(scores: Pointer, weights: Pointer, blocks: int, peak: float, inverse_total: float, zero: Any) -> float:
+    """Write a row's weights e^(score − peak) / total in a tile; return Σ weight · (score − peak)."""
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
-    base, factor, drift = full(base_of(peak, zero), zero), full(by, zero), full(0, zero)
+    base, factor, drift = full(base_of(peak, zero), zero), full(inverse_total, zero), full(0, zero)
     for block in range(blocks):
         away = load(scores, block * lanes) - base
         visible = away != hidden  # in a row of NaN, too, a hidden key weighs nothing
@@ -164,10 +164,10 @@ def _begin_row(call: Call, i: int, work: Work, zero: Any) -> None:
 @inlined
 def _grow(call: Call, i: int, higher: float, work: Work, zero: Any) -> None:
     """Raise a row's peak and shrink its sums."""
-    before = work.peaks[i]
+    old_peak = work.peaks[i]
     work.peaks[i] = higher
-    if higher > before > -np.inf:
-        away = before - higher
+    if higher > old_peak > -np.inf:
+        away = old_peak - higher
         shrink = math.exp(away)
         # At 0, the difference of scores times the total could overflow.
         work.drifts[i] = shrink * (work.drifts[i] + away * work.sums[i]) if shrink > 0 else zero

@@ -30,8 +30,8 @@ from dikkat._core.implementations.numba.additive_pairs import (
     add_values,
     any_small,
     begin_pairs,
-    forget,
-    four,
+    clear_reciprocals,
+    four_rows,
     keep_row,
     keep_row_exact,
     pack_row,
@@ -119,7 +119,7 @@ def _keep_rows(
             query = at(work.query, (g + i) * padded)
             exact = not keep_row(query, k0, k1, k2, k3, work.weight, padded, pairs, s, limit, reciprocals, sums, zero)
             if exact:
-                forget(reciprocals, padded, pairs, zero)
+                clear_reciprocals(reciprocals, padded, pairs, zero)
         if exact:
             row, scores = raw_row(call, b, i0 + i, zero), at(work.scores, i * SIDE)
             keep_row_exact(row, raw, count, size, work.weight, scores, call.scale, sums, zero)
@@ -149,7 +149,7 @@ def _load_upstream(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, 
 
 
 @inlined
-def _pair(call: Call, work: Work, pair: int, factor: Vector, zero: Any) -> tuple[Vector, Vector]:
+def _score_pairs(call: Call, work: Work, pair: int, factor: Vector, zero: Any) -> tuple[Vector, Vector]:
     """Return the scores of a vector of pairs, −∞ if hidden, and the gradients of their weights."""
     lanes, hidden, begin = lanes_of(zero), full(-np.inf, zero), load(work.scores, pair)
     score = where(begin == hidden, begin, begin + factor * totals(work.score_sums, pair * lanes))
@@ -171,7 +171,7 @@ def _weigh_pairs(
     _load_upstream(call, work, b, i0, rows, j0, zero)
     for pair in range(0, pairs, lanes_of(zero)):
         visible = load(work.scores, pair) != hidden
-        score, by_weight = _pair(call, work, pair, factor, zero)
+        score, by_weight = _score_pairs(call, work, pair, factor, zero)
         share = exp(score - load(peaks, pair)) * load(factors, pair)
         dropped = share
         if call.seeds != 0:
@@ -188,7 +188,7 @@ def _sweep_pairs(
     peaks, row_totals, drifts = at(work.peaks, g * SIDE), at(work.totals, g * SIDE), at(work.drifts, g * SIDE)
     _load_upstream(call, work, b, i0, rows, j0, zero)
     for pair in range(0, call.group * SIDE, lanes_of(zero)):
-        score, by_weight = _pair(call, work, pair, factor, zero)
+        score, by_weight = _score_pairs(call, work, pair, factor, zero)
         _update(score, by_weight, at(peaks, pair), at(row_totals, pair), at(drifts, pair), zero)
 
 
@@ -260,10 +260,10 @@ def _sweep_rows(
             if not begin_pairs(call, b, i, group_rows, j0, at(work.limits, g), constant, work.scores, zero):
                 continue
             count, raw = min(SIDE, call.keys - j0), raw_keys(call, b, j0, zero)
-            k0, k1, k2, k3 = four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
+            k0, k1, k2, k3 = four_rows(pointer(call.packed_key, zero), key_owner + j0, count, padded)
             keys_beyond = _any_beyond(call, key_owner + j0, count, zero)
             _keep_rows(call, work, b, i, group_rows, g, raw, count, k0, k1, k2, k3, keys_beyond, s, limit, zero)
-            v0, v1, v2, v3 = four(pointer(call.value, zero), value_owner + j0, count, stride)
+            v0, v1, v2, v3 = four_rows(pointer(call.value, zero), value_owner + j0, count, stride)
             products(mean_grad, group_rows, v0, v1, v2, v3, stride, work.value_sums, zero)
             _sweep_pairs(call, work, b, i, group_rows, j0, g, factor, zero)
         for k in range(g, g + group_rows):
@@ -336,8 +336,8 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                         any_small_feature = any_small(query_peak, key_peak, padded, zero)
                     count = min(SIDE, call.keys - j0)
                     raw = raw_keys(call, b, j0, zero)
-                    keys, k1, k2, k3 = four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
-                    values, v1, v2, v3 = four(pointer(call.value, zero), value_owner + j0, count, stride)
+                    keys, k1, k2, k3 = four_rows(pointer(call.packed_key, zero), key_owner + j0, count, padded)
+                    values, v1, v2, v3 = four_rows(pointer(call.value, zero), value_owner + j0, count, stride)
                     keys_beyond = _any_beyond(call, key_owner + j0, count, zero)
                     clear(key_sums, SIDE * padded, zero)
                     key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)

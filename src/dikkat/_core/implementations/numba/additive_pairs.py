@@ -129,7 +129,7 @@ def keep_row(
 
 
 @inlined
-def forget(reciprocals: Pointer, padded: int, pairs: int, zero: Any) -> None:
+def clear_reciprocals(reciprocals: Pointer, padded: int, pairs: int, zero: Any) -> None:
     """Clear the reciprocals of a row with four keys: they will be multiplied by 0 and may not be finite."""
     for c in range(0, padded, lanes_of(zero)):
         clear(at(reciprocals, c * pairs), SIDE * lanes_of(zero), zero)
@@ -290,7 +290,7 @@ def add_small(
 
 
 @inlined
-def four(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
+def four_rows(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
     """Return pointers to four rows; beyond the last row they repeat it, and its pairs are hidden."""
     row = at(rows, first * size)
     n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)

@@ -40,7 +40,7 @@ def _denominator(query: Pointer, key: Pointer, c: int, s: Vector, zero: Any) -> 
 
 
 @inlined
-def _eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector, zero: Any) -> tuple[Vector, Vector]:
+def _fold_eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector, zero: Any) -> tuple[Vector, Vector]:
     """Return numerator and denominator of Σ v/a over eight features. Two calls for two rows load a key once."""
     a0, a1 = _denominator(query, key, c, s, zero), _denominator(query, key, c + 1, s, zero)
     a2, a3 = _denominator(query, key, c + 2, s, zero), _denominator(query, key, c + 3, s, zero)
@@ -63,7 +63,7 @@ def _additive_row(
     acc = full(0, zero)
     peak = acc
     for c in range(0, padded, FOLD):
-        numerator, denominator = _eight(query, key, c, weight, s, zero)
+        numerator, denominator = _fold_eight(query, key, c, weight, s, zero)
         acc += numerator / denominator
         peak = maximum(peak, denominator)
     return acc, peak
@@ -77,10 +77,10 @@ def _additive_rows(
     acc0 = full(0, zero)
     acc1, peak0, peak1 = acc0, acc0, acc0
     for c in range(0, padded, FOLD):
-        numerator, denominator = _eight(query, key, c, weight, s, zero)
+        numerator, denominator = _fold_eight(query, key, c, weight, s, zero)
         acc0 += numerator / denominator
         peak0 = maximum(peak0, denominator)
-        numerator, denominator = _eight(at(query, padded), key, c, weight, s, zero)
+        numerator, denominator = _fold_eight(at(query, padded), key, c, weight, s, zero)
         acc1 += numerator / denominator
         peak1 = maximum(peak1, denominator)
     return acc0, peak0, acc1, peak1

@@ -69,13 +69,13 @@ def factors(query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> tuple[Ten
     launch(
         "products.kernel.factors", (blocks + elements * _blocks(m), _blocks(features, _cols(features))),
         query, key, weight, phi, psi,
-        plan.numbers, plan.query_peaks, plan.key_peaks, blocks, n, m, features, _step(weight),
+        plan.numbers, plan.query_peaks, plan.key_peaks, blocks, n, m, features, _v_step(weight),
         R=plan.terms, ROWS=_ROWS, COLS=_cols(features),
     )  # fmt: skip
     return phi, psi
 
 
-def _step(weight: Tensor) -> int:
+def _v_step(weight: Tensor) -> int:
     return weight.shape[1] if weight.shape[0] > 1 else 0
 
 
@@ -87,7 +87,7 @@ def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan:
     launch(
         "products.kernel.far_scores", (min(tiles, _PROGRAMS),),
         query, key, weight, scores, plan.numbers, plan.query_peaks,
-        plan.key_peaks, tiles, n, m, features, _step(weight), scores.stride(1), ROWS=_ROWS,
+        plan.key_peaks, tiles, n, m, features, _v_step(weight), scores.stride(1), ROWS=_ROWS,
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ class TileMask(NamedTuple):
     start: int  # its first column
 
 
-def _by_row(cols: int) -> dict[str, Any]:
+def _row_options(cols: int) -> dict[str, Any]:
     block = min(_LONGEST, max(16, power_of_two(cols)))
     return {"WHOLE": cols <= block, "BLOCK": block, "num_warps": min(8, max(1, block // 256))}
 
@@ -123,7 +123,7 @@ def weigh(
         "products.kernel.weigh", (elements * n,),
         scores, None if plan is None else plan.numbers, lens, visible, mask.seeds,
         weights, dropped, peak, total, n, m, scores.stride(1), weights.stride(1), *steps, mask.first, mask.shift,
-        mask.start, *dropout_numbers(mask.dropout), KNOWN=known is not None, CAUSAL=mask.causal, **_by_row(m),
+        mask.start, *dropout_numbers(mask.dropout), KNOWN=known is not None, CAUSAL=mask.causal, **_row_options(m),
     )  # fmt: skip
     return weights, dropped, peak, total
 
@@ -156,7 +156,7 @@ def by_score(
         "products.kernel.by_score", (elements * n,),
         weights, weight_grad, by_weight, mask.seeds, drift, norms, extra_bound, score_grad, scale,
         m, queries, keys, weights.stride(1), weight_grad.stride(1), score_grad.stride(1), mask.start,
-        *dropout_numbers(mask.dropout), SUMS=sums, **_by_row(m),
+        *dropout_numbers(mask.dropout), SUMS=sums, **_row_options(m),
     )  # fmt: skip
     return score_grad, scale
 
@@ -174,13 +174,13 @@ def sides(
     launch(
         "products.kernel.sides", grid,
         query, key, weight, by_phi, by_psi, plan.numbers, plan.query_peaks, plan.key_peaks, scale,
-        by_query, by_key, by_weight, blocks, n, m, features, _step(weight), R=plan.terms, COLS=_cols(features),
+        by_query, by_key, by_weight, blocks, n, m, features, _v_step(weight), R=plan.terms, COLS=_cols(features),
         **options,
     )  # fmt: skip
     launch(
         "products.kernel.far_sides", grid,
         query, key, weight, grads, plan.numbers, plan.query_peaks, plan.key_peaks, scale,
-        by_query, by_key, by_weight, blocks, n, m, features, _step(weight), grads.stride(1), COLS=_cols(features),
+        by_query, by_key, by_weight, blocks, n, m, features, _v_step(weight), grads.stride(1), COLS=_cols(features),
         **options,
     )  # fmt: skip
     return by_query, by_key, by_weight.sum(1) if weight.shape[0] > 1 else by_weight.sum((0, 1))[None]
